@@ -1,0 +1,1 @@
+"""The standard blueprints of Esper: what a seed can grow into."""

@@ -1,0 +1,114 @@
+"""What can be said in a run's configuration? One frozen model; its defaults are the only ones there are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from esper_core.leyline import constants
+from esper_core.leyline.specs import SiteKind
+
+Count = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+Key = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,49}$")]
+Names = Annotated[tuple[Name, ...], Field(strict=False)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: what it does not know is refused, and nothing changes once it is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Use(Section):
+    """A component by name, and its settings. ``task: mnist1d`` is short for ``task: {use: mnist1d}``."""
+
+    use: Name = Field(description="Name of the component, short or with its plugin: mnist1d, tasks/mnist1d.")
+    settings: dict[str, Any] = Field(default_factory=dict, description="Settings of the component, checked by it.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"use": value} if isinstance(value, str) else value
+
+
+class SlotConfig(Section):
+    """Where something may grow, and what."""
+
+    at: Name | None = Field(
+        default=None, description="Name of a module of the host, * for any part; default: the host's slot of this name."
+    )
+    kind: SiteKind | None = Field(default=None, description="What the module puts out; default: told by its shape.")
+    blueprints: Names = Field(description="What may grow here: names or globs.", min_length=1)
+    stack: Count = Field(default=constants.STACK_LIMIT, le=8, description="Seeds that may be kept here for good.")
+
+
+class EpisodeConfig(Section):
+    """One training of one host from scratch."""
+
+    steps: Count = Field(default=40, le=100_000, description="Decision steps.")
+    batches: Count = Field(default=32, le=1_000_000, description="Batches trained in each step.")
+    batch_size: Count = Field(default=100, le=1_000_000, description="Examples in a batch.")
+
+
+class OptimizerConfig(Section):
+    """How parameters learn."""
+
+    kind: Literal["adam", "sgd"] = Field(default="adam", description="The algorithm.")
+    learning_rate: float = Field(default=3e-3, gt=0, le=10, description="Step size.")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum, read by sgd.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay.")
+    clip_norm: float | None = Field(default=None, gt=0, description="Largest global gradient norm; null: no clipping.")
+
+
+class OptimizersConfig(Section):
+    """The host's optimizer and that of each seed; they are clipped apart."""
+
+    host: OptimizerConfig = Field(default_factory=OptimizerConfig, description="For the host and its fossils.")
+    seed: OptimizerConfig = Field(default_factory=OptimizerConfig, description="For each living seed.")
+
+
+class GrowthConfig(Section):
+    """How seeds live."""
+
+    incubation: Literal["shadow"] = Field(default="shadow", description="How a seed learns before it is blended in.")
+    embargo: int = Field(
+        default=constants.EMBARGO_STEPS, ge=0, le=100_000, description="Steps for which a slot rests after a prune."
+    )
+
+
+class ArmConfig(Section):
+    """One arm of the comparison: it differs from the others in just what it names here."""
+
+    policy: Use = Field(description="Who decides in this arm.")
+
+
+class PluginsConfig(Section):
+    """Which of the installed plugins take part."""
+
+    disable: Names = Field(default=(), description="Plugin ids that are left out.")
+
+
+class RunConfig(Section):
+    """A run: what is trained, what may grow in it, who decides, and how often it is repeated."""
+
+    name: Key | None = Field(default=None, description="Part of the run directory's name; default: two words.")
+    task: Use = Field(description="Data, loss and metric.")
+    host: Use = Field(description="The network that grows.")
+    slots: dict[Key, SlotConfig] = Field(description="Where something may grow.", min_length=1, max_length=64)
+    policy: Use | None = Field(default=None, description="Who decides; short for a single arm.")
+    arms: dict[Key, ArmConfig] = Field(default_factory=dict, description="Matched arms to compare.", max_length=32)
+    twin: bool = Field(default=True, description="Whether the same hosts are also trained without growth.")
+    reward: Use = Field(default=Use(use="team"), description="What a step was worth.")
+    seed: int = Field(default=0, ge=0, lt=2**31, description="Environment seed of the first environment.")
+    environments: Count = Field(default=8, le=4096, description="Environments of each arm, each with a seed of its own.")
+    rounds: Count = Field(default=1, le=1_000_000, description="Episodes of each environment, each with fresh seeds.")
+    episode: EpisodeConfig = Field(default_factory=EpisodeConfig, description="Length of an episode.")
+    optimizer: OptimizersConfig = Field(default_factory=OptimizersConfig, description="How parameters learn.")
+    growth: GrowthConfig = Field(default_factory=GrowthConfig, description="How seeds live.")
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = Field(
+        default="auto", description="Where tensors live: auto, cpu, cuda or cuda:N."
+    )
+    margin: float = Field(default=0.0, ge=0, description="Difference in the metric below which arms count as equal.")
+    plugins: PluginsConfig = Field(default_factory=PluginsConfig, description="Which plugins take part.")

@@ -1,0 +1,35 @@
+"""The named numbers: thresholds, windows, limits, each with its unit. Those that steer a run can be set in its config."""
+
+from __future__ import annotations
+
+from typing import Final
+
+API_LEVEL: Final = 1
+"""Level of the plugin API. Raised when a plugin that was right becomes wrong."""
+
+EVENT_FORMAT: Final = 1
+"""Version of the lines in events.jsonl."""
+
+RUN_FORMAT: Final = 1
+"""Version of the layout of a run directory."""
+
+RAMP_STEPS: Final = 4
+"""Decision steps that alpha takes from 0 to its target."""
+
+EMBARGO_STEPS: Final = 2
+"""Decision steps for which a slot rests after a prune."""
+
+STACK_LIMIT: Final = 1
+"""Fossils that one slot may hold."""
+
+CLIP_NORM: Final = 1.0
+"""Largest global gradient norm, for the host and for each seed apart."""
+
+CONFIDENCE: Final = 0.95
+"""Level of every interval that is shown."""
+
+MIN_SEEDS_FOR_VERDICT: Final = 8
+"""Environments below which a comparison says nothing but "no difference shown"."""
+
+EXACT_SIGN_FLIP_BELOW: Final = 20
+"""Pairs below which the sign-flip test enumerates every flip."""

@@ -1,0 +1,109 @@
+"""What happened? Each event is a frozen record; summaries and reports are written from them alone.
+
+Every event carries its ``type`` and the format version ``v``. Those that concern one environment name it by round,
+arm and environment seed. The lines of events.jsonl are these records (``telemetry.codec``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from esper_core.leyline.constants import EVENT_FORMAT
+from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.signals import Signals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """A run begins: ``rounds`` times ``environments`` episodes of ``steps`` steps for each of the ``arms``."""
+
+    type: Literal["run-started"] = "run-started"
+    v: int = EVENT_FORMAT
+    run: str
+    arms: tuple[str, ...]
+    rounds: int
+    environments: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageChanged:
+    """A seed moved from one stage to another. ``was`` is None at its germination."""
+
+    type: Literal["stage-changed"] = "stage-changed"
+    v: int = EVENT_FORMAT
+    round: int
+    arm: str
+    seed: int
+    step: int
+    slot: str
+    seed_id: int
+    """Counts the seeds of one episode from 0."""
+    blueprint: str
+    was: Stage | None
+    now: Stage
+    parameters: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFinished:
+    """One environment finished one step: what was measured, what that was worth, what was decided on it."""
+
+    type: Literal["step-finished"] = "step-finished"
+    v: int = EVENT_FORMAT
+    round: int
+    arm: str
+    seed: int
+    step: int
+    signals: Signals
+    reward: Mapping[str, float] = field(default_factory=dict)
+    action: str = "wait"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GovernorActed:
+    """The governor judged an environment to be in trouble."""
+
+    type: Literal["governor-acted"] = "governor-acted"
+    v: int = EVENT_FORMAT
+    round: int
+    arm: str
+    seed: int
+    step: int
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeFinished:
+    """One environment came to its end: the network that is left, read once on the test split."""
+
+    type: Literal["episode-finished"] = "episode-finished"
+    v: int = EVENT_FORMAT
+    round: int
+    arm: str
+    seed: int
+    test_loss: float
+    test_metric: float
+    validation_metric: float
+    parameters: int
+    host_parameters: int
+    fossils: int
+    reward: float
+    """Sum over the episode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """The run came to its end, well or not; ``reason`` says why where it was not done."""
+
+    type: Literal["run-finished"] = "run-finished"
+    v: int = EVENT_FORMAT
+    status: Literal["done", "failed", "interrupted", "stopped"]
+    reason: str = ""
+
+
+Event = RunStarted | StageChanged | StepFinished | GovernorActed | EpisodeFinished | RunFinished

@@ -1,0 +1,113 @@
+"""Which lives may a slot and its seed lead? Two tables and two pure functions; nothing here knows torch."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from esper_core.leyline.errors import LifecycleError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class SlotState(StrEnum):
+    """What a slot can take in. A slot that is OCCUPIED or EMBARGOED takes no new seed."""
+
+    FREE = "free"
+    OCCUPIED = "occupied"
+    EMBARGOED = "embargoed"
+    CLOSED = "closed"
+
+
+class SlotEvent(StrEnum):
+    """What can happen to a slot."""
+
+    GERMINATE = "germinate"
+    FOSSILISED = "fossilised"
+    FOSSILISED_AT_LIMIT = "fossilised-at-limit"
+    PRUNED = "pruned"
+    EMBARGO_OVER = "embargo-over"
+
+
+class Stage(StrEnum):
+    """Where a seed is in its life. PRUNED and FOSSILIZED are ends."""
+
+    GERMINATED = "germinated"
+    TRAINING = "training"
+    BLENDING = "blending"
+    HOLDING = "holding"
+    DRAINING = "draining"
+    FOSSILIZED = "fossilized"
+    PRUNED = "pruned"
+
+
+class SeedEvent(StrEnum):
+    """What can happen to a seed: what a policy asks for, and what time brings."""
+
+    TRAIN = "train"
+    ADVANCE = "advance"
+    RAMP_AT_TARGET = "ramp-at-target"
+    FOSSILISE = "fossilise"
+    PRUNE = "prune"
+    DRAINED = "drained"
+    UPROOT = "uproot"
+
+
+SLOT_TABLE: Mapping[tuple[SlotState, SlotEvent], SlotState] = MappingProxyType(
+    {
+        (SlotState.FREE, SlotEvent.GERMINATE): SlotState.OCCUPIED,
+        (SlotState.OCCUPIED, SlotEvent.FOSSILISED): SlotState.FREE,
+        (SlotState.OCCUPIED, SlotEvent.FOSSILISED_AT_LIMIT): SlotState.CLOSED,
+        (SlotState.OCCUPIED, SlotEvent.PRUNED): SlotState.EMBARGOED,
+        (SlotState.EMBARGOED, SlotEvent.EMBARGO_OVER): SlotState.FREE,
+    }
+)
+
+# UPROOT is a prune at once, whatever alpha is: the end of an episode and the governor use it.
+SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(
+    {
+        (Stage.GERMINATED, SeedEvent.TRAIN): Stage.TRAINING,
+        (Stage.GERMINATED, SeedEvent.PRUNE): Stage.PRUNED,
+        (Stage.TRAINING, SeedEvent.ADVANCE): Stage.BLENDING,
+        (Stage.TRAINING, SeedEvent.PRUNE): Stage.PRUNED,
+        (Stage.BLENDING, SeedEvent.RAMP_AT_TARGET): Stage.HOLDING,
+        (Stage.BLENDING, SeedEvent.PRUNE): Stage.DRAINING,
+        (Stage.HOLDING, SeedEvent.FOSSILISE): Stage.FOSSILIZED,
+        (Stage.HOLDING, SeedEvent.PRUNE): Stage.DRAINING,
+        (Stage.DRAINING, SeedEvent.DRAINED): Stage.PRUNED,
+        (Stage.GERMINATED, SeedEvent.UPROOT): Stage.PRUNED,
+        (Stage.TRAINING, SeedEvent.UPROOT): Stage.PRUNED,
+        (Stage.BLENDING, SeedEvent.UPROOT): Stage.PRUNED,
+        (Stage.HOLDING, SeedEvent.UPROOT): Stage.PRUNED,
+        (Stage.DRAINING, SeedEvent.UPROOT): Stage.PRUNED,
+    }
+)
+
+INCUBATING = frozenset({Stage.GERMINATED, Stage.TRAINING})
+BLENDED = frozenset({Stage.BLENDING, Stage.HOLDING, Stage.DRAINING})
+ENDED = frozenset({Stage.FOSSILIZED, Stage.PRUNED})
+
+
+def next_slot_state(state: SlotState, event: SlotEvent) -> SlotState:
+    """The slot's state after ``event``; LifecycleError where the table has no such row."""
+    try:
+        return SLOT_TABLE[state, event]
+    except KeyError:
+        legal = [e.value for (s, e) in SLOT_TABLE if s is state]
+        raise LifecycleError(what="slot", state=state.value, event=event.value, legal=legal) from None
+
+
+def next_stage(stage: Stage, event: SeedEvent) -> Stage:
+    """The seed's stage after ``event``; LifecycleError where the table has no such row."""
+    try:
+        return SEED_TABLE[stage, event]
+    except KeyError:
+        legal = [e.value for (s, e) in SEED_TABLE if s is stage]
+        raise LifecycleError(what="seed", state=stage.value, event=event.value, legal=legal) from None
+
+
+def may(stage: Stage, event: SeedEvent) -> bool:
+    """Whether the table lets ``event`` happen to a seed in ``stage``."""
+    return (stage, event) in SEED_TABLE

@@ -1,0 +1,99 @@
+"""What must a component be able to do? Small enough, each of them, to implement in a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
+
+    from esper_core.leyline.actions import Action, ActionMask, ActionSpace
+    from esper_core.leyline.signals import Metric, Observation, RewardBreakdown, Signals
+    from esper_core.leyline.specs import Site, SiteKind
+
+SplitName = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class DataShape:
+    """What a host must take and give: one example's shape without the batch, and the number of outputs."""
+
+    kind: SiteKind
+    example: tuple[int, ...]
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One split of a task's data, whole: inputs and targets with examples along the first dimension."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@runtime_checkable
+class Task(Protocol):
+    """Data in three disjoint splits, the loss that is trained on, and the metric that is judged by.
+
+    A task is built once for a run, as ``factory(**settings)``, and shared by its environments: it has no state.
+    """
+
+    metric: Metric
+    shape: DataShape
+
+    def split(self, name: SplitName) -> Split:
+        """One split. ``train`` is trained on, ``validation`` steers, ``test`` is read once, at the end."""
+        ...
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One loss in nats for each example."""
+        ...
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One value for each example; their mean is the metric."""
+        ...
+
+
+class HostFactory(Protocol):
+    """Builds the network that grows: ``factory(shape, **settings)``."""
+
+    def __call__(self, shape: DataShape) -> nn.Module: ...
+
+
+class BlueprintFactory(Protocol):
+    """Builds what a seed trains: ``factory(site)``, a module that keeps the shape of its input."""
+
+    def __call__(self, site: Site) -> nn.Module: ...
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Decides, once a step, for all environments of an arm.
+
+    Built as ``factory(space, **settings)``. It may raise ``SettingError`` where a setting does not fit the space.
+    """
+
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
+        """One action for each environment; each must be one that its mask allows."""
+        ...
+
+
+class PolicyFactory(Protocol):
+    """Builds a policy for an action space: ``factory(space, **settings)``."""
+
+    def __call__(self, space: ActionSpace) -> Policy: ...
+
+
+@runtime_checkable
+class Reward(Protocol):
+    """Judges one step of one environment. Pure: nothing is carried from call to call."""
+
+    def score(self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None) -> RewardBreakdown:
+        """What this step was worth. ``before`` is None at an episode's first step; ``twin`` never grew."""
+        ...

@@ -1,0 +1,86 @@
+"""What is measured in a step, what a policy sees of it, and what a reward says to it?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from esper_core.leyline.lifecycle import SlotState, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What a task is judged by, and which way is better."""
+
+    name: str
+    direction: Literal["up", "down"] = "up"
+    unit: str = ""
+
+    def gain(self, value: float, baseline: float) -> float:
+        """By how much ``value`` is better than ``baseline``; negative where it is worse."""
+        return value - baseline if self.direction == "up" else baseline - value
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSignals:
+    """One slot in one step. None is unknown: it was not measured, which is not the same as 0."""
+
+    name: str
+    state: SlotState
+    fossils: int
+    stage: Stage | None = None
+    blueprint: str | None = None
+    alpha: float | None = None
+    age: int | None = None
+    """Steps since germination."""
+    incubation_loss: float | None = None
+    """Mean training loss (nats) that the seed would cause at its target, over this step's batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What one environment measured in one step. Losses in nats, means over examples."""
+
+    step: int
+    train_loss: float
+    validation_loss: float
+    validation_metric: float
+    parameters: int
+    host_parameters: int
+    slots: tuple[SlotSignals, ...]
+
+    @property
+    def fossils(self) -> int:
+        """Seeds kept for good so far."""
+        return sum(slot.fossils for slot in self.slots)
+
+    @property
+    def finite(self) -> bool:
+        """Whether every loss that was measured is a number."""
+        losses = [self.train_loss, self.validation_loss]
+        losses += [slot.incubation_loss for slot in self.slots if slot.incubation_loss is not None]
+        return all(math.isfinite(loss) for loss in losses)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a policy sees of one environment when it decides."""
+
+    step: int
+    steps: int
+    """Length of the episode, in decision steps."""
+    signals: Signals
+
+
+@dataclass(frozen=True, slots=True)
+class RewardBreakdown:
+    """One step's reward as named terms that add up to ``total``."""
+
+    terms: Mapping[str, float]
+
+    @property
+    def total(self) -> float:
+        """The sum of the terms."""
+        return math.fsum(self.terms.values())

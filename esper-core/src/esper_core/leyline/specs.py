@@ -1,0 +1,124 @@
+"""What does a plugin declare about a component before anything heavy is imported?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SiteKind = Literal["image", "sequence", "vector", "tokens"]
+SITE_KINDS: tuple[str, ...] = get_args(SiteKind)
+"""image (N, C, H, W) · sequence (N, C, L) · vector (N, D) · tokens (N, T, D)."""
+
+ComponentKind = Literal["blueprint", "host", "policy", "reward", "task"]
+COMPONENT_KINDS: tuple[str, ...] = get_args(ComponentKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The place where a seed is to grow, as its blueprint sees it.
+
+    ``channels`` is the width of the features, ``size`` what remains of one example: (H, W), (L,), (T,) or ().
+
+    >>> Site.of("sequence", (8, 40)).formula_variables()
+    {'c': 8, 'n': 1, 'l': 40}
+    """
+
+    kind: SiteKind
+    channels: int
+    size: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, kind: SiteKind, example_shape: tuple[int, ...]) -> Site:
+        """The site for outputs that have ``example_shape`` without the batch dimension."""
+        if kind == "tokens":
+            return cls(kind, example_shape[-1], example_shape[:-1])
+        return cls(kind, example_shape[0], example_shape[1:])
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Shape of one example, without the batch dimension."""
+        return (*self.size, self.channels) if self.kind == "tokens" else (self.channels, *self.size)
+
+    def formula_variables(self) -> dict[str, int]:
+        """The names a parameter formula may use: c, n (spatial dimensions), and h, w, l or t."""
+        names = {"image": ("h", "w"), "sequence": ("l",), "vector": (), "tokens": ("t",)}[self.kind]
+        spatial = 0 if self.kind in ("vector", "tokens") else len(self.size)
+        return {"c": self.channels, "n": spatial, **dict(zip(names, self.size, strict=False))}
+
+
+@dataclass(frozen=True, slots=True)
+class BlueprintSpec:
+    """What a blueprint says of itself.
+
+    accepts: the site kinds it can grow in, one name or several.
+    params: exact number of parameters as a formula over the site, for example ``"9*c*c"``; see Site.formula_variables.
+    starts_as_identity: at birth the block returns its input, bit for bit up to the sign of zero.
+    version: raised when the same settings build another network; the growth journal records it.
+    """
+
+    accepts: str | tuple[str, ...]
+    params: str
+    summary: str = ""
+    starts_as_identity: bool = False
+    version: int = 1
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """``accepts`` as a tuple."""
+        return (self.accepts,) if isinstance(self.accepts, str) else tuple(self.accepts)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """What a task says of itself. ``settings`` is a pydantic model class (or "module:Class") for its settings."""
+
+    summary: str = ""
+    settings: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlace:
+    """A slot that a host suggests: a module's name, and the kind of what it puts out (None: told by its shape)."""
+
+    at: str
+    kind: SiteKind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """What a host says of itself. ``slots`` names the places where growing it makes sense."""
+
+    summary: str = ""
+    slots: Mapping[str, SlotPlace] = field(default_factory=dict)
+    settings: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """What a policy says of itself. ``settings`` as for a task."""
+
+    summary: str = ""
+    settings: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class RewardSpec:
+    """What a reward says of itself. ``settings`` as for a task; a reward family is compared only with itself."""
+
+    summary: str = ""
+    settings: Any = None
+
+
+Spec = BlueprintSpec | TaskSpec | HostSpec | PolicySpec | RewardSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """What a plugin says of itself: the API level it was written for, a line, a page."""
+
+    api: int = 1
+    summary: str = ""
+    homepage: str = ""

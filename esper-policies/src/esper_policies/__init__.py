@@ -1,0 +1,1 @@
+"""Policies for Esper: who decides what grows, where and when."""

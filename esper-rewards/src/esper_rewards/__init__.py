@@ -1,0 +1,1 @@
+"""Reward terms for Esper and the named rewards made of them."""

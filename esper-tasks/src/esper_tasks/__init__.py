@@ -1,0 +1,1 @@
+"""Hosts and data for Esper, all of it offline."""

@@ -1,0 +1,1 @@
+"""Conformance checks, fixtures and fakes for authors of Esper plugins."""

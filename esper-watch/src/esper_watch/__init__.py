@@ -1,0 +1,1 @@
+"""Reads Esper's run directories and shows what grew."""

@@ -1,0 +1,28 @@
+"""Growth: slots in any model, seeds in slots, and the lives they lead."""
+
+from esper_core.growth.garden import Garden, Transition, Variety
+from esper_core.growth.graft import graft, is_grafted, slots_of
+from esper_core.growth.journal import Growth, read_growth
+from esper_core.growth.optimizers import OptimizerKeeper
+from esper_core.growth.probe import observe
+from esper_core.growth.randomness import RandomStream, derive_seed
+from esper_core.growth.seed import Seed
+from esper_core.growth.slot import Slot, Slots
+
+__all__ = [
+    "Garden",
+    "Growth",
+    "OptimizerKeeper",
+    "RandomStream",
+    "Seed",
+    "Slot",
+    "Slots",
+    "Transition",
+    "Variety",
+    "derive_seed",
+    "graft",
+    "is_grafted",
+    "observe",
+    "read_growth",
+    "slots_of",
+]

@@ -22,9 +22,6 @@ EMBARGO_STEPS: Final = 2
 STACK_LIMIT: Final = 1
 """Fossils that one slot may hold."""
 
-CLIP_NORM: Final = 1.0
-"""Largest global gradient norm, for the host and for each seed apart."""
-
 CONFIDENCE: Final = 0.95
 """Level of every interval that is shown."""
 

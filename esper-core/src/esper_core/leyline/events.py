@@ -12,13 +12,14 @@ from typing import Literal
 
 from esper_core.leyline.constants import EVENT_FORMAT
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.signals import Signals
+from esper_core.leyline.signals import RECORD, Signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     """A run begins: ``rounds`` times ``environments`` episodes of ``steps`` steps for each of the ``arms``."""
 
+    __pydantic_config__ = RECORD
     type: Literal["run-started"] = "run-started"
     v: int = EVENT_FORMAT
     run: str
@@ -32,6 +33,7 @@ class RunStarted:
 class StageChanged:
     """A seed moved from one stage to another. ``was`` is None at its germination."""
 
+    __pydantic_config__ = RECORD
     type: Literal["stage-changed"] = "stage-changed"
     v: int = EVENT_FORMAT
     round: int
@@ -52,6 +54,7 @@ class StageChanged:
 class StepFinished:
     """One environment finished one step: what was measured, what that was worth, what was decided on it."""
 
+    __pydantic_config__ = RECORD
     type: Literal["step-finished"] = "step-finished"
     v: int = EVENT_FORMAT
     round: int
@@ -67,6 +70,7 @@ class StepFinished:
 class GovernorActed:
     """The governor judged an environment to be in trouble."""
 
+    __pydantic_config__ = RECORD
     type: Literal["governor-acted"] = "governor-acted"
     v: int = EVENT_FORMAT
     round: int
@@ -81,6 +85,7 @@ class GovernorActed:
 class EpisodeFinished:
     """One environment came to its end: the network that is left, read once on the test split."""
 
+    __pydantic_config__ = RECORD
     type: Literal["episode-finished"] = "episode-finished"
     v: int = EVENT_FORMAT
     round: int
@@ -92,14 +97,15 @@ class EpisodeFinished:
     parameters: int
     host_parameters: int
     fossils: int
-    reward: float
-    """Sum over the episode."""
+    reward: float | None
+    """Sum over the episode; None where it is unknown, for want of a twin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
     """The run came to its end, well or not; ``reason`` says why where it was not done."""
 
+    __pydantic_config__ = RECORD
     type: Literal["run-finished"] = "run-finished"
     v: int = EVENT_FORMAT
     status: Literal["done", "failed", "interrupted", "stopped"]

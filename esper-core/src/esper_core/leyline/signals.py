@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from esper_core.leyline.lifecycle import SlotState, Stage
+
+RECORD: Final = {"ser_json_inf_nan": "strings", "extra": "forbid"}
+"""How pydantic reads and writes these records at the file boundary: nothing unknown, and NaN by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Metric:
 class SlotSignals:
     """One slot in one step. None is unknown: it was not measured, which is not the same as 0."""
 
+    __pydantic_config__ = RECORD
     name: str
     state: SlotState
     fossils: int
@@ -43,6 +47,7 @@ class SlotSignals:
 class Signals:
     """What one environment measured in one step. Losses in nats, means over examples."""
 
+    __pydantic_config__ = RECORD
     step: int
     train_loss: float
     validation_loss: float

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from esper_core.leyline.constants import STACK_LIMIT
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -81,10 +83,15 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True)
 class SlotPlace:
-    """A slot that a host suggests: a module's name, and the kind of what it puts out (None: told by its shape)."""
+    """Where a slot goes: behind a module, by its name or a pattern for several.
+
+    kind: what the module puts out; None lets its shape tell, which cannot tell tokens from a sequence.
+    stack: how many seeds may be kept here for good, one behind the other.
+    """
 
     at: str
     kind: SiteKind | None = None
+    stack: int = STACK_LIMIT
 
 
 @dataclass(frozen=True, slots=True)

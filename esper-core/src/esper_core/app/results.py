@@ -1,0 +1,66 @@
+"""What came out? For each arm mean and interval over its episodes, and each pair of arms compared seed by seed."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from esper_core.leyline.constants import CONFIDENCE
+from esper_core.runs.statistics import mean_interval, paired_comparison
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from esper_core.leyline.events import EpisodeFinished
+    from esper_core.leyline.signals import Metric
+
+
+def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinished], margin: float) -> dict[str, Any]:
+    """The part of summary.json that depends on nothing but the seeds and the configuration."""
+    by_arm = {arm: sorted((e for e in episodes if e.arm == arm), key=lambda e: (e.round, e.seed)) for arm in arms}
+    return {
+        "metric": {"name": metric.name, "direction": metric.direction, "unit": metric.unit},
+        "arms": {arm: _arm(own) for arm, own in by_arm.items()},
+        "comparisons": [_comparison(metric, a, b, by_arm[a], by_arm[b], margin) for a, b in combinations(arms, 2)],
+    }
+
+
+def _arm(episodes: Sequence[EpisodeFinished]) -> dict[str, Any]:
+    interval = mean_interval([episode.test_metric for episode in episodes], CONFIDENCE)
+    rewards = [episode.reward for episode in episodes if episode.reward is not None]
+    return {
+        "test": {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "n": interval.n},
+        "params": fmean(episode.parameters for episode in episodes),
+        "host_params": fmean(episode.host_parameters for episode in episodes),
+        "fossils": fmean(episode.fossils for episode in episodes),
+        "reward": fmean(rewards) if len(rewards) == len(episodes) else None,
+        "episodes": [{"seed": episode.seed, "test": episode.test_metric} for episode in episodes],
+    }
+
+
+def _comparison(
+    metric: Metric,
+    a: str,
+    b: str,
+    of_a: Sequence[EpisodeFinished],
+    of_b: Sequence[EpisodeFinished],
+    margin: float,
+) -> dict[str, Any]:
+    found = paired_comparison(
+        [episode.test_metric for episode in of_a],
+        [episode.test_metric for episode in of_b],
+        direction=metric.direction,
+        margin=margin,
+        confidence=CONFIDENCE,
+    )
+    return {
+        "a": a,
+        "b": b,
+        "difference": found.difference,
+        "ci_low": found.low,
+        "ci_high": found.high,
+        "p": found.p,
+        "n": found.n,
+        "verdict": found.verdict,
+    }

@@ -1,0 +1,103 @@
+"""What stands behind a module of the host? A slot: the hook that lets seeds act on what the module puts out."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor, nn
+
+from esper_core.growth.seed import FULL, Seed
+from esper_core.leyline.lifecycle import SlotState, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from esper_core.leyline.specs import Site, SiteKind
+
+
+class Slot(nn.Module):
+    """A place where seeds grow, one behind the other: fossils first, at most one living seed behind them.
+
+    The slot is itself the forward hook of the module that it stands behind. So a deep copy of the model carries a
+    copy of the slot, ``.to()`` moves its seeds, and an empty slot adds no key to the state dict and no arithmetic.
+    """
+
+    def __init__(self, name: str, at: str, *, kind: SiteKind | None = None, limit: int = 1) -> None:
+        super().__init__()
+        self.name = name
+        self.at = at
+        self.kind = kind
+        self.limit = limit
+        self.site: Site | None = None
+        self.state = SlotState.FREE
+        self.embargo = 0
+        self.seeds = nn.ModuleList()
+        self._tried = False
+        self._seen: list[Any] | None = None
+
+    def forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
+        """The hook: the seeds' word on ``output``, or None where there is none to say."""
+        if self._seen is not None:
+            self._seen.append(output)
+        hidden = output
+        for seed in self.stack:
+            alpha = FULL if self._tried and seed.incubating else seed.alpha.value
+            if alpha > 0.0:
+                hidden = seed(hidden, alpha)
+        return None if hidden is output else hidden
+
+    @property
+    def stack(self) -> Iterator[Seed]:
+        """The seeds in the order in which they act."""
+        return cast("Iterator[Seed]", iter(self.seeds))
+
+    @property
+    def living(self) -> Seed | None:
+        """The seed whose fate is open, if there is one."""
+        last = cast("Seed | None", self.seeds[-1] if len(self.seeds) else None)
+        return last if last is not None and last.stage is not Stage.FOSSILIZED else None
+
+    @property
+    def fossils(self) -> tuple[Seed, ...]:
+        """The seeds that were kept for good."""
+        return tuple(seed for seed in self.stack if seed.stage is Stage.FOSSILIZED)
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """While this lasts, an incubating seed acts as it would when it is fully blended in."""
+        self._tried = True
+        try:
+            yield
+        finally:
+            self._tried = False
+
+    @contextmanager
+    def watched(self) -> Iterator[list[Any]]:
+        """While this lasts, what the module puts out is written down."""
+        self._seen = []
+        try:
+            yield self._seen
+        finally:
+            self._seen = None
+
+
+class Slots(nn.ModuleDict):
+    """All slots of a model: its one child ``_esper``, in the order in which they were asked for."""
+
+    def forward(self, hidden: Any) -> Any:
+        """Nothing. A Sequential runs each of its children, this one too, and it must not make a difference."""
+        return hidden
+
+    def each(self) -> tuple[Slot, ...]:
+        """The slots."""
+        return cast("tuple[Slot, ...]", tuple(self._modules.values()))
+
+    def named(self, name: str) -> Slot:
+        """The slot of this name. Dots cannot stand in a module's key and are written as slashes there."""
+        return cast("Slot", self._modules[key_of(name)])
+
+
+def key_of(name: str) -> str:
+    """The module key of a slot's name."""
+    return name.replace(".", "/")

@@ -1,0 +1,102 @@
+"""Where does a run keep what it found? In one folder, of which nothing is pickled.
+
+    manifest.json        what ran: id, status, argv, times, exit, seeds, machine, plugins
+    config.yaml          the configuration, resolved; it can be run as it is
+    config.source.yaml   what was written            overrides.txt   what --set said
+    packages.txt         what was installed          git.patch       uncommitted changes, capped
+    events.jsonl         everything that happened, as it happened
+    growth.json          what each network grew into
+    summary.json         the figures of the end      log.txt         what was said on the way
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from esper_core.leyline.constants import RUN_FORMAT
+from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.runs.files import told_plainly, write_json, write_whole
+from esper_core.runs.naming import run_id
+from esper_core.runs.provenance import git_state, machine, packages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STATUS_RUNNING = "running"
+
+
+class RunDirectory:
+    """One run's folder. The manifest is rewritten whole whenever the run's status changes."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    @classmethod
+    def create(cls, root: Path, *, name: str | None, argv: list[str]) -> RunDirectory:
+        """A new folder below ``root``; RunFolderError where there can be none."""
+        began = datetime.now(UTC)
+        with told_plainly(root):
+            root.mkdir(parents=True, exist_ok=True)
+        for _ in range(100):
+            path = root / run_id(began.astimezone(), name)
+            with told_plainly(path):
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    name = None if name is None else f"{name}-again"
+                    continue
+            return cls(path, _first_manifest(path.name, argv, began))
+        raise RunFolderError(Problem("E411", f"no free name for a run in {root}"))
+
+    def begin(self, *, config: str, source: bytes, overrides: list[str], seeds: list[int], plugins: Any) -> None:
+        """Write down what is about to run."""
+        state = git_state(self.path)
+        self.manifest |= {
+            "seeds": seeds,
+            "plugins": plugins,
+            "git": None if state is None else {"sha": state.sha, "dirty": state.dirty},
+        }
+        self.write("config.yaml", config)
+        self.write("config.source.yaml", source)
+        if overrides:
+            self.write("overrides.txt", "\n".join(overrides) + "\n")
+        self.write("packages.txt", "\n".join(packages()) + "\n")
+        if state is not None and state.patch:
+            self.write("git.patch", state.patch)
+        self._write_manifest()
+
+    def finish(self, *, status: str, exit_code: int, reason: str = "") -> None:
+        """Write down how the run ended."""
+        self.manifest |= {
+            "status": status,
+            "exit": exit_code,
+            "reason": reason,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        self._write_manifest()
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Write one file whole."""
+        write_whole(self.path / name, content)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write one JSON file whole."""
+        write_json(self.path / name, value)
+
+    def _write_manifest(self) -> None:
+        write_json(self.path / "manifest.json", self.manifest)
+
+
+def _first_manifest(id_: str, argv: list[str], began: datetime) -> dict[str, Any]:
+    return {
+        "format": RUN_FORMAT,
+        "id": id_,
+        "status": STATUS_RUNNING,
+        "argv": argv,
+        "started": began.isoformat(timespec="seconds"),
+        "finished": None,
+        "exit": None,
+        "machine": machine(),
+    }

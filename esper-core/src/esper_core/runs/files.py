@@ -1,0 +1,54 @@
+"""How is a file written so that it is whole or not there? Beside its place, to the disk, and then renamed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from esper_core.leyline.errors import Problem, RunFolderError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file, or leave the one that is there. RunFolderError where the disk does not take it."""
+    data = content.encode() if isinstance(content, str) else content
+    beside = path.with_name(f".{path.name}.part")
+    with told_plainly(path):
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON that every reader takes: numbers that are none are null, for JSON has no NaN."""
+    write_whole(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """The value with text keys, lists for tuples, and null for NaN and infinities."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@contextmanager
+def told_plainly(path: Path) -> Iterator[None]:
+    """A block whose OSErrors become one clear message about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        hint = "What was written before is intact. Choose another place with --runs-dir."
+        raise RunFolderError(Problem("E410", f"cannot write {path}: {reason}", hint=hint)) from error

@@ -1,0 +1,70 @@
+"""Where does a run come from? The machine, the interpreter, the packages, and the state of the code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PATCH_LIMIT = 1 << 20
+"""Bytes of an uncommitted diff that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class GitState:
+    """The commit the run began on, whether files differed from it, and the difference."""
+
+    sha: str
+    dirty: bool
+    patch: str
+
+
+def machine() -> dict[str, Any]:
+    """What computed, without a name by which the machine could be found."""
+    return {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "python": sys.version.split()[0],
+        "torch": _version("torch"),
+        "esper-core": _version("esper-core"),
+    }
+
+
+def packages() -> list[str]:
+    """``name==version`` of everything that is installed, sorted."""
+    found = {f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions() if d.metadata["Name"]}
+    return sorted(found, key=str.casefold)
+
+
+def git_state(folder: Path) -> GitState | None:
+    """The state of the repository that holds ``folder``; None where there is none, or no git."""
+    if shutil.which("git") is None:
+        return None
+    sha = _git(folder, "rev-parse", "HEAD")
+    if not sha:
+        return None
+    status = _git(folder, "status", "--porcelain") or ""
+    patch = _git(folder, "diff", "HEAD") or ""
+    return GitState(sha.strip(), bool(status.strip()), patch[:PATCH_LIMIT])
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

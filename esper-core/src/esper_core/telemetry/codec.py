@@ -1,0 +1,36 @@
+"""How does an event become a line of JSON, and a line an event again? Losslessly: NaN and infinities are told by name."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, TypeAdapter
+
+from esper_core.leyline.events import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def encode(event: Event) -> str:
+    """One line, without the line's end."""
+    return _adapter().dump_json(event).decode()
+
+
+def decode(line: str | bytes) -> Event:
+    """The event of a line; pydantic's ValidationError where it is none of ours."""
+    return _adapter().validate_json(line)
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of a file. A torn last line, which a killed process leaves, ends them; elsewhere it is an error."""
+    lines = path.read_bytes().split(b"\n")
+    for line in lines[:-1]:
+        yield decode(line)
+
+
+@cache
+def _adapter() -> TypeAdapter[Event]:
+    return TypeAdapter(Annotated[Event, Field(discriminator="type")])

@@ -1,0 +1,32 @@
+"""Where did the time go? Regions of the loop are timed always; the summary tells their sums."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Clock:
+    """Sums of wall-clock seconds by region."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """Time a block. Regions do not overlap."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - start
+
+    def summary(self) -> dict[str, float]:
+        """Seconds by region, what is left as ``other``, and ``total`` since the clock was made."""
+        total = perf_counter() - self._began
+        return {**self.seconds, "other": max(0.0, total - sum(self.seconds.values())), "total": total}

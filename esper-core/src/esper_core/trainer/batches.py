@@ -1,0 +1,22 @@
+"""Which examples come next? An endless sequence of shuffled passes over the training data, drawn from a seed."""
+
+from __future__ import annotations
+
+import torch
+
+
+class BatchOrder:
+    """Hands out indices of ``batch_size`` examples; each example comes once in a pass, and no batch is short."""
+
+    def __init__(self, examples: int, batch_size: int, seed: int) -> None:
+        self._examples = examples
+        self._batch_size = batch_size
+        self._generator = torch.Generator().manual_seed(seed)
+        self._rest = torch.empty(0, dtype=torch.int64)
+
+    def next(self) -> torch.Tensor:
+        """The indices of the next batch, on the CPU."""
+        while len(self._rest) < self._batch_size:
+            self._rest = torch.cat([self._rest, torch.randperm(self._examples, generator=self._generator)])
+        batch, self._rest = self._rest[: self._batch_size], self._rest[self._batch_size :]
+        return batch

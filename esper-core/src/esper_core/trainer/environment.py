@@ -1,0 +1,156 @@
+"""What is an environment? One training of one host from scratch: defined by its seed, its recipe, and the actions.
+
+Everything here stays on the device; ``readings`` is what the pool reads, once a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from esper_core.growth import Garden, OptimizerKeeper, RandomStream, derive_seed, graft
+from esper_core.leyline.signals import Signals, SlotSignals
+from esper_core.trainer.batches import BatchOrder
+from esper_core.trainer.evaluation import evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor, nn
+
+    from esper_core.config import EpisodeConfig, GrowthConfig, OptimizersConfig
+    from esper_core.growth import Transition, Variety
+    from esper_core.leyline.actions import Action, ActionMask
+    from esper_core.leyline.protocols import Split, SplitName, Task
+    from esper_core.leyline.specs import SlotPlace
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What all environments of a run have in common."""
+
+    task: Task
+    data: Mapping[SplitName, Split]
+    build_host: Callable[[], nn.Module]
+    slots: Mapping[str, SlotPlace]
+    varieties: Mapping[str, Sequence[Variety]]
+    episode: EpisodeConfig
+    optimizers: OptimizersConfig
+    growth: GrowthConfig
+    device: torch.device
+
+
+class Environment:
+    """One host in training, with its garden. ``arm`` and ``index`` say whose it is; ``seed`` defines the episode."""
+
+    def __init__(self, recipe: Recipe, *, arm: str, index: int) -> None:
+        self.recipe = recipe
+        self.arm = arm
+        self.index = index
+        self.round = 0
+        self.seed = 0
+
+    def reset(self, round_: int, seed: int) -> None:
+        """Begin an episode: a new host, its slots empty, everything random derived from ``seed``."""
+        recipe, self.round, self.seed = self.recipe, round_, seed
+        train = recipe.data["train"]
+        with RandomStream(derive_seed(seed, "host"), recipe.device):
+            self.model = recipe.build_host().to(recipe.device)
+        self.host_parameters = count_parameters(self.model)
+        graft(self.model, recipe.slots, example=train.inputs[:2])
+        self.keeper = OptimizerKeeper(
+            self.model.parameters(), host_settings=recipe.optimizers.host, seed_settings=recipe.optimizers.seed
+        )
+        self.garden = Garden(
+            self.model,
+            self.keeper,
+            recipe.varieties,
+            seed=seed,
+            batches=recipe.episode.batches,
+            embargo=recipe.growth.embargo,
+        )
+        self.order = BatchOrder(len(train), recipe.episode.batch_size, derive_seed(seed, "order"))
+        self.training_stream = RandomStream(derive_seed(seed, "training"), recipe.device)
+        self.evaluation_stream = RandomStream(derive_seed(seed, "evaluation"), recipe.device)
+
+    def train(self) -> list[Transition]:
+        """One decision step of training: every batch trains host and blended seeds, and then each incubating seed."""
+        transitions = self.garden.open_step()
+        data, device = self.recipe.data["train"], self.recipe.device
+        self.model.train()
+        losses: list[Tensor] = []
+        with self.training_stream:
+            for _ in range(self.recipe.episode.batches):
+                indices = self.order.next().to(device)
+                inputs, targets = data.inputs[indices], data.targets[indices]
+                losses.append(self._train_batch(inputs, targets))
+        self._train_loss = torch.stack(losses).mean()
+        self._incubation_losses = self.garden.take_incubation_losses()
+        return transitions + self.garden.close_step()
+
+    def _train_batch(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        def loss(model: nn.Module) -> Tensor:
+            return self.recipe.task.losses(model(inputs), targets).mean()
+
+        self.garden.tick()
+        self.keeper.zero_grad()
+        whole = loss(self.model)
+        whole.backward()  # type: ignore[no-untyped-call]
+        self.keeper.step(self.garden.blended)
+        self.garden.incubate(loss)
+        return whole.detach()
+
+    def evaluate(self, split: SplitName) -> Tensor:
+        """Mean loss and metric of the network as it acts now, on one split; two numbers on the device."""
+        with self.evaluation_stream:
+            return evaluate(self.model, self.recipe.task, self.recipe.data[split])
+
+    def readings(self, evaluation: Tensor) -> Tensor:
+        """All that is to be read of this step, in one tensor: train loss, validation loss and metric, incubation."""
+        incubation = [loss.reshape(1) for loss in self._incubation_losses.values()]
+        return torch.cat([self._train_loss.reshape(1), evaluation, *incubation]).double()
+
+    def signals(self, step: int, readings: Sequence[float]) -> Signals:
+        """What was read, with names to it, and what is known without reading."""
+        train_loss, validation_loss, validation_metric, *incubation = readings
+        incubation_losses = dict(zip(self._incubation_losses, incubation, strict=True))
+        return Signals(
+            step=step,
+            train_loss=train_loss,
+            validation_loss=validation_loss,
+            validation_metric=validation_metric,
+            parameters=count_parameters(self.model),
+            host_parameters=self.host_parameters,
+            slots=tuple(self._slot_signals(name, step, incubation_losses.get(name)) for name in self.garden.slots),
+        )
+
+    def _slot_signals(self, name: str, step: int, incubation_loss: float | None) -> SlotSignals:
+        slot = self.garden.slots[name]
+        seed = slot.living
+        if seed is None:
+            return SlotSignals(name=name, state=slot.state, fossils=len(slot.fossils))
+        return SlotSignals(
+            name=name,
+            state=slot.state,
+            fossils=len(slot.fossils),
+            stage=seed.stage,
+            blueprint=seed.blueprint,
+            alpha=seed.alpha.value,
+            age=None if seed.born is None else step - seed.born,
+            incubation_loss=incubation_loss,
+        )
+
+    def mask(self) -> ActionMask:
+        """What could be done now."""
+        return self.garden.mask()
+
+    def apply(self, action: Action, step: int) -> list[Transition]:
+        """Carry out what was decided after ``step``."""
+        return self.garden.apply(action, step)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers ``model`` trains or holds as parameters, each once."""
+    return sum(parameter.numel() for parameter in model.parameters())

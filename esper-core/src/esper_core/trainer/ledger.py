@@ -1,0 +1,52 @@
+"""What was each environment's episode worth so far? The ledger keeps the step before and adds up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from esper_core.trainer.answerable import answerable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from esper_core.leyline.signals import RewardBreakdown, Signals
+    from esper_core.trainer.study import Judge
+
+
+class Ledger:
+    """One round's rewards. Where an environment has no twin its reward is unknown, not 0.
+
+    Args:
+        judge: the reward of the run.
+        twins: for each environment the place of its twin, or None.
+    """
+
+    def __init__(self, judge: Judge, twins: Sequence[int | None]) -> None:
+        self._judge = judge
+        self._twins = twins
+        self._before: Sequence[Signals] | None = None
+        self._totals = [0.0] * len(twins)
+
+    def reward(self, signals_E: Sequence[Signals]) -> list[RewardBreakdown | None]:
+        """What this step was worth, for each environment."""
+        before = self._before
+        rewards: list[RewardBreakdown | None] = []
+        for place, twin in enumerate(self._twins):
+            if twin is None:
+                rewards.append(None)
+                continue
+            with answerable(self._judge.label, f"on a step of environment {place}"):
+                breakdown = self._judge.reward.score(
+                    signals_E[place],
+                    None if before is None else before[place],
+                    signals_E[twin],
+                    None if before is None else before[twin],
+                )
+            self._totals[place] += breakdown.total
+            rewards.append(breakdown)
+        self._before = signals_E
+        return rewards
+
+    def total(self, place: int) -> float | None:
+        """The sum over the episode; None where it is unknown."""
+        return None if self._twins[place] is None else self._totals[place]

@@ -1,0 +1,109 @@
+"""What does a run do? This: the one loop, for every policy, from top to bottom.
+
+E environments (those of every arm) are trained a step at a time. After each step they are measured, judged, rewarded,
+and their policies decide what grows. A study is made by ``app.compose``; the pieces that act in it are
+
+    pool      trains and measures the environments, and carries out what is decided    trainer.pool
+    arms      who decides where                                                        trainer.study
+    ledger    remembers the step before, and adds up rewards                           trainer.ledger
+    governor  stops what has gone wrong                                                esper_core.governor
+    bus       tells what happened                                                      esper_core.telemetry
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from esper_core.governor import Level, judge
+from esper_core.leyline.actions import WAIT
+from esper_core.leyline.errors import GovernorStop, Problem
+from esper_core.trainer.ledger import Ledger
+from esper_core.trainer.narration import episode_finished, governor_acted, stages_changed, steps_finished
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from esper_core.leyline.actions import Action
+    from esper_core.leyline.events import EpisodeFinished
+    from esper_core.leyline.signals import Signals
+    from esper_core.trainer.pool import Ending
+    from esper_core.trainer.study import Study
+
+
+def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
+    """Run every round of ``study`` and return how each episode ended.
+
+    Raises GovernorStop where an environment goes wrong, PluginError where a component does, and whatever
+    ``study.pause`` raises: it is called after each step, when all that happened is told.
+    """
+    pool, clock, bus = study.pool, study.clock, study.bus
+    finished: list[tuple[EpisodeFinished, Ending]] = []
+
+    for round_ in range(study.rounds):
+        with clock.region("reset"):
+            pool.reset(round_, study.first_seed + round_ * study.environments)
+        ledger = Ledger(study.reward, twins=study.twins())
+
+        for step in range(study.steps):
+            with clock.region("train"):
+                changes = pool.train(step)
+            with clock.region("evaluate"):
+                pool.evaluate(step)
+                signals_E = pool.synchronise(step)  # the one sync of the step
+            _heed_governor(study, signals_E)
+
+            with clock.region("policy"):
+                rewards_E = ledger.reward(signals_E)
+                actions_E = decide(study, signals_E)
+            with clock.region("grow"):
+                changes += pool.apply(actions_E, step)
+
+            with clock.region("telemetry"):
+                bus.publish(*stages_changed(changes, step))
+                bus.publish(*steps_finished(pool.environments, signals_E, rewards_E, actions_E))
+                bus.settle()
+            study.pause()
+
+        with clock.region("conclude"):
+            finished += _conclude(study, ledger)
+
+    return finished
+
+
+def decide(study: Study, signals_E: Sequence[Signals]) -> list[Action]:
+    """Ask each arm's policy about its environments; WAIT where nobody is asked."""
+    masks_E = study.pool.masks()
+    actions_E = [WAIT] * len(signals_E)
+    for arm in study.arms:
+        places = study.pool.of_arm(arm.name)
+        chosen = arm.act([study.observe(signals_E[place]) for place in places], [masks_E[place] for place in places])
+        for place, action in zip(places, chosen, strict=True):
+            actions_E[place] = action
+    return actions_E
+
+
+def _heed_governor(study: Study, signals_E: Sequence[Signals]) -> None:
+    """Stop the run where an environment is beyond repair."""
+    for environment, signals in zip(study.pool.environments, signals_E, strict=True):
+        verdict = judge(signals)
+        if verdict.level is not Level.PANIC:
+            continue
+        study.bus.publish(governor_acted(environment, signals.step, verdict))
+        study.bus.settle()
+        where = f'arm "{environment.arm}", seed {environment.seed}, step {signals.step}'
+        hint = "A smaller optimizer.host.learning_rate or a clip_norm may help."
+        raise GovernorStop(Problem("E402", f"{where}: {verdict.reason}", hint=hint))
+
+
+def _conclude(study: Study, ledger: Ledger) -> list[tuple[EpisodeFinished, Ending]]:
+    """End the episodes of a round, and tell what became of them."""
+    pool, last = study.pool, study.steps - 1
+    changes, endings = pool.conclude(last)
+    ledger.reward([ending.signals for ending in endings])
+    finished = [
+        episode_finished(environment, ending, ledger.total(place))
+        for place, (environment, ending) in enumerate(zip(pool.environments, endings, strict=True))
+    ]
+    study.bus.publish(*stages_changed(changes, last), *finished)
+    study.bus.settle()
+    return list(zip(finished, endings, strict=True))

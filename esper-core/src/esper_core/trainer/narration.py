@@ -1,0 +1,83 @@
+"""How is what happened in an environment told? As events: the record of a thing with its place in the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+from esper_core.leyline.actions import Op
+from esper_core.leyline.events import EpisodeFinished, GovernorActed, StageChanged, StepFinished
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from esper_core.governor import Verdict
+    from esper_core.leyline.actions import Action
+    from esper_core.leyline.signals import RewardBreakdown, Signals
+    from esper_core.trainer.environment import Environment
+    from esper_core.trainer.pool import Changes, Ending
+
+
+class _Place(TypedDict):
+    round: int
+    arm: str
+    seed: int
+
+
+def stages_changed(changes: Changes, step: int) -> Iterator[StageChanged]:
+    """One event for each seed that moved on."""
+    for environment, change in changes:
+        yield StageChanged(
+            **_place(environment),
+            step=step,
+            slot=change.slot,
+            seed_id=change.seed,
+            blueprint=change.blueprint,
+            was=change.was,
+            now=change.now,
+            parameters=change.parameters,
+            reason=change.reason,
+        )
+
+
+def steps_finished(
+    environments: Iterable[Environment],
+    signals_E: Sequence[Signals],
+    rewards_E: Sequence[RewardBreakdown | None],
+    actions_E: Sequence[Action],
+) -> Iterator[StepFinished]:
+    """One event for each environment's step."""
+    for environment, signals, reward, action in zip(environments, signals_E, rewards_E, actions_E, strict=True):
+        terms = {} if reward is None else reward.terms
+        yield StepFinished(
+            **_place(environment), step=signals.step, signals=signals, reward=terms, action=describe(action)
+        )
+
+
+def governor_acted(environment: Environment, step: int, verdict: Verdict) -> GovernorActed:
+    """The event of a verdict that was not calm."""
+    return GovernorActed(**_place(environment), step=step, verdict=verdict.level.value, reason=verdict.reason)
+
+
+def episode_finished(environment: Environment, ending: Ending, reward: float | None) -> EpisodeFinished:
+    """The event of an episode's end."""
+    return EpisodeFinished(
+        **_place(environment),
+        test_loss=ending.test_loss,
+        test_metric=ending.test_metric,
+        validation_metric=ending.signals.validation_metric,
+        parameters=ending.signals.parameters,
+        host_parameters=ending.signals.host_parameters,
+        fossils=ending.signals.fossils,
+        reward=reward,
+    )
+
+
+def describe(action: Action) -> str:
+    """An action in a few words: ``germinate early blueprints/conv_light``."""
+    if action.op is Op.WAIT:
+        return action.op.value
+    return " ".join(part for part in (action.op.value, action.slot, action.blueprint) if part)
+
+
+def _place(environment: Environment) -> _Place:
+    return {"round": environment.round, "arm": environment.arm, "seed": environment.seed}

@@ -1,0 +1,83 @@
+"""What is a study made of? A pool of environments, the arms that decide in it, and how often it is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.signals import Observation
+from esper_core.trainer.answerable import answerable
+from esper_core.trainer.narration import describe
+
+if TYPE_CHECKING:
+    from esper_core.leyline.actions import Action, ActionMask
+    from esper_core.leyline.protocols import Policy, Reward
+    from esper_core.leyline.signals import Signals
+    from esper_core.telemetry import Bus, Clock
+    from esper_core.trainer.pool import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One arm: its name, who decides in it, and whose work that is."""
+
+    name: str
+    policy: Policy
+    label: str
+
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
+        """The policy's actions; PluginError where they are not one legal action for each environment."""
+        with answerable(self.label, "when it was asked to act"):
+            actions = list(self.policy.act(observations, masks))
+        if len(actions) != len(observations):
+            message = f"{self.label} gave {len(actions)} actions for {len(observations)} environments"
+            raise PluginError(Problem("E232", message, hint="Policy.act returns one action for each observation."))
+        for action, mask in zip(actions, masks, strict=True):
+            if not mask.allows(action):
+                message = f"{self.label} chose what its mask forbids: {describe(action)}"
+                raise PluginError(Problem("E233", message, hint=f"Allowed: wait, {_legal(mask)}"))
+        return actions
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """The reward of a run, and whose work it is."""
+
+    reward: Reward
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Everything that the loop works with."""
+
+    pool: Pool
+    arms: Sequence[Arm]
+    twin: str | None
+    """The arm that never grows, against which the others are rewarded."""
+    reward: Judge
+    rounds: int
+    environments: int
+    steps: int
+    first_seed: int
+    bus: Bus
+    clock: Clock
+    pause: Callable[[], None]
+    """Called after each step; raises to end the run there."""
+
+    def observe(self, signals: Signals) -> Observation:
+        """What a policy sees of one environment."""
+        return Observation(step=signals.step, steps=self.steps, signals=signals)
+
+    def twins(self) -> list[int | None]:
+        """For each place in the pool that of its twin."""
+        if self.twin is None:
+            return [None] * len(self.pool.environments)
+        own = self.pool.of_arm(self.twin)
+        return [own[environment.index] for environment in self.pool.environments]
+
+
+def _legal(mask: ActionMask) -> str:
+    return ", ".join(f"{op.value} {slot}" for slot, ops in mask.ops.items() for op in sorted(ops)) or "nothing else"

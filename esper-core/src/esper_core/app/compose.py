@@ -1,0 +1,211 @@
+"""How does a resolved configuration become something that runs? Here every piece is built and put together.
+
+This is the one place that knows them all. Nothing is trained yet; what a run would refuse is refused here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from esper_core.app.resolution import TWIN
+from esper_core.config import parse_path
+from esper_core.growth import RandomStream, Variety, derive_seed, graft, slots_of
+from esper_core.leyline.actions import ActionSpace
+from esper_core.leyline.errors import ConfigError, GraftError, Problem
+from esper_core.leyline.specs import BlueprintSpec
+from esper_core.trainer.answerable import answerable
+from esper_core.trainer.environment import Recipe, count_parameters
+from esper_core.trainer.pool import Pool
+from esper_core.trainer.study import Arm, Judge, Study
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+    from esper_core.app.resolution import Chosen, Path, Resolution
+    from esper_core.leyline.protocols import Policy, Reward, Split, SplitName, Task
+    from esper_core.plugins import Component
+    from esper_core.telemetry import Bus, Clock
+
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """What a study is made from, checked and ready: it can be described before it is run."""
+
+    resolution: Resolution
+    task: Task
+    recipe: Recipe
+    space: ActionSpace
+    arms: tuple[Arm, ...]
+    judge: Judge
+    host_parameters: int
+
+    @property
+    def arm_names(self) -> tuple[str, ...]:
+        """Every arm, the twin last."""
+        twin = (TWIN,) if self.resolution.loaded.config.twin else ()
+        return (*(arm.name for arm in self.arms), *twin)
+
+    def study(self, bus: Bus, clock: Clock, pause: Callable[[], None]) -> Study:
+        """The study, ready for ``trainer.loop.run_study``."""
+        config = self.resolution.loaded.config
+        return Study(
+            pool=Pool(self.recipe, self.arm_names, config.environments),
+            arms=self.arms,
+            twin=TWIN if config.twin else None,
+            reward=self.judge,
+            rounds=config.rounds,
+            environments=config.environments,
+            steps=config.episode.steps,
+            first_seed=config.seed,
+            bus=bus,
+            clock=clock,
+            pause=pause,
+        )
+
+
+def compose(resolution: Resolution) -> Composition:
+    """Build and check every piece. ConfigError or PluginError with a place in the file where there is one."""
+    config = resolution.loaded.config
+    device = choose_device(resolution)
+    task = cast("Task", _built(resolution.task))
+    data = {name: _on_device(resolution, task, name, device) for name in SPLITS}
+    _check_batches(resolution, data["train"])
+
+    def build_host() -> nn.Module:
+        return cast("nn.Module", _built(resolution.host, task.shape))
+
+    host = _grafted(resolution, build_host, data["train"], device)
+    varieties = _varieties(resolution, host)
+    recipe = Recipe(
+        task=task,
+        data=data,
+        build_host=build_host,
+        slots=resolution.places,
+        varieties=varieties,
+        episode=config.episode,
+        optimizers=config.optimizer,
+        growth=config.growth,
+        device=device,
+    )
+    space = ActionSpace({name: tuple(variety.id for variety in own) for name, own in varieties.items()})
+    return Composition(
+        resolution=resolution,
+        task=task,
+        recipe=recipe,
+        space=space,
+        arms=_arms(resolution, space),
+        judge=Judge(cast("Reward", _built(resolution.reward, metric=task.metric)), resolution.reward.label),
+        host_parameters=count_parameters(host),
+    )
+
+
+def choose_device(resolution: Resolution) -> torch.device:
+    """The device that the file asks for; ConfigError where this machine has none."""
+    wanted = resolution.loaded.config.device
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(wanted)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = f"torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices"
+        raise ConfigError(resolution.loaded.problem("E123", ("device",), f'there is no device "{wanted}": {found}'))
+    return device
+
+
+def _built(chosen: Chosen, *arguments: Any, **runtime: Any) -> Any:
+    """A component built from its settings; a fault of its own is told as its package's."""
+    factory = chosen.component.load()
+    with answerable(chosen.label, "while it was built"):
+        return factory(*arguments, **runtime, **chosen.settings)
+
+
+def _on_device(resolution: Resolution, task: Task, name: SplitName, device: torch.device) -> Split:
+    with answerable(resolution.task.label, f'when asked for its split "{name}"'):
+        split = task.split(name)
+        return type(split)(split.inputs.to(device), split.targets.to(device))
+
+
+def _check_batches(resolution: Resolution, train: Split) -> None:
+    size = resolution.loaded.config.episode.batch_size
+    if size > len(train):
+        message = f"a batch of {size} is larger than the training data"
+        hint = f"There are {len(train)} examples to train on."
+        raise ConfigError(resolution.loaded.problem("E124", ("episode", "batch_size"), message, hint))
+
+
+def _grafted(
+    resolution: Resolution, build_host: Callable[[], nn.Module], train: Split, device: torch.device
+) -> nn.Module:
+    """A host as every environment will have it, its slots observed."""
+    with RandomStream(derive_seed(0, "prototype"), device):
+        host = build_host().to(device)
+    with answerable(resolution.host.label, "on its first batch"):
+        try:
+            graft(host, resolution.places, example=train.inputs[:2])
+        except GraftError as error:
+            raise ConfigError([_at_slot(resolution, problem) for problem in error.problems]) from error
+    return host
+
+
+def _at_slot(resolution: Resolution, problem: Problem) -> Problem:
+    name = (problem.path or "").removeprefix("slots.").partition(":")[0]
+    path: Path = ("slots", name) if name in resolution.places else ("slots",)
+    at = (*path, "at") if len(path) > 1 and resolution.loaded.config.slots[name].at is not None else path
+    return resolution.loaded.problem(problem.code, at, problem.message, problem.hint)
+
+
+def _varieties(resolution: Resolution, host: nn.Module) -> dict[str, tuple[Variety, ...]]:
+    """What may grow in each slot of the host. A pattern in the file may stand for several slots."""
+    problems: list[Problem] = []
+    varieties: dict[str, tuple[Variety, ...]] = {}
+    for slot in slots_of(host).each():
+        assert slot.site is not None
+        own = slot.name.partition(":")[0]
+        chosen = [_variety(component) for component in resolution.blueprints[own]]
+        refused = {variety.id: why for variety in chosen if (why := _misfit(variety, slot.site.kind))}
+        varieties[slot.name] = tuple(variety for variety in chosen if variety.id not in refused)
+        named = resolution.loaded.config.slots[own].blueprints
+        for id_, why in refused.items():
+            spoken = [index for index, name in enumerate(named) if name in (id_, id_.rpartition("/")[2])]
+            if spoken or not varieties[slot.name]:
+                path: Path = ("slots", own, "blueprints", *spoken[:1])
+                message = f'blueprint "{id_}" cannot grow in slot "{slot.name}": {why}'
+                problems.append(resolution.loaded.problem("E305", path, message, "See: esper components list blueprint"))
+    if problems:
+        raise ConfigError(problems)
+    return varieties
+
+
+def _variety(component: Component) -> Variety:
+    assert isinstance(component.spec, BlueprintSpec)
+    return Variety(component.id, component.spec, component.load())
+
+
+def _misfit(variety: Variety, kind: str) -> str | None:
+    if kind not in variety.spec.kinds:
+        return f"the slot is a {kind}, the blueprint takes {' or '.join(variety.spec.kinds)}"
+    if not variety.spec.starts_as_identity:
+        return "shadow incubation needs a seed that starts as the identity"
+    return None
+
+
+def _arms(resolution: Resolution, space: ActionSpace) -> tuple[Arm, ...]:
+    """Each arm with a policy of its own; what a policy says against its settings gets the line it is on."""
+    arms: list[Arm] = []
+    problems: list[Problem] = []
+    for name, chosen in resolution.policies.items():
+        try:
+            arms.append(Arm(name, cast("Policy", _built(chosen, space)), chosen.label))
+        except ConfigError as error:
+            for problem in error.problems:
+                path = (*chosen.path, "settings", *parse_path(problem.path)) if problem.path else chosen.path
+                problems.append(resolution.loaded.problem(problem.code, path, problem.message, problem.hint))
+    if problems:
+        raise ConfigError(problems)
+    return tuple(arms)

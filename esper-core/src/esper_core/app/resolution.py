@@ -1,0 +1,159 @@
+"""What do the names in a configuration mean? Each becomes an installed component with its settings checked.
+
+Nothing of torch is imported here: ``esper check`` finds a slip in a name in the blink of an eye. Every problem of the
+file is found at once, with the line that it is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+
+from esper_core.config import settings_problems
+from esper_core.leyline.errors import ConfigError, EsperError, Problem
+from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.specs import HostSpec, SlotPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from esper_core.config import LoadedConfig, Use
+    from esper_core.leyline.specs import ComponentKind
+    from esper_core.plugins import Component, Registry
+
+Path = tuple[str | int, ...]
+T = TypeVar("T")
+
+TWIN = "twin"
+"""Name of the arm that never grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A component and the settings that it is built with; ``path`` is where the file names it."""
+
+    component: Component
+    settings: Mapping[str, Any]
+    path: Path
+
+    @property
+    def label(self) -> str:
+        """For messages: ``policy "policies/schedule" (esper-policies 0.1.0)``."""
+        component = self.component
+        return f'{component.kind} "{component.id}" ({component.package} {component.version})'
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A configuration whose every name is known."""
+
+    loaded: LoadedConfig
+    task: Chosen
+    host: Chosen
+    reward: Chosen
+    policies: Mapping[str, Chosen]
+    """By arm, in the order of the file; the twin is not among them."""
+    places: Mapping[str, SlotPlace]
+    blueprints: Mapping[str, tuple[Component, ...]]
+
+
+def resolve(loaded: LoadedConfig, registry: Registry) -> Resolution:
+    """Look up every name; ConfigError with everything that is wrong."""
+    return _Search(loaded, registry).resolve()
+
+
+@dataclass(slots=True)
+class _Search:
+    """A pass over the file that collects problems rather than stopping at the first."""
+
+    loaded: LoadedConfig
+    registry: Registry
+    problems: list[Problem] = field(default_factory=list)
+
+    def resolve(self) -> Resolution:
+        config = self.loaded.config
+        task = self.choose("task", config.task, ("task",))
+        host = self.choose("host", config.host, ("host",))
+        reward = self.choose("reward", config.reward, ("reward",))
+        policies = {
+            arm: self.choose("policy", use, path) for arm, (use, path) in _policies(self.loaded).items()
+        }
+        places = {name: self.place(name, host) for name in config.slots}
+        blueprints = {name: self.blueprints(name) for name in config.slots}
+        if self.problems:
+            raise ConfigError(sorted(self.problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
+        assert task is not None
+        assert host is not None
+        assert reward is not None
+        return Resolution(
+            loaded=self.loaded,
+            task=task,
+            host=host,
+            reward=reward,
+            policies={arm: chosen for arm, chosen in policies.items() if chosen is not None},
+            places={name: place for name, place in places.items() if place is not None},
+            blueprints=blueprints,
+        )
+
+    def choose(self, kind: ComponentKind, use: Use, path: Path) -> Chosen | None:
+        """The component of this name, and its settings as it wants them."""
+        component = self.attempt((*path, "use"), lambda: self.registry.find(kind, use.use))
+        if component is None:
+            return None
+        model = self.attempt((*path, "use"), component.settings_model)
+        if model is None:
+            if use.settings:
+                message = f'{kind} "{component.id}" has no settings'
+                self.problems.append(self.loaded.problem("E121", (*path, "settings"), message))
+            return Chosen(component, {}, path)
+        try:
+            settings = model.model_validate(dict(use.settings))
+        except ValidationError as error:
+            self.problems += settings_problems(self.loaded, error, model, (*path, "settings"))
+            return None
+        return Chosen(component, {name: getattr(settings, name) for name in model.model_fields}, path)
+
+    def place(self, name: str, host: Chosen | None) -> SlotPlace | None:
+        """Where the slot goes: where the file says, else where the host suggests."""
+        slot = self.loaded.config.slots[name]
+        suggested: Mapping[str, SlotPlace] = {}
+        if host is not None and isinstance(host.component.spec, HostSpec):
+            suggested = host.component.spec.slots
+        if slot.at is not None:
+            return SlotPlace(slot.at, slot.kind, slot.stack)
+        if name in suggested:
+            return SlotPlace(suggested[name].at, slot.kind or suggested[name].kind, slot.stack)
+        if host is not None:
+            message = f'host "{host.component.id}" suggests no slot called "{name}"'
+            hint = f"{suggestion(name, suggested)}\nOr say where it goes:  slots.{name}.at: NAME_OF_A_MODULE"
+            self.problems.append(self.loaded.problem("E122", ("slots", name), message, hint))
+        return None
+
+    def blueprints(self, name: str) -> tuple[Component, ...]:
+        """What may grow in the slot: names and globs, each blueprint once."""
+        found: dict[str, Component] = {}
+        for index, pattern in enumerate(self.loaded.config.slots[name].blueprints):
+            path = ("slots", name, "blueprints", index)
+            for component in self.attempt(path, lambda p=pattern: self.registry.match("blueprint", p)) or ():
+                found[component.id] = component
+        return tuple(found.values())
+
+    def attempt(self, path: Path, look: Callable[[], T]) -> T | None:
+        """What ``look`` finds, or None with its problems written down at ``path``."""
+        try:
+            return look()
+        except EsperError as error:
+            for problem in error.problems:
+                self.problems.append(self.loaded.problem(problem.code, path, problem.message, problem.hint))
+            return None
+
+
+def _policies(loaded: LoadedConfig) -> dict[str, tuple[Use, Path]]:
+    config = loaded.config
+    if config.policy is not None:
+        name = config.policy.use.rpartition("/")[2]
+        return {"grown" if name in (TWIN, "static") else name: (config.policy, ("policy",))}
+    return {arm: (own.policy, ("arms", arm, "policy")) for arm, own in config.arms.items()}

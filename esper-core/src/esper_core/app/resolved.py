@@ -1,0 +1,45 @@
+"""What did the file mean, in full? The same configuration with every name in full and every default written out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic_core import to_jsonable_python
+
+if TYPE_CHECKING:
+    from esper_core.app.resolution import Chosen, Resolution
+    from esper_core.config import RunConfig, Use
+
+
+def resolved_config(resolution: Resolution) -> RunConfig:
+    """A configuration that runs the same, whatever is installed beside, as long as these components are."""
+    config = resolution.loaded.config
+    slots = {
+        name: slot.model_copy(
+            update={
+                "at": resolution.places[name].at,
+                "kind": resolution.places[name].kind,
+                "blueprints": tuple(component.id for component in resolution.blueprints[name]),
+            }
+        )
+        for name, slot in config.slots.items()
+    }
+    update = {
+        "task": _full(config.task, resolution.task),
+        "host": _full(config.host, resolution.host),
+        "reward": _full(config.reward, resolution.reward),
+        "slots": slots,
+    }
+    if config.policy is not None:
+        (chosen,) = resolution.policies.values()
+        update["policy"] = _full(config.policy, chosen)
+    else:
+        update["arms"] = {
+            name: arm.model_copy(update={"policy": _full(arm.policy, resolution.policies[name])})
+            for name, arm in config.arms.items()
+        }
+    return config.model_copy(update=update)
+
+
+def _full(use: Use, chosen: Chosen) -> Use:
+    return use.model_copy(update={"use": chosen.component.id, "settings": to_jsonable_python(dict(chosen.settings))})

@@ -1,0 +1,133 @@
+"""What does a run show while it runs? A bar with rate and time left on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from esper_core.leyline.events import RunStarted, StageChanged, StepFinished
+from esper_core.leyline.lifecycle import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.progress import Progress
+
+    from esper_core.leyline.events import Event
+    from esper_core.telemetry import Listener
+
+LINE_EVERY_SECONDS = 5.0
+"""Seconds between two plain lines."""
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[list[Listener]]:
+    """The listeners that show how a run goes, on stderr."""
+    if quiet:
+        yield []
+    elif not sys.stderr.isatty():
+        yield [PlainLines()]
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[growing]}"),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            yield [Bar(bar)]
+
+
+class Tally:
+    """Counts what passes: steps, environment steps, and the stages of the living seeds."""
+
+    def __init__(self) -> None:
+        self.run = ""
+        self.total = 0
+        self.per_step = 1
+        self.heard = 0
+        self.began = monotonic()
+        self.stages: dict[tuple[str, int, int], Stage] = {}
+
+    def hear(self, event: Event) -> None:
+        """Count one event."""
+        if isinstance(event, RunStarted):
+            self.run = event.run
+            self.total = event.rounds * event.steps
+            self.per_step = max(1, len(event.arms) * event.environments)
+            self.began = monotonic()
+        elif isinstance(event, StageChanged):
+            self.stages[event.arm, event.seed, event.seed_id] = event.now
+        elif isinstance(event, StepFinished):
+            self.heard += 1
+
+    @property
+    def step(self) -> int:
+        """Decision steps that are done."""
+        return self.heard // self.per_step
+
+    @property
+    def rate(self) -> str:
+        """Environment steps in a second."""
+        seconds = monotonic() - self.began
+        return f"{self.heard / seconds:.0f} env steps/s" if seconds > 0 and self.heard else ""
+
+    @property
+    def growing(self) -> str:
+        """How many seeds are where, in the order of their lives."""
+        counts = {stage: sum(one is stage for one in self.stages.values()) for stage in Stage}
+        return ", ".join(f"{count} {stage.value}" for stage, count in counts.items() if count)
+
+
+class Bar:
+    """A live bar on a terminal."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._tally = Tally()
+        self._task = bar.add_task("starting", total=None, rate="", growing="")
+
+    def hear(self, event: Event) -> None:
+        """Count."""
+        self._tally.hear(event)
+
+    def settle(self) -> None:
+        """Move the bar."""
+        tally = self._tally
+        self._bar.update(
+            self._task,
+            description=tally.run,
+            total=tally.total,
+            completed=tally.step,
+            rate=tally.rate,
+            growing=tally.growing,
+        )
+
+
+class PlainLines:
+    """A line at the start and every few seconds, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._tally = Tally()
+        self._last = float("-inf")
+
+    def hear(self, event: Event) -> None:
+        """Count."""
+        self._tally.hear(event)
+
+    def settle(self) -> None:
+        """Say how far it is, if that was not said just now."""
+        tally, now = self._tally, monotonic()
+        if now - self._last < LINE_EVERY_SECONDS and tally.step < tally.total:
+            return
+        self._last = now
+        parts = [f"{tally.run}: step {tally.step} of {tally.total}", tally.rate, tally.growing]
+        print(" · ".join(part for part in parts if part), file=sys.stderr, flush=True)

@@ -1,0 +1,63 @@
+"""``esper run``: parse, build, run, show."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from esper_core.cli.rendering import print_json
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE|RUN")
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one value of the file.")
+@click.option(
+    "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs are kept."
+)
+@click.option("--name", help="What the run is called; default: two words.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on stdout.")
+@click.option("--dry-run", is_flag=True, help="Build and check everything, and train nothing.")
+def run(
+    file: Path,
+    overrides: tuple[str, ...],
+    runs_dir: Path,
+    name: str | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+    dry_run: bool,
+) -> None:
+    """Run a configuration, or once more what a run directory holds.
+
+    \b
+    esper run plugins.yaml
+    esper run plugins.yaml --set environments=2 --set episode.steps=10
+    esper run runs/20261121-101512-quiet-otter
+    """
+    from esper_core.app.preparing import prepare
+
+    prepared = prepare(config_file(file), overrides)
+
+    from esper_core.app.running import run as run_prepared
+    from esper_core.cli.outcome import describe_plan, show_outcome
+    from esper_core.cli.progress import progress
+
+    if dry_run:
+        plan = describe_plan(prepared.composition)
+        print_json(plan.as_json()) if as_json else click.echo(plan.text())
+        return
+    with progress(quiet=quiet) as listeners:
+        outcome = run_prepared(prepared, runs_dir=runs_dir, name=name, argv=sys.argv, listeners=listeners)
+    if as_json:
+        print_json(outcome.as_json())
+    else:
+        show_outcome(outcome)
+
+
+def config_file(given: Path) -> Path:
+    """The file to read: a run directory stands for the configuration that it holds."""
+    inside = given / "config.yaml"
+    return inside if given.is_dir() and inside.is_file() else given

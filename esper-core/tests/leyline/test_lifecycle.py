@@ -1,0 +1,81 @@
+"""The two tables: what they hold, and that nothing else is possible."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper_core.leyline import LifecycleError
+from esper_core.leyline.lifecycle import (
+    ENDED,
+    SEED_TABLE,
+    SLOT_TABLE,
+    SeedEvent,
+    SlotEvent,
+    SlotState,
+    Stage,
+    may,
+    next_slot_state,
+    next_stage,
+)
+
+
+@given(st.lists(st.sampled_from(SeedEvent), max_size=12))
+def test_any_sequence_of_events_stays_in_the_table_and_never_leaves_an_end(events: list[SeedEvent]) -> None:
+    stage = Stage.GERMINATED
+    for event in events:
+        legal = (stage, event) in SEED_TABLE
+        assert may(stage, event) is legal
+        if not legal:
+            with pytest.raises(LifecycleError) as caught:
+                next_stage(stage, event)
+            assert caught.value.state == stage.value
+            assert set(caught.value.legal) == {e.value for s, e in SEED_TABLE if s is stage}
+            continue
+        assert stage not in ENDED
+        stage = next_stage(stage, event)
+
+
+@given(st.lists(st.sampled_from(SlotEvent), max_size=12))
+def test_a_slot_is_free_or_says_why_not(events: list[SlotEvent]) -> None:
+    state = SlotState.FREE
+    for event in events:
+        if (state, event) in SLOT_TABLE:
+            state = next_slot_state(state, event)
+            assert (state is SlotState.OCCUPIED) == (event is SlotEvent.GERMINATE)
+        else:
+            with pytest.raises(LifecycleError):
+                next_slot_state(state, event)
+
+
+def test_every_stage_but_the_ends_can_be_uprooted_and_is_reached_from_germination() -> None:
+    for stage in Stage:
+        assert may(stage, SeedEvent.UPROOT) is (stage not in ENDED)
+    reached = {Stage.GERMINATED}
+    while more := {now for (was, _), now in SEED_TABLE.items() if was in reached} - reached:
+        reached |= more
+    assert reached == set(Stage)
+
+
+def test_a_seed_can_be_kept_only_after_it_was_blended_in_whole() -> None:
+    assert {was for (was, event) in SEED_TABLE if event is SeedEvent.FOSSILISE} == {Stage.HOLDING}
+    assert {was for (was, event), now in SEED_TABLE.items() if now is Stage.HOLDING} == {Stage.BLENDING}
+
+
+def test_the_error_names_state_event_and_what_would_be_legal() -> None:
+    with pytest.raises(LifecycleError) as caught:
+        next_stage(Stage.TRAINING, SeedEvent.FOSSILISE)
+    assert str(caught.value) == (
+        "E301 fossilise is not possible for a seed that is training\n  Possible now: advance, prune, uproot"
+    )
+
+
+def test_an_error_survives_the_way_to_another_process() -> None:
+    with pytest.raises(LifecycleError) as caught:
+        next_stage(Stage.PRUNED, SeedEvent.TRAIN)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is LifecycleError
+    assert str(again) == str(caught.value)

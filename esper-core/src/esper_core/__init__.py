@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esper_core.growth import export, graft
+    from esper_core.growth import graft
     from esper_core.hooks import hookimpl
     from esper_core.leyline import (
         BlueprintSpec,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         SlotPlace,
         TaskSpec,
     )
+    from esper_core.telemetry import read_events
 
 __version__ = "0.1.0"
 
@@ -36,9 +37,9 @@ _HOME = {
     "Site": "esper_core.leyline",
     "SlotPlace": "esper_core.leyline",
     "TaskSpec": "esper_core.leyline",
-    "export": "esper_core.growth",
     "graft": "esper_core.growth",
     "hookimpl": "esper_core.hooks",
+    "read_events": "esper_core.telemetry",
 }
 
 __all__ = [
@@ -51,9 +52,9 @@ __all__ = [
     "Site",
     "SlotPlace",
     "TaskSpec",
-    "export",
     "graft",
     "hookimpl",
+    "read_events",
 ]
 
 

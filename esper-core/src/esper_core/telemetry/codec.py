@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 def encode(event: Event) -> str:
     """One line, without the line's end."""
-    return _adapter().dump_json(event).decode()
+    return _writer(type(event)).dump_json(event).decode()
 
 
 def decode(line: str | bytes) -> Event:
     """The event of a line; pydantic's ValidationError where it is none of ours."""
-    return _adapter().validate_json(line)
+    return _reader().validate_json(line)
 
 
 def read_events(path: Path) -> Iterator[Event]:
@@ -32,5 +32,11 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 @cache
-def _adapter() -> TypeAdapter[Event]:
+def _writer(kind: type[Event]) -> TypeAdapter[Event]:
+    """One for each kind: in a union pydantic does not heed what a record says of its NaN."""
+    return TypeAdapter(kind)
+
+
+@cache
+def _reader() -> TypeAdapter[Event]:
     return TypeAdapter(Annotated[Event, Field(discriminator="type")])

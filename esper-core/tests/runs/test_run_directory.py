@@ -1,0 +1,89 @@
+"""The run directory: whole files, a manifest that tells how it ended, and plain words when the disk will not."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from esper_core.leyline import RunFolderError
+from esper_core.runs import RunDirectory, plain
+from esper_core.runs.files import write_json, write_whole
+from esper_core.runs.naming import run_id, two_words
+from esper_core.runs.provenance import git_state, packages
+
+
+def begin(root: Path, **more: object) -> RunDirectory:
+    directory = RunDirectory.create(root, name=None, argv=["esper", "run", "x.yaml"])
+    given = {"config": "task: a\n", "source": b"task: a\n", "overrides": ["a=1"], "seeds": [0, 1], "plugins": []}
+    directory.begin(**{**given, **more})  # type: ignore[arg-type]
+    return directory
+
+
+def manifest(directory: RunDirectory) -> dict[str, object]:
+    return json.loads((directory.path / "manifest.json").read_text())
+
+
+def test_a_run_begins_as_running_and_ends_with_its_status(tmp_path: Path) -> None:
+    directory = begin(tmp_path / "deep" / "runs")
+    assert manifest(directory)["status"] == "running"
+    assert manifest(directory)["seeds"] == [0, 1]
+    directory.finish(status="done", exit_code=0)
+    assert (manifest(directory)["status"], manifest(directory)["exit"]) == ("done", 0)
+    assert {file.name for file in directory.path.iterdir()} >= {
+        "manifest.json",
+        "config.yaml",
+        "config.source.yaml",
+        "overrides.txt",
+        "packages.txt",
+    }
+
+
+def test_two_runs_of_one_name_and_second_get_a_folder_each(tmp_path: Path) -> None:
+    folders = {RunDirectory.create(tmp_path, name="same", argv=[]).path for _ in range(3)}
+    assert len(folders) == 3
+
+
+def test_names_can_be_said_and_sorted() -> None:
+    from datetime import datetime
+
+    assert run_id(datetime(2026, 11, 21, 10, 15, 12), "x") == "20261121-101512-x"
+    assert len(two_words().split("-")) == 2
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "summary.json"
+    write_whole(path, "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunFolderError, match=r"E410 cannot write .*summary\.json: No space left on device"):
+        write_whole(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_a_root_that_is_a_file_is_told_plainly(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(RunFolderError, match="--runs-dir"):
+        RunDirectory.create(tmp_path / "runs", name=None, argv=[])
+
+
+def test_json_holds_no_nan_no_tuples_and_no_number_keys(tmp_path: Path) -> None:
+    value = {1: (math.nan, math.inf, 0.5), "a": [{"b": -math.inf}]}
+    assert plain(value) == {"1": [None, None, 0.5], "a": [{"b": None}]}
+    write_json(tmp_path / "x.json", value)
+    assert json.loads((tmp_path / "x.json").read_text()) == plain(value)
+
+
+def test_packages_are_names_and_versions() -> None:
+    assert any(line.startswith("torch==") for line in packages())
+
+
+def test_a_folder_outside_any_repository_has_no_git_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_state(tmp_path) is None

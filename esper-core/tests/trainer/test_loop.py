@@ -1,0 +1,244 @@
+"""The loop: everything that happens is told, in order; what goes wrong stops the run with its author named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core.leyline import (
+    WAIT,
+    Action,
+    ActionMask,
+    GovernorStop,
+    Metric,
+    Observation,
+    Op,
+    PluginError,
+    RewardBreakdown,
+    Signals,
+    Stage,
+)
+from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, StageChanged, StepFinished
+from esper_core.telemetry import Bus, Clock
+from esper_core.trainer.environment import Recipe
+from esper_core.trainer.loop import run_study
+from esper_core.trainer.pool import Pool
+from esper_core.trainer.study import Arm, Judge, Study
+
+Make = Callable[..., Recipe]
+METRIC = Metric("accuracy", "up", "%")
+
+
+class Planned:
+    """Acts as written down, in every environment alike."""
+
+    def __init__(self, plan: dict[int, Action]) -> None:
+        self.plan = plan
+        self.seen: list[Observation] = []
+
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
+        self.seen += observations
+        return [self.plan.get(observation.step, WAIT) for observation in observations]
+
+
+class Improvement:
+    """Points over the twin, as a potential."""
+
+    def score(
+        self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
+    ) -> RewardBreakdown:
+        def potential(own: Signals | None, other: Signals | None) -> float:
+            return 0.0 if own is None or other is None else own.validation_metric - other.validation_metric
+
+        return RewardBreakdown({"improvement": potential(now, twin) - potential(before, twin_before)})
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.settled = 0
+
+    def hear(self, event: Event) -> None:
+        self.events.append(event)
+
+    def settle(self) -> None:
+        self.settled += 1
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def study(recipe: Recipe, policy: Any, *, reward: Any = None, rounds: int = 1, twin: str | None = "twin") -> tuple[Study, Recorder]:
+    recorder = Recorder()
+    arms = ["grown", *([twin] if twin else [])]
+    made = Study(
+        pool=Pool(recipe, arms, 2),
+        arms=[Arm("grown", policy, 'policy "test/planned" (test 1.0)')],
+        twin=twin,
+        reward=Judge(reward or Improvement(), 'reward "test/improvement" (test 1.0)'),
+        rounds=rounds,
+        environments=2,
+        steps=recipe.episode.steps,
+        first_seed=10,
+        bus=Bus([recorder]),
+        clock=Clock(),
+        pause=lambda: None,
+    )
+    return made, recorder
+
+
+LIFE = {0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1), 2: Action(Op.ADVANCE, "early"), 4: Action(Op.FOSSILISE, "early")}
+
+
+def test_a_run_tells_every_step_of_every_environment_once_and_in_order(make_recipe: Make) -> None:
+    made, recorder = study(make_recipe(), Planned(LIFE), rounds=2)
+    finished = run_study(made)
+    steps = recorder.of(StepFinished)
+    assert len(steps) == 2 * 6 * 4 == len({(e.round, e.arm, e.seed, e.step) for e in steps})
+    assert [e.step for e in steps if (e.round, e.arm, e.seed) == (0, "twin", 10)] == list(range(6))
+    assert {(e.round, e.seed) for e in steps} == {(0, 10), (0, 11), (1, 12), (1, 13)}
+    assert len(finished) == len(recorder.of(EpisodeFinished)) == 8
+    assert recorder.settled == 2 * (6 + 1)
+
+
+def test_a_seeds_life_is_told_and_ends_in_the_network_that_is_measured(make_recipe: Make) -> None:
+    made, recorder = study(make_recipe(), Planned(LIFE))
+    finished = run_study(made)
+    life = [(e.step, e.now) for e in recorder.of(StageChanged) if e.seed == 10]
+    assert life == [
+        (0, Stage.GERMINATED),
+        (1, Stage.TRAINING),
+        (2, Stage.BLENDING),
+        (3, Stage.HOLDING),
+        (4, Stage.FOSSILIZED),
+    ]
+    assert {e.arm for e in recorder.of(StageChanged)} == {"grown"}
+    for episode, ending in finished:
+        assert (episode.fossils, len(ending.growth)) == ((1, 1) if episode.arm == "grown" else (0, 0))
+        assert (episode.parameters > episode.host_parameters) is (episode.arm == "grown")
+
+
+def test_a_seed_whose_fate_is_open_at_the_end_counts_for_nothing(make_recipe: Make) -> None:
+    made, recorder = study(make_recipe(), Planned({4: LIFE[0]}))
+    finished = run_study(made)
+    (last,) = [e for e in recorder.of(StageChanged) if e.seed == 10 and e.now is Stage.PRUNED]
+    assert last.reason == "the episode is over"
+    by_arm = {episode.arm: episode for episode, _ in finished if episode.seed == 10}
+    assert by_arm["grown"].test_loss == by_arm["twin"].test_loss
+    assert by_arm["grown"].parameters == by_arm["grown"].host_parameters
+
+
+def test_rewards_add_up_to_what_is_left_at_the_end(make_recipe: Make) -> None:
+    made, recorder = study(make_recipe(), Planned(LIFE))
+    for episode, ending in run_study(made):
+        twin = next(e.signals for f, e in [(episode, ending)])
+        assert episode.reward is not None
+        told = sum(sum(e.reward.values()) for e in recorder.of(StepFinished) if (e.arm, e.seed) == (episode.arm, episode.seed))
+        others = {f.seed: f.validation_metric for f in recorder.of(EpisodeFinished) if f.arm == "twin"}
+        assert episode.reward == pytest.approx(twin.validation_metric - others[episode.seed])
+        assert told == pytest.approx(episode.reward)
+
+
+def test_without_a_twin_the_reward_is_unknown_not_zero(make_recipe: Make) -> None:
+    made, recorder = study(make_recipe(), Planned(LIFE), twin=None)
+    assert {episode.reward for episode, _ in run_study(made)} == {None}
+    assert {tuple(e.reward) for e in recorder.of(StepFinished)} == {()}
+
+
+def test_the_policy_sees_the_step_and_what_was_measured(make_recipe: Make) -> None:
+    policy = Planned(LIFE)
+    run_study(study(make_recipe(), policy)[0])
+    assert [o.step for o in policy.seen] == [step for step in range(6) for _ in range(2)]
+    assert all(o.steps == 6 and o.signals.step == o.step for o in policy.seen)
+    assert policy.seen[6].signals.slots[0].stage is Stage.BLENDING or policy.seen[6].signals.slots[0].alpha is not None
+
+
+class Exploding(nn.Module):
+    """Gives NaN once it was trained for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv1d(1, 2, 1)
+        self.head = nn.Linear(24, 3)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.passes += 1
+        outputs: Tensor = self.head(self.stem(inputs).flatten(1))
+        return outputs * torch.where(self.passes > 8, torch.nan, 1.0)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(make_recipe: Make) -> None:
+    made, recorder = study(make_recipe(host=Exploding), Planned({}))
+    with pytest.raises(GovernorStop) as caught:
+        run_study(made)
+    assert str(caught.value).startswith('E402 arm "grown", seed 10, step 2: a loss is not finite: train nan')
+    assert caught.value.exit_code == 4
+    (acted,) = recorder.of(GovernorActed)
+    assert (acted.arm, acted.seed, acted.step, acted.verdict) == ("grown", 10, 2, "panic")
+
+
+class Forbidden:
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
+        return [Action(Op.FOSSILISE, "early") for _ in observations]
+
+
+class Short:
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
+        return [WAIT]
+
+
+class Broken:
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
+        msg = "I cannot decide"
+        raise KeyError(msg)
+
+    def score(self, *args: Any) -> RewardBreakdown:
+        msg = "I cannot judge"
+        raise ZeroDivisionError(msg)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reward", "said"),
+    [
+        (Forbidden(), None, 'E233 policy "test/planned" (test 1.0) chose what its mask forbids: fossilise early\n  Allowed: wait, germinate early'),
+        (Short(), None, 'E232 policy "test/planned" (test 1.0) gave 1 actions for 2 environments'),
+        (Broken(), None, "E231 policy \"test/planned\" (test 1.0) raised KeyError when it was asked to act: 'I cannot decide'"),
+        (Planned({}), Broken(), 'E231 reward "test/improvement" (test 1.0) raised ZeroDivisionError on a step of environment 0: I cannot judge'),
+    ],
+)
+def test_a_component_that_misbehaves_stops_the_run_with_its_package_named(
+    policy: Any, reward: Any, said: str, make_recipe: Make
+) -> None:
+    made, _ = study(make_recipe(), policy, reward=reward)
+    with pytest.raises(PluginError) as caught:
+        run_study(made)
+    assert str(caught.value).startswith(said)
+    assert caught.value.exit_code == 3
+
+
+def test_a_pause_ends_the_run_after_a_whole_step(make_recipe: Make) -> None:
+    made, recorder = study(make_recipe(), Planned(LIFE))
+
+    def pause() -> None:
+        if len(recorder.of(StepFinished)) == 3 * 4:
+            raise KeyboardInterrupt
+
+    object.__setattr__(made, "pause", pause)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(made)
+    assert {e.step for e in recorder.of(StepFinished)} == {0, 1, 2}
+    assert recorder.settled == 3
+
+
+def test_where_the_time_went_is_always_known(make_recipe: Make) -> None:
+    made, _ = study(make_recipe(), Planned(LIFE))
+    run_study(made)
+    seconds = made.clock.summary()
+    assert {"reset", "train", "evaluate", "policy", "grow", "telemetry", "conclude", "other", "total"} == set(seconds)
+    assert sum(value for key, value in seconds.items() if key != "total") == pytest.approx(seconds["total"], rel=1e-6)

@@ -1,0 +1,101 @@
+"""Batches, evaluation, the order of the pool, and random streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper_core.growth import RandomStream
+from esper_core.growth.randomness import derive_seed
+from esper_core.trainer.batches import BatchOrder
+from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.pool import Pool
+
+
+@given(examples=st.integers(1, 50), size=st.integers(1, 60), passes=st.integers(1, 4), seed=st.integers(0, 2**31))
+def test_each_example_comes_once_in_a_pass_and_no_batch_is_short(
+    examples: int, size: int, passes: int, seed: int
+) -> None:
+    order = BatchOrder(examples, size, seed)
+    batches = [order.next() for _ in range(-(-passes * examples // size))]
+    assert {len(batch) for batch in batches} == {size}
+    drawn = torch.cat(batches)[: passes * examples].reshape(passes, examples)
+    assert torch.equal(drawn.sort(dim=1).values, torch.arange(examples).expand(passes, -1))
+
+
+def test_the_order_depends_on_the_seed_alone() -> None:
+    torch.manual_seed(0)
+    first = BatchOrder(30, 7, 5).next()
+    torch.manual_seed(1)
+    assert torch.equal(BatchOrder(30, 7, 5).next(), first)
+    assert not torch.equal(BatchOrder(30, 7, 6).next(), first)
+
+
+def test_evaluation_disturbs_nothing_and_is_the_mean_over_all_examples(make_recipe: Callable[..., Recipe]) -> None:
+    environment = Environment(make_recipe(), arm="a", index=0)
+    environment.reset(0, 1)
+    state = {key: value.clone() for key, value in environment.model.state_dict().items()}
+    random = torch.get_rng_state()
+    loss, metric = environment.evaluate("validation").tolist()
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, state[key]) for key, value in environment.model.state_dict().items())
+    assert environment.model.training
+    environment.model.eval()
+    split = environment.recipe.data["validation"]
+    outputs = environment.model(split.inputs)
+    assert loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, split.targets).item(), rel=1e-5)
+    assert metric == pytest.approx((outputs.argmax(1) == split.targets).float().mean().item())
+
+
+def test_b8_drl_03_arms_are_interleaved_and_take_turns_in_being_first(make_recipe: Callable[..., Recipe]) -> None:
+    pool = Pool(make_recipe(), ["a", "b", "twin"], 2)
+    pool.reset(0, 4)
+    assert [(e.arm, e.seed) for e in pool.environments] == [
+        ("a", 4), ("b", 4), ("twin", 4), ("a", 5), ("b", 5), ("twin", 5),
+    ]  # fmt: skip
+    firsts = [pool._turns(step)[0].arm for step in range(6)]
+    assert sorted(firsts) == ["a", "a", "b", "b", "twin", "twin"]
+
+
+@given(st.integers(0, 2**62))
+def test_a_stream_goes_on_where_it_stopped_and_leaves_the_default_generator_alone(seed: int) -> None:
+    torch.manual_seed(11)
+    expected_default = torch.rand(3)
+    torch.manual_seed(seed)
+    expected = torch.rand(6)
+    torch.manual_seed(11)
+    stream = RandomStream(seed)
+    with stream:
+        first = torch.rand(4)
+    between = torch.rand(3)
+    with stream:
+        second = torch.rand(2)
+    assert torch.equal(torch.cat([first, second]), expected)
+    assert torch.equal(between, expected_default)
+
+
+def test_a_stream_gives_the_generator_back_when_its_block_fails() -> None:
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    stream = RandomStream(1)
+    with pytest.raises(ValueError, match="no"), stream:
+        torch.rand(1)
+        raise ValueError("no")
+    assert torch.equal(torch.get_rng_state(), before)
+    with stream:
+        pass
+
+
+def test_a_stream_feeds_one_block_at_a_time() -> None:
+    stream = RandomStream(1)
+    with stream, pytest.raises(RuntimeError, match="in use"), stream:
+        pass
+
+
+def test_derived_seeds_are_the_same_tomorrow() -> None:
+    assert derive_seed(7, "order") == 666519070672927082
+    assert len({derive_seed(seed, name) for seed in range(50) for name in ("host", "order", "training")}) == 150

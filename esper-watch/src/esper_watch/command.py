@@ -1,0 +1,24 @@
+"""``esper watch``: what a run directory tells, now."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the story as JSON.")
+def watch(run: Path, *, as_json: bool) -> None:
+    """Show how the arms of a run do and how its seeds live; a run that goes on or was killed as well."""
+    from esper_watch.drawing import draw
+    from esper_watch.story import read_story
+
+    story = read_story(run)
+    if as_json:
+        click.echo(json.dumps(story.as_json()))
+    else:
+        click.echo(draw(story, width=shutil.get_terminal_size((80, 24)).columns))

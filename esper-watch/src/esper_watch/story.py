@@ -1,0 +1,127 @@
+"""What does a run directory tell? Its arms, how their metric went, and the life of every seed, from its events alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from esper_core import EsperError, read_events
+from esper_core.leyline import Problem, Stage
+from esper_core.leyline.events import EpisodeFinished, RunFinished, RunStarted, StageChanged, StepFinished
+
+if TYPE_CHECKING:
+    from esper_core.leyline.events import Event
+
+
+@dataclass(slots=True)
+class Life:
+    """One seed: whose it is, and the step at which each of its stages began."""
+
+    round: int
+    arm: str
+    seed: int
+    slot: str
+    seed_id: int
+    blueprint: str
+    stages: list[tuple[int, Stage]] = field(default_factory=list)
+
+    def stage_at(self, step: int) -> Stage | None:
+        """The stage that held during ``step``; None before germination."""
+        held = [stage for began, stage in self.stages if began < step or (began == step and stage is Stage.GERMINATED)]
+        return held[-1] if held else None
+
+
+@dataclass(slots=True)
+class Story:
+    """A run as its events tell it, finished or not."""
+
+    name: str
+    arms: tuple[str, ...] = ()
+    steps: int = 0
+    rounds: int = 0
+    environments: int = 0
+    status: str = "running or killed"
+    reason: str = ""
+    lives: dict[tuple[int, str, int, int], Life] = field(default_factory=dict)
+    validation: dict[str, dict[int, list[float]]] = field(default_factory=dict)
+    tests: dict[str, list[float]] = field(default_factory=dict)
+    heard: int = 0
+
+    def hear(self, event: Event) -> None:
+        """Take one event in."""
+        if isinstance(event, RunStarted):
+            self.arms, self.steps = event.arms, event.steps
+            self.rounds, self.environments = event.rounds, event.environments
+        elif isinstance(event, StageChanged):
+            key = (event.round, event.arm, event.seed, event.seed_id)
+            life = self.lives.setdefault(
+                key, Life(event.round, event.arm, event.seed, event.slot, event.seed_id, event.blueprint)
+            )
+            life.stages.append((event.step, event.now))
+        elif isinstance(event, StepFinished):
+            curve = self.validation.setdefault(event.arm, {})
+            curve.setdefault(event.round * self.steps + event.step, []).append(event.signals.validation_metric)
+            self.heard += 1
+        elif isinstance(event, EpisodeFinished):
+            self.tests.setdefault(event.arm, []).append(event.test_metric)
+        elif isinstance(event, RunFinished):
+            self.status, self.reason = event.status, event.reason
+
+    def curve(self, arm: str) -> list[float]:
+        """The arm's mean validation metric, step by step."""
+        return [fmean(values) for _, values in sorted(self.validation.get(arm, {}).items())]
+
+    @property
+    def share_done(self) -> float:
+        """How much of the run was trained, from 0 to 1."""
+        whole = self.rounds * self.environments * self.steps * len(self.arms)
+        return self.heard / whole if whole else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The story as ``esper watch --json`` prints it."""
+        return {
+            "run": self.name,
+            "status": self.status,
+            "reason": self.reason,
+            "share_done": self.share_done,
+            "arms": {
+                arm: {"validation": self.curve(arm), "test": fmean(self.tests[arm]) if arm in self.tests else None}
+                for arm in self.arms
+            },
+            "lives": [
+                {
+                    "round": life.round,
+                    "arm": life.arm,
+                    "seed": life.seed,
+                    "slot": life.slot,
+                    "blueprint": life.blueprint,
+                    "stages": [{"step": step, "stage": stage.value} for step, stage in life.stages],
+                }
+                for life in self.lives.values()
+            ],
+        }
+
+
+def read_story(run: Path) -> Story:
+    """The story of a run directory, whole or torn. EsperError where it is none."""
+    events = run / "events.jsonl"
+    if not events.is_file():
+        raise EsperError(Problem("E420", f"{run} is no run directory: it has no events.jsonl", hint="Give the folder of a run, for example runs/20261121-101512-quiet-otter."))  # fmt: skip
+    story = Story(_name(run))
+    try:
+        for event in read_events(events):
+            story.hear(event)
+    except ValueError as error:
+        message = f"{events} holds a line that is no event of this version"
+        raise EsperError(Problem("E421", message, hint=str(error).splitlines()[0])) from error
+    return story
+
+
+def _name(run: Path) -> str:
+    try:
+        return str(json.loads((run / "manifest.json").read_text(encoding="utf-8"))["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return run.name

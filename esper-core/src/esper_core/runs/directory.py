@@ -1,12 +1,12 @@
 """Where does a run keep what it found? In one folder, of which nothing is pickled.
 
-    manifest.json        what ran: id, status, argv, times, exit, seeds, machine, plugins
-    config.yaml          the configuration, resolved; it can be run as it is
-    config.source.yaml   what was written            overrides.txt   what --set said
-    packages.txt         what was installed          git.patch       uncommitted changes, capped
-    events.jsonl         everything that happened, as it happened
-    growth.json          what each network grew into
-    summary.json         the figures of the end      log.txt         what was said on the way
+manifest.json        what ran: id, status, argv, times, exit, seeds, machine, plugins
+config.yaml          the configuration, resolved; it can be run as it is
+config.source.yaml   what was written            overrides.txt   what --set said
+packages.txt         what was installed          git.patch       uncommitted changes, capped
+events.jsonl         everything that happened, as it happened
+growth.json          what each network grew into
+summary.json         the figures of the end      log.txt         what was said on the way
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PATCH_LIMIT = 1 << 20
 """Bytes of an uncommitted diff that are kept."""

@@ -1,0 +1,27 @@
+"""Which convolution does a site take?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from esper_core import Site
+
+
+def convolution(site: Site, inputs: int, outputs: int, *, width: int) -> nn.Conv1d | nn.Conv2d:
+    """A convolution over what lies around each place of an image or sequence; the size stays what it is.
+
+    >>> from esper_core import Site
+    >>> convolution(Site("sequence", 8, (40,)), 8, 4, width=5)
+    Conv1d(8, 4, kernel_size=(5,), stride=(1,), padding=(2,))
+
+    inputs, outputs: features before and after. width: how many neighbours are seen along each dimension, an odd number.
+    """
+    if site.kind == "image":
+        return nn.Conv2d(inputs, outputs, kernel_size=width, padding=width // 2)
+    if site.kind == "sequence":
+        return nn.Conv1d(inputs, outputs, kernel_size=width, padding=width // 2)
+    msg = f"a convolution grows in an image or a sequence. Received: {site.kind}"
+    raise ValueError(msg)

@@ -1,0 +1,45 @@
+"""What can a network grow behind a layer of plain features? Two more layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from torch import nn
+from torch.nn import functional
+
+from esper_blueprints.birth import start_at_zero
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from esper_core import Site
+
+EXPANSION: Final = 2
+"""How much wider the block is inside."""
+
+
+class Mlp(nn.Module):
+    """Two layers over the features of a vector, or of each token by itself, beside the input.
+
+    Formula: x + l2(relu(l1(x))), c → 2c → c, l2 zero at birth. Parameters: 4·c² + 3·c.
+
+    >>> from esper_core import Site
+    >>> sum(p.numel() for p in Mlp(Site("vector", 32)).parameters())
+    4192
+
+    site: a vector or tokens.
+    """
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        if site.kind not in ("vector", "tokens"):
+            msg = f"an mlp grows in a vector or in tokens. Received: {site.kind}"
+            raise ValueError(msg)
+        self.l1 = nn.Linear(site.channels, EXPANSION * site.channels)
+        self.l2 = nn.Linear(EXPANSION * site.channels, site.channels)
+        start_at_zero(self.l2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Outputs in the shape of the inputs."""
+        change: Tensor = self.l2(functional.relu(self.l1(inputs)))
+        return inputs + change

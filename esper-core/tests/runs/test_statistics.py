@@ -1,0 +1,223 @@
+"""Are intervals as wide as they say, and is a verdict told only where it may be?"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper_core.leyline.constants import EXACT_SIGN_FLIP_BELOW, MIN_SEEDS_FOR_VERDICT
+from esper_core.runs.statistics import (
+    mean_interval,
+    paired_comparison,
+    regularised_beta,
+    sign_flip_p,
+    t_quantile,
+    t_tail,
+    t_test_p,
+)
+
+LEVEL = 0.95
+numbers = st.floats(-1e6, 1e6, allow_nan=False)
+
+
+def compare(differences, *, direction="up", margin=0.0, confidence=LEVEL):
+    return paired_comparison(
+        differences, [0.0] * len(differences), direction=direction, margin=margin, confidence=confidence
+    )
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 18, 19, 50, 400, 5000])
+def test_quantiles_and_tails_equal_scipys(degrees):
+    stats = pytest.importorskip("scipy.stats")
+    for probability in (0.501, 0.75, 0.9, 0.95, 0.975, 0.995, 0.9995, 0.9999995):
+        assert t_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), rel=1e-8)
+    for t in (0.0, 1e-3, 0.5, 1.0, 2.0, 5.0, 30.0):
+        assert t_tail(t, degrees) == pytest.approx(stats.t.sf(t, degrees), rel=1e-8)
+
+
+@given(a=st.floats(0.2, 200), b=st.floats(0.2, 200), x=st.floats(0, 1))
+def test_the_incomplete_beta_function_equals_scipys(a, b, x):
+    special = pytest.importorskip("scipy.special")
+    assert regularised_beta(x, 1 - x, a, b) == pytest.approx(special.betainc(a, b, x), rel=1e-8, abs=1e-12)
+
+
+def test_known_quantiles_where_scipy_is_not_installed():
+    assert t_quantile(0.975, 1) == pytest.approx(12.706204736, abs=1e-8)
+    assert t_quantile(0.975, 7) == pytest.approx(2.364624252, abs=1e-8)
+    assert t_quantile(0.975, 10**6) == pytest.approx(1.959966, abs=1e-6)
+
+
+def test_an_interval_equals_scipys():
+    stats = pytest.importorskip("scipy.stats")
+    values = [0.61, 0.58, 0.6, 0.55, 0.63]
+    interval = mean_interval(values, 0.9)
+    low, high = stats.t.interval(0.9, 4, loc=np.mean(values), scale=stats.sem(values))
+    assert (interval.mean, interval.low, interval.high, interval.n) == (
+        pytest.approx(0.594),
+        pytest.approx(low, abs=1e-10),
+        pytest.approx(high, abs=1e-10),
+        5,
+    )
+
+
+def test_one_value_says_nothing_about_the_spread():
+    assert mean_interval([0.5], LEVEL) == type(mean_interval([0.5], LEVEL))(0.5, None, None, 1)
+    alone = compare([0.5])
+    assert (alone.difference, alone.low, alone.high, alone.p, alone.n) == (0.5, None, None, 1.0, 1)
+    assert (alone.verdict, alone.effect_size) == ("no difference shown", None)
+
+
+def test_values_that_are_all_the_same_have_no_spread_at_all():
+    interval = mean_interval([0.1] * 9, LEVEL)
+    assert (interval.mean, interval.low, interval.high) == (0.1, 0.1, 0.1)
+    assert compare([0.0] * 30).p == 1.0
+    assert compare([0.1] * 30).p == 0.0
+    assert compare([0.1] * 30).effect_size is None
+
+
+@given(st.lists(numbers, min_size=2, max_size=30), st.sampled_from([0.5, 0.9, 0.95, 0.999]))
+def test_an_interval_holds_its_mean_in_the_middle(values, confidence):
+    interval = mean_interval(values, confidence)
+    assert interval.low <= interval.mean <= interval.high
+    scale = 1e-9 * (1 + max(abs(value) for value in values))
+    assert interval.high - interval.mean == pytest.approx(interval.mean - interval.low, abs=scale)
+
+
+@given(st.lists(st.sampled_from([-2.0, -0.3, -0.1, 0.0, 0.1, 0.2, 0.7]), min_size=1, max_size=8))
+def test_the_sign_flip_test_equals_trying_every_flip(differences):
+    sums = [
+        abs(math.fsum(s * d for s, d in zip(signs, differences, strict=True)))
+        for signs in itertools.product((1, -1), repeat=len(differences))
+    ]
+    observed = abs(math.fsum(differences))
+    assert sign_flip_p(differences) == sum(total >= observed - 1e-9 for total in sums) / len(sums)
+
+
+def test_the_sign_flip_test_counts_a_flip_of_equal_size_although_rounding_differs():
+    # 0.1 + 0.2 − 0.3 is not 0 in binary; in the other order of adding it is.
+    assert sign_flip_p([0.1, 0.2, -0.3]) == 1.0
+
+
+def test_the_sign_flip_test_equals_scipys_permutation_test():
+    stats = pytest.importorskip("scipy.stats")
+    differences = np.random.RandomState(1).normal(0.4, 1, 10)
+    theirs = stats.permutation_test(
+        (differences, np.zeros(10)), lambda x, y: np.mean(x - y), permutation_type="samples", n_resamples=np.inf
+    )
+    assert sign_flip_p(differences.tolist()) == pytest.approx(theirs.pvalue, abs=1e-12)
+
+
+def test_p_is_exact_below_twenty_pairs_and_that_of_the_t_test_from_there_on():
+    stats = pytest.importorskip("scipy.stats")
+    differences = np.random.RandomState(2).normal(0.3, 1, EXACT_SIGN_FLIP_BELOW).tolist()
+    assert compare(differences).p == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, rel=1e-8)
+    fewer = differences[:-1]
+    assert compare(fewer).p == sign_flip_p(fewer)
+    assert compare(fewer).p != t_test_p(fewer)
+
+
+def test_the_comparison_is_of_pairs():
+    base = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]
+    better = [value + 1 + 0.01 * i for i, value in enumerate(base)]
+    found = paired_comparison(better, base, direction="up", margin=0.5, confidence=LEVEL)
+    assert found.verdict == "better"
+    assert found.difference == pytest.approx(1.035)
+    assert found.effect_size == pytest.approx(1.035 / np.std([0.01 * i for i in range(8)], ddof=1))
+    assert found.p == 2 / 2**8
+
+
+@given(st.lists(numbers, min_size=1, max_size=12), st.sampled_from([0.0, 0.1, 1e5]))
+def test_turning_the_direction_or_swapping_the_sides_turns_everything(values, margin):
+    up = compare(values, margin=margin)
+    opposite = {"better": "worse", "worse": "better"}
+    for other in (
+        compare(values, direction="down", margin=margin),
+        paired_comparison([0.0] * len(values), values, direction="up", margin=margin, confidence=LEVEL),
+    ):
+        assert other.difference == pytest.approx(-up.difference, abs=1e-9)
+        assert other.p == up.p
+        assert other.verdict == opposite.get(up.verdict, up.verdict)
+
+
+def test_fewer_than_eight_pairs_get_no_verdict():
+    differences = [1.0 + 0.001 * i for i in range(MIN_SEEDS_FOR_VERDICT)]
+    assert compare(differences).verdict == "better"
+    assert compare(differences[:-1]).verdict == "no difference shown"
+
+
+def test_a_difference_within_the_margin_gets_no_verdict():
+    differences = [1.0 + 0.001 * i for i in range(10)]
+    assert compare(differences, margin=0.9).verdict == "better"
+    assert compare(differences, margin=1.004).verdict == "no difference shown"
+    assert compare([-d for d in differences], margin=0.9).verdict == "worse"
+    assert compare([-d for d in differences], margin=1.004).verdict == "no difference shown"
+
+
+@pytest.mark.parametrize(
+    ("call", "received"),
+    [
+        (lambda: mean_interval([], LEVEL), "Received: 0"),
+        (lambda: mean_interval([1.0, math.nan, math.inf], LEVEL), r"Received: nan \(2 such of 3\)"),
+        (lambda: mean_interval([1.0, 2.0], 1.0), r"between 0 and 1. Received: 1.0"),
+        (lambda: mean_interval([1.0, 2.0], math.nan), r"between 0 and 1. Received: nan"),
+        (lambda: compare([1.0], margin=-0.1), "Received: -0.1"),
+        (lambda: compare([1.0], margin=math.nan), "Received: nan"),
+        (lambda: t_test_p([1.0]), "Received: 1"),
+        (
+            lambda: paired_comparison([1.0], [1.0, 2.0], direction="up", margin=0, confidence=LEVEL),
+            "Received: 1 and 2",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(call, received):
+    with pytest.raises(ValueError, match=received):
+        call()
+
+
+def share_covered(n, repeats, confidence, seed):
+    draws = np.random.RandomState(seed).normal(3.0, 2.0, (repeats, n))
+    intervals = [mean_interval(row, confidence) for row in draws.tolist()]
+    return np.mean([interval.low <= 3.0 <= interval.high for interval in intervals])
+
+
+def test_nineteen_of_twenty_intervals_hold_the_truth():
+    assert share_covered(8, 1500, 0.95, seed=0) == pytest.approx(0.95, abs=0.02)
+
+
+def test_without_a_difference_one_verdict_of_twenty_is_wrong_at_most():
+    draws = np.random.RandomState(1).normal(0.0, 1.0, (1000, 8)).tolist()
+    found = [compare(row) for row in draws]
+    assert np.mean([comparison.verdict != "no difference shown" for comparison in found]) == pytest.approx(
+        0.05, abs=0.02
+    )
+    assert np.mean([comparison.p <= 0.05 for comparison in found]) == pytest.approx(0.05, abs=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [2, 3, 8, 19, 20, 40])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+def test_coverage_for_other_sizes_and_levels(n, confidence):
+    assert share_covered(n, 4000, confidence, seed=n) == pytest.approx(confidence, abs=0.015)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", ["normal", "standard_cauchy", "uniform", "laplace"])
+@pytest.mark.parametrize("n", [8, 12, 25])
+def test_false_positives_stay_rare_for_differences_of_any_symmetric_kind(draw, n):
+    generator = np.random.RandomState(n)
+    rows = (getattr(generator, draw)(size=(2000, n)) - (0.5 if draw == "uniform" else 0.0)).tolist()
+    found = [compare(row) for row in rows]
+    assert np.mean([comparison.verdict != "no difference shown" for comparison in found]) <= 0.065
+    assert np.mean([comparison.p <= 0.05 for comparison in found]) <= 0.065
+
+
+def test_importing_it_imports_neither_torch_nor_scipy():
+    code = "import esper_core.runs.statistics, sys; sys.exit(bool({'torch', 'scipy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,107 @@
+"""What does a plan mean in this run? Its names are looked up in the run's slots, and every slip is told at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from esper_core.leyline import Action, ConfigError, Op, Problem, SettingError
+from esper_core.leyline.constants import RAMP_STEPS
+from esper_core.leyline.nearest import suggestion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from esper_core.leyline import ActionSpace
+    from esper_policies.settings import PlanEntry
+
+TAKES_BLUEPRINT: Final = frozenset({Op.GERMINATE})
+TAKES_SPEED: Final = frozenset({Op.GERMINATE, Op.PRUNE})
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One entry of a plan, its names looked up: ``action`` is tried from ``step`` on."""
+
+    index: int
+    step: int
+    slot: str
+    action: Action
+
+    def __str__(self) -> str:
+        blueprint = f" {self.action.blueprint}" if self.action.blueprint else ""
+        return f"plan[{self.index}]: {self.action.op.value}{blueprint} in {self.slot}, from step {self.step}"
+
+
+class _Slip(NamedTuple):
+    """What is wrong with one setting of one entry."""
+
+    path: str
+    message: str
+    hint: str
+
+
+def read_plan(plan: Sequence[PlanEntry], space: ActionSpace) -> tuple[Move, ...]:
+    """The moves of ``plan`` in its order. SettingError for what does not fit ``space``, ConfigError for several."""
+    slips = [slip for index, entry in enumerate(plan) for slip in _slips(f"plan[{index}]", entry, space)]
+    slips += _steps_that_fall(plan)
+    if len(slips) == 1:
+        raise SettingError(*slips[0])
+    if slips:
+        raise ConfigError([Problem("E120", slip.message, path=slip.path, hint=slip.hint) for slip in slips])
+    return tuple(_move(index, entry, space) for index, entry in enumerate(plan))
+
+
+def _move(index: int, entry: PlanEntry, space: ActionSpace) -> Move:
+    assert entry.slot is not None
+    blueprint = None if entry.blueprint is None else _meant(entry.blueprint, space.blueprints[entry.slot])[0]
+    speed = RAMP_STEPS if entry.speed is None else entry.speed
+    return Move(index, entry.step, entry.slot, Action(Op(entry.op), entry.slot, blueprint, speed))
+
+
+def _meant(name: str, ids: Sequence[str]) -> list[str]:
+    """The full ids that ``name`` stands for: itself, or all that end in it."""
+    return [name] if name in ids else [id_ for id_ in ids if _short(id_) == name]
+
+
+def _short(id_: str) -> str:
+    return id_.rpartition("/")[2]
+
+
+def _slips(path: str, entry: PlanEntry, space: ActionSpace) -> Iterator[_Slip]:
+    """What one entry gets wrong by itself."""
+    if entry.slot is None:
+        yield _Slip(f"{path}.slot", f"{entry.op} needs a slot", f"Slots of this run: {', '.join(space.slots)}")
+    elif entry.slot not in space.blueprints:
+        yield _Slip(f"{path}.slot", f'there is no slot "{entry.slot}"', suggestion(entry.slot, space.slots))
+    elif entry.op in TAKES_BLUEPRINT:
+        yield from _wrong_blueprint(f"{path}.blueprint", entry, entry.slot, space.blueprints[entry.slot])
+    if entry.op not in TAKES_BLUEPRINT and entry.blueprint is not None:
+        hint = f'It acts on what grows in the slot already. Received: "{entry.blueprint}"'
+        yield _Slip(f"{path}.blueprint", f"{entry.op} takes no blueprint", hint)
+    if entry.op not in TAKES_SPEED and entry.speed is not None:
+        hint = f"How fast a seed is blended in is said where it germinates. Received: {entry.speed}"
+        yield _Slip(f"{path}.speed", f"{entry.op} takes no speed", hint)
+
+
+def _wrong_blueprint(path: str, entry: PlanEntry, slot: str, ids: Sequence[str]) -> Iterator[_Slip]:
+    name = entry.blueprint
+    if name is None:
+        yield _Slip(path, f"{entry.op} needs a blueprint", f'In slot "{slot}": {", ".join(ids) or "none"}')
+    elif not (meant := _meant(name, ids)):
+        known = ids if "/" in name else [_short(id_) for id_ in ids]
+        yield _Slip(path, f'no blueprint "{name}" may grow in slot "{slot}"', suggestion(name, known))
+    elif len(meant) > 1:
+        yield _Slip(path, f'"{name}" is the name of several blueprints', f"Say which: {' or '.join(meant)}")
+
+
+def _steps_that_fall(plan: Sequence[PlanEntry]) -> Iterator[_Slip]:
+    """Entries that stand behind a later one of their slot, and so could never come at their time."""
+    latest: dict[str, int] = {}
+    for index, entry in enumerate(plan):
+        if entry.slot is None:
+            continue
+        if entry.step < latest.get(entry.slot, 0):
+            message = f'within slot "{entry.slot}" step {entry.step} stands behind step {latest[entry.slot]}'
+            yield _Slip(f"plan[{index}].step", message, "Write what is done in a slot in the order of time.")
+        latest[entry.slot] = max(entry.step, latest.get(entry.slot, 0))

@@ -1,0 +1,27 @@
+"""Which policies does this package bring? They are imported when a run first uses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from esper_core import PluginInfo, PolicySpec, hookimpl
+
+
+@hookimpl
+def esper_plugin_info() -> PluginInfo:
+    """What this plugin is."""
+    return PluginInfo(summary="Policies: who decides what grows, where and when.")
+
+
+@hookimpl
+def esper_register_policies(registry: Any) -> None:
+    """Adds the policies."""
+    registry.add("static", "esper_policies.static:Static", PolicySpec(summary="Never grows."))
+    registry.add(
+        "schedule",
+        "esper_policies.schedule:Schedule",
+        PolicySpec(
+            summary="A fixed plan: what a careful person would write down.",
+            settings="esper_policies.settings:ScheduleSettings",
+        ),
+    )

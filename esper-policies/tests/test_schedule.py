@@ -1,0 +1,254 @@
+"""Is a plan carried out as it was written, and is a plan that does not fit refused with its place?"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from esper_core.leyline import (
+    WAIT,
+    Action,
+    ActionMask,
+    ActionSpace,
+    ConfigError,
+    Observation,
+    Op,
+    Policy,
+    SettingError,
+    Signals,
+)
+from esper_core.leyline.constants import RAMP_STEPS
+from esper_policies.schedule import Schedule
+from esper_policies.settings import ScheduleSettings
+
+SPACE = ActionSpace(
+    {
+        "early": ("blueprints/conv_light", "blueprints/pointwise", "extra/pointwise"),
+        "late": ("blueprints/mlp",),
+    }
+)
+GERMINATE = {"step": 0, "op": "germinate", "slot": "early", "blueprint": "conv_light", "speed": 2}
+ADVANCE = {"step": 5, "op": "advance", "slot": "early"}
+FOSSILISE = {"step": 9, "op": "fossilise", "slot": "early"}
+LATE = {"step": 0, "op": "germinate", "slot": "late", "blueprint": "mlp"}
+EVERYTHING = ActionMask({slot: frozenset(Op) for slot in SPACE.slots}, SPACE.blueprints)
+NOTHING = ActionMask()
+
+
+def seen(step):
+    return Observation(step, 40, Signals(step, 1.0, 1.0, 0.5, parameters=10, host_parameters=10, slots=()))
+
+
+def only(**ops):
+    return ActionMask({slot: frozenset({Op(op)}) for slot, op in ops.items()}, SPACE.blueprints)
+
+
+def played(policy, masks):
+    """The actions in one environment, whose mask at step i is ``masks[i]``."""
+    return [policy.act([seen(step)], [mask])[0] for step, mask in enumerate(masks)]
+
+
+def test_it_keeps_the_contract():
+    assert isinstance(Schedule(SPACE, plan=[GERMINATE]), Policy)
+
+
+def test_each_entry_is_carried_out_at_its_step_with_names_looked_up():
+    actions = played(Schedule(SPACE, plan=[GERMINATE, ADVANCE, FOSSILISE]), [EVERYTHING] * 12)
+    assert {step: action for step, action in enumerate(actions) if action is not WAIT} == {
+        0: Action(Op.GERMINATE, "early", "blueprints/conv_light", 2),
+        5: Action(Op.ADVANCE, "early", None, RAMP_STEPS),
+        9: Action(Op.FOSSILISE, "early", None, RAMP_STEPS),
+    }
+
+
+def test_settings_from_a_file_give_the_same_plan_as_mappings():
+    settings = ScheduleSettings.model_validate({"plan": [GERMINATE, ADVANCE]})
+    assert Schedule(SPACE, plan=settings.plan).moves == Schedule(SPACE, plan=[GERMINATE, ADVANCE]).moves
+
+
+def test_an_entry_waits_until_its_mask_allows_it_and_holds_back_what_comes_after_it():
+    policy = Schedule(SPACE, plan=[GERMINATE, ADVANCE, FOSSILISE])
+    masks = [NOTHING] * 3 + [only(early="germinate")] * 5 + [only(early="fossilise")] * 3 + [EVERYTHING] * 2
+    actions = played(policy, masks)
+    assert [action.op for action in actions] == [Op.WAIT] * 3 + [Op.GERMINATE] + [Op.WAIT] * 7 + [
+        Op.ADVANCE,
+        Op.FOSSILISE,
+    ]
+
+
+def test_what_one_slot_cannot_do_yet_does_not_hold_back_another():
+    actions = played(Schedule(SPACE, plan=[GERMINATE, LATE]), [only(late="germinate")] * 2 + [EVERYTHING])
+    assert [action.slot for action in actions] == ["late", None, "early"]
+
+
+def test_one_action_a_step_the_first_of_the_plan_first():
+    actions = played(Schedule(SPACE, plan=[LATE, GERMINATE]), [EVERYTHING] * 3)
+    assert [action.slot for action in actions] == ["late", "early", None]
+
+
+def test_environments_are_each_at_their_own_place_in_the_plan():
+    policy = Schedule(SPACE, plan=[GERMINATE, ADVANCE])
+    for step in range(7):
+        first, second = policy.act([seen(step)] * 2, [EVERYTHING, NOTHING if step < 6 else EVERYTHING])
+    assert (first, second.op) == (WAIT, Op.GERMINATE)
+    assert policy.unfinished() == [(), ("plan[1]: advance in early, from step 5",)]
+
+
+def test_a_new_round_starts_the_plan_afresh():
+    policy = Schedule(SPACE, plan=[GERMINATE])
+    assert [action.op for action in played(policy, [EVERYTHING] * 3)] == [Op.GERMINATE, Op.WAIT, Op.WAIT]
+    assert [action.op for action in played(policy, [EVERYTHING] * 3)] == [Op.GERMINATE, Op.WAIT, Op.WAIT]
+
+
+def test_one_environment_may_start_afresh_while_another_goes_on():
+    policy = Schedule(SPACE, plan=[GERMINATE])
+    policy.act([seen(0), seen(0)], [EVERYTHING] * 2)
+    first, second = policy.act([seen(1), seen(0)], [EVERYTHING] * 2)
+    assert (first.op, second.op) == (Op.WAIT, Op.GERMINATE)
+
+
+def test_what_was_never_possible_is_told_for_each_environment():
+    policy = Schedule(SPACE, plan=[GERMINATE, ADVANCE, LATE])
+    assert policy.unfinished() == []
+    for step in range(10):
+        policy.act([seen(step)] * 2, [EVERYTHING, only(early="germinate")])
+    assert policy.unfinished() == [
+        (),
+        (
+            "plan[1]: advance in early, from step 5",
+            "plan[2]: germinate blueprints/mlp in late, from step 0",
+        ),
+    ]
+
+
+def test_environments_that_are_no_longer_there_are_forgotten():
+    policy = Schedule(SPACE, plan=[GERMINATE])
+    policy.act([seen(0)] * 3, [NOTHING] * 3)
+    policy.act([seen(0)], [NOTHING])
+    assert len(policy.unfinished()) == 1
+
+
+ops = st.sampled_from([op for op in Op if op is not Op.WAIT])
+entries = st.builds(
+    lambda step, op, slot: (
+        {"step": step, "op": op.value, "slot": slot}
+        | ({"blueprint": {"early": "conv_light", "late": "mlp"}[slot]} if op is Op.GERMINATE else {})
+    ),
+    st.integers(0, 12),
+    ops,
+    st.sampled_from(SPACE.slots),
+)
+plans = st.lists(entries, max_size=8).map(lambda plan: sorted(plan, key=lambda entry: entry["step"]))
+masks = st.builds(
+    lambda early, late, some: ActionMask({"early": early, "late": late}, SPACE.blueprints if some else {}),
+    st.frozensets(ops),
+    st.frozensets(ops),
+    st.booleans(),
+)
+
+
+@given(plans, st.lists(st.lists(masks, min_size=3, max_size=3), min_size=1, max_size=16))
+def test_it_does_what_a_slow_reference_does(plan, masks_by_step):
+    policy = Schedule(SPACE, plan=plan)
+    done = [set() for _ in range(3)]
+    for step, step_masks in enumerate(masks_by_step):
+        for place, action in enumerate(policy.act([seen(step)] * 3, step_masks)):
+            expected = WAIT
+            for index, entry in enumerate(plan):
+                earlier = [i for i in range(index) if plan[i]["slot"] == entry["slot"] and i not in done[place]]
+                move = policy.moves[index].action
+                if index in done[place] or earlier or entry["step"] > step or not step_masks[place].allows(move):
+                    continue
+                expected = move
+                done[place].add(index)
+                break
+            assert action == expected
+            assert step_masks[place].allows(action)
+    assert [len(left) for left in policy.unfinished()] == [len(plan) - len(finished) for finished in done]
+
+
+@pytest.mark.parametrize("name", ["conv_light", "blueprints/conv_light"])
+def test_short_names_and_full_ids_mean_the_same(name):
+    policy = Schedule(SPACE, plan=[{**GERMINATE, "blueprint": name}])
+    assert policy.moves[0].action.blueprint == "blueprints/conv_light"
+
+
+def test_a_full_id_decides_between_blueprints_of_one_name():
+    policy = Schedule(SPACE, plan=[{**GERMINATE, "blueprint": "extra/pointwise"}])
+    assert policy.moves[0].action.blueprint == "extra/pointwise"
+
+
+@pytest.mark.parametrize(
+    ("entry", "path", "message", "hint"),
+    [
+        ({"slot": "erly"}, "plan[1].slot", 'there is no slot "erly"', 'Did you mean "early"?'),
+        ({"slot": None}, "plan[1].slot", "germinate needs a slot", "Slots of this run: early, late"),
+        ({"op": "prune", "slot": None, "blueprint": None}, "plan[1].slot", "prune needs a slot", "Slots of this run"),
+        (
+            {"blueprint": "conv-ligth"},
+            "plan[1].blueprint",
+            'no blueprint "conv-ligth" may grow in slot "early"',
+            'Did you mean "conv_light"?',
+        ),
+        (
+            {"blueprint": "blueprint/conv_light"},
+            "plan[1].blueprint",
+            'no blueprint "blueprint/conv_light" may grow',
+            'Did you mean "blueprints/conv_light"?',
+        ),
+        ({"blueprint": "mlp"}, "plan[1].blueprint", 'no blueprint "mlp" may grow in slot "early"', "Known: conv_light"),
+        ({"blueprint": None}, "plan[1].blueprint", "germinate needs a blueprint", 'In slot "early": blueprints/'),
+        (
+            {"blueprint": "pointwise"},
+            "plan[1].blueprint",
+            '"pointwise" is the name of several blueprints',
+            "Say which: blueprints/pointwise or extra/pointwise",
+        ),
+        ({"op": "advance", "speed": None}, "plan[1].blueprint", "advance takes no blueprint", 'Received: "conv_light"'),
+        ({"op": "advance", "blueprint": None}, "plan[1].speed", "advance takes no speed", "Received: 2"),
+        ({"step": 2}, "plan[1].step", 'within slot "early" step 2 stands behind step 3', "in the order of time"),
+    ],
+)
+def test_an_entry_that_does_not_fit_the_run_is_refused_with_its_place(entry, path, message, hint):
+    with pytest.raises(SettingError) as caught:
+        Schedule(SPACE, plan=[{**ADVANCE, "step": 3}, {**GERMINATE, "step": 4, **entry}])
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.path) == ("E120", path)
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+def test_all_that_is_wrong_is_told_at_once():
+    plan = [{**GERMINATE, "slot": "erly"}, {**ADVANCE, "speed": 3}, {**FOSSILISE, "step": 1, "blueprint": "mlp"}]
+    with pytest.raises(ConfigError) as caught:
+        Schedule(SPACE, plan=plan)
+    assert [problem.path for problem in caught.value.problems] == [
+        "plan[0].slot",
+        "plan[1].speed",
+        "plan[2].blueprint",
+        "plan[2].step",
+    ]
+
+
+def test_slots_may_be_planned_one_after_the_other():
+    Schedule(SPACE, plan=[GERMINATE, ADVANCE, FOSSILISE, LATE])
+
+
+@pytest.mark.parametrize(
+    ("plan", "place"),
+    [
+        ("germinate", ("plan",)),
+        ([{**GERMINATE, "step": -1}], ("plan", 0, "step")),
+        ([{**GERMINATE, "op": "wait"}], ("plan", 0, "op")),
+        ([{**GERMINATE, "speed": 0}], ("plan", 0, "speed")),
+        ([{**GERMINATE, "step": "0"}], ("plan", 0, "step")),
+        ([{**GERMINATE, "blend": "add"}], ("plan", 0, "blend")),
+        ([{"op": "advance", "slot": "early"}], ("plan", 0, "step")),
+    ],
+)
+def test_settings_out_of_bounds_are_refused_with_their_place(plan, place):
+    with pytest.raises(ValidationError) as caught:
+        ScheduleSettings.model_validate({"plan": plan})
+    assert [error["loc"] for error in caught.value.errors()] == [place]

@@ -1,0 +1,41 @@
+"""Does the policy that never grows never grow, and is every policy registered?"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+from esper_core.leyline import WAIT, ActionMask, ActionSpace, Observation, Op, Policy, PolicySpec, Signals
+from esper_policies import plugin
+from esper_policies.static import Static
+
+
+def test_it_waits_in_every_environment_whatever_it_could_do():
+    policy = Static(ActionSpace({"early": ("blueprints/mlp",)}))
+    assert isinstance(policy, Policy)
+    mask = ActionMask({"early": frozenset(Op)}, {"early": ("blueprints/mlp",)})
+    for step in range(3):
+        signals = Signals(step, 1.0, 1.0, 0.5, parameters=10, host_parameters=10, slots=())
+        assert policy.act([Observation(step, 3, signals)] * 4, [mask] * 4) == [WAIT] * 4
+
+
+def test_the_plugin_registers_these():
+    entries = {}
+
+    class Book:
+        def add(self, name, target, spec):
+            entries[name] = (target, spec)
+
+    plugin.esper_register_policies(registry=Book())
+    assert sorted(entries) == ["schedule", "static"]
+    for target, spec in entries.values():
+        assert isinstance(spec, PolicySpec)
+        for where in filter(None, (target, spec.settings)):
+            module, _, name = where.partition(":")
+            assert callable(getattr(import_module(module), name))
+
+
+def test_importing_all_of_it_imports_no_torch():
+    code = "import esper_policies.plugin, esper_policies.schedule, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,57 @@
+"""Does the plugin register what it brings, without torch, and do its settings fit what it registers?"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from esper_core.leyline import SlotPlace
+from esper_tasks import plugin
+
+
+class Book:
+    """A registry that only writes down."""
+
+    def __init__(self):
+        self.entries = {}
+
+    def add(self, name, target, spec):
+        assert name not in self.entries
+        self.entries[name] = (target, spec)
+
+
+def registered():
+    book = Book()
+    plugin.esper_register_tasks(registry=book)
+    plugin.esper_register_hosts(registry=book)
+    return book.entries
+
+
+def attribute(where):
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)
+
+
+def test_it_registers_these():
+    assert sorted(registered()) == ["mnist1d", "mnist1d-shuffled", "pointwise-mlp", "stripes"]
+    assert registered()["pointwise-mlp"][1].slots == {
+        "early": SlotPlace("stem", "sequence"),
+        "late": SlotPlace("hidden", "vector"),
+    }
+
+
+@pytest.mark.parametrize("name", ["mnist1d", "mnist1d-shuffled", "pointwise-mlp", "stripes"])
+def test_settings_and_factory_have_the_same_names_and_defaults(name):
+    target, spec = registered()[name]
+    parameters = inspect.signature(attribute(target)).parameters.values()
+    of_factory = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert of_factory == attribute(spec.settings)().model_dump()
+
+
+def test_importing_the_plugin_and_its_settings_imports_no_torch():
+    code = "import esper_tasks.plugin, esper_tasks.settings, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -60,7 +60,9 @@ def toy_split(examples: int, seed: int) -> Split:
     shapes = torch.tensor([[1.0, 2.0, 1.0], [2.0, -1.0, 2.0], [-1.0, 0.0, 1.0]])
     targets = torch.randint(0, 3, (examples,), generator=generator)
     inputs = 0.1 * torch.randn(examples, 1, 12, generator=generator)
-    for row, (target, start) in enumerate(zip(targets, torch.randint(0, 9, (examples,), generator=generator), strict=True)):
+    for row, (target, start) in enumerate(
+        zip(targets, torch.randint(0, 9, (examples,), generator=generator), strict=True)
+    ):
         inputs[row, 0, start : start + 3] += shapes[target]
     return Split(inputs, targets)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from esper_core import EsperError
 from esper_core.leyline import Signals, Stage
 from esper_core.leyline.events import EpisodeFinished, RunFinished, RunStarted, StageChanged, StepFinished

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from esper_core.app.results import results
@@ -31,7 +33,11 @@ def test_arms_are_paired_seed_by_seed_whatever_the_order() -> None:
 
 
 def test_b8_drl_13_few_seeds_or_a_wide_margin_show_no_difference() -> None:
-    episodes = [episode(arm, seed, 0.5 + 0.2 * (arm == "grown") + 0.001 * seed) for arm in ("grown", "twin") for seed in range(7)]
+    episodes = [
+        episode(arm, seed, 0.5 + 0.2 * (arm == "grown") + 0.001 * seed)
+        for arm in ("grown", "twin")
+        for seed in range(7)
+    ]
     metric = Metric("accuracy")
     assert results(metric, ["grown", "twin"], episodes, 0.0)["comparisons"][0]["verdict"] == "no difference shown"
     episodes += [episode("grown", 7, 0.7), episode("twin", 7, 0.5)]
@@ -40,7 +46,11 @@ def test_b8_drl_13_few_seeds_or_a_wide_margin_show_no_difference() -> None:
 
 
 def test_where_less_is_better_less_is_better() -> None:
-    episodes = [episode(arm, seed, (3.0 if arm == "grown" else 4.0) + 0.01 * seed) for arm in ("grown", "twin") for seed in range(8)]
+    episodes = [
+        episode(arm, seed, (3.0 if arm == "grown" else 4.0) + 0.01 * seed)
+        for arm in ("grown", "twin")
+        for seed in range(8)
+    ]
     found = results(Metric("perplexity", "down"), ["grown", "twin"], episodes, 0.0)
     assert found["comparisons"][0]["verdict"] == "better"
     assert found["comparisons"][0]["difference"] == pytest.approx(1.0)
@@ -51,3 +61,12 @@ def test_a_reward_that_is_unknown_stays_unknown_and_one_episode_has_no_interval(
     assert found["arms"]["grown"]["reward"] is None
     assert found["arms"]["grown"]["test"] == {"mean": 0.5, "ci_low": None, "ci_high": None, "n": 1}
     assert found["comparisons"] == []
+
+
+def test_a_figure_that_is_no_number_makes_its_arm_unknown_and_not_the_run_fail() -> None:
+    episodes = [episode(arm, seed, 0.5 + 0.01 * seed) for arm in ("grown", "twin") for seed in range(8)]
+    episodes[3] = episode("grown", 3, float("inf"))
+    found = results(Metric("perplexity", "down"), ["grown", "twin"], episodes, 0.0)
+    assert math.isnan(found["arms"]["grown"]["test"]["mean"])
+    assert found["comparisons"][0]["verdict"] == "no difference shown"
+    assert found["comparisons"][0]["difference"] is None

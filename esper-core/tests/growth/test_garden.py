@@ -14,7 +14,11 @@ from esper_core.leyline import Action, BlueprintSpec, GrowthError, LifecycleErro
 from esper_core.trainer.environment import Environment, Recipe
 
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=2)
-ADVANCE, PRUNE, FOSSILISE = Action(Op.ADVANCE, "early"), Action(Op.PRUNE, "early", speed=2), Action(Op.FOSSILISE, "early")
+ADVANCE, PRUNE, FOSSILISE = (
+    Action(Op.ADVANCE, "early"),
+    Action(Op.PRUNE, "early", speed=2),
+    Action(Op.FOSSILISE, "early"),
+)
 
 Make = Callable[..., Recipe]
 
@@ -238,7 +242,9 @@ def test_uprooting_ends_every_open_life_and_keeps_fossils(make_recipe: Make) -> 
 
 
 def test_seeds_are_clipped_apart_from_the_host(make_recipe: Make) -> None:
-    environment = begin(make_recipe(optimizer={"kind": "sgd", "clip_norm": 1e-3, "learning_rate": 1.0, "momentum": 0.0}))
+    environment = begin(
+        make_recipe(optimizer={"kind": "sgd", "clip_norm": 1e-3, "learning_rate": 1.0, "momentum": 0.0})
+    )
     live(environment, {0: GERMINATE, 1: ADVANCE}, 3)
     sides = {
         "host": list(environment.keeper.host.parameters),

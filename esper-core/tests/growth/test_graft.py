@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper_core.growth import Garden, OptimizerKeeper, Variety, graft, is_grafted, slots_of
 from esper_core.config.model import OptimizerConfig
+from esper_core.growth import Garden, OptimizerKeeper, Variety, graft, is_grafted, slots_of
 from esper_core.leyline import WAIT, Action, GraftError, Op, Site, SlotPlace
 
 EXAMPLE = torch.randn(4, 1, 12, generator=torch.Generator().manual_seed(0))
@@ -194,7 +194,12 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize(
     ("model", "slot", "example", "said"),
     [
-        (Attention(), "attend.out_proj", torch.zeros(2, 3, 4), 'is not called in training\n  attend.out_proj\n  These are, once: norm'),
+        (
+            Attention(),
+            "attend.out_proj",
+            torch.zeros(2, 3, 4),
+            "is not called in training\n  attend.out_proj\n  These are, once: norm",
+        ),
         (Reused(), "layer", torch.zeros(2, 4), "is called 2 times in one pass"),
         (Recurrent(), "cell", torch.zeros(2, 3, 4), "puts out a tuple, not one tensor"),
     ],

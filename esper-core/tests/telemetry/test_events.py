@@ -46,14 +46,51 @@ signals = st.builds(
     host_parameters=st.integers(0, 10**9),
     slots=st.lists(slots, max_size=3).map(tuple),
 )
+counts = st.integers(0, 9)
+stages = st.sampled_from(Stage)
 events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(RunStarted, run=texts, arms=st.lists(texts, max_size=3).map(tuple), rounds=st.integers(1, 9), environments=st.integers(1, 9), steps=st.integers(1, 9)),
-    st.builds(StageChanged, **places, slot=texts, seed_id=st.integers(0, 9), blueprint=texts, was=st.none() | st.sampled_from(Stage), now=st.sampled_from(Stage), parameters=st.integers(0, 99), reason=texts),
-    st.builds(StepFinished, **places, signals=signals, reward=st.dictionaries(texts, numbers, max_size=3), action=texts),
+    st.builds(
+        RunStarted,
+        run=texts,
+        arms=st.lists(texts, max_size=3).map(tuple),
+        rounds=counts,
+        environments=counts,
+        steps=counts,
+    ),
+    st.builds(
+        StageChanged,
+        **places,
+        slot=texts,
+        seed_id=counts,
+        blueprint=texts,
+        was=st.none() | stages,
+        now=stages,
+        parameters=counts,
+        reason=texts,
+    ),
+    st.builds(
+        StepFinished,
+        **places,
+        signals=signals,
+        reward=st.dictionaries(texts, numbers, max_size=3),
+        action=texts,
+    ),
     st.builds(GovernorActed, **places, verdict=texts, reason=texts),
-    st.builds(EpisodeFinished, round=st.integers(0, 9), arm=texts, seed=st.integers(0, 9), test_loss=numbers, test_metric=numbers, validation_metric=numbers, parameters=st.integers(0, 9), host_parameters=st.integers(0, 9), fossils=st.integers(0, 9), reward=st.none() | numbers),
+    st.builds(
+        EpisodeFinished,
+        round=counts,
+        arm=texts,
+        seed=counts,
+        test_loss=numbers,
+        test_metric=numbers,
+        validation_metric=numbers,
+        parameters=counts,
+        host_parameters=counts,
+        fossils=counts,
+        reward=st.none() | numbers,
+    ),
     st.builds(RunFinished, status=st.sampled_from(["done", "failed", "interrupted", "stopped"]), reason=texts),
-)  # fmt: skip
+)
 
 
 def as_told(value: object) -> str:
@@ -78,7 +115,9 @@ def test_nan_and_unknown_are_told_apart() -> None:
     assert '"reward":null' in line
 
 
-@pytest.mark.parametrize("line", ["", "{", "[]", '{"type":"nonsense"}', '{"type":"run-finished","status":"done","v":1,"more":1}'])
+@pytest.mark.parametrize(
+    "line", ["", "{", "[]", '{"type":"nonsense"}', '{"type":"run-finished","status":"done","v":1,"more":1}']
+)
 def test_a_line_that_is_none_of_ours_is_refused(line: str) -> None:
     with pytest.raises(ValidationError):
         decode(line)

@@ -72,7 +72,9 @@ class Recorder:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def study(recipe: Recipe, policy: Any, *, reward: Any = None, rounds: int = 1, twin: str | None = "twin") -> tuple[Study, Recorder]:
+def study(
+    recipe: Recipe, policy: Any, *, reward: Any = None, rounds: int = 1, twin: str | None = "twin"
+) -> tuple[Study, Recorder]:
     recorder = Recorder()
     arms = ["grown", *([twin] if twin else [])]
     made = Study(
@@ -91,7 +93,11 @@ def study(recipe: Recipe, policy: Any, *, reward: Any = None, rounds: int = 1, t
     return made, recorder
 
 
-LIFE = {0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1), 2: Action(Op.ADVANCE, "early"), 4: Action(Op.FOSSILISE, "early")}
+LIFE = {
+    0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1),
+    2: Action(Op.ADVANCE, "early"),
+    4: Action(Op.FOSSILISE, "early"),
+}
 
 
 def test_a_run_tells_every_step_of_every_environment_once_and_in_order(make_recipe: Make) -> None:
@@ -137,7 +143,9 @@ def test_rewards_add_up_to_what_is_left_at_the_end(make_recipe: Make) -> None:
     for episode, ending in run_study(made):
         twin = next(e.signals for f, e in [(episode, ending)])
         assert episode.reward is not None
-        told = sum(sum(e.reward.values()) for e in recorder.of(StepFinished) if (e.arm, e.seed) == (episode.arm, episode.seed))
+        told = sum(
+            sum(e.reward.values()) for e in recorder.of(StepFinished) if (e.arm, e.seed) == (episode.arm, episode.seed)
+        )
         others = {f.seed: f.validation_metric for f in recorder.of(EpisodeFinished) if f.arm == "twin"}
         assert episode.reward == pytest.approx(twin.validation_metric - others[episode.seed])
         assert told == pytest.approx(episode.reward)
@@ -206,10 +214,24 @@ class Broken:
 @pytest.mark.parametrize(
     ("policy", "reward", "said"),
     [
-        (Forbidden(), None, 'E233 policy "test/planned" (test 1.0) chose what its mask forbids: fossilise early\n  Allowed: wait, germinate early'),
+        (
+            Forbidden(),
+            None,
+            'E233 policy "test/planned" (test 1.0) chose what its mask forbids: fossilise early\n'
+            "  Allowed: wait, germinate early",
+        ),
         (Short(), None, 'E232 policy "test/planned" (test 1.0) gave 1 actions for 2 environments'),
-        (Broken(), None, "E231 policy \"test/planned\" (test 1.0) raised KeyError when it was asked to act: 'I cannot decide'"),
-        (Planned({}), Broken(), 'E231 reward "test/improvement" (test 1.0) raised ZeroDivisionError on a step of environment 0: I cannot judge'),
+        (
+            Broken(),
+            None,
+            "E231 policy \"test/planned\" (test 1.0) raised KeyError when it was asked to act: 'I cannot decide'",
+        ),
+        (
+            Planned({}),
+            Broken(),
+            'E231 reward "test/improvement" (test 1.0) raised ZeroDivisionError on a step of environment 0: '
+            "I cannot judge",
+        ),
     ],
 )
 def test_a_component_that_misbehaves_stops_the_run_with_its_package_named(

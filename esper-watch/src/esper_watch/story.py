@@ -1,10 +1,9 @@
-"""What does a run directory tell? Its arms, how their metric went, and the life of every seed, from its events alone."""
+"""What does a run directory tell? Its arms, how their metric went, and every seed's life, from its events alone."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,8 @@ from esper_core.leyline import Problem, Stage
 from esper_core.leyline.events import EpisodeFinished, RunFinished, RunStarted, StageChanged, StepFinished
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from esper_core.leyline.events import Event
 
 
@@ -109,7 +110,8 @@ def read_story(run: Path) -> Story:
     """The story of a run directory, whole or torn. EsperError where it is none."""
     events = run / "events.jsonl"
     if not events.is_file():
-        raise EsperError(Problem("E420", f"{run} is no run directory: it has no events.jsonl", hint="Give the folder of a run, for example runs/20261121-101512-quiet-otter."))  # fmt: skip
+        hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
+        raise EsperError(Problem("E420", f"{run} is no run directory: it has no events.jsonl", hint=hint))
     story = Story(_name(run))
     try:
         for event in read_events(events):

@@ -22,7 +22,7 @@ from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import Arm, Judge, Study
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from torch import nn
 
@@ -176,7 +176,9 @@ def _varieties(resolution: Resolution, host: nn.Module) -> dict[str, tuple[Varie
             if spoken or not varieties[slot.name]:
                 path: Path = ("slots", own, "blueprints", *spoken[:1])
                 message = f'blueprint "{id_}" cannot grow in slot "{slot.name}": {why}'
-                problems.append(resolution.loaded.problem("E305", path, message, "See: esper components list blueprint"))
+                problems.append(
+                    resolution.loaded.problem("E305", path, message, "See: esper components list blueprint")
+                )
     if problems:
         raise ConfigError(problems)
     return varieties

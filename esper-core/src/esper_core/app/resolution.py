@@ -6,8 +6,8 @@ file is found at once, with the line that it is on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
@@ -18,7 +18,7 @@ from esper_core.leyline.nearest import suggestion
 from esper_core.leyline.specs import HostSpec, SlotPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from esper_core.config import LoadedConfig, Use
     from esper_core.leyline.specs import ComponentKind
@@ -78,9 +78,7 @@ class _Search:
         task = self.choose("task", config.task, ("task",))
         host = self.choose("host", config.host, ("host",))
         reward = self.choose("reward", config.reward, ("reward",))
-        policies = {
-            arm: self.choose("policy", use, path) for arm, (use, path) in _policies(self.loaded).items()
-        }
+        policies = {arm: self.choose("policy", use, path) for arm, (use, path) in _policies(self.loaded).items()}
         places = {name: self.place(name, host) for name in config.slots}
         blueprints = {name: self.blueprints(name) for name in config.slots}
         if self.problems:
@@ -137,7 +135,7 @@ class _Search:
         found: dict[str, Component] = {}
         for index, pattern in enumerate(self.loaded.config.slots[name].blueprints):
             path = ("slots", name, "blueprints", index)
-            for component in self.attempt(path, lambda p=pattern: self.registry.match("blueprint", p)) or ():
+            for component in self.attempt(path, partial(self.registry.match, "blueprint", pattern)) or ():
                 found[component.id] = component
         return tuple(found.values())
 

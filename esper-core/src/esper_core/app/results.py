@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict
 from itertools import combinations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.constants import CONFIDENCE
-from esper_core.runs.statistics import mean_interval, paired_comparison
+from esper_core.runs.statistics import Interval, mean_interval, paired_comparison
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +29,7 @@ def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinis
 
 
 def _arm(episodes: Sequence[EpisodeFinished]) -> dict[str, Any]:
-    interval = mean_interval([episode.test_metric for episode in episodes], CONFIDENCE)
+    interval = _interval([episode.test_metric for episode in episodes])
     rewards = [episode.reward for episode in episodes if episode.reward is not None]
     return {
         "test": {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "n": interval.n},
@@ -47,20 +49,28 @@ def _comparison(
     of_b: Sequence[EpisodeFinished],
     margin: float,
 ) -> dict[str, Any]:
-    found = paired_comparison(
-        [episode.test_metric for episode in of_a],
-        [episode.test_metric for episode in of_b],
-        direction=metric.direction,
-        margin=margin,
-        confidence=CONFIDENCE,
-    )
+    values_a = [episode.test_metric for episode in of_a]
+    values_b = [episode.test_metric for episode in of_b]
+    found: dict[str, Any] = {"difference": None, "low": None, "high": None, "p": None, "verdict": "no difference shown"}
+    if all(map(math.isfinite, values_a + values_b)):
+        compared = paired_comparison(
+            values_a, values_b, direction=metric.direction, margin=margin, confidence=CONFIDENCE
+        )
+        found = asdict(compared)
     return {
         "a": a,
         "b": b,
-        "difference": found.difference,
-        "ci_low": found.low,
-        "ci_high": found.high,
-        "p": found.p,
-        "n": found.n,
-        "verdict": found.verdict,
+        "difference": found["difference"],
+        "ci_low": found["low"],
+        "ci_high": found["high"],
+        "p": found["p"],
+        "n": len(values_a),
+        "verdict": found["verdict"],
     }
+
+
+def _interval(values: Sequence[float]) -> Interval:
+    """Mean and interval; unknown where a value is no number, as a perplexity can be."""
+    if all(map(math.isfinite, values)):
+        return mean_interval(values, CONFIDENCE)
+    return Interval(math.nan, None, None, len(values))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from esper_core.telemetry import Bus, Clock, EventFile
 from esper_core.trainer.loop import run_study
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from esper_core.app.compose import Composition

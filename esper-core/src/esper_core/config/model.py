@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -9,10 +10,25 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from esper_core.leyline import constants
 from esper_core.leyline.specs import SiteKind
 
+
+@dataclass(frozen=True, slots=True)
+class InWords:
+    """How messages and ``esper explain`` call a type, where its constraints do not say it plainly."""
+
+    text: str
+
+
 Count = Annotated[int, Field(ge=1)]
-Name = Annotated[str, Field(min_length=1, max_length=100)]
-Key = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,49}$")]
-Names = Annotated[tuple[Name, ...], Field(strict=False)]
+Name = Annotated[str, Field(min_length=1, max_length=100), InWords("a name of 1 to 100 characters")]
+Key = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,49}$"),
+    InWords("a name of at most 50 letters, digits, - and _ that begins with a letter"),
+]
+Names = Annotated[tuple[Name, ...], Field(strict=False), InWords("a list of names")]
+Device = Annotated[
+    str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"), InWords("auto, cpu, cuda, or cuda: with a number (cuda:0)")
+]
 
 
 class Section(BaseModel):
@@ -102,13 +118,13 @@ class RunConfig(Section):
     twin: bool = Field(default=True, description="Whether the same hosts are also trained without growth.")
     reward: Use = Field(default=Use(use="team"), description="What a step was worth.")
     seed: int = Field(default=0, ge=0, lt=2**31, description="Environment seed of the first environment.")
-    environments: Count = Field(default=8, le=4096, description="Environments of each arm, each with a seed of its own.")
+    environments: Count = Field(
+        default=8, le=4096, description="Environments of each arm, each with a seed of its own."
+    )
     rounds: Count = Field(default=1, le=1_000_000, description="Episodes of each environment, each with fresh seeds.")
     episode: EpisodeConfig = Field(default_factory=EpisodeConfig, description="Length of an episode.")
     optimizer: OptimizersConfig = Field(default_factory=OptimizersConfig, description="How parameters learn.")
     growth: GrowthConfig = Field(default_factory=GrowthConfig, description="How seeds live.")
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = Field(
-        default="auto", description="Where tensors live: auto, cpu, cuda or cuda:N."
-    )
+    device: Device = Field(default="auto", description="Where tensors live: auto, cpu, cuda or cuda:N.")
     margin: float = Field(default=0.0, ge=0, description="Difference in the metric below which arms count as equal.")
     plugins: PluginsConfig = Field(default_factory=PluginsConfig, description="Which plugins take part.")

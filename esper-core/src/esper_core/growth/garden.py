@@ -6,7 +6,6 @@ optimizers and clocks. It carries a transition out whole or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +21,8 @@ from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotStat
 from esper_core.leyline.nearest import suggestion
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from torch import Tensor, nn
 
     from esper_core.growth.optimizers import OptimizerKeeper
@@ -116,7 +117,9 @@ class Garden:
         seed = slot.living
         if seed is None:
             legal = [op.value for op in self._ops(slot, self._fitting(slot))]
-            raise LifecycleError(what="slot", state=slot.state.value, event=action.op.value, legal=legal, name=slot.name)
+            raise LifecycleError(
+                what="slot", state=slot.state.value, event=action.op.value, legal=legal, name=slot.name
+            )
         if action.op is Op.ADVANCE:
             return [self._advance(slot, seed)]
         if action.op is Op.FOSSILISE:

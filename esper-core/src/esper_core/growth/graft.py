@@ -66,14 +66,14 @@ def graft(
     handles = [model.get_submodule(slot.at).register_forward_hook(slot) for slot in planned]
     model.add_module(HOME, home)
     plain_class = type(model)
-    model.__class__ = _grafted_class(plain_class)
+    model.__class__ = cast("type[ModelT]", _grafted_class(plain_class))
     if example is not None:
         try:
             observe(model, home.each(), example)
         except BaseException:
             for handle in handles:
                 handle.remove()
-            del model._modules[HOME]
+            delattr(model, HOME)
             model.__class__ = plain_class
             raise
     return model
@@ -81,14 +81,14 @@ def graft(
 
 def is_grafted(model: nn.Module) -> bool:
     """Whether ``model`` has slots."""
-    return isinstance(model._modules.get(HOME), Slots)
+    return isinstance(getattr(model, HOME, None), Slots)
 
 
 def slots_of(model: nn.Module) -> Slots:
     """The slots of a grafted model."""
     if not is_grafted(model):
         raise GraftError(Problem("E311", f"{type(model).__name__} has no slots", hint="Call esper_core.graft first."))
-    return cast("Slots", model._modules[HOME])
+    return cast("Slots", getattr(model, HOME))
 
 
 def _places(model: nn.Module, slots: Any) -> list[tuple[str, SlotPlace]]:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from esper_core.growth.randomness import RandomStream
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor, nn
 
     from esper_core.growth.optimizers import OptimizerKeeper
+    from esper_core.growth.randomness import RandomStream
     from esper_core.growth.seed import Seed
     from esper_core.growth.slot import Slot
 

@@ -31,9 +31,7 @@ class RandomStream:
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
         self._cpu = torch.Generator().manual_seed(seed).get_state()
-        self._cuda = (
-            torch.Generator(self.device).manual_seed(seed).get_state() if self.device.type == "cuda" else None
-        )
+        self._cuda = torch.Generator(self.device).manual_seed(seed).get_state() if self.device.type == "cuda" else None
         self._lender: tuple[torch.Tensor, torch.Tensor | None] | None = None
 
     def __enter__(self) -> RandomStream:

@@ -91,11 +91,11 @@ class Slots(nn.ModuleDict):
 
     def each(self) -> tuple[Slot, ...]:
         """The slots."""
-        return cast("tuple[Slot, ...]", tuple(self._modules.values()))
+        return cast("tuple[Slot, ...]", tuple(self.values()))
 
     def named(self, name: str) -> Slot:
         """The slot of this name. Dots cannot stand in a module's key and are written as slashes there."""
-        return cast("Slot", self._modules[key_of(name)])
+        return cast("Slot", self[key_of(name)])
 
 
 def key_of(name: str) -> str:

@@ -67,7 +67,7 @@ def esper_register_policies(registry: Registrar[PolicySpec]) -> None:
 
 @hookspec
 def esper_register_rewards(registry: Registrar[RewardSpec]) -> None:
-    """Adds rewards: ``registry.add(name, target, RewardSpec(...))``; the target is called ``target(**settings)``.
+    """Adds rewards: ``registry.add(name, target, RewardSpec(...))``; called ``target(metric=metric, **settings)``.
 
     When: as for blueprints.
     Returns: nothing.

@@ -18,6 +18,7 @@ from esper_core.leyline.lifecycle import SeedEvent, SlotEvent, SlotState, Stage
 from esper_core.leyline.protocols import (
     BlueprintFactory,
     DataShape,
+    FollowsPlan,
     HostFactory,
     Policy,
     PolicyFactory,
@@ -52,6 +53,7 @@ __all__ = [
     "ConfigError",
     "DataShape",
     "EsperError",
+    "FollowsPlan",
     "GovernorStop",
     "GraftError",
     "GrowthError",

@@ -1,4 +1,4 @@
-"""The named numbers: thresholds, windows, limits, each with its unit. Those that steer a run can be set in its config."""
+"""Which numbers steer Esper? Thresholds, windows and limits, each with its unit; a config can set those of a run."""
 
 from __future__ import annotations
 

@@ -84,6 +84,15 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class FollowsPlan(Protocol):
+    """What a policy may do besides: say what of its plan came to nothing, so that the run can tell."""
+
+    def unfinished(self) -> Sequence[Sequence[str]]:
+        """For each environment what of the plan its present episode has not carried out."""
+        ...
+
+
 class PolicyFactory(Protocol):
     """Builds a policy for an action space: ``factory(space, **settings)``."""
 
@@ -92,8 +101,13 @@ class PolicyFactory(Protocol):
 
 @runtime_checkable
 class Reward(Protocol):
-    """Judges one step of one environment. Pure: nothing is carried from call to call."""
+    """Judges one step of one environment. Pure: nothing is carried from call to call.
 
-    def score(self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None) -> RewardBreakdown:
+    Built as ``factory(metric=metric, **settings)``, with the metric of the run's task.
+    """
+
+    def score(
+        self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
+    ) -> RewardBreakdown:
         """What this step was worth. ``before`` is None at an episode's first step; ``twin`` never grew."""
         ...

@@ -1,4 +1,4 @@
-"""How does an event become a line of JSON, and a line an event again? Losslessly: NaN and infinities are told by name."""
+"""How does an event become a line of JSON and an event again? Without loss: NaN and infinities are told by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def encode(event: Event) -> str:
     """One line, without the line's end."""
-    return _writer(type(event)).dump_json(event).decode()
+    return _writer(type(event)).dump_json(event).decode()  # type: ignore[arg-type]
 
 
 def decode(line: str | bytes) -> Event:

@@ -23,5 +23,7 @@ def answerable(component: str, doing: str) -> Iterator[None]:
         frame = extract_tb(error.__traceback__)[-1]
         received = str(error).strip().split("\n")[0][:300]
         message = f"{component} raised {type(error).__name__} {doing}: {received}"
-        problem = Problem("E231", message, file=frame.filename, line=frame.lineno, hint="This is a fault of its package.")
+        problem = Problem(
+            "E231", message, file=frame.filename, line=frame.lineno, hint="This is a fault of its package."
+        )
         raise PluginError(problem) from error

@@ -97,7 +97,7 @@ class Environment:
         self.garden.tick()
         self.keeper.zero_grad()
         whole = loss(self.model)
-        whole.backward()  # type: ignore[no-untyped-call]
+        whole.backward()
         self.keeper.step(self.garden.blended)
         self.garden.incubate(loss)
         return whole.detach()

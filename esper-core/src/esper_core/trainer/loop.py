@@ -98,6 +98,7 @@ def _heed_governor(study: Study, signals_E: Sequence[Signals]) -> None:
 def _conclude(study: Study, ledger: Ledger) -> list[tuple[EpisodeFinished, Ending]]:
     """End the episodes of a round, and tell what became of them."""
     pool, last = study.pool, study.steps - 1
+    study.tell_unfinished()
     changes, endings = pool.conclude(last)
     ledger.reward([ending.signals for ending in endings])
     finished = [

@@ -5,7 +5,6 @@ The arms' environments are interleaved and the order is rotated each step, so th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from esper_core.trainer.answerable import answerable
 from esper_core.trainer.environment import Environment, Recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from esper_core.growth import Growth

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.protocols import FollowsPlan
 from esper_core.leyline.signals import Observation
 from esper_core.trainer.answerable import answerable
 from esper_core.trainer.narration import describe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from esper_core.leyline.actions import Action, ActionMask
     from esper_core.leyline.protocols import Policy, Reward
     from esper_core.leyline.signals import Signals
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer.pool import Pool
+
+log = logging.getLogger("esper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,15 @@ class Study:
     def observe(self, signals: Signals) -> Observation:
         """What a policy sees of one environment."""
         return Observation(step=signals.step, steps=self.steps, signals=signals)
+
+    def tell_unfinished(self) -> None:
+        """Warn of plans that came to nothing in part: an entry whose time never came is a mistake in the plan."""
+        for arm in self.arms:
+            if isinstance(arm.policy, FollowsPlan):
+                left = [note for notes in arm.policy.unfinished() for note in notes]
+                for note, count in Counter(left).items():
+                    share = f"{count} of {self.environments} episodes"
+                    log.warning("arm %s: not carried out in %s: %s", arm.name, share, note)
 
     def twins(self) -> list[int | None]:
         """For each place in the pool that of its twin."""

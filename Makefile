@@ -1,0 +1,58 @@
+# Every target sets up what it needs: a virtual environment in .venv, with the versions of constraints.txt.
+# Assumed: Python 3.11 or newer with pip, and make. Another interpreter: make PYTHON=python3.12 test
+
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
+MEMBERS := esper-core esper-blueprints esper-policies esper-rewards esper-tasks esper-testing esper-watch
+READY   := $(VENV)/.ready
+DOCS    := $(VENV)/.ready-docs
+
+.DEFAULT_GOAL := help
+.PHONY: run test test-slow lint bench docs clean help
+.DELETE_ON_ERROR:
+
+help:       ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 20
+
+run: $(READY)       ## run the default configuration, plugins.yaml: offline, on a CPU
+	$(BIN)/esper run plugins.yaml
+
+test: $(READY)      ## the fast tests
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(READY) ## the slow tests
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)      ## format, lint, types and layers: changes nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)     ## the performance figures, each with its bound beside it
+	$(BIN)/python -m benchmarks.perf
+
+docs: $(READY) $(DOCS)   ## write the tables that come from the code, then build the pages into site/
+	$(BIN)/python docs/generate.py $(CHECK)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+clean:              ## remove what these targets made; runs/ stays
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One run of pip's resolver for the members and the tools. Build isolation is off: hatchling is installed first, once,
+# rather than once for each member.
+$(READY): pyproject.toml constraints.txt $(MEMBERS:%=%/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Esper needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --constraint constraints.txt 'pip>=25.1' hatchling editables
+	$(PIP) install --constraint constraints.txt --no-build-isolation $(MEMBERS:%=--editable %) --group dev
+	@touch $@
+
+$(DOCS): $(READY)
+	$(PIP) install --constraint constraints.txt --group docs
+	@touch $@

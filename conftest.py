@@ -1,0 +1,31 @@
+"""What holds for every test of the workspace: one thread, no GPU test without a GPU, the same examples each time."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Figures must not depend on how many cores are there. Set before torch is imported for the first time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The same examples in every run, and no deadline: a loaded machine is not a fault.
+settings.register_profile(
+    "esper", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+# For a search of one's own: pytest --hypothesis-profile=search
+settings.register_profile("search", parent=settings.get_profile("esper"), derandomize=False, max_examples=2000)
+settings.load_profile("esper")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips tests marked ``gpu`` where there is no CUDA device. torch is asked only when there is such a test."""
+    waiting = [item for item in items if item.get_closest_marker("gpu")]
+    if not waiting:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in waiting:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -1,0 +1,26 @@
+"""How large may a configuration be? The bounds that keep reading one quick, whatever is in it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_BYTES: Final = 1 << 20
+"""Bytes in a file, and characters in its values once every alias is written out."""
+
+MAX_DEPTH: Final = 50
+"""Mappings and lists within one another."""
+
+MAX_NODES: Final = 20_000
+"""Keys, values, lists and mappings, once every alias is written out."""
+
+MAX_TOKENS: Final = 5 * MAX_NODES
+"""Marks of the syntax. No more than ``MAX_NODES`` nodes need; only directives and document marks can exceed it."""
+
+MAX_NUMBER: Final = 100
+"""Characters of one number. A 64-bit integer has 20, a float that is written out exactly about 55."""
+
+MAX_PROBLEMS: Final = 100
+"""Problems that one error lists; what is beyond them is counted."""
+
+MAX_SHOWN: Final = 60
+"""Characters of a received value, or of a key, that a message shows."""

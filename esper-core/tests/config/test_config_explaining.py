@@ -1,0 +1,124 @@
+"""Does ``explain`` say of each value what it is, of which type, its default, and where it was said?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from esper_core.config import Explanation, explain, parse_config
+from esper_core.leyline import ConfigError
+
+
+@pytest.fixture
+def loaded(small):
+    text = small.replace("schedule", "{use: schedule, settings: {plan: [{step: 0}], seed: 3}}")
+    return parse_config(text.encode(), file="f.yaml", overrides=["episode.steps=3", "arms={}"])
+
+
+def one(loaded, path):
+    (found,) = explain(loaded, path)
+    return found
+
+
+def test_a_value_of_the_file_is_explained(loaded):
+    assert one(loaded, "slots.early.blueprints") == Explanation(
+        path="slots.early.blueprints",
+        value=["conv_light"],
+        type="a list of names, at least 1 entry",
+        default=None,
+        has_default=False,
+        origin="f.yaml:5:17",
+        description="What may grow here: names or globs.",
+    )
+
+
+def test_a_value_that_only_has_a_default_is_explained(loaded):
+    found = one(loaded, "slots.early.stack")
+    assert (found.value, found.type, found.default, found.has_default, found.origin) == (
+        1,
+        "a whole number from 1 to 8",
+        1,
+        True,
+        "default",
+    )
+
+
+def test_a_value_of_the_command_line_is_explained(loaded):
+    found = one(loaded, "episode.steps")
+    assert (found.value, found.default, found.origin) == (3, 40, "--set episode.steps=3")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "origin"),
+    [
+        ("slots.early.blueprints[0]", "conv_light", "f.yaml:5:18"),
+        ("policy.settings.plan", [{"step": 0}], "f.yaml:6:42"),
+        ("policy.settings.plan[0].step", 0, "f.yaml:6:50"),
+        ("task.use", "mnist1d", "f.yaml:1:7"),
+        ("task.settings", {}, "default"),
+        ("reward.use", "team", "default"),
+        ("name", None, "default"),
+        ("optimizer.seed.kind", "adam", "default"),
+        ("plugins.disable", [], "default"),
+    ],
+)
+def test_any_path_can_be_explained(loaded, path, value, origin):
+    found = one(loaded, path)
+    assert (found.path, found.value, found.origin) == (path, value, origin)
+
+
+def test_a_section_is_explained_value_by_value(loaded):
+    assert [found.path for found in explain(loaded, "episode")] == [
+        "episode.steps",
+        "episode.batches",
+        "episode.batch_size",
+    ]
+    assert [found.path for found in explain(loaded, "policy")] == [
+        "policy.use",
+        "policy.settings.plan",
+        "policy.settings.seed",
+    ]
+    assert explain(loaded, "slots")[0].path == "slots.early.at"
+
+
+def test_without_a_path_everything_is_explained_once_and_fits_into_json(loaded):
+    found = explain(loaded)
+    paths = [each.path for each in found]
+    assert len(set(paths)) == len(paths)
+    assert {"name", "task.use", "arms", "policy.settings.plan", "optimizer.host.clip_norm"} <= set(paths)
+    assert all(each.type and each.description and each.origin for each in found)
+    assert json.loads(json.dumps([asdict(each) for each in found]))
+
+
+def test_each_default_is_the_one_that_a_run_without_the_key_has(small):
+    loaded = parse_config(small.encode(), file="f.yaml")
+    for found in explain(loaded):
+        if found.origin == "default":
+            assert found.has_default, found.path
+            assert found.value == found.default, found.path
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("epsode", 'Did you mean "episode"?'),
+        ("episode.stps", 'Did you mean "steps"?'),
+        ("slots.erly.stack", 'Did you mean "early"?'),
+        ("slots.early.blueprints[3]", "slots.early.blueprints has the entries [0] to [0]."),
+        ("slots.early.blueprints.x", "slots.early.blueprints has the entries [0] to [0]."),
+        ("policy.settings.pln", 'Did you mean "plan"?'),
+        ("twin.x", "twin is true: it has nothing inside."),
+        ("arms.x", "arms is {}: it has nothing inside."),
+        ("name.x", "name is null: it has nothing inside."),
+        ("", "Write it as slots.early.blueprints[0]."),
+        ("a..b", "Write it as slots.early.blueprints[0]."),
+        ("episode.steps=3", "Write it as slots.early.blueprints[0]."),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_refused_with_a_suggestion(loaded, path, hint):
+    with pytest.raises(ConfigError) as caught:
+        explain(loaded, path)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.hint) == ("E110", hint)

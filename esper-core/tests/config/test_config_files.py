@@ -1,0 +1,156 @@
+"""Is a file that cannot be read told in one clear message, and does nothing hang?"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from esper_core.config import load_config
+from esper_core.config.limits import MAX_BYTES
+from esper_core.leyline import ConfigError
+
+
+def refused(path, *overrides):
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return caught.value.problems
+
+
+def test_a_file_is_read_by_its_path_or_its_name(tmp_path, small):
+    file = tmp_path / "run.yaml"
+    file.write_text(small)
+    by_path, by_name = load_config(file), load_config(str(file))
+    assert by_path == by_name
+    assert by_path.file == str(file)
+    assert by_path.source == small.encode()
+
+
+def test_a_missing_file_suggests_the_nearest_in_its_folder(tmp_path):
+    (tmp_path / "plugins.yaml").touch()
+    (problem,) = refused(tmp_path / "plugin.yaml")
+    assert (problem.code, problem.message) == ("E101", "there is no such file")
+    assert problem.hint == f"Did you mean {tmp_path / 'plugins.yaml'}?"
+
+
+def test_a_missing_file_like_no_other_lists_the_yaml_files(tmp_path):
+    for name in ("a.yaml", "b.yml", "c.txt"):
+        (tmp_path / name).touch()
+    assert refused(tmp_path / "something-else.json")[0].hint == "YAML files there: a.yaml, b.yml"
+    (tmp_path / "a.yaml").unlink()
+    (tmp_path / "b.yml").unlink()
+    assert "no YAML file" in refused(tmp_path / "something-else.json")[0].hint
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    assert refused(tmp_path / "no" / "x.yaml")[0].hint == f"There is no folder {tmp_path / 'no'} either."
+
+
+def test_a_folder_is_refused_and_what_it_holds_suggested(tmp_path):
+    (problem,) = refused(tmp_path)
+    assert (problem.code, problem.message) == ("E101", "expected a file, received a folder")
+    (tmp_path / "config.yaml").touch()
+    assert refused(tmp_path)[0].hint == f"Did you mean {tmp_path / 'config.yaml'}?"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything; the next test fakes the refusal")
+def test_a_file_without_permission_is_refused(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.touch(mode=0o000)
+    assert refused(file)[0].hint == f"Allow it: chmod u+r {file}"
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), "the file may not be read"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        (FileNotFoundError(errno.ENOENT, "gone"), "there is no such file"),
+    ],
+)
+def test_an_error_of_the_system_is_told(tmp_path, monkeypatch, error, says):
+    file = tmp_path / "run.yaml"
+    file.touch()
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(os, "open", fail)
+    (problem,) = refused(file)
+    assert problem.code == "E101"
+    assert says in problem.message
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link to a device"])
+def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, kind):
+    path = tmp_path / "x"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as ours:
+            ours.bind(str(path))
+    elif kind == "device":
+        path = "/dev/zero"
+    else:
+        path.symlink_to("/dev/zero")
+    told = []
+    reader = threading.Thread(target=lambda: told.extend(refused(path)), daemon=True)
+    reader.start()
+    reader.join(timeout=10)
+    assert not reader.is_alive(), "it waits for somebody to write"
+    assert told[0].code == "E101"
+    assert told[0].message.startswith("expected a regular file, received a")
+
+
+def test_a_file_that_becomes_a_pipe_before_it_is_opened_does_not_hang(tmp_path, monkeypatch):
+    pipe = tmp_path / "x"
+    regular = tmp_path / "y"
+    regular.touch()
+    os.mkfifo(pipe)
+    seen = regular.stat()
+    monkeypatch.setattr(os, "stat", lambda *_, **__: seen)
+    assert refused(pipe)[0].message == "expected a regular file, received a pipe"
+
+
+def test_too_large_a_file_is_refused_before_it_is_read(tmp_path):
+    file = tmp_path / "big.yaml"
+    with file.open("wb") as stream:
+        stream.truncate(1 << 40)
+    (problem,) = refused(file)
+    assert problem.code == "E102"
+    assert f"{MAX_BYTES:,}" in problem.message
+    assert f"{1 << 40:,}" in problem.message
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs a file that hides its size")
+def test_a_file_that_hides_its_size_is_read_with_a_bound(monkeypatch):
+    monkeypatch.setattr("esper_core.config.files.MAX_BYTES", 10)
+    assert refused("/proc/self/maps")[0].code == "E102"
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "x" * 300, "a\x1b[31mb", "\udcff.yaml"])
+def test_a_name_that_no_file_can_have_is_refused_and_printed_harmlessly(path):
+    (problem,) = refused(path)
+    assert problem.code == "E101"
+    assert problem.hint
+    str(problem).encode()
+    assert "\x1b" not in str(problem)
+
+
+def test_a_link_in_a_circle_is_refused(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    assert refused(tmp_path / "a")[0].code == "E101"
+
+
+def test_a_path_through_a_file_is_refused(tmp_path):
+    (tmp_path / "a").touch()
+    assert "not a folder" in refused(tmp_path / "a" / "b.yaml")[0].message
+
+
+def test_wrong_overrides_are_told_together_with_the_missing_file(tmp_path):
+    assert [problem.code for problem in refused(tmp_path / "x.yaml", "seed", "=1")] == ["E101", "E115", "E115"]

@@ -1,0 +1,406 @@
+"""Is everything that is wrong in a file told at once, with place, expected, received, and the way out?"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from esper_core.config import load_config, parse_config, settings_problems
+from esper_core.config.limits import MAX_PROBLEMS
+from esper_core.leyline import ConfigError
+
+
+def one(problems, text, *overrides):
+    """The only problem of a text."""
+    (problem,) = problems(text, *overrides)
+    return problem
+
+
+def place(problem):
+    return problem.code, problem.line, problem.column, problem.path
+
+
+# --- what is right
+
+
+def test_the_default_run_of_the_repository_is_right(request):
+    loaded = load_config(request.config.rootpath / "plugins.yaml")
+    assert loaded.config.task.use == "mnist1d"
+    assert loaded.config.slots["early"].blueprints == ("conv_light",)
+    assert loaded.config.episode.steps == 40
+
+
+def test_a_component_may_be_its_name_alone(small):
+    config = parse_config(small.encode(), file="f.yaml").config
+    assert (config.task.use, config.task.settings) == ("mnist1d", {})
+    assert config == parse_config(small.replace(": mnist1d", ": {use: mnist1d}").encode(), file="f.yaml").config
+
+
+def test_a_loaded_configuration_cannot_be_changed(small):
+    loaded = parse_config(small.encode(), file="f.yaml")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        loaded.file = "other"
+    with pytest.raises(ValidationError):
+        loaded.config.seed = 3
+
+
+# --- wrong values: the code, the place, what was expected and received, the way out
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "column", "message", "hint"),
+    [
+        ("seed: many", "E111", 7, 'expected a whole number from 0 to 2,147,483,647, received "many"', None),
+        ("seed: -1", "E112", 7, "expected a whole number from 0 to 2,147,483,647, received -1", None),
+        ("seed: 2147483648", "E112", 7, "expected a whole number from 0 to 2,147,483,647, received 2147483648", None),
+        ("rounds: 40.0", "E111", 9, "expected a whole number from 1 to 1,000,000, received 40.0", "exponent: 40"),
+        ("rounds: 1e3", "E111", 9, "expected a whole number from 1 to 1,000,000, received 1000.0", "exponent: 1000"),
+        (
+            "rounds: '8'",
+            "E111",
+            9,
+            'expected a whole number from 1 to 1,000,000, received "8"',
+            "without quotes, commas or underscores: 8",
+        ),
+        (
+            "rounds: 1_000",
+            "E111",
+            9,
+            'expected a whole number from 1 to 1,000,000, received "1_000"',
+            "underscores: 1000",
+        ),
+        ("rounds: true", "E111", 9, "expected a whole number from 1 to 1,000,000, received true", None),
+        ("rounds:", "E111", 8, "expected a whole number from 1 to 1,000,000, received nothing", "it has a default"),
+        ("margin: .inf", "E112", 9, "expected a number, at least 0, received .inf", "It must be finite."),
+        ("margin: .nan", "E112", 9, "expected a number, at least 0, received .nan", "It must be finite."),
+        ("margin: '.5'", "E111", 9, 'expected a number, at least 0, received ".5"', "0.5"),
+        ("twin: no", "E111", 7, 'expected true or false, received "no"', "Write false"),
+        ("twin: yes", "E111", 7, 'expected true or false, received "yes"', "Write true"),
+        ("twin: 1", "E111", 7, "expected true or false, received 1", "Write true"),
+        ("twin: maybe", "E111", 7, 'expected true or false, received "maybe"', "Write true or false"),
+        ("name: 3", "E111", 7, "received 3", 'Put it in quotes: "3"'),
+        ("name: a b", "E112", 7, 'that begins with a letter, or null, received "a b"', None),
+        ("device: gpu", "E112", 9, 'expected auto, cpu, cuda, or cuda: with a number (cuda:0), received "gpu"', None),
+        ("reward: {use: ''}", "E112", 15, 'expected a name of 1 to 100 characters, received ""', None),
+        (
+            "reward: 3",
+            "E111",
+            9,
+            "the name of a component, or a mapping with the keys use and settings, received 3",
+            "Write reward: name-of-the-component",
+        ),
+        (
+            "episode: 40",
+            "E111",
+            10,
+            "expected a mapping with the keys steps, batches and batch_size, received 40",
+            "{key: value}",
+        ),
+        ("episode:", "E111", 9, "received nothing", "Write its keys below it"),
+        ("plugins: {disable: a}", "E111", 20, 'expected a list of names, received "a"', "disable: [a]"),
+        ("plugins: {disable: 'a, b'}", "E111", 20, 'received "a, b"', "disable: [a, b]"),
+        ("plugins: {disable: [3]}", "E111", 21, "expected a name of 1 to 100 characters, received 3", '"3"'),
+        ("optimizer: {host: {kind: adm}}", "E112", 26, 'expected adam or sgd, received "adm"', 'Did you mean "adam"?'),
+        (
+            "optimizer: {host: {momentum: 1}}",
+            "E112",
+            30,
+            "expected a number, at least 0 and less than 1, received 1",
+            None,
+        ),
+        (
+            "optimizer: {host: {clip_norm: 0}}",
+            "E112",
+            31,
+            "expected a number, greater than 0, or null, received 0",
+            None,
+        ),
+        ("reward: {use: x, settings: 3}", "E111", 28, "expected a mapping, received 3", "{key: value}"),
+    ],
+)
+def test_a_wrong_value(problems, small, line, code, column, message, hint):
+    problem = one(problems, small + line)
+    assert (problem.code, problem.line, problem.column) == (code, 7, column)
+    assert message in problem.message
+    assert (hint is None) == (problem.hint is None)
+    assert hint is None or hint in problem.hint
+
+
+def test_a_name_where_a_list_of_blueprints_belongs(problems, small):
+    problem = one(problems, small.replace("[conv_light]", "conv_light"))
+    assert place(problem) == ("E111", 5, 17, "slots.early.blueprints")
+    assert problem.message == 'expected a list of names, at least 1 entry, received "conv_light"'
+    assert problem.hint == "Write it as a list: blueprints: [conv_light]"
+
+
+def test_a_value_inside_a_list_is_told_by_its_index(problems, small):
+    problem = one(problems, small.replace("[conv_light]", "[conv_light, 3, norm]"))
+    assert place(problem) == ("E111", 5, 30, "slots.early.blueprints[1]")
+
+
+def test_too_few_and_too_many_are_counted(problems, small):
+    assert "received []" in one(problems, small.replace("[conv_light]", "[]")).message
+    arms = "".join(f"  a{i}: {{policy: x}}\n" for i in range(33))
+    problem = one(problems, small.replace("policy: schedule\n", f"arms:\n{arms}"))
+    assert "expected a mapping, at most 32 entries, received 33 entries" in problem.message
+
+
+def test_a_long_value_is_cut_and_counted(problems, small):
+    problem = one(problems, small + f"reward: {'x' * 500}")
+    assert "received 500 characters: " in problem.message
+    assert len(problem.message) < 200
+    problem = one(problems, small + f"seed: [{'[x, y], ' * 500}]")
+    assert len(problem.message.split("received ")[1]) <= 60
+
+
+def test_a_value_that_a_terminal_would_obey_is_escaped(problems, small):
+    problem = one(problems, small + 'name: "\\e[31mred\\u202e"')
+    assert "\\u001b[31mred\\u202e" in problem.message
+
+
+def test_a_key_that_a_mapping_of_names_cannot_have(problems, small):
+    problem = one(problems, small.replace("early:", "1st slot:"))
+    assert place(problem) == ("E112", 4, 3, 'slots["1st slot"]')
+    assert problem.message.endswith('that begins with a letter, received "1st slot"')
+
+
+def test_a_slot_that_is_called_as_pydantic_calls_its_keys(problems, small):
+    assert [place(p) for p in problems(small.replace("early:", '"[key]":').replace("[conv_light]", "3"))] == [
+        ("E112", 4, 3, 'slots["[key]"]'),
+        ("E111", 5, 17, 'slots["[key]"].blueprints'),
+    ]
+
+
+def test_slots_that_name_no_place(problems, small):
+    problem = one(problems, small.replace("slots:\n  early:\n    blueprints: [conv_light]", "slots: {}"))
+    assert place(problem) == ("E112", 3, 8, "slots")
+    assert "received {}" in problem.message
+    assert "where something may grow" in problem.hint
+
+
+# --- unknown and missing keys
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "path", "hint"),
+    [
+        ("enviroments: 8", 1, "enviroments", 'Did you mean "environments"?'),
+        ("episode: {stps: 3}", 11, "episode.stps", 'Did you mean "steps"?'),
+        ("episode: {zzz: 3}", 11, "episode.zzz", "Known: batch_size, batches, steps"),
+        ("steps: 3", 1, "steps", "It belongs elsewhere: episode.steps"),
+        (
+            "learning_rate: 3",
+            1,
+            "learning_rate",
+            "It belongs elsewhere: optimizer.host.learning_rate or optimizer.seed.learning_rate",
+        ),
+        (
+            "reward: {use: x, decay: 3}",
+            18,
+            "reward.decay",
+            "Settings of a component stand one level lower: reward.settings.decay",
+        ),
+        ("reward: {use: x, setings: 3}", 18, "reward.setings", 'Did you mean "settings"?'),
+        ("<<: {a: 1}", 1, '["<<"]', "YAML 1.2 has no merge keys. Write out what is meant."),
+        ("rounds:8:", 1, '["rounds:8"]', 'Write "rounds: 8", with a space behind the colon.'),
+    ],
+)
+def test_an_unknown_key(problems, small, line, column, path, hint):
+    problem = one(problems, small + line)
+    assert (problem.code, problem.line, problem.column, problem.path) == ("E110", 7, column, path)
+    assert problem.message.startswith("unknown key ")
+    assert problem.hint == hint
+
+
+def test_a_missing_key_is_told_at_the_mapping_that_lacks_it(problems, small):
+    problem = one(problems, small.replace("blueprints: [conv_light]", "stack: 2"))
+    assert place(problem) == ("E113", 5, 5, "slots.early.blueprints")
+    assert problem.message == 'the key "blueprints" is missing'
+    assert problem.hint == 'Add "blueprints: …" to slots.early. What may grow here: names or globs.'
+
+
+def test_all_missing_keys_are_told(problems):
+    assert [(p.code, p.line, p.column, p.path) for p in problems("# nothing yet\nseed: 1\n")] == [
+        ("E113", 2, 1, "task"),
+        ("E113", 2, 1, "host"),
+        ("E113", 2, 1, "slots"),
+        ("E113", 2, 1, None),
+    ]
+
+
+# --- keys that do not go together
+
+
+def test_somebody_must_decide(problems, small):
+    text = small.replace("policy: schedule\n", "")
+    problem = one(problems, text)
+    assert place(problem) == ("E113", 1, 1, None)
+    assert "only the twin would run" in problem.message
+    assert "nothing would run" in one(problems, text + "twin: false").message
+    assert "only the twin" in one(problems, text + "policy: null\narms: {}").message
+
+
+def test_policy_and_arms_exclude_each_other(problems, small):
+    problem = one(problems, small + "arms: {a: {policy: x}}")
+    assert place(problem) == ("E114", 7, 1, "arms")
+    parse_config((small + "arms: {}").encode(), file="f.yaml")
+    parse_config(small.replace("policy: schedule", "policy: null\narms: {a: {policy: x}}").encode(), file="f.yaml")
+
+
+def test_an_arm_cannot_be_called_as_the_twin_is(problems, small):
+    text = small.replace("policy: schedule", "arms:\n  twin: {policy: x}")
+    assert place(one(problems, text)) == ("E114", 7, 3, "arms.twin")
+    parse_config((text + "twin: false").encode(), file="f.yaml")
+
+
+# --- all at once
+
+
+EVERYTHING = """\
+task: 3
+host: pointwise-mlp
+host: other
+7: seven
+slots:
+  early: {blueprints: conv_light, stack: 9}
+  late: {blueprints: !foo [x]}
+arms: {twin: {policy: schedule, polcy: x}}
+seed: *nobody
+rounds: 99999999999999999999999999999999999999999999999999999999999999999999999999999999999999999999999999999999
+twin: true
+"""
+
+
+def test_what_the_reader_the_model_and_the_rest_object_to_is_told_in_the_order_of_the_file(problems):
+    assert [place(p) for p in problems(EVERYTHING, "episode.steps=many", "rounds", "margin=no")] == [
+        ("E111", 1, 7, "task"),
+        ("E105", 3, 1, "host"),
+        ("E106", 4, 1, None),
+        ("E111", 6, 23, "slots.early.blueprints"),
+        ("E112", 6, 42, "slots.early.stack"),
+        ("E107", 7, 22, "slots.late.blueprints"),
+        ("E114", 8, 8, "arms.twin"),
+        ("E110", 8, 33, "arms.twin.polcy"),
+        ("E104", 9, 7, "seed"),
+        ("E112", 10, 9, "rounds"),
+        ("E111", None, None, "episode.steps"),
+        ("E115", None, None, None),
+        ("E111", None, None, "margin"),
+    ]
+
+
+def test_a_value_that_was_refused_is_told_once(problems, small):
+    assert [p.code for p in problems(small + "seed: !!str 3")] == ["E107"]
+    assert [p.code for p in problems(small + "episode: !foo {steps: x}")] == ["E107"]
+    assert [p.code for p in problems(small.replace("early:", "1:"))] == ["E106"], "no slot is left, and that is why"
+
+
+def test_a_thousand_problems_are_counted_and_the_first_hundred_told(problems, small):
+    told = problems(small + "".join(f"x{i}: 1\n" for i in range(1000)))
+    assert len(told) == MAX_PROBLEMS + 1
+    assert [p.line for p in told[:3]] == [7, 8, 9]
+    assert told[-1].code == "E100"
+    assert told[-1].message == "900 more problems are not shown"
+
+
+def test_problems_print_as_they_should(problems, small):
+    assert str(one(problems, small + "episode: {stps: 3}")) == (
+        'E110 unknown key "stps"\n  f.yaml:7:11   episode.stps\n  Did you mean "steps"?'
+    )
+
+
+# --- problems and origins of a configuration that was read
+
+
+def test_a_problem_of_the_names_is_shown_where_the_name_stands(small):
+    loaded = parse_config(small.encode(), file="f.yaml")
+    assert place(loaded.problem("E201", ("slots", "early", "blueprints", 0), "unknown")) == (
+        "E201",
+        5,
+        18,
+        "slots.early.blueprints[0]",
+    )
+    assert place(loaded.problem("E201", ("task", "use"), "unknown")) == ("E201", 1, 7, "task.use"), "the short form"
+    assert place(loaded.problem("E201", ("policy", "settings", "plan", 0), "x")) == (
+        "E201",
+        6,
+        9,
+        "policy.settings.plan[0]",
+    )
+    assert place(loaded.problem("E201", ("reward", "use"), "unknown")) == ("E201", 1, 1, "reward.use"), "a default"
+    problem = loaded.problem("E201", (), "unknown", "hint")
+    assert place(problem) == ("E201", 1, 1, None)
+    assert (problem.file, problem.hint) == ("f.yaml", "hint")
+
+
+def test_a_value_knows_where_it_is_from(small):
+    loaded = parse_config(
+        (small + "episode: {steps: 3}").encode(), file="f.yaml", overrides=["episode.batches=4", "reward.settings.x=1"]
+    )
+    origins = {
+        ("episode", "steps"): "f.yaml:7:18",
+        ("episode", "batches"): "--set episode.batches=4",
+        ("episode", "batch_size"): "default",
+        ("slots", "early", "blueprints", 0): "f.yaml:5:18",
+        ("slots", "early", "stack"): "default",
+        ("task", "use"): "f.yaml:1:7",
+        ("task", "settings"): "default",
+        ("reward", "use"): "default",
+        ("reward", "settings", "x"): "--set reward.settings.x=1",
+        ("growth",): "default",
+    }
+    assert {path: loaded.origin(path) for path in origins} == origins
+
+
+# --- the settings of a component
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    depth: int = Field(ge=1, multiple_of=2, description="How deep.")
+    rate: float | list[float] = 0.5
+    names: list[str] = []
+    kind: str = "a"
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, kind):
+        if kind not in "abc":
+            raise ValueError(f"kind is a, b or c.\nReceived: {kind}")
+        return kind
+
+
+def objections(loaded, path=("policy", "settings")):
+    with pytest.raises(ValidationError) as caught:
+        Settings.model_validate(loaded.config.policy.settings)
+    return settings_problems(loaded, caught.value, Settings, path)
+
+
+def test_settings_that_a_component_refuses_are_told_like_the_files_own(small):
+    settings = "{depth: 3, rate: x, names: a, dept: 1, kind: z}"
+    loaded = parse_config(small.replace("schedule", f"{{use: x, settings: {settings}}}").encode(), file="f.yaml")
+    told = objections(loaded)
+    assert [(p.code, p.column, p.path, p.message) for p in told] == [
+        ("E112", 36, "policy.settings.depth", "expected a whole number, at least 1, a multiple of 2, received 3"),
+        ("E111", 45, "policy.settings.rate", 'Input should be a valid number; received "x"'),
+        ("E111", 45, "policy.settings.rate", 'Input should be a valid list; received "x"'),
+        ("E111", 55, "policy.settings.names", 'expected a list, received "a"'),
+        ("E120", 73, "policy.settings.kind", "kind is a, b or c. Received: z"),
+        ("E110", 58, "policy.settings.dept", 'unknown key "dept"'),
+    ]
+    assert told[-1].hint == 'Did you mean "depth"?'
+
+
+def test_a_missing_setting_is_told_at_the_component_that_lacks_it(small):
+    (problem,) = objections(parse_config(small.encode(), file="f.yaml"))
+    assert place(problem) == ("E113", 6, 9, "policy.settings.depth")
+    assert problem.hint == 'Add "depth: …" to policy.settings. How deep.'
+
+
+def test_errors_carry_the_exit_code_of_a_wrong_configuration(small):
+    with pytest.raises(ConfigError) as caught:
+        parse_config(b"", file="f.yaml")
+    assert caught.value.exit_code == 2

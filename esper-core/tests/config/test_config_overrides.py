@@ -1,0 +1,193 @@
+"""Does ``--set`` change just what it names, under the same checks as the file?"""
+
+from __future__ import annotations
+
+import pytest
+
+from esper_core.config import parse_config
+from esper_core.config.limits import MAX_DEPTH
+
+
+def load(text, *overrides):
+    return parse_config(text.encode(), file="f.yaml", overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("episode.steps=3", ("episode", "steps"), 3),
+        ("episode.steps = 3", ("episode", "steps"), 3),
+        ("seed=0x10", ("seed",), 16),
+        ("margin=1e-3", ("margin",), 0.001),
+        ("name=no", ("name",), "no"),
+        ("name='no'", ("name",), "no"),
+        ("name=", ("name",), None),
+        ("name=null", ("name",), None),
+        ("twin=false", ("twin",), False),
+        ("slots.early.blueprints=[a, b]", ("slots", "early", "blueprints"), ("a", "b")),
+        ("slots.early.blueprints[0]=x", ("slots", "early", "blueprints", 0), "x"),
+        ("slots.late={blueprints: [z]}", ("slots", "late", "blueprints"), ("z",)),
+        ("slots.late.blueprints=[z]", ("slots", "late", "blueprints"), ("z",)),
+        ("device=cuda:0", ("device",), "cuda:0"),
+        ("task.settings.x=[1, {a: ~}]", ("task", "settings", "x"), [1, {"a": None}]),
+        ('task.settings["a.b=c"]=1', ("task", "settings", "a.b=c"), 1),
+        ("task.settings.x=a=b", ("task", "settings", "x"), "a=b"),
+        ("task.settings.x=é", ("task", "settings", "x"), "é"),
+    ],
+)
+def test_an_override_changes_what_it_names(small, override, path, value):
+    loaded = load(small, override)
+    found = loaded.config
+    for step in path:
+        found = found[step] if isinstance(found, dict | list | tuple) else getattr(found, step)
+    assert found == value
+    assert type(found) is type(value)
+    assert loaded.overrides == (override,)
+
+
+def test_nothing_else_changes(small):
+    plain, changed = load(small).config, load(small, "episode.steps=3").config
+    assert changed != plain
+    assert changed.model_copy(update={"episode": plain.episode}) == plain
+
+
+def test_the_last_of_two_overrides_counts(small):
+    assert load(small, "seed=1", "seed=2").config.seed == 2
+
+
+def test_an_override_may_repair_the_file(problems, small):
+    text = small + "seed: many\nrounds: !!int 3"
+    assert [problem.path for problem in problems(text)] == ["seed", "rounds"]
+    assert [problem.path for problem in problems(text, "seed=1", "rounds=2")] == ["rounds"], "a tag stays a tag"
+
+
+# --- components in their short form
+
+
+def test_a_component_in_its_short_form_is_spelt_out(small):
+    policy = load(small, "policy.settings.x=1").config.policy
+    assert (policy.use, policy.settings) == ("schedule", {"x": 1})
+
+
+def test_a_component_in_its_short_form_is_replaced(small):
+    policy = load(small, "policy.settings.x=1", "policy=static").config.policy
+    assert (policy.use, policy.settings) == ("static", {})
+
+
+def test_a_component_inside_an_arm_is_spelt_out(small):
+    text = small.replace("policy: schedule", "arms: {a: {policy: x}}")
+    assert load(text, "arms.a.policy.settings.y=1").config.arms["a"].policy.settings == {"y": 1}
+
+
+def test_a_setting_of_the_default_component_can_be_set(small):
+    reward = load(small, "reward.settings.x=1").config.reward
+    assert (reward.use, reward.settings) == ("team", {"x": 1})
+    assert load(small).config.reward.settings == {}, "the default itself is not changed"
+
+
+def test_the_name_of_a_short_form_keeps_its_place(small):
+    loaded = load(small, "policy.settings.x=1")
+    assert loaded.origin(("policy", "use")) == "f.yaml:6:9"
+    assert loaded.origin(("policy", "settings", "x")) == "--set policy.settings.x=1"
+
+
+def test_only_a_component_has_a_short_form(problems, small):
+    (problem,) = problems(small + "device: cpu", "device.settings.x=1")
+    assert problem.code == "E115"
+    assert problem.message == 'device is "cpu", which has no entries: received "settings"'
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "",
+        "seed",
+        "=",
+        "=3",
+        ".=3",
+        "seed.=3",
+        ".seed=3",
+        "a..b=3",
+        "[0]=3",
+        "a[=3",
+        "a]=3",
+        "a[x]=3",
+        'a["x]=3',
+        "a b=3",
+        "a[-1]=3",
+    ],
+)
+def test_what_is_no_path_and_value_is_refused(problems, small, override):
+    (problem,) = problems(small, override)
+    assert (problem.code, problem.line, problem.column) == ("E115", None, None)
+    assert problem.file == f"--set {override}"
+    assert "--set episode.steps=20" in problem.hint
+
+
+@pytest.mark.parametrize(
+    "value", ["a: b", "- a", "1 # one", "# one", "--- a", "---", "...", "%YAML 1.2", "a\n---\nb", "[a] b", "a: 1\nb: 2"]
+)
+def test_what_is_not_one_value_is_refused(problems, small, value):
+    assert {problem.code for problem in problems(small, f"name={value}")} <= {"E115", "E104"}
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "path"),
+    [
+        ("episode.steps=many", "E111", "episode.steps"),
+        ("episode.steps=0", "E112", "episode.steps"),
+        ("episode.stps=1", "E110", "episode.stps"),
+        ("seed=[1", "E104", "seed"),
+        ("seed=!!int 3", "E107", "seed"),
+        ("seed=*x", "E104", "seed"),
+        ("seed=" + "9" * 5000, "E112", "seed"),
+        ("task.settings={a: 1, a: 2}", "E105", "task.settings.a"),
+        ("task.settings={1: 2}", "E106", "task.settings"),
+        ("task.settings.x=&a [*a]", "E108", "task.settings.x[0]"),
+        ("task.settings.x=" + "[" * 60 + "]" * 60, "E108", "task.settings.x"),
+        ("name=\u2028", "E103", "name"),
+        ("task.settings.x='\x00'", "E103", "task.settings.x"),
+        ("name=\udcff", "E115", None),
+        ("slots.early.blueprints[0]=3", "E111", "slots.early.blueprints[0]"),
+        ("slots[0]=3", "E115", "slots[0]"),
+        ("slots.early.blueprints[1]=x", "E115", "slots.early.blueprints[1]"),
+        ("slots.early.blueprints.x=x", "E115", "slots.early.blueprints.x"),
+        ("task.settings.x=1" + "0" * 4400, "E112", "task.settings.x"),
+        (".".join("a" * (MAX_DEPTH + 1)) + "=1", "E115", None),
+    ],
+)
+def test_a_wrong_override_is_told_as_it_was_given(problems, small, override, code, path):
+    problem = problems(small, override)[0]
+    assert (problem.code, problem.path, problem.line, problem.column) == (code, path, None, None)
+    assert problem.file.startswith("--set ")
+    assert len(problem.file) < 120
+    str(problem).encode()
+
+
+def test_a_path_and_its_value_together_nest_no_deeper_than_a_file(problems, small):
+    path = "task.settings." + ".".join("a" * 30)
+    assert load(small, f"{path}={'[' * 10}{']' * 10}")
+    assert problems(small, f"{path}={'[' * 30}{']' * 30}")[0].code == "E108"
+
+
+def test_every_wrong_override_is_told_behind_the_problems_of_the_file_in_its_order(problems, small):
+    told = problems(small + "seed: x", "rounds=x", "environments", "twin=3")
+    assert [problem.file for problem in told] == ["f.yaml", "--set rounds=x", "--set environments", "--set twin=3"]
+
+
+def test_wrong_overrides_are_told_even_where_the_file_cannot_be_read(problems):
+    assert [problem.code for problem in problems("a: [", "seed")] == ["E104", "E115"]
+
+
+def test_a_mapping_that_an_override_made_is_where_its_missing_keys_are_told(problems, small):
+    (problem,) = problems(small, "slots.late.stack=2")
+    assert (problem.code, problem.file, problem.path) == ("E113", "--set slots.late.stack=2", "slots.late.blueprints")
+
+
+def test_an_override_of_what_an_alias_stands_for_changes_one_of_the_two(small):
+    text = small.replace("early:\n", "early: &x\n").replace("policy:", "  late: *x\npolicy:")
+    slots = load(text, "slots.late.blueprints[0]=norm").config.slots
+    assert (slots["early"].blueprints, slots["late"].blueprints) == (("conv_light",), ("norm",))

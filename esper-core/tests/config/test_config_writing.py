@@ -1,0 +1,242 @@
+"""Is a configuration that is written read back as an equal one, whatever its texts look like?"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper_core.config import (
+    ArmConfig,
+    EpisodeConfig,
+    GrowthConfig,
+    OptimizerConfig,
+    OptimizersConfig,
+    RunConfig,
+    SlotConfig,
+    Use,
+    dump_config,
+    load_config,
+    parse_config,
+)
+from esper_core.config.model import PluginsConfig
+from esper_core.leyline import ConfigError
+
+AWKWARD = [
+    "1e-3",
+    "0o7",
+    "0x1F",
+    "1.5e3",
+    ".5",
+    "1_000",
+    "1:30",
+    "007",
+    "+1",
+    "-",
+    "~",
+    "",
+    "null",
+    "Null",
+    "true",
+    "no",
+]
+AWKWARD += [
+    "yes",
+    "on",
+    "y",
+    ".inf",
+    ".nan",
+    "2026-11-21",
+    "<<",
+    "=",
+    "*",
+    "*x",
+    "&x",
+    "!x",
+    "@x",
+    "`x`",
+    "%x",
+    "#x",
+    "x #y",
+]
+AWKWARD += [
+    "x: y",
+    "x:",
+    ":x",
+    "- x",
+    "-x",
+    "? x",
+    "[x]",
+    "{x}",
+    "x,y",
+    "'x'",
+    '"x"',
+    "\\",
+    "a\nb",
+    "a\n",
+    "\n",
+    "\t",
+    " x",
+    "x ",
+]
+AWKWARD += [
+    "\0",
+    "\x1b[31m",
+    "\x7f",
+    "\x85",
+    "\u2028",
+    "\u2029",
+    "\ufeff",
+    "\xa0",
+    "é",
+    "😀",
+    "\U000e0001",
+    "---",
+    "...",
+    "a\r\nb",
+]
+
+TEXTS = st.sampled_from(AWKWARD) | st.text(max_size=20)
+NAMES = st.sampled_from([text for text in AWKWARD if text]) | st.text(min_size=1, max_size=100)
+KEYS = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,49}", fullmatch=True)
+SCALARS = st.none() | st.booleans() | st.integers(-(10**90), 10**90) | st.floats(allow_nan=False) | TEXTS
+VALUES = st.recursive(SCALARS, lambda value: st.lists(value, max_size=4) | st.dictionaries(TEXTS, value, max_size=4))
+USES = st.builds(Use, use=NAMES, settings=st.dictionaries(TEXTS, VALUES, max_size=4))
+SLOTS = st.builds(
+    SlotConfig,
+    at=st.none() | NAMES,
+    kind=st.sampled_from([None, "image", "sequence", "vector", "tokens"]),
+    blueprints=st.lists(NAMES, min_size=1, max_size=4).map(tuple),
+    stack=st.integers(1, 8),
+)
+OPTIMIZERS = st.builds(
+    OptimizerConfig,
+    kind=st.sampled_from(["adam", "sgd"]),
+    learning_rate=st.floats(0, 10, exclude_min=True),
+    momentum=st.floats(0, 1, exclude_max=True),
+    weight_decay=st.floats(0, allow_infinity=False),
+    clip_norm=st.none() | st.floats(0, allow_infinity=False, exclude_min=True),
+)
+RUNS = st.fixed_dictionaries(
+    {
+        "name": st.none() | KEYS,
+        "task": USES,
+        "host": USES,
+        "slots": st.dictionaries(KEYS, SLOTS, min_size=1, max_size=4),
+        "twin": st.just(False),
+        "reward": USES,
+        "seed": st.integers(0, 2**31 - 1),
+        "environments": st.integers(1, 4096),
+        "rounds": st.integers(1, 1_000_000),
+        "episode": st.builds(EpisodeConfig, steps=st.integers(1, 100_000)),
+        "optimizer": st.builds(OptimizersConfig, host=OPTIMIZERS, seed=OPTIMIZERS),
+        "growth": st.builds(GrowthConfig, embargo=st.integers(0, 100_000)),
+        "device": st.sampled_from(["auto", "cpu", "cuda", "cuda:0", "cuda:127"]),
+        "margin": st.floats(0, allow_infinity=False),
+        "plugins": st.builds(PluginsConfig, disable=st.lists(NAMES, max_size=3).map(tuple)),
+    }
+)
+WHO = st.builds(lambda use: {"policy": use}, USES) | st.builds(
+    lambda arms: {"arms": arms}, st.dictionaries(KEYS, st.builds(ArmConfig, policy=USES), min_size=1, max_size=3)
+)
+
+
+def again(config):
+    return parse_config(dump_config(config).encode(), file="again.yaml").config
+
+
+def with_settings(settings):
+    text = b"task: t\nhost: h\nslots: {a: {blueprints: [b]}}\npolicy: p\n"
+    config = parse_config(text, file="f.yaml").config
+    return config.model_copy(update={"task": Use(use="t", settings=settings)})
+
+
+@given(RUNS, WHO)
+def test_what_is_written_is_read_back_as_an_equal_configuration(run, who):
+    config = RunConfig(**run, **who)
+    assert again(config) == config
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+def test_a_text_stays_a_text_as_value_as_key_and_in_a_list(text):
+    config = with_settings({"value": text, "key": {text: 1}, "list": [text, {text: text}]})
+    assert again(config) == config
+
+
+@pytest.mark.parametrize(
+    "value", [1e-5, 1e300, 5e-324, -0.0, 1e22, 0.1, math.inf, -math.inf, 10**98, -(10**98), 0, True]
+)
+def test_a_number_stays_the_number_it_is(value):
+    found = again(with_settings({"x": value})).task.settings["x"]
+    assert (found, type(found)) == (value, type(value))
+    assert math.copysign(1, found) == math.copysign(1, value)
+
+
+def test_not_a_number_stays_that():
+    assert math.isnan(again(with_settings({"x": math.nan})).task.settings["x"])
+
+
+@pytest.mark.parametrize("length", [100, 127, 128, 999, 1000, 1001, 1023, 1024, 1025, 5000])
+@pytest.mark.parametrize("letter", ["x", "é", "😀", "\0", "\U000e0001"])
+def test_a_long_key_is_read_back(length, letter):
+    key = letter * length
+    config = with_settings({key: 1, "inside": {key: {"a": 1}}, "list": [{key: 1}, {key: [[]]}]})
+    assert again(config) == config
+
+
+def test_what_is_written_is_what_one_would_write(request):
+    text = dump_config(load_config(request.config.rootpath / "plugins.yaml").config)
+    assert text.startswith(
+        "name: null\n"
+        "task: mnist1d\n"
+        "host: pointwise-mlp\n"
+        "slots:\n"
+        "  early:\n"
+        "    at: null\n"
+        "    kind: null\n"
+        "    blueprints: [conv_light]\n"
+        "    stack: 1\n"
+        "policy:\n"
+        "  use: schedule\n"
+        "  settings:\n"
+        "    plan:\n"
+        "      - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 4}\n"
+    )
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_a_reader_of_yaml_1_1_sees_texts_where_we_do():
+    settings = {text: text for text in AWKWARD}
+    data = yaml.safe_load(dump_config(with_settings(settings)))
+    assert data["task"]["settings"] == settings
+
+
+def test_nothing_is_written_as_an_anchor_or_an_alias():
+    shared = ["a", ["b", ["c"]]]
+    text = dump_config(with_settings({"x": shared, "y": shared}))
+    assert "&" not in text
+    assert "*" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (object(), "task.settings.x"),
+        ({"a": [1, {2}]}, "task.settings.x.a[1]"),
+        ({"a": {1: 2}}, "task.settings.x.a"),
+        (b"bytes", "task.settings.x"),
+        (10**99, "task.settings.x"),
+        (["\ud800"], "task.settings.x[0]"),
+        ({"\ud800": 1}, "task.settings.x"),
+    ],
+)
+def test_what_no_file_could_hold_is_refused_with_its_path(value, path):
+    with pytest.raises(ConfigError) as caught:
+        dump_config(with_settings({"x": value}))
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.path) == ("E111", path)
+    assert "received" in problem.message
+    str(problem).encode()

@@ -1,0 +1,34 @@
+"""What the default run must reach, on the machine at hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEFAULT = Path(__file__).parents[2] / "plugins.yaml"
+
+
+@pytest.mark.slow
+def test_growth_beats_its_twin_by_15_points_over_8_seeds_within_a_minute(
+    esper: Callable[..., Any], tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    told = esper("run", DEFAULT, "--runs-dir", tmp_path, "--json", "--quiet").json["results"]
+    assert time.monotonic() - began < 60
+    (comparison,) = told["comparisons"]
+    assert comparison["n"] == 8
+    assert comparison["difference"] >= 0.15
+    assert comparison["ci_low"] > 0
+    assert comparison["verdict"] == "better"
+
+
+@pytest.mark.slow
+def test_rewards_of_the_default_run_count_what_growth_cost(esper: Callable[..., Any], tmp_path: Path) -> None:
+    sets = ("--set", "environments=2", "--set", "episode.steps=20")
+    arms = esper("run", DEFAULT, "--runs-dir", tmp_path, "--json", "--quiet", *sets).json["results"]["arms"]
+    assert arms["twin"]["reward"] == 0
+    assert arms["schedule"]["params"] > arms["twin"]["params"]

@@ -1,0 +1,228 @@
+"""``esper run`` as a user meets it: what it prints, what it leaves, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esper_core.config import load_config
+from esper_core.leyline.events import RunFinished, RunStarted, StageChanged, StepFinished
+from esper_core.telemetry import read_events
+
+Esper = Callable[..., Any]
+
+
+def run_directory(runs: Path) -> Path:
+    (found,) = runs.iterdir()
+    return found
+
+
+def test_a_run_prints_a_table_and_leaves_everything_that_it_found(esper: Esper, small: Path, tmp_path: Path) -> None:
+    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--name", "first")
+    assert answer.code == 0
+    assert "test accuracy" in answer.out
+    assert "schedule against twin: no difference shown" in answer.out  # two environments say nothing
+    run = run_directory(tmp_path / "runs")
+    assert run.name.endswith("-first")
+    assert {file.name for file in run.iterdir()} >= {
+        "manifest.json",
+        "config.yaml",
+        "config.source.yaml",
+        "packages.txt",
+        "events.jsonl",
+        "growth.json",
+        "summary.json",
+        "log.txt",
+    }
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert (manifest["status"], manifest["exit"], manifest["seeds"]) == ("done", 0, [0, 1])
+    assert {plugin["id"] for plugin in manifest["plugins"]} >= {"blueprints", "policies", "rewards", "tasks"}
+    assert (run / "config.source.yaml").read_bytes() == small.read_bytes()
+    events = list(read_events(run / "events.jsonl"))
+    assert isinstance(events[0], RunStarted)
+    assert events[-1] == RunFinished(status="done")
+    assert sum(isinstance(event, StepFinished) for event in events) == 8 * 2 * 2
+    assert sum(isinstance(event, StageChanged) for event in events) == 5 * 2
+
+
+def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(esper: Esper, small: Path, tmp_path: Path) -> None:
+    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--json")
+    told = answer.json
+    run = run_directory(tmp_path / "runs")
+    assert told == json.loads((run / "summary.json").read_text())
+    assert Path(told["run"]) == run
+    assert told["status"] == "done"
+    assert told["results"]["metric"] == {"name": "accuracy", "direction": "up", "unit": "%"}
+    for arm in ("schedule", "twin"):
+        assert set(told["results"]["arms"][arm]["test"]) == {"mean", "ci_low", "ci_high", "n"}
+    (comparison,) = told["results"]["comparisons"]
+    assert {"a", "b", "difference", "ci_low", "ci_high", "p", "verdict"} <= set(comparison)
+    assert told["timing"]["total"] > 0
+
+
+def test_growth_json_names_each_fossil(esper: Esper, small: Path, tmp_path: Path) -> None:
+    esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet")
+    told = json.loads((run_directory(tmp_path / "runs") / "growth.json").read_text())
+    grown = {episode["arm"]: episode["grown"] for episode in told["episodes"]}
+    assert grown["twin"] == []
+    (fossil,) = grown["schedule"]
+    assert (fossil["slot"], fossil["at"], fossil["blueprint"]) == ("early", "stem", "blueprints/conv_light")
+    assert (fossil["born"], fossil["kept"], fossil["blend"], fossil["parameters"]) == (0, 6, "add", 656)
+
+
+def test_the_same_seeds_give_the_same_results_and_a_run_directory_can_be_run_again(
+    esper: Esper, small: Path, tmp_path: Path
+) -> None:
+    first = esper("run", small, "--runs-dir", tmp_path / "a", "--json").json
+    again = esper("run", Path(first["run"]), "--runs-dir", tmp_path / "b", "--json").json
+    assert again["results"] == first["results"]
+    other = esper("run", small, "--runs-dir", tmp_path / "c", "--set", "seed=100", "--json").json
+    assert other["results"] != first["results"]
+
+
+def test_arms_are_compared_with_each_other_and_the_twin(esper: Esper, small: Path, tmp_path: Path) -> None:
+    plan = "[{step: 5, op: germinate, slot: early, blueprint: conv_light}]"
+    arms = f"{{never: {{policy: static}}, late: {{policy: {{use: schedule, settings: {{plan: {plan}}}}}}}}}"
+    text = small.read_text()
+    small.write_text(text[: text.index("policy:")] + f"arms: {arms}\n" + text[text.index("environments:") :])
+    told = esper("run", small, "--runs-dir", tmp_path / "runs", "--json").json["results"]
+    assert list(told["arms"]) == ["never", "late", "twin"]
+    assert [(c["a"], c["b"]) for c in told["comparisons"]] == [("never", "late"), ("never", "twin"), ("late", "twin")]
+    assert told["arms"]["never"]["episodes"] == told["arms"]["twin"]["episodes"] == told["arms"]["late"]["episodes"]
+
+
+def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(
+    esper: Esper, small: Path, tmp_path: Path
+) -> None:
+    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--set", "twin=false")
+    assert answer.code == 0
+    assert "unknown" in answer.out
+    assert "against" not in answer.out
+
+
+def test_a_plan_that_comes_to_nothing_is_told(esper: Esper, small: Path, tmp_path: Path) -> None:
+    esper("run", small, "--runs-dir", tmp_path / "runs", "--set", "policy.settings.plan[2].step=99")
+    log = (run_directory(tmp_path / "runs") / "log.txt").read_text()
+    assert "not carried out in 2 of 2 episodes: plan[2]: fossilise in early, from step 99" in log
+
+
+def test_a_dry_run_trains_nothing(esper: Esper, small: Path, tmp_path: Path) -> None:
+    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--dry-run")
+    assert answer.code == 0
+    assert "nothing was trained" in answer.out
+    assert not (tmp_path / "runs").exists()
+    plan = esper("run", small, "--dry-run", "--json").json
+    assert plan["slots"] == {"early": ["blueprints/conv_light"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "said"),
+    [
+        (["task=stripse"], 2, 'E205 unknown task "stripse"'),
+        (["slots.early.blueprints=[conv_lihgt]"], 2, 'E201 unknown blueprint "conv_lihgt"'),
+        (["slots.early.blueprints=[mlp]"], 2, 'E305 blueprint "blueprints/mlp" cannot grow in slot "early"'),
+        (["slots.early.at=stme"], 2, 'E313 no module of PointwiseMlp is called "stme"'),
+        (
+            ["slots.erly={blueprints: [conv_light]}"],
+            2,
+            'E122 host "tasks/pointwise-mlp" suggests no slot called "erly"',
+        ),
+        (["policy.settings.plan[0].slot=erly"], 2, "E120"),
+        (["policy.settings.plan[0].stepp=1"], 2, "E110"),
+        (["host.settings.channels=many"], 2, "E111"),
+        (["episode.batch_size=5000"], 2, "E124 a batch of 5000 is larger than the training data"),
+        (["device=cuda:77"], 2, 'E123 there is no device "cuda:77"'),
+        (["optimizer.host.kind=sgd", "optimizer.host.weight_decay=1e30"], 4, "E402 arm"),
+    ],
+)
+def test_what_cannot_be_is_told_with_a_code_and_an_exit_status(
+    changes: list[str], code: int, said: str, esper: Esper, small: Path, tmp_path: Path
+) -> None:
+    sets = [part for change in changes for part in ("--set", change)]
+    answer = esper("run", small, "--runs-dir", tmp_path / "runs", *sets, "--quiet")
+    assert answer.code == code
+    assert said in answer.err
+    assert "Traceback" not in answer.err
+    assert answer.out == ""
+    if code == 2:
+        assert not (tmp_path / "runs").exists()
+        checked = esper("check", small, *sets, "--json")
+        assert checked.code == 2
+        assert checked.json["ok"] is False
+        assert any(said.startswith(problem["code"]) for problem in checked.json["problems"])
+    else:
+        manifest = json.loads((run_directory(tmp_path / "runs") / "manifest.json").read_text())
+        assert (manifest["status"], manifest["exit"]) == ("stopped", 4)
+
+
+def test_every_unknown_name_is_told_at_once_with_its_line(esper: Esper, small: Path) -> None:
+    small.write_text(small.read_text().replace("stripes", "stripse").replace("[conv_light]", "[conv_lihgt, pointwsie]"))
+    answer = esper("check", small)
+    assert answer.code == 2
+    for place in ("small.yaml:1:7", "small.yaml:4:24", "small.yaml:4:36"):
+        assert place in answer.err
+    assert 'Did you mean "stripes"' in answer.err
+
+
+def test_check_and_explain_of_a_file_that_is_in_order(esper: Esper, small: Path) -> None:
+    assert esper("check", small).code == 0
+    assert esper("check", small, "--json").json == {"ok": True, "problems": []}
+    (told,) = esper("explain", small, "episode.steps", "--json").json
+    assert (told["value"], told["default"], told["path"]) == (8, 40, "episode.steps")
+    assert told["origin"].endswith("small.yaml:13:18")
+    assert "default 1; from default" in esper("explain", small, "rounds").out
+
+
+def test_the_default_configuration_is_in_order_and_its_resolved_form_means_the_same(esper: Esper) -> None:
+    default = Path(__file__).parents[2] / "plugins.yaml"
+    assert esper("check", default).code == 0
+    assert load_config(default).config.environments == 8
+
+
+def test_a_place_that_cannot_be_written_is_told_plainly(esper: Esper, small: Path, tmp_path: Path) -> None:
+    (tmp_path / "occupied").write_text("")
+    answer = esper("run", small, "--runs-dir", tmp_path / "occupied", "--quiet")
+    assert answer.code == 1
+    assert "E410 cannot write" in answer.err
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run_after_the_step_in_progress(
+    number: signal.Signals, code: int, small: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "esper_core", "run", str(small), "--runs-dir", str(tmp_path / "runs")]
+    command += ["--set", "episode.steps=10000", "--quiet"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    events = _awaited_events(tmp_path / "runs", process)
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "E401 interrupted" in err
+    assert "Traceback" not in err
+    told = list(read_events(events))
+    assert isinstance(told[-1], RunFinished)
+    assert told[-1].status == "interrupted"
+    steps = [event.step for event in told if isinstance(event, StepFinished)]
+    assert all(steps.count(step) == 4 for step in set(steps))
+    manifest = json.loads((events.parent / "manifest.json").read_text())
+    assert (manifest["status"], manifest["exit"]) == ("interrupted", code)
+
+
+def _awaited_events(runs: Path, process: subprocess.Popen[str]) -> Path:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        for events in runs.glob("*/events.jsonl"):
+            if events.stat().st_size > 2000:
+                return events
+        time.sleep(0.05)
+    raise AssertionError(f"no events after {time.monotonic() - deadline + 60:.0f} s; exit {process.poll()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,16 +40,20 @@ def show_outcome(outcome: Outcome) -> None:
 
 def _sentence(metric: Mapping[str, str], comparison: Mapping[str, Any]) -> str:
     a, b, verdict = comparison["a"], comparison["b"], comparison["verdict"]
-    size = f"{_difference(metric, comparison['difference'])}"
+    size = "a figure is not finite"
+    if comparison["difference"] is not None:
+        size = _difference(metric, comparison["difference"])
     if comparison["ci_low"] is not None:
-        low, high = _difference(metric, comparison["ci_low"]), _difference(metric, comparison["ci_high"])
+        low, high = (_difference(metric, comparison[end]).removesuffix(" points") for end in ("ci_low", "ci_high"))
         size += f" (95 % interval {low} to {high}, n = {comparison['n']}, p = {comparison['p']:.2g})"
     if verdict == "no difference shown":
         return f"{a} against {b}: no difference shown; {size}"
     return f"{a} is {verdict} than {b} by {size}"
 
 
-def _value(metric: Mapping[str, str], value: float) -> str:
+def _value(metric: Mapping[str, str], value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "unknown"
     return f"{100 * value:.1f} %" if metric["unit"] == "%" else f"{value:.4g}"
 
 

@@ -1,0 +1,317 @@
+"""Writes the parts of these pages that come from the code; with ``--check`` only compares.
+
+They stand between ``<!-- from the code: NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+import click
+from pydantic import BaseModel
+
+from esper_core import cli
+from esper_core.cli.commands import BUILT_IN
+from esper_core.config.model import RunConfig, Use
+from esper_core.hooks import spec as hooks
+from esper_core.leyline import events, lifecycle, signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from enum import Enum
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+MARKED = re.compile(r"(?P<open><!-- from the code: (?P<name>[a-z-]+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
+DEFECT = re.compile(r"test_(?P<id>b[18]_(?:drl|pt|cr)_\d\d|sim_(?:crit|high|med|low)_\d|run_\d\d)_")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown; a bar inside a cell is escaped."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def one_line(text: str | None) -> str:
+    """A docstring's text as one line, its double backquotes as Markdown's single ones."""
+    return " ".join((text or "").split()).replace("``", "`")
+
+
+def section(title: str, text: str | None, body: str) -> str:
+    """A part of a page below its own heading."""
+    return f"## {title}\n\n{one_line(text)}\n\n{body}"
+
+
+# --- reference/configuration.md
+
+
+def configuration() -> str:
+    """Every section of the configuration with its keys."""
+    schema = RunConfig.model_json_schema()
+    parts = []
+    for model, places in sections().items():
+        properties = (schema if model is RunConfig else schema["$defs"][model.__name__])["properties"]
+        rows = [
+            (f"`{key}`", kind(properties[key]), default_of(model, key), field.description or "")
+            for key, field in model.model_fields.items()
+        ]
+        where = f"In the file: {', '.join(f'`{place}`' for place in places)}.\n\n" if any(places) else ""
+        body = where + table(("key", "value", "default", "meaning"), rows)
+        parts.append(section(title_of(model.__name__), model.__doc__, body))
+    return "\n".join(parts)
+
+
+def title_of(model: str) -> str:
+    """What a model's section is called on the page."""
+    return model.removesuffix("Config")
+
+
+def sections() -> dict[type[BaseModel], list[str]]:
+    """The configuration's models in the order in which they are met, each with its places in the file."""
+    met: dict[type[BaseModel], list[str]] = {RunConfig: [""]}
+    waiting: list[tuple[type[BaseModel], str]] = [(RunConfig, "")]
+    for model, place in waiting:
+        for key, field in model.model_fields.items():
+            for inner, step in models_in(field.annotation):
+                there = f"{place}.{key}{step}".removeprefix(".")
+                met.setdefault(inner, []).append(there)
+                waiting.append((inner, there))
+    return met
+
+
+def models_in(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
+    """The models that a type is made of, each with the way from the key to it."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation, ""
+    origin = get_origin(annotation)
+    step = ".NAME" if origin is dict else "[i]" if origin in (list, tuple) else ""
+    for argument in get_args(annotation):
+        for model, rest in models_in(argument):
+            yield model, step + rest
+
+
+def kind(schema: Mapping[str, Any]) -> str:
+    """What a value may be, in words."""
+    if reference := schema.get("$ref"):
+        name = title_of(reference.rsplit("/", 1)[1])
+        return f"[{name}](#{name.lower()})"
+    if choices := schema.get("anyOf"):
+        return " or ".join(kind(choice) for choice in choices)
+    if "enum" in schema or "const" in schema:
+        return " or ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    match schema.get("type"):
+        case "array":
+            return f"list of {kind(schema['items'])}" if schema.get("items") else "list"
+        case "object":
+            values = next(iter(schema.get("patternProperties", {}).values()), schema.get("additionalProperties"))
+            return f"names, each with {kind(values)}" if isinstance(values, dict) and values else "names and values"
+        case "integer":
+            return "whole number" + bounds(schema)
+        case "number":
+            return "number" + bounds(schema)
+        case "string":
+            return f"text like `{schema['pattern']}`" if "pattern" in schema else "text"
+        case "boolean":
+            return "`true` or `false`"
+        case "null":
+            return "`null`"
+    return "anything"
+
+
+def bounds(schema: Mapping[str, Any]) -> str:
+    """The limits of a number, in signs."""
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    return "".join(f", {sign} {schema[key]:,}" for key, sign in signs.items() if key in schema)
+
+
+def default_of(model: type[BaseModel], key: str) -> str:
+    """A key's default as it would be written."""
+    field = model.model_fields[key]
+    if field.is_required():
+        return "*needed*"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, Use):
+        return f"`{value.use}`"
+    if isinstance(value, BaseModel):
+        return "its own defaults"
+    return f"`{json.dumps(value)}`"
+
+
+# --- reference/events.md
+
+
+def event_records() -> str:
+    """Every event with its fields, then the records that stand inside them."""
+    parts = []
+    for record in (*get_args(events.Event), signals.Signals, signals.SlotSignals):
+        title = str(next((field.default for field in fields(record) if field.name == "type"), record.__name__))
+        told = field_docs(record)
+        rows = [
+            (f"`{field.name}`", f"`{field.type}`", told.get(field.name, ""))
+            for field in fields(record)
+            if field.name not in ("type", "v")
+        ]
+        parts.append(section(title, record.__doc__, table(("field", "type", ""), rows)))
+    return "\n".join(parts)
+
+
+def field_docs(record: type[Any]) -> dict[str, str]:
+    """The texts that stand below a record's fields in its source."""
+    body = ast.parse(inspect.getsource(record)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    told = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                told[name] = one_line(words)
+    return told
+
+
+# --- explanation/the-lifecycle.md
+
+
+def slot_table() -> str:
+    """The slot's machine."""
+    return transitions("slot", lifecycle.SLOT_TABLE)
+
+
+def seed_table() -> str:
+    """The seed's machine."""
+    return transitions("seed", lifecycle.SEED_TABLE)
+
+
+def transitions(what: str, machine: Mapping[tuple[Any, Any], Enum]) -> str:
+    """A machine's table, row by row in its own order."""
+    rows = [(str(state.value), str(event.value), str(after.value)) for (state, event), after in machine.items()]
+    return table((what, "event", "then"), rows)
+
+
+# --- reference/hooks.md
+
+
+def hook_specs() -> str:
+    """Every hook with its exact arguments and its text."""
+    parts = []
+    for name, hook in vars(hooks).items():
+        if not name.startswith("esper_"):
+            continue
+        parameters = ", ".join(inspect.signature(hook).parameters)
+        first, *rest = (inspect.getdoc(hook) or "").replace("``", "`").split("\n\n")
+        parts.append(f"## {name}({parameters})\n\n{first}\n\n" + "\n\n".join(as_list(text) for text in rest) + "\n")
+    return "\n".join(parts)
+
+
+def as_list(text: str) -> str:
+    """A paragraph of ``When: …``, ``Returns: …`` and ``Errors: …`` as a list of Markdown."""
+    indented = re.sub(r"\n(?!When|Returns|Errors)", "\n  ", text)
+    return re.sub(r"^(When|Returns|Errors):", r"- **\1:**", indented, flags=re.MULTILINE)
+
+
+# --- reference/cli.md
+
+
+def commands() -> str:
+    """Every command of the members with its arguments and options, as its own help tells them."""
+    context = click.Context(cli.main, info_name="esper")
+    return "\n".join(command_page(one) for one in command_contexts(context))
+
+
+def command_contexts(context: click.Context) -> Iterator[click.Context]:
+    """``context`` and those of the commands below it; what others have installed is left out."""
+    yield context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            inner = context.command.get_command(context, name)
+            if inner is not None and (context.parent or name in OWN_COMMANDS):
+                yield from command_contexts(click.Context(inner, info_name=name, parent=context))
+
+
+def command_page(context: click.Context) -> str:
+    """One command: usage, text, options."""
+    usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
+    paragraphs = [fenced(text) for text in inspect.cleandoc(context.command.help or "").split("\n\n")]
+    records = [parameter.get_help_record(context) for parameter in context.command.get_params(context)]
+    rows = [
+        (f"`{record[0]}`", one_line(record[1]))
+        for record in records
+        if record and record[1] and "--help" not in record[0]
+    ]
+    page = "\n\n".join([f"## {context.command_path}", f"```text\n{usage}\n```", *paragraphs]) + "\n"
+    return page + ("\n" + table(("option", ""), rows) if rows else "")
+
+
+def fenced(paragraph: str) -> str:
+    """A paragraph whose lines click keeps as they are, as a block that Markdown keeps, too."""
+    return f"```text\n{paragraph[2:]}\n```" if paragraph.startswith("\b\n") else paragraph
+
+
+def announced(group: str) -> set[str]:
+    """The entry points of a group that the members declare."""
+    texts = [path.read_text(encoding="utf-8") for path in ROOT.glob("esper-*/pyproject.toml")]
+    points = [tomllib.loads(text)["project"].get("entry-points", {}) for text in texts]
+    return {name for groups in points for name in groups.get(group, {})}
+
+
+# --- reference/known-defects.md
+
+
+def known_defects() -> str:
+    """Every test that is named after a defect: the id, what the test promises, where it stands."""
+    found = []
+    for path in sorted([*ROOT.glob("esper-*/tests/**/test_*.py"), *ROOT.glob("tests/**/test_*.py")]):
+        place = path.relative_to(ROOT).as_posix()
+        found += [
+            (match["id"].upper().replace("_", "-"), place, node)
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.FunctionDef) and (match := DEFECT.match(node.name))
+        ]
+    rows = []
+    for id_, place, node in sorted(found, key=lambda row: (row[0], row[1], row[2].lineno)):
+        promise = (ast.get_docstring(node) or "").split("\n\n")[0] or DEFECT.sub("", node.name).replace("_", " ")
+        rows.append((id_, one_line(promise), f"`{place}` `{node.name}`"))
+    return table(("id", "promise", "test"), rows)
+
+
+OWN_COMMANDS = {*BUILT_IN, *announced("esper.commands")}
+
+WRITERS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "configuration": configuration,
+    "events": event_records,
+    "hooks": hook_specs,
+    "known-defects": known_defects,
+    "seed-table": seed_table,
+    "slot-table": slot_table,
+}
+
+
+def written(text: str) -> str:
+    """``text`` with every marked part as the code has it now."""
+    return MARKED.sub(lambda part: f"{part['open']}\n{WRITERS[part['name']]()}\n{part['close']}", text)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes what is out of date; with ``--check`` writes nothing and names it."""
+    stale = []
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if (now := written(text)) != text:
+            stale.append(page.relative_to(ROOT).as_posix())
+            if "--check" not in arguments:
+                page.write_text(now, encoding="utf-8")
+    if stale and "--check" in arguments:
+        sys.stderr.write(f"out of date, `make docs` writes them: {', '.join(stale)}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""Which commands are there, and where? A table of our own, and what other packages announce; imported when typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from esper_core.leyline.errors import PluginError, Problem
+from esper_core.plugins.discovery import COMMAND_GROUP, discover
+from esper_core.plugins.faults import attempt, fault_in, root_of
+from esper_core.plugins.gate import is_first_party, other_core_wanted, safe_mode_from_environment, taken_twice
+from esper_core.plugins.loading import import_target, remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from esper_core.plugins.discovery import Announcement, Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A command of the core: where it stands, and its line in ``esper --help``."""
+
+    target: str
+    help: str
+
+
+BUILT_IN: Final[Mapping[str, BuiltIn]] = {
+    "run": BuiltIn("esper_core.cli.run:run", "Run a configuration, or once more what a run directory holds."),
+    "check": BuiltIn(
+        "esper_core.cli.check:check",
+        "Check a configuration: its values, its names, and whether its pieces fit together.",
+    ),
+    "explain": BuiltIn(
+        "esper_core.cli.explain:explain",
+        "Explain a value: what it is, of which type, its default, and where it was said.",
+    ),
+    "plugins": BuiltIn("esper_core.cli.plugins:plugins", "Show the installed plugins, and what is wrong with them."),
+    "components": BuiltIn(
+        "esper_core.cli.components:components",
+        "Show what a run can use: blueprints, hosts, policies, rewards, tasks.",
+    ),
+}
+"""The core's commands, in the order of ``esper --help``."""
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A command that other packages announce; several claims are a fault."""
+
+    name: str
+    claims: tuple[Announcement, ...]
+
+    @property
+    def package(self) -> str:
+        """The packages that claim the name, each with its version."""
+        return " and ".join(dict.fromkeys(claim.source for claim in self.claims))
+
+    @property
+    def is_shadowed(self) -> bool:
+        """Whether the core has a command of this name, which comes first."""
+        return self.name in BUILT_IN
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether safe mode leaves it out."""
+        return safe_mode_from_environment() and not all(is_first_party(claim.package) for claim in self.claims)
+
+    @property
+    def help(self) -> str:
+        """Its line in ``esper --help``; its own text would have to be imported."""
+        if self.is_shadowed:
+            return f"From {self.package}; not reachable: the core has a command of this name."
+        if self.is_left_out:
+            return f"From {self.package}; left out in safe mode."
+        return f"From {self.package}."
+
+
+def external_commands(distributions: Iterable[Distribution] | None = None) -> dict[str, External]:
+    """What other packages announce, by name. Nothing of theirs is imported."""
+    found, _ = discover(COMMAND_GROUP, distributions)
+    names = dict.fromkeys(announcement.name for announcement in found)
+    return {name: External(name, tuple(claim for claim in found if claim.name == name)) for name in names}
+
+
+def load_built_in(name: str) -> click.Command:
+    """Imports a command of the core."""
+    module, _, attribute = BUILT_IN[name].target.partition(":")
+    command: click.Command = getattr(import_module(module), attribute)
+    return command
+
+
+def load_external(command: External) -> click.Command:
+    """Imports a command of another package; PluginError, which names the package, where that cannot be."""
+    if command.is_left_out:
+        message = f'command "{command.name}" is from {command.package}, which safe mode leaves out'
+        raise PluginError(Problem("E224", message, hint="Unset ESPER_SAFE_MODE."))
+    claim = command.claims[0]
+    title = f'command "{command.name}" ({claim.source})'
+    if len(command.claims) > 1:
+        raise PluginError(taken_twice(f'a command "{command.name}"', list(command.claims)))
+    if problem := other_core_wanted(claim, title):
+        raise PluginError(problem)
+    tried = attempt(lambda: import_target(claim.target))
+    if tried.error is not None:
+        fault = fault_in(tried.error, root_of(claim.target))
+        problem = Problem(
+            "E210",
+            f"{title} cannot be imported: {fault.summary}",
+            file=fault.file,
+            line=fault.line,
+            path=None if fault.file else f"entry point {claim.name} = {claim.target}",
+            hint=remedy(fault, claim.target, claim.package, claim.requires) or f"Tell the author of {claim.package}.",
+        )
+        raise PluginError(problem) from tried.error
+    if not isinstance(tried.value, click.Command):
+        message = f"{title} is no click command: {claim.target} is of type {type(tried.value).__name__}"
+        raise PluginError(Problem("E219", message, hint=f"Tell the author of {claim.package}."))
+    return tried.value

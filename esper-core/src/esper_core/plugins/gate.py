@@ -1,0 +1,173 @@
+"""Which of the announced plugins may be imported? Decided from metadata alone: none of their code has run yet."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from esper_core import __version__
+from esper_core.leyline.errors import Problem
+from esper_core.plugins.discovery import normalised
+from esper_core.plugins.records import Candidate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from esper_core.plugins.discovery import Announcement
+
+FIRST_PARTY: Final[Mapping[str, str]] = {
+    "blueprints": "esper-blueprints",
+    "policies": "esper-policies",
+    "rewards": "esper-rewards",
+    "tasks": "esper-tasks",
+    "testing": "esper-testing",
+    "watch": "esper-watch",
+}
+"""The plugin ids of the project's own packages."""
+
+LONGEST_NAME: Final = 48
+"""Characters of a plugin's id, and of a component's name."""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+_OFF: Final = ("", "0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the user, the environment and the running core allow."""
+
+    disable: frozenset[str] = frozenset()
+    safe_mode: bool = False
+    core_version: str = __version__
+
+
+def safe_mode_from_environment() -> bool:
+    """Whether ``ESPER_SAFE_MODE`` asks for first-party plugins only: any value but 0, false, no, off."""
+    return os.environ.get("ESPER_SAFE_MODE", "").strip().lower() not in _OFF
+
+
+def is_name(text: object) -> bool:
+    """Whether this can be a plugin's id, or a component's name.
+
+    >>> is_name("tiny-conv"), is_name("TinyConv")
+    (True, False)
+    """
+    return isinstance(text, str) and len(text) <= LONGEST_NAME and _NAME.fullmatch(text) is not None
+
+
+def gate(found: Iterable[Announcement], rules: Rules) -> list[Candidate]:
+    """A candidate for each announcement; those that may not be imported have fallen, with the reason."""
+    candidates = [_pass(Candidate(announcement), rules, (_disabled, _outside_of_safe_mode)) for announcement in found]
+    claims = Counter(candidate.id for candidate in candidates if candidate.is_active)
+    rivals = {
+        name: [candidate.announcement for candidate in candidates if candidate.is_active and candidate.id == name]
+        for name, count in claims.items()
+        if count > 1
+    }
+    candidates = [_alone(candidate, rivals) for candidate in candidates]
+    return [_pass(candidate, rules, (_misnamed, _mismatched)) for candidate in candidates]
+
+
+def _pass(candidate: Candidate, rules: Rules, checks: Iterable[Callable[[Candidate, Rules], Candidate]]) -> Candidate:
+    for check in checks:
+        if candidate.is_active:
+            candidate = check(candidate, rules)
+    return candidate
+
+
+def _disabled(candidate: Candidate, rules: Rules) -> Candidate:
+    return candidate.fallen("disabled") if candidate.id in rules.disable else candidate
+
+
+def _outside_of_safe_mode(candidate: Candidate, rules: Rules) -> Candidate:
+    outside = rules.safe_mode and not is_first_party(candidate.announcement.package)
+    return candidate.fallen("not-listed") if outside else candidate
+
+
+def is_first_party(package: str) -> bool:
+    """Whether a package is one of the project's own."""
+    return normalised(package) in FIRST_PARTY.values()
+
+
+def _misnamed(candidate: Candidate, _rules: Rules) -> Candidate:
+    if is_name(candidate.id):
+        return candidate
+    problem = Problem(
+        "E216",
+        f'package {candidate.announcement.source} names its plugin "{candidate.id}", which cannot be a plugin\'s id',
+        hint=f"{name_rule()} Tell the author of {candidate.announcement.package}.",
+    )
+    return candidate.fallen("rejected", problem)
+
+
+def name_rule() -> str:
+    """How a plugin or a component may be called."""
+    return f"Lower case letters and digits, joined by single - or _, at most {LONGEST_NAME} characters."
+
+
+def _alone(candidate: Candidate, rivals: Mapping[str, list[Announcement]]) -> Candidate:
+    claims = rivals.get(candidate.id)
+    if claims is None or not candidate.is_active:
+        return candidate
+    return candidate.fallen("rejected", taken_twice(f'plugin "{candidate.id}"', claims))
+
+
+def taken_twice(what: str, claims: list[Announcement]) -> Problem:
+    """The problem that one name is announced more than once."""
+    sources = " and ".join(dict.fromkeys(claim.source for claim in claims))
+    packages = list(dict.fromkeys(claim.package for claim in claims))
+    if len(packages) == 1:
+        targets = " and ".join(claim.target for claim in claims)
+        return Problem(
+            "E211",
+            f"package {sources} announces {what} twice, as {targets}; neither is loaded",
+            hint=f"Tell the author of {packages[0]}.",
+        )
+    removable = [package for package in packages if not is_first_party(package)] or packages
+    commands = [f"  pip uninstall {package}" for package in removable]
+    return Problem(
+        "E211",
+        f"{len(packages)} packages announce {what}: {sources}; {'neither' if len(claims) == 2 else 'none'} is loaded",
+        hint="\n".join(["Keep one of them:", *commands]) if len(commands) > 1 else f"Keep one of them:{commands[0]}",
+    )
+
+
+def _mismatched(candidate: Candidate, rules: Rules) -> Candidate:
+    problem = other_core_wanted(candidate.announcement, candidate.title, rules.core_version)
+    return candidate if problem is None else candidate.fallen("rejected", problem)
+
+
+def other_core_wanted(announcement: Announcement, title: str, core_version: str = __version__) -> Problem | None:
+    """The problem that a package requires another esper-core than the one that is running, where it does."""
+    mine = [text for text in announcement.requires if normalised(_required_name(text)) == "esper-core"]
+    if not mine:
+        return None
+    from packaging.requirements import InvalidRequirement, Requirement  # 10 ms, paid where a plugin asks for a version
+
+    for text in mine:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            reason = str(error).splitlines()[0]
+            return Problem(
+                "E212",
+                f'{title} has a requirement that cannot be read, "{text}": {reason}; its code was not run',
+                hint=f"Tell the author of {announcement.package}.",
+            )
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
+        if not requirement.specifier.contains(core_version, prereleases=True):
+            return Problem(
+                "E212",
+                f"{title} needs esper-core {requirement.specifier}, and this is {core_version}; its code was not run",
+                hint=f"Bring them together:  pip install --upgrade esper-core {announcement.package}",
+            )
+    return None
+
+
+def _required_name(requirement: str) -> str:
+    match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
+    return match[1] if match else ""

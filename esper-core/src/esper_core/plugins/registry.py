@@ -1,0 +1,92 @@
+"""Which component does a name mean? A read-only view of what the active plugins bring."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from esper_core.leyline.specs import COMPONENT_KINDS
+from esper_core.plugins import unknown
+from esper_core.plugins.unknown import UnknownComponent, UnusableComponent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from esper_core.leyline.errors import Problem
+    from esper_core.leyline.specs import ComponentKind
+    from esper_core.plugins.component import Component
+    from esper_core.plugins.records import PluginRecord
+
+_WILD = frozenset("*?[")
+
+
+class Registry:
+    """The components of all active plugins. Nothing can be added, and nothing replaced."""
+
+    def __init__(
+        self,
+        components: Iterable[Component] = (),
+        *,
+        records: Sequence[PluginRecord] = (),
+        withheld: Iterable[Component] = (),
+    ) -> None:
+        """``withheld`` are components of plugins that fell: they are not there, but it is known why."""
+        order = {kind: place for place, kind in enumerate(COMPONENT_KINDS)}
+        self._components = tuple(sorted(components, key=lambda component: (order[component.kind], component.id)))
+        self._records = tuple(records)
+        self._withheld = tuple(withheld)
+
+    def components(self, kind: ComponentKind | None = None) -> tuple[Component, ...]:
+        """All components, or those of a kind, in the order of kinds and ids."""
+        return tuple(component for component in self._components if kind in (None, component.kind))
+
+    def find(self, kind: ComponentKind, name: str, *, context: str = "") -> Component:
+        """The component of this name, short or with its plugin: ``conv_light``, ``blueprints/conv_light``.
+
+        context: where the name stands, as the message is to say it: ``slot "early"``.
+        Raises UnknownComponent (exit code 2), or UnusableComponent (3) where its plugin is broken or rejected. Each
+        carries one problem; its place in the file is for the caller to fill in, with ``problem.at``.
+        """
+        known = self.components(kind)
+        claims = [component for component in known if name in (component.id, component.short)]
+        if len(claims) == 1:
+            return claims[0]
+        if claims:
+            raise UnknownComponent(unknown.ambiguous(kind, name, context, claims))
+        self._check_withheld(kind, name, context)
+        others = [component for component in self._components if component.kind != kind]
+        raise self._unknown(unknown.unknown(kind, name, context, known, others))
+
+    def match(self, kind: ComponentKind, pattern: str, *, context: str = "") -> tuple[Component, ...]:
+        """The components that a name or a glob stands for: ``conv_*``, ``blueprints/*``. Never empty; raises as find.
+
+        A pattern with a slash is held against full ids, any other against short names.
+        """
+        if not _WILD & set(pattern):
+            return (self.find(kind, pattern, context=context),)
+        known = self.components(kind)
+        whole = "/" in pattern
+        found = [one for one in known if fnmatchcase(one.id if whole else one.short, pattern)]
+        if not found:
+            self._check_withheld(kind, pattern, context)
+            raise self._unknown(unknown.nothing_matches(kind, pattern, context, any_known=bool(known)))
+        return tuple(found)
+
+    def _check_withheld(self, kind: ComponentKind, name: str, context: str) -> None:
+        """Raises where the name belongs to a plugin that is installed but not active."""
+        plugin, slash, _ = name.rpartition("/")
+        owners = {plugin} if slash else {one.plugin for one in self._withheld if (one.kind, one.short) == (kind, name)}
+        for record in self._records:
+            if record.id in owners and record.status != "active":
+                problem = unknown.unusable(kind, name, context, record)
+                chosen_so = record.status in ("disabled", "not-listed")
+                raise UnknownComponent(problem) if chosen_so else UnusableComponent(problem)
+
+    def _unknown(self, problem: Problem) -> UnknownComponent:
+        """The error, with a line about plugins that could not be asked."""
+        inactive = unknown.inactive_hint(self._records)
+        if inactive is None:
+            return UnknownComponent(problem)
+        *first, last = (problem.hint or "").splitlines()
+        return UnknownComponent(replace(problem, hint="\n".join([*first, inactive, last])))

@@ -1,0 +1,96 @@
+"""Packages that bring plugins, made up for a test: a module on disk, and the metadata that announces it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from esper_core.plugins import Plugins, load_plugins
+
+
+@dataclass(frozen=True)
+class FakeDistribution:
+    """What discovery asks of an installed package."""
+
+    name: str
+    version: str = "0.2.0"
+    requires: Sequence[str] | None = ("esper-core>=0.1,<0.2",)
+    entry_points: Sequence[EntryPoint] = ()
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Makes packages in a folder that Python imports from."""
+
+    folder: Path
+
+    def write(self, module: str, source: str) -> Path:
+        """Writes a module; its first line of code is line 1."""
+        path = self.folder.joinpath(*module.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(source).lstrip("\n"), encoding="utf-8")
+        return path
+
+    def package(
+        self,
+        source: str | None = None,
+        *,
+        plugin: str = "extra",
+        name: str | None = None,
+        version: str = "0.2.0",
+        requires: Sequence[str] | None = ("esper-core>=0.1,<0.2",),
+        target: str | None = None,
+    ) -> FakeDistribution:
+        """A package that brings one plugin, whose module has this source."""
+        name = name or f"esper-{plugin}"
+        module = name.replace("-", "_").lower()
+        if source is not None:
+            self.write(module, source)
+        entry = EntryPoint(plugin, target or module, "esper.plugins")
+        return FakeDistribution(name, version, requires, (entry,))
+
+    def blueprints(self, *names: str, **settings: object) -> FakeDistribution:
+        """A package that brings blueprints of these names, and nothing that could go wrong."""
+        lines = [
+            "from esper_core import BlueprintSpec, hookimpl",
+            "@hookimpl",
+            "def esper_register_blueprints(registry):",
+            "    pass",
+            *(f'    registry.add("{name}", "nowhere:{name}", BlueprintSpec("vector", "c"))' for name in names),
+        ]
+        return self.package("\n".join(lines), **settings)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+    """A workshop whose modules are forgotten when the test is over."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("ESPER_SAFE_MODE", raising=False)
+    before = set(sys.modules)
+    yield Workshop(tmp_path)
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def load(workshop: Workshop) -> Callable[..., Plugins]:
+    """``load(package, …, disable=…)``: what loading makes of these packages."""
+    return lambda *packages, **settings: load_plugins(distributions=packages, **settings)
+
+
+@pytest.fixture
+def told(load: Callable[..., Plugins], workshop: Workshop) -> Callable[..., str]:
+    """``told(package, …)``: every problem as it is printed, with the folder of the modules left out."""
+
+    def tell(*packages: FakeDistribution, **settings: object) -> str:
+        problems = load(*packages, **settings).problems
+        return "\n".join(str(problem) for problem in problems).replace(f"{workshop.folder}/", "")
+
+    return tell

@@ -1,0 +1,166 @@
+"""Importing a plugin: whatever its code does, the others are loaded and the author's own line is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from esper_core.plugins.faults import attempt, summary_of
+
+
+def test_a_missing_package_is_told_with_the_plugins_own_line(told, workshop) -> None:
+    package = workshop.package("import math\nimport einops_not_there\n")
+    assert told(package) == (
+        'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
+        " ModuleNotFoundError: No module named 'einops_not_there'\n"
+        "  esper_extra.py:2\n"
+        '  Install the package that has the module "einops_not_there", and tell the author of esper-extra:'
+        " it is not among its requirements"
+    )
+
+
+def test_a_missing_package_that_is_declared_is_to_be_installed(told, workshop) -> None:
+    package = workshop.package("import einops_not_there.layers\n", requires=['Einops-Not-There>=0.7; python_version>"3"'])
+    assert told(package).endswith('\n  Install what is missing:  pip install "Einops-Not-There>=0.7"')
+
+
+def test_the_line_is_the_innermost_of_the_plugins_own(told, workshop) -> None:
+    workshop.write("esper_extra/__init__", "")
+    workshop.write("esper_extra/plugin", "from esper_extra import blocks\n")
+    workshop.write("esper_extra/blocks", "import json\n\njson.loads('{')\n")
+    assert told(workshop.package(target="esper_extra.plugin")) == (
+        'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported: json.decoder.JSONDecodeError:'
+        " Expecting property name enclosed in double quotes: line 1 column 2 (char 1)\n"
+        "  esper_extra/blocks.py:3\n"
+        "  Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]"
+    )
+
+
+def test_a_plugin_whose_own_module_is_missing_is_installed_anew(told, workshop) -> None:
+    assert told(workshop.package(target="esper_extra.plugin:plugin")) == (
+        'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
+        " ModuleNotFoundError: No module named 'esper_extra'\n"
+        "  entry point extra = esper_extra.plugin:plugin\n"
+        "  A part of esper-extra itself is missing:  pip install --force-reinstall esper-extra"
+    )
+
+
+def test_a_plugin_for_another_core_is_told_so(told, workshop) -> None:
+    assert told(workshop.package("import esper_core.not_there\n")).splitlines()[1:] == [
+        "  esper_extra.py:1",
+        "  It was written for another esper-core:  pip install --upgrade esper-core esper-extra",
+    ]
+
+
+def test_an_entry_point_without_its_object_is_told(told, workshop) -> None:
+    text = told(workshop.package("x = 1\n", target="esper_extra:plugin"))
+    assert text.splitlines()[:2] == [
+        'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
+        " AttributeError: module 'esper_extra' has no attribute 'plugin'",
+        "  entry point extra = esper_extra:plugin",
+    ]
+
+
+def test_a_syntax_error_is_told_at_its_line(told, workshop) -> None:
+    assert told(workshop.package("x = 1\ndef broken(:\n")).splitlines()[:2] == [
+        'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported: SyntaxError: invalid syntax',
+        "  esper_extra.py:2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "summary", "line"),
+    [
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3", 2),
+        ("raise KeyboardInterrupt\n", "KeyboardInterrupt", 1),
+        ("raise GeneratorExit('enough')\n", "GeneratorExit: enough", 1),
+        ("def f():\n    f()\nf()\n", "RecursionError: maximum recursion depth exceeded", 2),
+        ("raise MemoryError\n", "MemoryError", 1),
+        ("class Odd(BaseException): pass\nraise Odd\n", "esper_extra.Odd", 2),
+        ("raise BaseExceptionGroup('two', [SystemExit(1)])\n", "BaseExceptionGroup: two (1 sub-exception)", 1),
+        (
+            "class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd\n",
+            "esper_extra.Odd: <exception str() failed>",
+            3,
+        ),
+        ("raise ValueError('one\\ntwo\\n' + 999 * 'x')\n", "ValueError: one two xxx", 1),
+    ],
+)
+def test_whatever_an_import_raises_breaks_that_plugin_alone(load, workshop, source, summary, line) -> None:
+    found = load(workshop.package(source), workshop.blueprints("tiny", plugin="good"))
+    assert [(record.id, record.status) for record in found.records] == [("extra", "broken"), ("good", "active")]
+    (problem,) = found.problems
+    assert problem.code == "E210"
+    assert problem.message.startswith(f'plugin "extra" (esper-extra 0.2.0) cannot be imported: {summary}')
+    assert (problem.file, problem.line) == (str(workshop.folder / "esper_extra.py"), line)
+    assert len(problem.message) < 500
+
+
+CTRL_C = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
+
+
+def test_ctrl_c_while_a_plugin_is_imported_still_stops_us(load, workshop) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        load(workshop.package(CTRL_C))
+
+
+@pytest.mark.parametrize("ending", ["pass", "raise ImportError('no') from None", "raise SystemExit"])
+def test_a_plugin_that_catches_ctrl_c_does_not_keep_it(load, workshop, ending: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        load(workshop.package(f"import os, signal, time\ntry:\n    {CTRL_C.splitlines()[1]}; time.sleep(9)\nexcept BaseException:\n    {ending}\n"))
+
+
+def test_the_handler_of_ctrl_c_is_as_it_was_even_where_a_plugin_takes_it(load, workshop) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    load(workshop.package("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"))
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_handler_of_ones_own_that_goes_on_is_left_to_go_on(load, workshop) -> None:
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append("ctrl-c"))
+    try:
+        found = load(workshop.package("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nx = [0] * 9\n"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (seen, [record.status for record in found.records]) == (["ctrl-c"], ["active"])
+
+
+def test_plugins_can_be_loaded_outside_of_the_main_thread(load, workshop) -> None:
+    found = []
+    package = workshop.package("raise KeyboardInterrupt\n")
+    thread = threading.Thread(target=lambda: found.append(load(package)))
+    thread.start()
+    thread.join()
+    assert [record.status for record in found[0].records] == ["broken"]
+
+
+def test_what_a_plugin_prints_does_not_get_into_the_results(load, workshop, capsys) -> None:
+    load(workshop.package("print('hello')\n"))
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+def test_an_import_is_timed(load, workshop) -> None:
+    (record,) = load(workshop.package("import time\ntime.sleep(0.03)\n")).records
+    assert 25 < record.load_ms < 5000
+
+
+def test_a_call_that_goes_well_gives_its_value() -> None:
+    tried = attempt(lambda: 7)
+    assert (tried.value, tried.error) == (7, None)
+
+
+def test_a_summary_is_one_line_of_bounded_length() -> None:
+    text = summary_of(ValueError("x\n" * 5000))
+    assert "\n" not in text
+    assert len(text) < 410
+
+
+def test_loading_leaves_the_module_path_and_stdout_alone(load, workshop) -> None:
+    before = (list(sys.path), sys.stdout, os.getcwd())
+    load(workshop.package("raise ValueError\n"), workshop.blueprints("tiny", plugin="good"))
+    assert (list(sys.path), sys.stdout, os.getcwd()) == before

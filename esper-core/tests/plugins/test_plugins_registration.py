@@ -1,0 +1,241 @@
+"""Registration fails fast: a component that could not be used is refused at the line that adds it."""
+
+from __future__ import annotations
+
+import pytest
+
+IMPORTS = (
+    "from esper_core import BlueprintSpec, HostSpec, PolicySpec, RewardSpec, SlotPlace, TaskSpec, hookimpl\n"
+    "import json\n"
+    "def build(site): pass\n"
+)
+HEAD = 'plugin "extra" (esper-extra 0.2.0)'
+
+
+def adding(*calls: str, hook: str = "esper_register_blueprints") -> str:
+    body = "".join(f"    {call}\n" for call in calls)
+    return f"{IMPORTS}@hookimpl\ndef {hook}(registry):\n{body}"
+
+
+def test_what_is_added_is_there_with_its_package(load, workshop) -> None:
+    source = adding('registry.add("tiny-conv", "my.blocks:Tiny", BlueprintSpec("image", "9*c*c", "Small."))')
+    found = load(workshop.package(source))
+    (component,) = found.registry.components()
+    assert (component.id, component.short, component.kind) == ("extra/tiny-conv", "tiny-conv", "blueprint")
+    assert (component.plugin, component.package, component.version) == ("extra", "esper-extra", "0.2.0")
+    assert (component.target, component.spec.kinds) == ("my.blocks:Tiny", ("image",))
+    (record,) = found.records
+    assert (record.hooks, record.components) == (("esper_register_blueprints",), ("extra/tiny-conv",))
+
+
+@pytest.mark.parametrize(
+    ("hook", "kind", "spec"),
+    [
+        ("esper_register_hosts", "host", 'HostSpec("A host.", {"early": SlotPlace("stem", "image")}, "m:Settings")'),
+        ("esper_register_policies", "policy", "PolicySpec()"),
+        ("esper_register_rewards", "reward", "RewardSpec()"),
+        ("esper_register_tasks", "task", "TaskSpec()"),
+    ],
+)
+def test_every_kind_has_its_hook(load, workshop, hook: str, kind: str, spec: str) -> None:
+    found = load(workshop.package(adding(f'registry.add("a", build, {spec})', hook=hook)))
+    assert [(one.kind, one.id) for one in found.registry.components()] == [(kind, "extra/a")]
+    assert found.problems == ()
+
+
+def test_one_name_may_stand_for_components_of_two_kinds(load, workshop) -> None:
+    source = adding('registry.add("a", build, BlueprintSpec("vector", "c"))')
+    source += '@hookimpl\ndef esper_register_tasks(registry):\n    registry.add("a", build, TaskSpec())\n'
+    assert [one.kind for one in load(workshop.package(source)).registry.components()] == ["blueprint", "task"]
+
+
+FITS = 'BlueprintSpec("vector", "c")'
+
+REFUSED = {
+    "a bad name": (
+        f'registry.add("TinyConv", build, {FITS})',
+        f"E216 {HEAD} adds a blueprint with a name that cannot be: 'TinyConv'",
+        "Lower case letters and digits, joined by single - or _, at most 48 characters.",
+    ),
+    "a name that is no text": (
+        f"registry.add(7, build, {FITS})",
+        f"E216 {HEAD} adds a blueprint with a name that cannot be: 7",
+        "Lower case letters and digits, joined by single - or _, at most 48 characters.",
+    ),
+    "another kind's specification": (
+        'registry.add("a", build, TaskSpec())',
+        f"E217 {HEAD} adds the blueprint \"a\" with TaskSpec(summary='', settings=None) for its specification",
+        "A blueprint is declared with BlueprintSpec(...).",
+    ),
+    "an unknown kind of site": (
+        'registry.add("a", build, BlueprintSpec(("vector", "imgae"), "c"))',
+        f"E217 {HEAD} adds the blueprint \"a\" with accepts='imgae', which is no kind of site",
+        'Did you mean "image"?',
+    ),
+    "no kind of site": (
+        'registry.add("a", build, BlueprintSpec((), "c"))',
+        f'E217 {HEAD} adds the blueprint "a" with accepts=()',
+        "It accepts one or several of: image, sequence, vector, tokens.",
+    ),
+    "a version that is no number": (
+        'registry.add("a", build, BlueprintSpec("vector", "c", version="2"))',
+        f"E217 {HEAD} adds the blueprint \"a\" with version='2'",
+        "A version is a whole number from 1.",
+    ),
+    "a truth that is none": (
+        'registry.add("a", build, BlueprintSpec("vector", "c", starts_as_identity=1))',
+        f'E217 {HEAD} adds the blueprint "a" with starts_as_identity=1',
+        "It is True or False.",
+    ),
+    "a summary that is no text": (
+        'registry.add("a", build, BlueprintSpec("vector", "c", None))',
+        f'E217 {HEAD} adds the blueprint "a" with summary=None',
+        "A summary is one line of text.",
+    ),
+    "a formula with an unknown name": (
+        'registry.add("a", build, BlueprintSpec("vector", "c*h"))',
+        f'E218 {HEAD} adds the blueprint "a" with a formula that gives nothing for vector sites:'
+        ' unknown name "h" at character 3; known here: c, n. Received: "c*h"',
+        "Known for vector sites: c channels, n spatial dimensions."
+        " Possible: whole numbers, + - * // ** ( ) min max.",
+    ),
+    "a formula that holds for one of its kinds only": (
+        'registry.add("a", build, BlueprintSpec(("image", "tokens"), "c*h"))',
+        f'E218 {HEAD} adds the blueprint "a" with a formula that gives nothing for tokens sites:'
+        ' unknown name "h" at character 3; known here: c, n, t. Received: "c*h"',
+        "Known for tokens sites: c channels, n spatial dimensions, t tokens."
+        " Possible: whole numbers, + - * // ** ( ) min max.",
+    ),
+    "a formula that is a number": (
+        'registry.add("a", build, BlueprintSpec("vector", 64))',
+        f'E218 {HEAD} adds the blueprint "a" with a formula that gives nothing for vector sites:'
+        ' a formula is text such as "9*c*c"; received int',
+        "Known for vector sites: c channels, n spatial dimensions."
+        " Possible: whole numbers, + - * // ** ( ) min max.",
+    ),
+    "a negative formula": (
+        'registry.add("a", build, BlueprintSpec("vector", "c - 100"))',
+        f'E218 {HEAD} adds the blueprint "a" with a formula that gives -92 parameters'
+        " for Site(kind='vector', channels=8, size=()): \"c - 100\"",
+        "A number of parameters is 0 or more.",
+    ),
+    "a target that cannot be called": (
+        f'registry.add("a", 7, {FITS})',
+        f'E219 {HEAD} adds "a" with a target that cannot be called: 7',
+        'A target is a class, a function, or "module:attribute".',
+    ),
+    "a target without an attribute": (
+        f'registry.add("a", "my.blocks.Tiny", {FITS})',
+        f"E219 {HEAD} adds \"a\" with a target that cannot be called: 'my.blocks.Tiny'",
+        'A target is a class, a function, or "module:attribute".',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_used_is_refused_at_its_line(load, told, workshop, case: str) -> None:
+    call, first, hint = REFUSED[case]
+    package = workshop.package(adding(call))
+    assert told(package) == f"{first}\n  esper_extra.py:6\n  {hint}"
+    found = load(package)
+    assert [record.status for record in found.records] == ["broken"]
+    assert found.registry.components() == ()
+
+
+HOSTS = {
+    "settings that are no model": ("HostSpec(settings={})", "settings={}", 'Settings are a pydantic model class, or "module:Class".'),
+    "slots that are a list": ('HostSpec(slots=["early"])', "slots=['early']", 'Slots are a mapping: {"early": SlotPlace("stem")}.'),
+    "a slot that is text": (
+        'HostSpec(slots={"early": "stem"})',
+        "slot 'early': 'stem'",
+        'A slot is "name": SlotPlace("module").',
+    ),
+    "a slot of an unknown kind": (
+        'HostSpec(slots={"early": SlotPlace("stem", "vectors")})',
+        "slot 'early' of kind 'vectors'",
+        'Did you mean "vector"?',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTS)
+def test_a_host_that_cannot_be_used_is_refused(told, workshop, case: str) -> None:
+    spec, fault, hint = HOSTS[case]
+    text = told(workshop.package(adding(f'registry.add("a", build, {spec})', hook="esper_register_hosts")))
+    assert text == f'E217 {HEAD} adds the host "a" with {fault}\n  esper_extra.py:6\n  {hint}'
+
+
+def test_one_name_twice_in_a_plugin_is_refused(told, workshop) -> None:
+    source = adding(f'registry.add("a", build, {FITS})', f'registry.add("a", "m:Other", {FITS})')
+    assert told(workshop.package(source)) == (
+        f'E220 {HEAD} adds the blueprint "a" twice\n  esper_extra.py:7\n  Give one of them another name.'
+    )
+
+
+def test_catching_the_refusal_does_not_make_it_undone(load, workshop) -> None:
+    source = adding(
+        'try: registry.add("A", build, None)',
+        "except Exception: pass",
+        f'registry.add("good", build, {FITS})',
+    )
+    found = load(workshop.package(source))
+    assert [(record.status, record.components) for record in found.records] == [("broken", ())]
+    assert [problem.code for problem in found.problems] == ["E216"]
+    assert found.registry.components() == ()
+
+
+def test_a_fault_in_one_hook_does_not_hide_that_of_another(load, workshop) -> None:
+    source = adding('registry.add("A", build, None)')
+    source += "@hookimpl\ndef esper_register_tasks(registry):\n    json.loads('{')\n"
+    found = load(workshop.package(source))
+    assert [(problem.code, problem.line) for problem in found.problems] == [("E216", 6), ("E221", 9)]
+
+
+@pytest.mark.parametrize("raised", ["1 / 0", "raise SystemExit", "raise KeyboardInterrupt", "build(build(1, 2))"])
+def test_a_hook_that_raises_breaks_its_plugin_alone(load, workshop, raised: str) -> None:
+    found = load(workshop.package(adding(raised)), workshop.blueprints("tiny", plugin="good"))
+    assert [record.status for record in found.records] == ["broken", "active"]
+    assert [(problem.code, problem.line) for problem in found.problems] == [("E221", 6)]
+    assert found.problems[0].message.startswith(f"{HEAD} failed in esper_register_blueprints: ")
+
+
+def test_arguments_that_are_left_out_are_told_at_the_line(told, workshop) -> None:
+    assert told(workshop.package(adding('registry.add("a", build)'))).splitlines()[:2] == [
+        f"E221 {HEAD} failed in esper_register_blueprints: TypeError:"
+        " Registrar.add() missing 1 required positional argument: 'spec'",
+        "  esper_extra.py:6",
+    ]
+
+
+def test_a_hook_that_returns_something_is_told(told, workshop) -> None:
+    assert told(workshop.package(adding("return [build]"))) == (
+        f"E221 {HEAD} returns list from esper_register_blueprints, which returns nothing\n"
+        "  esper_extra.py:4\n"
+        "  Add to the registry, and return nothing."
+    )
+
+
+def test_a_plugin_error_of_the_plugins_own_is_not_taken_for_ours(load, workshop) -> None:
+    source = adding("from esper_core.leyline import PluginError; raise PluginError(())")
+    assert [problem.code for problem in load(workshop.package(source)).problems] == ["E221"]
+
+
+def test_nothing_can_be_added_later(load, workshop) -> None:
+    found = load(workshop.package(adding("global kept; kept = registry", f'registry.add("a", build, {FITS})')))
+    import esper_extra
+    from esper_core.leyline import PluginError
+
+    with pytest.raises(PluginError, match="after its hook has returned"):
+        esper_extra.kept.add("b", esper_extra.build, None)
+    assert [component.short for component in found.registry.components()] == ["a"]
+
+
+def test_a_plugin_cannot_change_what_it_added(load, workshop) -> None:
+    source = adding(
+        "global slots; slots = {'early': SlotPlace('stem')}",
+        'registry.add("a", build, HostSpec(slots=slots))',
+        "slots.clear()",
+        hook="esper_register_hosts",
+    )
+    (component,) = load(workshop.package(source)).registry.components()
+    assert list(component.spec.slots) == ["early"]

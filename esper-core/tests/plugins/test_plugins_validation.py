@@ -1,0 +1,213 @@
+"""A plugin whose hooks would never be called, or not as its author means, is told so at the author's line."""
+
+from __future__ import annotations
+
+import pytest
+
+IMPORTS = "from esper_core import BlueprintSpec, PluginInfo, hookimpl\n"
+
+
+def hook(signature: str, body: str = "pass", marker: str = "@hookimpl") -> str:
+    return f"{IMPORTS}{marker}\ndef {signature}:\n    {body}\n"
+
+
+def test_a_hook_that_does_not_exist_is_told_with_the_nearest(load, told, workshop) -> None:
+    package = workshop.package(hook("esper_register_blueprint(registry)"))
+    assert told(package) == (
+        'E213 plugin "extra" (esper-extra 0.2.0) implements a hook that does not exist: esper_register_blueprint\n'
+        "  esper_extra.py:2\n"
+        '  Did you mean "esper_register_blueprints"?'
+    )
+    assert [record.status for record in load(package).records] == ["broken"]
+
+
+def test_a_hook_that_may_be_missing_is_fine(load, workshop) -> None:
+    package = workshop.package(hook("esper_of_the_future(x)", marker="@hookimpl(optionalhook=True)"))
+    (record,) = load(package).records
+    assert (record.status, record.hooks, record.problems) == ("active", (), ())
+
+
+def test_a_wrong_argument_is_told_with_the_right_ones(told, workshop) -> None:
+    assert told(workshop.package(hook("esper_register_blueprints(registrar)"))) == (
+        'E214 plugin "extra" (esper-extra 0.2.0) has an argument "registrar" in esper_register_blueprints'
+        " that the hook does not have\n"
+        "  esper_extra.py:2\n"
+        "  The hook is esper_register_blueprints(registry); arguments are given by name, and may be left out."
+    )
+
+
+@pytest.mark.parametrize(
+    ("signature", "fault"),
+    [
+        (
+            "esper_register_tasks(registry=None)",
+            'has an argument "registry" in esper_register_tasks with a default, so its value would never be given',
+        ),
+        (
+            "esper_register_tasks(*, registry)",
+            'has an argument "registry" in esper_register_tasks that may only be given by keyword,'
+            " which pluggy does not do",
+        ),
+        ("esper_plugin_info(self)", 'has an argument "self" in esper_plugin_info that the hook does not have'),
+    ],
+)
+def test_an_argument_that_would_get_no_value_is_told(told, workshop, signature: str, fault: str) -> None:
+    first = told(workshop.package(hook(signature))).splitlines()[0]
+    assert first == f'E214 plugin "extra" (esper-extra 0.2.0) {fault}'
+
+
+def test_a_hook_that_yields_or_is_async_is_told(told, workshop) -> None:
+    source = (
+        f"{IMPORTS}@hookimpl\ndef esper_register_tasks(registry):\n    yield\n"
+        "@hookimpl\nasync def esper_register_hosts(registry):\n    pass\n"
+    )
+    assert told(workshop.package(source)) == (
+        'E214 plugin "extra" (esper-extra 0.2.0) has an async esper_register_hosts, which nobody would await\n'
+        "  esper_extra.py:5\n"
+        "  Write def.\n"
+        'E214 plugin "extra" (esper-extra 0.2.0) has a esper_register_tasks that yields, so its body would never run\n'
+        "  esper_extra.py:2\n"
+        "  Return instead, or mark it with @hookimpl(wrapper=True)."
+    )
+
+
+def test_fewer_arguments_and_further_ones_with_defaults_are_fine(load, workshop) -> None:
+    source = hook("esper_register_tasks()") + "@hookimpl\ndef esper_register_hosts(registry, later=None): pass\n"
+    assert [record.status for record in load(workshop.package(source)).records] == ["active"]
+
+
+def test_a_function_without_its_marker_is_a_warning(load, told, workshop) -> None:
+    package = workshop.package(
+        "def esper_register_blueprints(registry): pass\ndef esper_regster_tasks(registry): pass\n"
+    )
+    assert [record.status for record in load(package).records] == ["active"]
+    assert told(package) == (
+        'E222 plugin "extra" (esper-extra 0.2.0) has a function esper_register_blueprints that is not marked as a hook,'
+        " so it is never called\n"
+        "  esper_extra.py:1\n"
+        "  Put @hookimpl above it, or give it another name.\n"
+        'E222 plugin "extra" (esper-extra 0.2.0) has a function esper_regster_tasks that is not marked as a hook,'
+        " so it is never called\n"
+        "  esper_extra.py:2\n"
+        "  Put @hookimpl above it, or give it another name.\n"
+        '  Did you mean "esper_register_tasks"?'
+    )
+
+
+def test_what_is_imported_from_elsewhere_is_no_forgotten_hook(load, workshop) -> None:
+    workshop.write("esper_elsewhere", "def esper_help(): pass\n")
+    package = workshop.package("from esper_elsewhere import esper_help\nimport esper_elsewhere\nesper_x = 1\n")
+    assert load(package).problems == ()
+
+
+def test_every_fault_of_a_plugin_is_told_at_once(load, workshop) -> None:
+    source = hook("esper_register_tasks(x)") + "@hookimpl\ndef esper_nope(): pass\ndef esper_mine(): pass\n"
+    assert sorted(problem.code for problem in load(workshop.package(source)).problems) == ["E213", "E214", "E222"]
+
+
+def test_one_hook_by_two_functions_is_told(load, workshop) -> None:
+    source = hook("esper_register_tasks()") + "@hookimpl(specname='esper_register_tasks')\ndef tasks(): pass\n"
+    (problem,) = load(workshop.package(source)).problems
+    assert problem.message == 'plugin "extra" (esper-extra 0.2.0) has two functions for esper_register_tasks'
+
+
+def test_a_hook_may_have_a_name_of_its_own(load, workshop) -> None:
+    source = hook(
+        "my_blueprints(registry)",
+        'registry.add("tiny", "m:T", BlueprintSpec("vector", "c"))',
+        "@hookimpl(specname='esper_register_blueprints')",
+    )
+    (record,) = load(workshop.package(source)).records
+    assert (record.hooks, record.components) == (("esper_register_blueprints",), ("extra/tiny",))
+
+
+OBJECT = f"""{IMPORTS}
+class Plugin:
+    __hash__ = None
+    def __eq__(self, other): raise ValueError("not comparable")
+    @property
+    def esper_trap(self): raise ValueError("not to be read")
+    @hookimpl
+    def esper_register_blueprints(self, registry):
+        registry.add("tiny", Plugin, BlueprintSpec("vector", "c"))
+    @staticmethod
+    @hookimpl
+    def esper_plugin_info():
+        return PluginInfo()
+plugin = Plugin()
+"""
+
+
+def test_a_plugin_can_be_an_object_however_odd(load, workshop) -> None:
+    packages = [workshop.package(OBJECT, plugin=name, target=f"esper_{name}:plugin") for name in ("one", "two")]
+    found = load(*packages)
+    assert found.problems == ()
+    assert [component.id for component in found.registry.components()] == ["one/tiny", "two/tiny"]
+
+
+def test_two_plugins_can_be_one_object(load, workshop) -> None:
+    one = workshop.package(OBJECT, plugin="one", target="esper_one:plugin")
+    two = workshop.package(plugin="two", target="esper_one:plugin")
+    assert [component.id for component in load(one, two).registry.components()] == ["one/tiny", "two/tiny"]
+
+
+def test_a_class_in_place_of_its_instance_is_told(told, workshop) -> None:
+    assert told(workshop.package(OBJECT, target="esper_extra:Plugin")) == (
+        'E214 plugin "extra" (esper-extra 0.2.0) has an argument "self" in esper_register_blueprints'
+        " that the hook does not have\n"
+        "  esper_extra.py:8\n"
+        "  The entry point names a class: name an instance of it."
+    )
+
+
+def test_a_plugin_that_does_not_let_itself_be_looked_at_is_told(told, workshop) -> None:
+    source = "class Plugin:\n    def __dir__(self): raise SystemExit(1)\nplugin = Plugin()\n"
+    assert told(workshop.package(source, target="esper_extra:plugin")) == (
+        'E221 plugin "extra" (esper-extra 0.2.0) failed when its hooks were looked for: SystemExit: 1\n'
+        "  esper_extra.py:2\n"
+        "  Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]"
+    )
+
+
+def test_what_a_plugin_says_of_itself_is_recorded(load, workshop) -> None:
+    silent = workshop.package("", plugin="silent")
+    (told, untold) = load(workshop.package(hook("esper_plugin_info()", "return PluginInfo(api=1)")), silent).records
+    assert (told.api, told.hooks, untold.api, untold.hooks) == (1, ("esper_plugin_info",), 1, ())
+
+
+def test_a_plugin_of_a_later_api_is_rejected(load, told, workshop) -> None:
+    package = workshop.package(hook("esper_plugin_info()", "return PluginInfo(api=2)"))
+    assert [(record.status, record.api) for record in load(package).records] == [("rejected", 2)]
+    assert told(package) == (
+        'E215 plugin "extra" (esper-extra 0.2.0) was written for API level 2, and esper-core 0.1.0 has 1\n'
+        "  esper_extra.py:2\n"
+        "  Bring them together:  pip install --upgrade esper-core"
+    )
+
+
+@pytest.mark.parametrize(
+    ("returned", "received"),
+    [
+        ("None", "NoneType"),
+        ("{'api': 1}", "dict"),
+        ("PluginInfo(api='1')", "api='1'"),
+        ("PluginInfo(api=True)", "api=True"),
+        ("PluginInfo(api=0)", "api=0"),
+    ],
+)
+def test_a_plugin_that_says_nothing_sensible_is_broken(load, told, workshop, returned: str, received: str) -> None:
+    package = workshop.package(hook("esper_plugin_info()", f"return {returned}"))
+    assert [record.status for record in load(package).records] == ["broken"]
+    assert told(package) == (
+        f'E215 plugin "extra" (esper-extra 0.2.0) does not say what it is: esper_plugin_info returned {received}\n'
+        "  esper_extra.py:2\n"
+        "  Return PluginInfo(api=1, summary=...)."
+    )
+
+
+def test_a_plugin_that_raises_when_asked_what_it_is_is_broken(told, workshop) -> None:
+    assert told(workshop.package(hook("esper_plugin_info()", "return 1 / 0"))) == (
+        'E221 plugin "extra" (esper-extra 0.2.0) failed in esper_plugin_info: ZeroDivisionError: division by zero\n'
+        "  esper_extra.py:4\n"
+        "  Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]"
+    )

@@ -1,0 +1,104 @@
+"""The members as wheels, and environments that hold just those of them that a test asks for.
+
+An environment is a real one with an interpreter of its own. Third-party packages are those of the environment that
+runs the tests, shown to it by links: torch need not be installed again, and no index is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+ROOT = Path(__file__).parents[1]
+MEMBERS = tuple(sorted(path.parent.name for path in ROOT.glob("esper-*/pyproject.toml")))
+
+# Nothing of ours, no path that leads to our sources, and no directory of byte code.
+OURS = ("esper", "_esper", "_editable", "__editable__", "__pycache__")
+
+
+def build_wheels(projects: Iterable[Path], folder: Path) -> list[Path]:
+    """Builds a wheel of each project into ``folder``, offline."""
+    before = set(folder.glob("*.whl"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    run([*command, "--wheel-dir", str(folder), *(str(project) for project in projects)])
+    return sorted(set(folder.glob("*.whl")) - before)
+
+
+def run(command: Sequence[str], *, cwd: Path | None = None, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs ``command`` outside of the tests' own paths and checks how it ended."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "ESPER"))}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=kept)
+    assert done.returncode == exit_code, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@dataclass(frozen=True)
+class CleanEnvironment:
+    """A virtual environment that has every third-party package and only those of ours that were put into it."""
+
+    folder: Path
+
+    @property
+    def python(self) -> str:
+        """The interpreter."""
+        return str(self.folder / "bin" / "python")
+
+    def install(self, *wheels: Path) -> None:
+        """Installs ``wheels`` with pip, without their dependencies."""
+        pip = [sys.executable, "-m", "pip", "--python", self.python]
+        run([*pip, "install", "--quiet", "--no-deps", "--no-index", *(str(wheel) for wheel in wheels)])
+
+    def run(self, *arguments: str, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Runs a program of the environment, for example ``run("esper", "--help")``, in its folder."""
+        program, *rest = arguments
+        return run([str(self.folder / "bin" / program), *rest], cwd=self.folder, exit_code=exit_code)
+
+    def evaluate(self, program: str) -> str:
+        """What ``program``, a few lines of Python, prints."""
+        return run([self.python, "-c", program], cwd=self.folder).stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A wheel of each member, by the member's name."""
+    built = build_wheels([ROOT / member for member in MEMBERS], tmp_path_factory.mktemp("wheels"))
+    return {wheel.name.split("-")[0].replace("_", "-"): wheel for wheel in built}
+
+
+@pytest.fixture(scope="session")
+def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of links to every installed package but ours."""
+    folder = tmp_path_factory.mktemp("third-party")
+    for kind in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for entry in Path(kind).iterdir():
+            if not entry.name.startswith(OURS):
+                (folder / entry.name).symlink_to(entry)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def new_environment(
+    tmp_path_factory: pytest.TempPathFactory, third_party: Path, wheels: dict[str, Path]
+) -> Callable[..., CleanEnvironment]:
+    """Makes a clean environment with the members that are named: ``new_environment("esper-core", "esper-watch")``."""
+
+    def make(*members: str) -> CleanEnvironment:
+        folder = tmp_path_factory.mktemp("environment")
+        run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+        environment = CleanEnvironment(folder)
+        site_packages = environment.evaluate("import sysconfig; print(sysconfig.get_path('purelib'))")
+        Path(site_packages, "third-party.pth").write_text(f"{third_party}\n", encoding="utf-8")
+        environment.install(*(wheels[member] for member in members))
+        return environment
+
+    return make

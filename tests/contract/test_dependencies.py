@@ -1,0 +1,61 @@
+"""Does each member declare what it imports, and nothing that it does not?"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import sys
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MEMBERS = sorted(path.parent.name for path in ROOT.glob("esper-*/pyproject.toml"))
+DISTRIBUTIONS = importlib.metadata.packages_distributions()
+
+# What comes with another distribution, which pins its version.
+PART_OF = {"pydantic-core": "pydantic"}
+
+# What is declared beyond the imports, with the reason.
+NOT_IMPORTED_ITSELF: dict[tuple[str, str], str] = {}
+
+
+def imported(member: str) -> set[str]:
+    """The distributions whose packages a member's source names in an import, type checking included."""
+    package = member.replace("-", "_")
+    tops: set[str] = set()
+    for path in (ROOT / member / "src" / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                tops |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                tops.add(node.module.split(".")[0])
+    foreign = tops - set(sys.stdlib_module_names) - {package}
+    names = {normal(DISTRIBUTIONS.get(top, [top])[0]) for top in foreign}
+    return {PART_OF.get(name, name) for name in names}
+
+
+def declared(member: str) -> set[str]:
+    """The distributions that a member's metadata requires, extras included."""
+    project = tomllib.loads((ROOT / member / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements = [*project["dependencies"], *chain(*project.get("optional-dependencies", {}).values())]
+    return {normal(re.split(r"[^A-Za-z0-9._-]", requirement)[0]) for requirement in requirements}
+
+
+def normal(name: str) -> str:
+    """A distribution's name as all its spellings are compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_member_declares_what_it_imports(member: str) -> None:
+    assert imported(member) - declared(member) == set()
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_member_declares_nothing_that_it_does_not_import(member: str) -> None:
+    spared = {name for (who, name) in NOT_IMPORTED_ITSELF if who == member}
+    assert declared(member) - imported(member) - spared == set()

@@ -1,0 +1,72 @@
+"""Do the pages say what the code does?"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from esper_core.leyline import lifecycle
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+TEXTS = [*PAGES, *ROOT.glob("*.md"), *ROOT.glob("esper-*/README.md")]
+
+CODE = re.compile(r"[\"'](E[1-4]\d\d)[\"']")
+LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+
+
+@pytest.fixture(scope="module")
+def generate():
+    """The script that writes the tables."""
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_table_that_comes_from_the_code_is_as_the_code_has_it(generate) -> None:
+    stale = [page.name for page in PAGES if generate.written(page.read_text(encoding="utf-8")) != page.read_text()]
+    assert stale == [], "`make docs` writes them"
+
+
+def test_every_table_has_a_page(generate) -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    marked = {match["name"] for match in generate.MARKED.finditer(text)}
+    assert marked == set(generate.WRITERS)
+
+
+def test_a_table_that_was_changed_by_hand_is_written_anew(generate) -> None:
+    page = "<!-- from the code: slot-table -->\nnonsense\n<!-- end -->\n"
+    assert "nonsense" not in generate.written(page)
+    assert "| free | germinate | occupied |" in generate.written(page)
+    assert generate.written(generate.written(page)) == generate.written(page)
+
+
+def test_every_error_code_is_explained_and_every_explained_code_exists() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("esper-*/src/**/*.py"))
+    page = (DOCS / "reference" / "errors.md").read_text(encoding="utf-8")
+    explained = re.findall(r"^\| (E\d{3}) \|", page, flags=re.MULTILINE)
+    assert len(explained) == len(set(explained))
+    assert set(explained) == set(CODE.findall(sources))
+
+
+def test_every_stage_is_explained() -> None:
+    page = (DOCS / "explanation" / "the-lifecycle.md").read_text(encoding="utf-8")
+    assert [stage for stage in lifecycle.Stage if f"\n| {stage.value} | " not in page] == []
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_link_leads_nowhere(page: Path) -> None:
+    targets = [match["target"].partition("#")[0] for match in LINK.finditer(page.read_text(encoding="utf-8"))]
+    files = [target for target in targets if target and "://" not in target]
+    assert [target for target in files if not (page.parent / target).exists()] == []
+
+
+def test_every_decision_is_in_the_index() -> None:
+    decisions = DOCS / "decisions"
+    index = (decisions / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in decisions.glob("0*.md") if f"({page.name})" not in index] == []

@@ -1,0 +1,93 @@
+"""Does the code stay away from what torch keeps to itself, and from what runs a stranger's bytes?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(ROOT.glob("esper-*/src/**/*.py"))
+
+PRIVATE_TORCH = re.compile(
+    r"\btorch\.(?:\w+\.)*_(?!_)\w|\bfrom torch[\w.]*\._\w|\bfrom torch[\w.]* import [^#\n]*\b_\w"
+    r"|\._(?:modules|parameters|buffers|(?:forward|backward)(?:_pre)?_hooks|non_persistent_buffers_set)\b"
+)
+UNSAFE = {
+    "pickle": re.compile(r"\b(?:import|from) (?:c?pickle|dill|cloudpickle|shelve|marshal|joblib)\b"),
+    "torch.load": re.compile(r"\btorch\.(?:load|save)\("),
+    "numpy pickle": re.compile(r"allow_pickle\s*=\s*True"),
+    "eval": re.compile(r"(?<![\w.])(?:eval|exec)\("),
+    "unsafe YAML": re.compile(r"\byaml\.(?:load|load_all|full_load|unsafe_load)\(|\byaml\.(?:Unsafe|Full)?Loader\b"),
+    "shell": re.compile(r"shell\s*=\s*True|\bos\.system\("),
+}
+IN_LOCALS = re.compile(r"\bin (?:locals|globals)\(\)")
+
+
+def lines_with(pattern: re.Pattern[str]) -> list[str]:
+    """Every line of our sources that ``pattern`` finds, with its place."""
+    assert SOURCES
+    return [
+        f"{path.relative_to(ROOT).as_posix()}:{number}: {line.strip()}"
+        for path in SOURCES
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_sim_med_6_no_private_torch_api() -> None:
+    """No private function of torch is used in any member."""
+    assert lines_with(PRIVATE_TORCH) == []
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_nothing_runs_a_strangers_bytes(name: str) -> None:
+    assert lines_with(UNSAFE[name]) == []
+
+
+def test_b8_pt_05_no_value_depends_on_whether_a_name_was_bound() -> None:
+    """Values are declared: nothing asks whether a name is in ``locals()``."""
+    assert lines_with(IN_LOCALS) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "norms = torch._foreach_norm(gradients)",
+        "torch.nn.utils._stateless.functional_call(m)",
+        "from torch._dynamo import explain",
+        "from torch.nn.modules import _functions",
+        "torch._C._cuda_resetPeakMemoryStats()",
+        "child = model._modules[name]",
+        "module._forward_hooks.clear()",
+    ],
+)
+def test_the_search_finds_private_torch(line: str) -> None:
+    assert PRIVATE_TORCH.search(line)
+
+
+@pytest.mark.parametrize("line", ["x.add_(1)", "torch.nn.init.zeros_(w)", "torch.__version__", "from torch import nn"])
+def test_the_search_leaves_public_torch_alone(line: str) -> None:
+    assert not PRIVATE_TORCH.search(line)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("pickle", "import pickle"),
+        ("torch.load", "state = torch.load(path)"),
+        ("eval", "value = eval(formula)"),
+        ("unsafe YAML", "yaml.load(text)"),
+        ("unsafe YAML", "class Loader(yaml.Loader):"),
+        ("numpy pickle", "numpy.load(path, allow_pickle=True)"),
+        ("shell", "subprocess.run(line, shell=True)"),
+    ],
+)
+def test_the_search_finds_what_is_unsafe(name: str, line: str) -> None:
+    assert UNSAFE[name].search(line)
+
+
+@pytest.mark.parametrize("line", ["model.eval()", "self.eval()", "yaml.safe_load(text)", "def evaluate(x):"])
+def test_the_search_leaves_what_is_safe_alone(line: str) -> None:
+    assert not any(pattern.search(line) for pattern in UNSAFE.values())

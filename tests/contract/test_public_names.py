@@ -1,0 +1,51 @@
+"""Is what the packages promise there, and does nothing else look like a promise?"""
+
+from __future__ import annotations
+
+import importlib
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+import esper_core
+
+ROOT = Path(__file__).parents[2]
+MEMBERS = sorted(path.name.replace("-", "_") for path in ROOT.glob("esper-*") if (path / "pyproject.toml").is_file())
+
+
+def test_there_are_seven_members() -> None:
+    assert len(MEMBERS) == 7
+
+
+def test_the_public_names_are_sorted_and_each_once() -> None:
+    assert list(esper_core.__all__) == sorted(set(esper_core.__all__))
+
+
+def test_the_public_names_are_those_of_the_lazy_table() -> None:
+    assert set(esper_core.__all__) == set(esper_core._HOME)
+
+
+@pytest.mark.parametrize("name", esper_core.__all__)
+def test_a_public_name_is_the_one_that_its_home_has(name: str) -> None:
+    home = importlib.import_module(esper_core._HOME[name])
+    assert getattr(esper_core, name) is getattr(home, name)
+    assert name in dir(esper_core)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'grft'"):
+        esper_core.grft  # noqa: B018
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_member_carries_its_types(member: str) -> None:
+    assert resources.files(member).joinpath("py.typed").is_file()
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_what_a_member_lists_it_has(member: str) -> None:
+    package = importlib.import_module(member)
+    names = getattr(package, "__all__", [])
+    assert list(names) == sorted(set(names))
+    assert [name for name in names if not hasattr(package, name)] == []

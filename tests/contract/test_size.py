@@ -1,0 +1,68 @@
+"""Does every module, class and function stay small enough to be read in one go?"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(ROOT.glob("esper-*/src/**/*.py"))
+
+LINES_OF_A_MODULE = 500
+LINES_OF_A_CLASS = 300
+LINES_OF_A_FUNCTION = 60
+
+ALLOWED: dict[str, str] = {
+    # "esper-core/src/esper_core/example.py::name": "the reason why it is better in one piece",
+}
+
+
+def too_large(path: Path) -> dict[str, str]:
+    """What in ``path`` is over its limit: the place, and by how many lines it was found to be."""
+    text = path.read_text(encoding="utf-8")
+    place = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+    found = {}
+    if (lines := len(text.splitlines())) > LINES_OF_A_MODULE:
+        found[place] = f"{lines} lines, {LINES_OF_A_MODULE} at most"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            limit = LINES_OF_A_CLASS
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            limit = LINES_OF_A_FUNCTION
+        else:
+            continue
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if lines > limit:
+            found[f"{place}::{node.name}"] = f"{lines} lines, {limit} at most"
+    return found
+
+
+def test_nothing_grows_past_what_can_be_read_in_one_go() -> None:
+    assert MODULES
+    over = {place: why for path in MODULES for place, why in too_large(path).items()}
+    assert {place: why for place, why in over.items() if place not in ALLOWED} == {}
+
+
+def test_the_allow_list_names_only_what_is_still_too_large() -> None:
+    over = {place for path in MODULES for place in too_large(path)}
+    assert set(ALLOWED) <= over
+
+
+@pytest.mark.parametrize(
+    ("source", "places"),
+    [
+        ("x = 1\n" * 501, ["m.py"]),
+        ("x = 1\n" * 500, []),
+        ("def f():\n" + "    x = 1\n" * 60, ["m.py::f"]),
+        ("def f():\n" + "    x = 1\n" * 59, []),
+        ("async def f():\n" + "    x = 1\n" * 60, ["m.py::f"]),
+        ("class C:\n" + "    x = 1\n" * 300, ["m.py::C"]),
+        ("class C:\n" + "    x = 1\n" * 299, []),
+    ],
+)
+def test_the_measure_finds_what_is_one_line_too_long(tmp_path: Path, source: str, places: list[str]) -> None:
+    path = tmp_path / "m.py"
+    path.write_text(source, encoding="utf-8")
+    assert list(too_large(path)) == places

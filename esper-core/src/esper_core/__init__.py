@@ -19,10 +19,12 @@ if TYPE_CHECKING:
         PluginInfo,
         PolicySpec,
         RewardSpec,
+        SinkSpec,
         Site,
         SlotPlace,
         TaskSpec,
     )
+    from esper_core.plugins import evaluate_formula
     from esper_core.telemetry import read_events
 
 __version__ = "0.1.0"
@@ -34,9 +36,11 @@ _HOME = {
     "PluginInfo": "esper_core.leyline",
     "PolicySpec": "esper_core.leyline",
     "RewardSpec": "esper_core.leyline",
+    "SinkSpec": "esper_core.leyline",
     "Site": "esper_core.leyline",
     "SlotPlace": "esper_core.leyline",
     "TaskSpec": "esper_core.leyline",
+    "evaluate_formula": "esper_core.plugins",
     "graft": "esper_core.growth",
     "hookimpl": "esper_core.hooks",
     "read_events": "esper_core.telemetry",
@@ -49,9 +53,11 @@ __all__ = [
     "PluginInfo",
     "PolicySpec",
     "RewardSpec",
+    "SinkSpec",
     "Site",
     "SlotPlace",
     "TaskSpec",
+    "evaluate_formula",
     "graft",
     "hookimpl",
     "read_events",

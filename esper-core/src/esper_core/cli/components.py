@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from esper_core.cli.rendering import aligned, print_json, print_line, print_table, visible
-from esper_core.leyline.errors import ConfigError, PluginError
+from esper_core.leyline.errors import PluginError
 from esper_core.leyline.nearest import suggestion
 from esper_core.leyline.specs import COMPONENT_KINDS, BlueprintSpec, HostSpec
 
@@ -74,7 +74,9 @@ def show_component(name: str, *, as_json: bool) -> None:
     found = _load()
     shown = [one for one in found.registry.components() if name in (one.id, one.short)]
     if not shown:
-        raise _unknown(found, name)
+        from esper_core.plugins.unknown import unknown_of_any_kind
+
+        raise unknown_of_any_kind(name, found.registry.components(), found.records)
     schemas, problems = _schemas(shown)
     if as_json:
         print_json([{**described(one), "settings_schema": schema} for one, schema in zip(shown, schemas, strict=True)])
@@ -176,16 +178,10 @@ def _plain(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _unknown(found: Plugins, name: str) -> ConfigError:
-    """The error for a name that no component of any kind has."""
-    from esper_core.plugins.unknown import unknown_of_any_kind
-
-    return ConfigError(unknown_of_any_kind(name, found.registry.components(), found.records))
-
-
 def _tell_inactive(found: Plugins) -> None:
     """On stderr, where plugins are missing from the list."""
     from esper_core.plugins.unknown import inactive_hint
 
     if hint := inactive_hint(found.records):
-        print_line(visible(f"{hint}\nMore:  esper plugins list"), stream=sys.stderr)
+        for line in (hint, "More:  esper plugins list"):
+            print_line(visible(line), stream=sys.stderr)

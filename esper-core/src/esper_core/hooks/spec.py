@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from esper_core.hooks.markers import hookspec
 
 if TYPE_CHECKING:
-    from esper_core.leyline.specs import BlueprintSpec, HostSpec, PluginInfo, PolicySpec, RewardSpec, TaskSpec
-    from esper_core.plugins.registrar import Registrar
+    from esper_core.leyline.protocols import Registrar
+    from esper_core.leyline.specs import BlueprintSpec, HostSpec, PluginInfo, PolicySpec, RewardSpec, SinkSpec, TaskSpec
 
 
 @hookspec
@@ -68,6 +68,16 @@ def esper_register_policies(registry: Registrar[PolicySpec]) -> None:
 @hookspec
 def esper_register_rewards(registry: Registrar[RewardSpec]) -> None:
     """Adds rewards: ``registry.add(name, target, RewardSpec(...))``; called ``target(metric=metric, **settings)``.
+
+    When: as for blueprints.
+    Returns: nothing.
+    Errors: as for blueprints.
+    """
+
+
+@hookspec
+def esper_register_sinks(registry: Registrar[SinkSpec]) -> None:
+    """Adds sinks: ``registry.add(name, target, SinkSpec(...))``; the target is called ``target(run, **settings)``.
 
     When: as for blueprints.
     Returns: nothing.

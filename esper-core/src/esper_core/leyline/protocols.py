@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+
+from esper_core.leyline.specs import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor, nn
 
     from esper_core.leyline.actions import Action, ActionMask, ActionSpace
+    from esper_core.leyline.events import Event
     from esper_core.leyline.signals import Metric, Observation, RewardBreakdown, Signals
     from esper_core.leyline.specs import Site, SiteKind
+
+SpecT_contra = TypeVar("SpecT_contra", bound=Spec, contravariant=True)
 
 SplitName = Literal["train", "validation", "test"]
 
@@ -81,6 +86,34 @@ class Policy(Protocol):
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
         """One action for each environment; each must be one that its mask allows."""
+        ...
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Takes what happens somewhere else: a file, a service, a screen. Best effort: one that raises is shut off.
+
+    Built as ``factory(run, **settings)`` with the path of the run directory.
+    """
+
+    def hear(self, event: Event) -> None:
+        """Take one event."""
+        ...
+
+    def settle(self) -> None:
+        """A step is over."""
+        ...
+
+    def close(self) -> None:
+        """The run is over. May be called twice."""
+        ...
+
+
+class Registrar(Protocol[SpecT_contra]):
+    """What a plugin's registering hooks are handed: it is bound to that plugin."""
+
+    def add(self, name: str, target: Callable[..., Any] | str, spec: SpecT_contra) -> None:
+        """Add a component. ``target`` builds it, or is "module:attribute", imported when first used."""
         ...
 
 

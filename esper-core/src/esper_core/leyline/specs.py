@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from esper_core.leyline.constants import STACK_LIMIT
@@ -14,7 +15,7 @@ SiteKind = Literal["image", "sequence", "vector", "tokens"]
 SITE_KINDS: tuple[str, ...] = get_args(SiteKind)
 """image (N, C, H, W) · sequence (N, C, L) · vector (N, D) · tokens (N, T, D)."""
 
-ComponentKind = Literal["blueprint", "host", "policy", "reward", "task"]
+ComponentKind = Literal["blueprint", "host", "policy", "reward", "sink", "task"]
 COMPONENT_KINDS: tuple[str, ...] = get_args(ComponentKind)
 
 
@@ -58,6 +59,7 @@ class BlueprintSpec:
     accepts: the site kinds it can grow in, one name or several.
     params: exact number of parameters as a formula over the site, for example ``"9*c*c"``; see Site.formula_variables.
     starts_as_identity: at birth the block returns its input, bit for bit up to the sign of zero.
+    traits: what else it claims, of BLUEPRINT_TRAITS; a claim that is false is a fault.
     version: raised when the same settings build another network; the growth journal records it.
     """
 
@@ -65,12 +67,25 @@ class BlueprintSpec:
     params: str
     summary: str = ""
     starts_as_identity: bool = False
+    traits: tuple[str, ...] = ()
     version: int = 1
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """``accepts`` as a tuple."""
         return (self.accepts,) if isinstance(self.accepts, str) else tuple(self.accepts)
+
+
+BLUEPRINT_TRAITS: Mapping[str, str] = MappingProxyType(
+    {
+        "deterministic": "the same weights and inputs give the same outputs, in training too",
+        "bf16": "works in bfloat16",
+        "compile": "torch.compile takes it whole, and it computes the same",
+        "stateful": "keeps buffers that training changes",
+        "dynamic_spatial": "takes other sizes of image or sequence than the one it was built for",
+    }
+)
+"""What a blueprint may claim of itself, and what each claim means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +134,15 @@ class RewardSpec:
     settings: Any = None
 
 
-Spec = BlueprintSpec | TaskSpec | HostSpec | PolicySpec | RewardSpec
+@dataclass(frozen=True, slots=True)
+class SinkSpec:
+    """What a sink says of itself. ``settings`` as for a task."""
+
+    summary: str = ""
+    settings: Any = None
+
+
+Spec = BlueprintSpec | TaskSpec | HostSpec | PolicySpec | RewardSpec | SinkSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.nearest import suggestion
 from esper_core.leyline.specs import (
+    BLUEPRINT_TRAITS,
     SITE_KINDS,
     BlueprintSpec,
     HostSpec,
     PolicySpec,
     RewardSpec,
+    SinkSpec,
     Site,
     SlotPlace,
     Spec,
@@ -42,6 +44,7 @@ SPECS: Final[Mapping[ComponentKind, type[Spec]]] = {
     "host": HostSpec,
     "policy": PolicySpec,
     "reward": RewardSpec,
+    "sink": SinkSpec,
     "task": TaskSpec,
 }
 """The specification that each kind of component is declared with."""
@@ -165,6 +168,13 @@ def _unfit_blueprint_parts(spec: BlueprintSpec) -> Iterator[tuple[str, str]]:
                 yield f"accepts={_short(kind)}, which is no kind of site", suggestion(str(kind), SITE_KINDS)
     if not isinstance(spec.starts_as_identity, bool):
         yield f"starts_as_identity={_short(spec.starts_as_identity)}", "It is True or False."
+    traits: Any = spec.traits
+    if not isinstance(traits, tuple | list):
+        yield f"traits={_short(traits)}", f"Traits are a tuple of: {', '.join(BLUEPRINT_TRAITS)}."
+    else:
+        for trait in traits:
+            if trait not in BLUEPRINT_TRAITS:
+                yield f"the trait {_short(trait)}, which is none", suggestion(str(trait), BLUEPRINT_TRAITS)
     if type(spec.version) is not int or spec.version < 1:
         yield f"version={_short(spec.version)}", "A version is a whole number from 1."
 
@@ -221,7 +231,7 @@ def _owned(spec: SpecT) -> SpecT:
     if isinstance(spec, HostSpec):
         return replace(spec, slots=dict(spec.slots))
     if isinstance(spec, BlueprintSpec):
-        return replace(spec, accepts=spec.kinds)
+        return replace(spec, accepts=spec.kinds, traits=tuple(spec.traits))
     return spec
 
 

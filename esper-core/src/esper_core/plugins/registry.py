@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from esper_core.leyline.specs import COMPONENT_KINDS
 from esper_core.plugins import unknown
-from esper_core.plugins.unknown import UnknownComponent, UnusableComponent
+from esper_core.plugins.unknown import UnknownComponent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,9 +79,7 @@ class Registry:
         owners = {plugin} if slash else {one.plugin for one in self._withheld if (one.kind, one.short) == (kind, name)}
         for record in self._records:
             if record.id in owners and record.status != "active":
-                problem = unknown.unusable(kind, name, context, record)
-                chosen_so = record.status in ("disabled", "not-listed")
-                raise UnknownComponent(problem) if chosen_so else UnusableComponent(problem)
+                raise unknown.unusable(kind, name, context, record)
 
     def _unknown(self, problem: Problem) -> UnknownComponent:
         """The error, with a line about plugins that could not be asked."""

@@ -20,6 +20,7 @@ CODES: Final[Mapping[ComponentKind, str]] = {
     "host": "E202",
     "policy": "E203",
     "reward": "E204",
+    "sink": "E208",
     "task": "E205",
 }
 """The code of an unknown name, by kind."""
@@ -29,6 +30,7 @@ PLURALS: Final[Mapping[ComponentKind, str]] = {
     "host": "hosts",
     "policy": "policies",
     "reward": "rewards",
+    "sink": "sinks",
     "task": "tasks",
 }
 
@@ -70,15 +72,18 @@ def unknown(
     return Problem(CODES[kind], f'unknown {kind} "{name}"{_within(context)}', hint=_hint(kind, lines))
 
 
-def unknown_of_any_kind(name: str, known: Sequence[Component], records: Sequence[PluginRecord]) -> Problem:
-    """The problem that no component of whatever kind is called so."""
-    owner = [record for record in records if record.status != "active" and name.startswith(f"{record.id}/")]
-    if owner:
-        return unusable("component", name, "", owner[0])
+def unknown_of_any_kind(
+    name: str, known: Sequence[Component], records: Sequence[PluginRecord]
+) -> UnknownComponent | UnusableComponent:
+    """The error that no component of whatever kind is called so."""
+    for record in records:
+        if record.status != "active" and name.startswith(f"{record.id}/"):
+            return unusable("component", name, "", record)
     lines = [f'Did you mean "{close[0]}" ({close[1].source})?'] if (close := _close(name, known)) else []
     if (inactive := inactive_hint(records)) is not None:
         lines.append(inactive)
-    return Problem("E200", f'unknown component "{name}"', hint="\n".join([*lines, "All:  esper components list"]))
+    hint = "\n".join([*lines, "All:  esper components list"])
+    return UnknownComponent(Problem("E200", f'unknown component "{name}"', hint=hint))
 
 
 def nothing_matches(kind: ComponentKind, pattern: str, context: str, *, any_known: bool) -> Problem:
@@ -97,15 +102,19 @@ def ambiguous(kind: ComponentKind, name: str, context: str, claims: Sequence[Com
     )
 
 
-def unusable(kind: ComponentKind | Literal["component"], name: str, context: str, record: PluginRecord) -> Problem:
-    """The problem that a name belongs to a plugin that is installed and not active."""
+def unusable(
+    kind: ComponentKind | Literal["component"], name: str, context: str, record: PluginRecord
+) -> UnknownComponent | UnusableComponent:
+    """The error that a name belongs to a plugin that is installed and not active."""
     message = f'{kind} "{name}"{_within(context)} belongs to plugin "{record.id}" ({record.source}), which is '
     if record.status == "disabled":
-        return Problem("E209", message + "disabled", hint=f'Take "{record.id}" out of plugins.disable.')
+        hint = f'Take "{record.id}" out of plugins.disable.'
+        return UnknownComponent(Problem("E209", message + "disabled", hint=hint))
     if record.status == "not-listed":
-        return Problem("E209", message + "left out in safe mode", hint="Unset ESPER_SAFE_MODE.")
+        return UnknownComponent(Problem("E209", message + "left out in safe mode", hint="Unset ESPER_SAFE_MODE."))
     causes = [line for problem in record.problems for line in str(problem).splitlines()]
-    return Problem("E209", message + record.status, hint="\n".join([*causes, f"More:  esper plugins show {record.id}"]))
+    hint = "\n".join([*causes, f"More:  esper plugins show {record.id}"])
+    return UnusableComponent(Problem("E209", message + record.status, hint=hint))
 
 
 def inactive_hint(records: Sequence[PluginRecord]) -> str | None:

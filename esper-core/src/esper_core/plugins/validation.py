@@ -172,10 +172,10 @@ def _misfits(plugin: Any, hook: str, function: Hook, arguments: tuple[str, ...],
     notes: list[_Note] = []
     right = f"The hook is {hook}({', '.join(arguments)}); arguments are given by name, and may be left out."
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        notes.append(_Note("E214", f"has an async {hook}, which nobody would await", function, "Write def."))
+        notes.append(_Note("E214", f"has an async hook {hook}, which nobody would await", function, "Write def."))
     elif inspect.isgeneratorfunction(function) and not wraps:
         hint = "Return instead, or mark it with @hookimpl(wrapper=True)."
-        notes.append(_Note("E214", f"has a {hook} that yields, so its body would never run", function, hint))
+        notes.append(_Note("E214", f"has a hook {hook} that yields, so its body would never run", function, hint))
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue

@@ -21,6 +21,16 @@ def refused(path, *overrides):
     return caught.value.problems
 
 
+def refused_soon(path):
+    """As refused, in a thread: a reader that waits for ever fails the test and does not hang it."""
+    told = []
+    reader = threading.Thread(target=lambda: told.extend(refused(path)), daemon=True)
+    reader.start()
+    reader.join(timeout=10)
+    assert not reader.is_alive(), "it waits for somebody to write"
+    return told
+
+
 def test_a_file_is_read_by_its_path_or_its_name(tmp_path, small):
     file = tmp_path / "run.yaml"
     file.write_text(small)
@@ -97,13 +107,9 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, kind):
         path = "/dev/zero"
     else:
         path.symlink_to("/dev/zero")
-    told = []
-    reader = threading.Thread(target=lambda: told.extend(refused(path)), daemon=True)
-    reader.start()
-    reader.join(timeout=10)
-    assert not reader.is_alive(), "it waits for somebody to write"
-    assert told[0].code == "E101"
-    assert told[0].message.startswith("expected a regular file, received a")
+    (problem,) = refused_soon(path)
+    assert problem.code == "E101"
+    assert problem.message.startswith("expected a regular file, received a")
 
 
 def test_a_file_that_becomes_a_pipe_before_it_is_opened_does_not_hang(tmp_path, monkeypatch):
@@ -113,7 +119,7 @@ def test_a_file_that_becomes_a_pipe_before_it_is_opened_does_not_hang(tmp_path, 
     os.mkfifo(pipe)
     seen = regular.stat()
     monkeypatch.setattr(os, "stat", lambda *_, **__: seen)
-    assert refused(pipe)[0].message == "expected a regular file, received a pipe"
+    assert refused_soon(pipe)[0].message == "expected a regular file, received a pipe"
 
 
 def test_too_large_a_file_is_refused_before_it_is_read(tmp_path):

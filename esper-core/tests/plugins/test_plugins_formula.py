@@ -73,7 +73,10 @@ def test_no_text_does_anything_but_give_a_whole_number_or_a_formula_error(text: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", 'expected a number, a name or an opening parenthesis where the formula ends, at character 1. Received: ""'),
+        (
+            "",
+            'expected a number, a name or an opening parenthesis where the formula ends, at character 1. Received: ""',
+        ),
         ("9*c*k", 'unknown name "k" at character 5; known here: c, h, n, w. Received: "9*c*k"'),
         ("c/2", "'/' at character 2 has no meaning in a formula. Use // for division. Received: \"c/2\""),
         ("c//0", 'division by zero at character 2. Received: "c//0"'),
@@ -86,11 +89,11 @@ def test_no_text_does_anything_but_give_a_whole_number_or_a_formula_error(text: 
         ("c)", 'expected an operator at character 2, found ")".'),
         ("9c", 'expected an operator at character 2, found "c".'),
         ("min", "min at character 1 needs its arguments in parentheses."),
-        ("min()", "expected a number, a name or an opening parenthesis where \")\" stands, at character 5."),
+        ("min()", 'expected a number, a name or an opening parenthesis where ")" stands, at character 5.'),
         ("max(7)", "max at character 1 needs two values or more."),
         ("c.real", "'.' at character 2 has no meaning in a formula."),
         ("c\n", "'\\n' at character 2 has no meaning in a formula."),
-        ("__import__('os')", "\"'\" at character 12 has no meaning in a formula."),
+        ("__import__('os')", '"\'" at character 12 has no meaning in a formula.'),
         ("c if c else n", 'expected an operator at character 3, found "if".'),
         ("٣", "'٣' at character 1 has no meaning in a formula."),
         ("c" * (LONGEST + 1), f"the formula has {LONGEST + 1} characters, {LONGEST} are allowed; received"),

@@ -24,7 +24,9 @@ def test_a_missing_package_is_told_with_the_plugins_own_line(told, workshop) -> 
 
 
 def test_a_missing_package_that_is_declared_is_to_be_installed(told, workshop) -> None:
-    package = workshop.package("import einops_not_there.layers\n", requires=['Einops-Not-There>=0.7; python_version>"3"'])
+    package = workshop.package(
+        "import einops_not_there.layers\n", requires=['Einops-Not-There>=0.7; python_version>"3"']
+    )
     assert told(package).endswith('\n  Install what is missing:  pip install "Einops-Not-There>=0.7"')
 
 
@@ -111,7 +113,11 @@ def test_ctrl_c_while_a_plugin_is_imported_still_stops_us(load, workshop) -> Non
 @pytest.mark.parametrize("ending", ["pass", "raise ImportError('no') from None", "raise SystemExit"])
 def test_a_plugin_that_catches_ctrl_c_does_not_keep_it(load, workshop, ending: str) -> None:
     with pytest.raises(KeyboardInterrupt):
-        load(workshop.package(f"import os, signal, time\ntry:\n    {CTRL_C.splitlines()[1]}; time.sleep(9)\nexcept BaseException:\n    {ending}\n"))
+        load(
+            workshop.package(
+                f"import os, signal, time\ntry:\n    {CTRL_C.splitlines()[1]}; time.sleep(9)\nexcept BaseException:\n    {ending}\n"
+            )
+        )
 
 
 def test_the_handler_of_ctrl_c_is_as_it_was_even_where_a_plugin_takes_it(load, workshop) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from dataclasses import FrozenInstanceError
-from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -53,7 +52,11 @@ def test_an_installed_package_that_needs_another_core_is_not_run(workshop) -> No
 
 @pytest.mark.parametrize(
     ("entry_points", "version"),
-    [(b"[esper.plugins]\nextra = \xff\xfe", "1.0"), ("[esper.plugins]\nnonsense\n", "1.0"), ("[esper.plugins]\na=b", None)],
+    [
+        (b"[esper.plugins]\nextra = \xff\xfe", "1.0"),
+        ("[esper.plugins]\nnonsense\n", "1.0"),
+        ("[esper.plugins]\na=b", None),
+    ],
 )
 def test_damaged_metadata_of_one_package_does_not_stop_the_others(workshop, entry_points, version) -> None:
     install(workshop, "damaged", entry_points, version=version)
@@ -119,7 +122,9 @@ def test_the_order_of_installation_changes_nothing(load, workshop) -> None:
 
 
 def test_only_active_plugins_are_left_with_pluggy(load, workshop) -> None:
-    found = load(workshop.blueprints("tiny"), workshop.blueprints("Bad", plugin="bad"), workshop.package("1/0", plugin="c"))
+    found = load(
+        workshop.blueprints("tiny"), workshop.blueprints("Bad", plugin="bad"), workshop.package("1/0", plugin="c")
+    )
     assert [name for name, _ in found.manager.list_name_plugin()] == ["extra"]
 
 
@@ -135,7 +140,18 @@ def test_what_is_found_cannot_be_changed(load, workshop) -> None:
 def test_a_record_is_plain_json(load, workshop) -> None:
     (record,) = load(workshop.package("1 / 0")).records
     told = json.loads(json.dumps(record.as_json()))
-    assert list(told) == "id package version origin api hooks components status problems load_ms".split()
+    assert list(told) == [
+        "id",
+        "package",
+        "version",
+        "origin",
+        "api",
+        "hooks",
+        "components",
+        "status",
+        "problems",
+        "load_ms",
+    ]
     assert told["problems"][0]["code"] == "E210"
 
 
@@ -176,8 +192,3 @@ def test_loading_plugins_imports_no_torch() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "False False True\n"
-
-
-def test_entry_points_of_the_standard_library_will_do_for_a_fake() -> None:
-    entry = EntryPoint("a", "b", "esper.plugins")
-    assert (entry.name, entry.value, entry.group) == ("a", "b", "esper.plugins")

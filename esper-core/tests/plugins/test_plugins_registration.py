@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from esper_core.leyline.specs import COMPONENT_KINDS
+from esper_core.plugins.collecting import REGISTRATION_HOOKS
+from esper_core.plugins.registrar import SPECS
+from esper_core.plugins.validation import known_hooks
+
 IMPORTS = (
-    "from esper_core import BlueprintSpec, HostSpec, PolicySpec, RewardSpec, SlotPlace, TaskSpec, hookimpl\n"
+    "from esper_core import BlueprintSpec, HostSpec, PolicySpec, RewardSpec, SinkSpec, SlotPlace, TaskSpec, hookimpl\n"
     "import json\n"
     "def build(site): pass\n"
 )
@@ -34,6 +39,7 @@ def test_what_is_added_is_there_with_its_package(load, workshop) -> None:
         ("esper_register_hosts", "host", 'HostSpec("A host.", {"early": SlotPlace("stem", "image")}, "m:Settings")'),
         ("esper_register_policies", "policy", "PolicySpec()"),
         ("esper_register_rewards", "reward", "RewardSpec()"),
+        ("esper_register_sinks", "sink", "SinkSpec()"),
         ("esper_register_tasks", "task", "TaskSpec()"),
     ],
 )
@@ -41,6 +47,11 @@ def test_every_kind_has_its_hook(load, workshop, hook: str, kind: str, spec: str
     found = load(workshop.package(adding(f'registry.add("a", build, {spec})', hook=hook)))
     assert [(one.kind, one.id) for one in found.registry.components()] == [(kind, "extra/a")]
     assert found.problems == ()
+
+
+def test_every_kind_of_component_has_a_hook_and_a_specification() -> None:
+    assert set(SPECS) == set(REGISTRATION_HOOKS.values()) == set(COMPONENT_KINDS)
+    assert set(REGISTRATION_HOOKS) == {name for name in known_hooks() if name.startswith("esper_register_")}
 
 
 def test_one_name_may_stand_for_components_of_two_kinds(load, workshop) -> None:
@@ -87,6 +98,11 @@ REFUSED = {
         f'E217 {HEAD} adds the blueprint "a" with starts_as_identity=1',
         "It is True or False.",
     ),
+    "a trait that is none": (
+        'registry.add("a", build, BlueprintSpec("vector", "c", traits=("bf16", "determinstic")))',
+        f"E217 {HEAD} adds the blueprint \"a\" with the trait 'determinstic', which is none",
+        'Did you mean "deterministic"?',
+    ),
     "a summary that is no text": (
         'registry.add("a", build, BlueprintSpec("vector", "c", None))',
         f'E217 {HEAD} adds the blueprint "a" with summary=None',
@@ -96,8 +112,7 @@ REFUSED = {
         'registry.add("a", build, BlueprintSpec("vector", "c*h"))',
         f'E218 {HEAD} adds the blueprint "a" with a formula that gives nothing for vector sites:'
         ' unknown name "h" at character 3; known here: c, n. Received: "c*h"',
-        "Known for vector sites: c channels, n spatial dimensions."
-        " Possible: whole numbers, + - * // ** ( ) min max.",
+        "Known for vector sites: c channels, n spatial dimensions. Possible: whole numbers, + - * // ** ( ) min max.",
     ),
     "a formula that holds for one of its kinds only": (
         'registry.add("a", build, BlueprintSpec(("image", "tokens"), "c*h"))',
@@ -110,8 +125,7 @@ REFUSED = {
         'registry.add("a", build, BlueprintSpec("vector", 64))',
         f'E218 {HEAD} adds the blueprint "a" with a formula that gives nothing for vector sites:'
         ' a formula is text such as "9*c*c"; received int',
-        "Known for vector sites: c channels, n spatial dimensions."
-        " Possible: whole numbers, + - * // ** ( ) min max.",
+        "Known for vector sites: c channels, n spatial dimensions. Possible: whole numbers, + - * // ** ( ) min max.",
     ),
     "a negative formula": (
         'registry.add("a", build, BlueprintSpec("vector", "c - 100"))',
@@ -143,12 +157,25 @@ def test_what_cannot_be_used_is_refused_at_its_line(load, told, workshop, case: 
 
 
 HOSTS = {
-    "settings that are no model": ("HostSpec(settings={})", "settings={}", 'Settings are a pydantic model class, or "module:Class".'),
-    "slots that are a list": ('HostSpec(slots=["early"])', "slots=['early']", 'Slots are a mapping: {"early": SlotPlace("stem")}.'),
+    "settings that are no model": (
+        "HostSpec(settings={})",
+        "settings={}",
+        'Settings are a pydantic model class, or "module:Class".',
+    ),
+    "slots that are a list": (
+        'HostSpec(slots=["early"])',
+        "slots=['early']",
+        'Slots are a mapping: {"early": SlotPlace("stem")}.',
+    ),
     "a slot that is text": (
         'HostSpec(slots={"early": "stem"})',
         "slot 'early': 'stem'",
         'A slot is "name": SlotPlace("module").',
+    ),
+    "a slot that holds nothing": (
+        'HostSpec(slots={"early": SlotPlace("stem", stack=0)})',
+        "slot 'early' with stack=0",
+        "A stack is a whole number from 1.",
     ),
     "a slot of an unknown kind": (
         'HostSpec(slots={"early": SlotPlace("stem", "vectors")})',
@@ -223,6 +250,7 @@ def test_a_plugin_error_of_the_plugins_own_is_not_taken_for_ours(load, workshop)
 def test_nothing_can_be_added_later(load, workshop) -> None:
     found = load(workshop.package(adding("global kept; kept = registry", f'registry.add("a", build, {FITS})')))
     import esper_extra
+
     from esper_core.leyline import PluginError
 
     with pytest.raises(PluginError, match="after its hook has returned"):

@@ -7,7 +7,9 @@ import pickle
 import pytest
 
 from esper_core.leyline import ConfigError, PluginError
+from esper_core.leyline.specs import COMPONENT_KINDS
 from esper_core.plugins import UnknownComponent, UnusableComponent
+from esper_core.plugins.unknown import CODES, PLURALS
 
 TASK = "from esper_core import TaskSpec, hookimpl\n@hookimpl\ndef esper_register_tasks(registry):\n    {body}\n"
 
@@ -78,9 +80,22 @@ def test_where_nothing_is_installed_the_pip_line_is_told(load, refusal, kind, co
     assert refusal(lambda: load().registry.find(kind, "x")) == (
         UnknownComponent,
         f'{code} unknown {kind} "x"\n'
-        f"  No {kind} is there. Install some:  pip install {package}\n"
+        f"  No {kind} is installed. Install some:  pip install {package}\n"
         f"  All {plural}:  esper components list {kind}",
     )
+
+
+def test_where_no_package_of_the_project_brings_the_kind_none_is_named(load, refusal) -> None:
+    assert refusal(lambda: load().registry.find("sink", "x")) == (
+        UnknownComponent,
+        'E225 unknown sink "x"\n  No sink is installed.\n  All sinks:  esper components list sink',
+    )
+
+
+@pytest.mark.parametrize("kind", COMPONENT_KINDS)
+def test_every_kind_has_its_code_and_its_plural(kind: str) -> None:
+    assert len({*CODES.values(), "E206", "E207", "E208", "E209"}) == len(CODES) + 4
+    assert (kind in CODES, kind in PLURALS) == (True, True)
 
 
 def test_where_nothing_is_near_the_known_names_are_told(load, workshop, refusal) -> None:
@@ -96,7 +111,10 @@ def test_a_first_party_plugin_that_is_not_installed_is_told_with_its_pip_line(lo
 
 
 def test_a_component_of_another_kind_is_told_as_what_it_is(load, workshop, refusal) -> None:
-    found = load(workshop.blueprints("tiny"), workshop.package(TASK.format(body='registry.add("signals", "m:S", TaskSpec())'), plugin="data"))
+    found = load(
+        workshop.blueprints("tiny"),
+        workshop.package(TASK.format(body='registry.add("signals", "m:S", TaskSpec())'), plugin="data"),
+    )
     assert refusal(lambda: found.registry.find("blueprint", "signals")) == (
         UnknownComponent,
         'E201 unknown blueprint "signals"\n'
@@ -187,14 +205,21 @@ def test_a_name_of_a_broken_plugin_is_a_plugin_error_with_its_cause(load, worksh
 
 
 def test_a_short_name_that_a_broken_plugin_would_have_brought_is_known(load, workshop, refusal) -> None:
-    package = workshop.package(TASK.format(body='registry.add("good", "m:S", TaskSpec()); registry.add("Bad", 1, None)'))
+    package = workshop.package(
+        TASK.format(body='registry.add("good", "m:S", TaskSpec()); registry.add("Bad", 1, None)')
+    )
     kind, text = refusal(lambda: load(package).registry.find("task", "good"))
     assert kind is UnusableComponent
     assert text.startswith('E209 task "good" belongs to plugin "extra" (esper-extra 0.2.0), which is broken\n  E216 ')
 
 
 def test_an_unknown_name_tells_which_plugins_could_not_be_asked(load, workshop, refusal) -> None:
-    found = load(workshop.blueprints("tiny"), workshop.package("1 / 0", plugin="bad"), workshop.package("", plugin="off"), disable=["off"])
+    found = load(
+        workshop.blueprints("tiny"),
+        workshop.package("1 / 0", plugin="bad"),
+        workshop.package("", plugin="off"),
+        disable=["off"],
+    )
     assert refusal(lambda: found.registry.find("blueprint", "zzz"))[1] == (
         'E201 unknown blueprint "zzz"\n'
         "  Known: tiny\n"
@@ -204,7 +229,10 @@ def test_an_unknown_name_tells_which_plugins_could_not_be_asked(load, workshop, 
 
 
 def test_components_come_in_the_order_of_kinds_and_ids(load, workshop) -> None:
-    found = load(workshop.package(TASK.format(body='registry.add("a", "m:A", TaskSpec())'), plugin="aa"), workshop.blueprints("b", "a"))
+    found = load(
+        workshop.package(TASK.format(body='registry.add("a", "m:A", TaskSpec())'), plugin="aa"),
+        workshop.blueprints("b", "a"),
+    )
     assert [one.id for one in found.registry.components()] == ["extra/a", "extra/b", "aa/a"]
     assert [one.id for one in found.registry.components("task")] == ["aa/a"]
 
@@ -266,6 +294,9 @@ def test_settings_are_a_pydantic_model(load, workshop) -> None:
     workshop.write("my_blocks", BLOCKS)
     found = component(load, workshop, "my_blocks:Tiny", 'TaskSpec(settings="my_blocks:Settings")')
     assert found.settings_model()().width == 3
+
+
+def test_a_component_without_settings_has_no_model(load, workshop) -> None:
     assert component(load, workshop, "my_blocks:Tiny").settings_model() is None
 
 

@@ -88,6 +88,7 @@ def study(
         first_seed=10,
         bus=Bus([recorder]),
         clock=Clock(),
+        packages={"test/local-conv": "test 1.0"},
         pause=lambda: None,
     )
     return made, recorder

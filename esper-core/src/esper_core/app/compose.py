@@ -66,6 +66,11 @@ class Composition:
             first_seed=config.seed,
             bus=bus,
             clock=clock,
+            packages={
+                component.id: component.source
+                for components in self.resolution.blueprints.values()
+                for component in components
+            },
             pause=pause,
         )
 

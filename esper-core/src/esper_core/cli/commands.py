@@ -41,7 +41,7 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = {
     "plugins": BuiltIn("esper_core.cli.plugins:plugins", "Show the installed plugins, and what is wrong with them."),
     "components": BuiltIn(
         "esper_core.cli.components:components",
-        "Show what a run can use: blueprints, hosts, policies, rewards, tasks.",
+        "Show what a run can use: blueprints, hosts, policies, rewards, sinks, tasks.",
     ),
 }
 """The core's commands, in the order of ``esper --help``."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def components() -> None:
-    """Show what a run can use: blueprints, hosts, policies, rewards, tasks."""
+    """Show what a run can use: blueprints, hosts, policies, rewards, sinks, tasks."""
 
 
 def _kind(_context: click.Context, _parameter: click.Parameter, given: str | None) -> ComponentKind | None:
@@ -105,6 +105,7 @@ def described(component: Component) -> dict[str, Any]:
             "accepts": list(spec.kinds),
             "params": spec.params,
             "starts_as_identity": spec.starts_as_identity,
+            "traits": list(spec.traits),
             "blueprint_version": spec.version,
         }
         return told

@@ -67,8 +67,10 @@ class LazyCommands(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Runs what was typed, and leaves the interpreter with its status."""
-        if not kwargs.get("standalone_mode", True) or "_ESPER_COMPLETE" in os.environ:
+        if not kwargs.get("standalone_mode", True):
             return super().main(*args, **kwargs)
+        if "_ESPER_COMPLETE" in os.environ:
+            return super().main(prog_name="esper")
         typed = kwargs.get("args", args[0] if args else None)
         sys.exit(status_of(self, sys.argv[1:] if typed is None else typed))
 

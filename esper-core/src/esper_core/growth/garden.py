@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from esper_core.growth.faults import FaultBook, SeedFault, in_words
 from esper_core.growth.graft import slots_of
 from esper_core.growth.incubation import Shadow
 from esper_core.growth.probe import device_of
@@ -21,7 +22,7 @@ from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotStat
 from esper_core.leyline.nearest import suggestion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from torch import Tensor, nn
 
@@ -64,6 +65,7 @@ class Garden:
         seed: from which the random numbers of newborn seeds are derived.
         batches: training batches in a decision step; alpha moves with each.
         embargo: steps for which a slot rests after a prune.
+        faults: counts what goes wrong, over all models of a run; a withdrawn blueprint grows no more.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Garden:
         seed: int,
         batches: int,
         embargo: int,
+        faults: FaultBook | None = None,
     ) -> None:
         self.model = model
         self.keeper = keeper
@@ -83,6 +86,7 @@ class Garden:
         self._seed = seed
         self._batches = batches
         self._embargo = embargo
+        self._faults = FaultBook() if faults is None else faults
         self._born = 0
         self._shadows: dict[str, Shadow] = {}
 
@@ -96,7 +100,11 @@ class Garden:
     def _fitting(self, slot: Slot) -> tuple[str, ...]:
         if slot.state is not SlotState.FREE or slot.site is None:
             return ()
-        return tuple(id for id, variety in self._varieties[slot.name].items() if slot.site.kind in variety.spec.kinds)
+        return tuple(
+            id
+            for id, variety in self._varieties[slot.name].items()
+            if slot.site.kind in variety.spec.kinds and not self._faults.is_withdrawn(id)
+        )
 
     @staticmethod
     def _ops(slot: Slot, fitting: tuple[str, ...]) -> frozenset[Op]:
@@ -140,8 +148,11 @@ class Garden:
             raise GrowthError(Problem("E303", message, hint=suggestion(action.blueprint or "", self._fitting(slot))))
         assert slot.site is not None
         number, device = self._born, device_of(self.model)
-        with RandomStream(derive_seed(self._seed, "birth", number), device):
-            block = variety.factory(slot.site).to(device)
+        try:
+            with RandomStream(derive_seed(self._seed, "birth", number), device):
+                block = variety.factory(slot.site).to(device)
+        except Exception as error:
+            raise SeedFault([], f'of blueprint "{variety.id}" {in_words(error)} when it was built') from error
         seed = Seed(
             block, blueprint=variety.id, version=variety.spec.version, site=slot.site, number=number, ramp=action.speed
         )
@@ -219,10 +230,12 @@ class Garden:
                 transitions.append(self._transition(slot, seed, before, "alpha at 0"))
         return transitions
 
-    def uproot(self, reason: str) -> list[Transition]:
-        """Prune every living seed at once, whatever its alpha."""
+    def uproot(self, reason: str, slots: Collection[str] | None = None) -> list[Transition]:
+        """Prune living seeds at once, whatever their alpha: those of ``slots``, or all."""
         transitions: list[Transition] = []
         for slot, seed in self._living():
+            if slots is not None and slot.name not in slots:
+                continue
             before = seed.pass_on(SeedEvent.UPROOT)
             self._remove(slot, seed)
             transitions.append(self._transition(slot, seed, before, reason))
@@ -235,10 +248,31 @@ class Garden:
         """Numbers of the living seeds that act on the host, and so learn with it."""
         return tuple(seed.number for _, seed in self._living() if seed.stage in BLENDED)
 
-    def incubate(self, loss: Callable[[nn.Module], Tensor]) -> None:
-        """Train each incubating seed on one batch, behind the host's back."""
-        for shadow in self._shadows.values():
+    @property
+    def blended_slots(self) -> tuple[str, ...]:
+        """The slots whose living seeds act on the host."""
+        return tuple(slot.name for slot, seed in self._living() if seed.stage in BLENDED)
+
+    def living_seeds(self) -> list[Seed]:
+        """The seeds whose fate is open."""
+        return [seed for _, seed in self._living()]
+
+    @property
+    def incubating_slots(self) -> tuple[str, ...]:
+        """The slots whose living seeds learn behind the host's back."""
+        return tuple(self._shadows)
+
+    def incubate(self, slot: str, loss: Callable[[nn.Module], Tensor]) -> None:
+        """Train the incubating seed of one slot, if it still lives, on one batch. SeedFault where it cannot be."""
+        shadow = self._shadows.get(slot)
+        if shadow is None:
+            return
+        try:
             shadow.train(loss)
+        except SeedFault:
+            raise
+        except Exception as error:
+            raise SeedFault([slot], f'of blueprint "{shadow.blueprint}" {in_words(error)}') from error
 
     def take_incubation_losses(self) -> dict[str, Tensor]:
         """Mean incubation loss by slot since they were taken last, on the device."""

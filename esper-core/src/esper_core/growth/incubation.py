@@ -36,16 +36,23 @@ class Shadow:
         self._guarded = [buffer for buffer in model.buffers() if id(buffer) not in own]
         self._losses: list[Tensor] = []
 
+    @property
+    def blueprint(self) -> str:
+        """Full id of what is incubated."""
+        return self._seed.blueprint
+
     def train(self, loss: Callable[[nn.Module], Tensor]) -> None:
         """Train the seed on one batch; ``loss`` runs the model on it and returns the mean loss."""
         kept = [buffer.clone() for buffer in self._guarded]
         share = self._keeper.seeds[self._seed.number]
-        with self._stream, self._slot.trying():
-            trial = loss(self._model)
-            gradients = torch.autograd.grad(trial, share.parameters, allow_unused=True)
-        with torch.no_grad():
-            for buffer, value in zip(self._guarded, kept, strict=True):
-                buffer.copy_(value)
+        try:
+            with self._stream, self._slot.trying():
+                trial = loss(self._model)
+                gradients = torch.autograd.grad(trial, share.parameters, allow_unused=True)
+        finally:
+            with torch.no_grad():
+                for buffer, value in zip(self._guarded, kept, strict=True):
+                    buffer.copy_(value)
         self._keeper.step_seed(self._seed.number, gradients)
         self._losses.append(trial.detach())
 

@@ -96,6 +96,11 @@ class OptimizerKeeper:
         self._step_alone(share)
         share.optimizer.zero_grad(set_to_none=True)
 
+    def forget_host_state(self) -> None:
+        """Clear what the optimizers of host and fossils remember: their next step is that of a fresh optimizer."""
+        for share in (self.host, *self.fossils.values()):
+            share.optimizer.state.clear()
+
     def unowned(self, model: nn.Module) -> list[str]:
         """Names of trainable parameters that are not owned exactly once; empty when all is well."""
         owners: dict[int, int] = {}

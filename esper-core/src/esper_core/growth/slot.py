@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 
+from esper_core.growth.faults import SeedFault, in_words
 from esper_core.growth.seed import FULL, Seed
 from esper_core.leyline.lifecycle import SlotState, Stage
 
@@ -44,8 +45,21 @@ class Slot(nn.Module):
         for seed in self.stack:
             alpha = FULL if self._tried and seed.incubating else seed.alpha.value
             if alpha > 0.0:
-                hidden = seed(hidden, alpha)
+                hidden = self._grown(seed, hidden, alpha)
         return None if hidden is output else hidden
+
+    def _grown(self, seed: Seed, hidden: Tensor, alpha: float) -> Tensor:
+        try:
+            grown: Tensor = seed(hidden, alpha)
+        except Exception as error:
+            raise self._fault(seed, in_words(error)) from error
+        if grown.shape != hidden.shape:
+            raise self._fault(seed, f"put out the shape {tuple(grown.shape)} for {tuple(hidden.shape)}")
+        return grown
+
+    def _fault(self, seed: Seed, what: str) -> SeedFault:
+        """A living seed can be taken out; a fossil is part of the network."""
+        return SeedFault([self.name] if seed is self.living else [], f'of blueprint "{seed.blueprint}" {what}')
 
     @property
     def stack(self) -> Iterator[Seed]:

@@ -22,6 +22,9 @@ EMBARGO_STEPS: Final = 2
 STACK_LIMIT: Final = 1
 """Fossils that one slot may hold."""
 
+FAULTS_UNTIL_WITHDRAWN: Final = 3
+"""Faults of one blueprint after which it grows no more in a run."""
+
 CONFIDENCE: Final = 0.95
 """Level of every interval that is shown."""
 

@@ -67,6 +67,25 @@ class StepFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeedLost:
+    """A seed went wrong and was taken out: whose work it is, and what it did."""
+
+    __pydantic_config__ = RECORD
+    type: Literal["seed-lost"] = "seed-lost"
+    v: int = EVENT_FORMAT
+    round: int
+    arm: str
+    seed: int
+    step: int
+    slot: str
+    blueprint: str
+    package: str
+    what: str
+    withdrawn: bool
+    """Whether the blueprint grows no more in this run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GovernorActed:
     """The governor judged an environment to be in trouble."""
 
@@ -112,4 +131,4 @@ class RunFinished:
     reason: str = ""
 
 
-Event = RunStarted | StageChanged | StepFinished | GovernorActed | EpisodeFinished | RunFinished
+Event = RunStarted | StageChanged | StepFinished | SeedLost | GovernorActed | EpisodeFinished | RunFinished

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A blueprint, host, policy, reward or task that a plugin brings. Its code is imported by ``load``.
+    """A blueprint, host, policy, reward, sink or task that a plugin brings. Its code is imported by ``load``.
 
     id: plugin and name, ``blueprints/conv_light``; unique among the components of a kind.
     target: what builds it, or the "module:attribute" where that stands.

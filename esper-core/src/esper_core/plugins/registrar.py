@@ -189,6 +189,8 @@ def _unfit_host_parts(spec: HostSpec) -> Iterator[tuple[str, str]]:
             yield f"slot {_short(name)}: {_short(place)}", 'A slot is "name": SlotPlace("module").'
         elif place.kind is not None and place.kind not in SITE_KINDS:
             yield f"slot {_short(name)} of kind {_short(place.kind)}", suggestion(str(place.kind), SITE_KINDS)
+        elif type(place.stack) is not int or place.stack < 1:
+            yield f"slot {_short(name)} with stack={_short(place.stack)}", "A stack is a whole number from 1."
 
 
 def _is_settings(settings: object) -> bool:

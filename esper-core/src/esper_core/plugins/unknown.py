@@ -20,7 +20,7 @@ CODES: Final[Mapping[ComponentKind, str]] = {
     "host": "E202",
     "policy": "E203",
     "reward": "E204",
-    "sink": "E208",
+    "sink": "E225",
     "task": "E205",
 }
 """The code of an unknown name, by kind."""
@@ -41,7 +41,7 @@ USUAL_PACKAGE: Final[Mapping[ComponentKind, str]] = {
     "reward": "esper-rewards",
     "task": "esper-tasks",
 }
-"""The project's own package that brings components of a kind."""
+"""The project's own package that brings components of a kind, where there is one."""
 
 _MOST_SHOWN: Final = 12
 
@@ -61,7 +61,7 @@ def unknown(
     plugin, slash, _ = name.rpartition("/")
     lines = [f'"{other.id}" is a {other.kind} ({other.source}).' for other in others if name in (other.id, other.short)]
     if not known:
-        lines.append(f"No {kind} is there. Install some:  pip install {USUAL_PACKAGE[kind]}")
+        lines.append(_none_there(kind))
     elif close := _close(name, known):
         lines.append(f'Did you mean "{close[0]}" ({close[1].source})?')
     elif slash and plugin in FIRST_PARTY and plugin not in {component.plugin for component in known}:
@@ -88,7 +88,7 @@ def unknown_of_any_kind(
 
 def nothing_matches(kind: ComponentKind, pattern: str, context: str, *, any_known: bool) -> Problem:
     """The problem that a pattern stands for nothing."""
-    lines = [] if any_known else [f"No {kind} is there. Install some:  pip install {USUAL_PACKAGE[kind]}"]
+    lines = [] if any_known else [_none_there(kind)]
     return Problem("E207", f'no {kind} matches "{pattern}"{_within(context)}', hint=_hint(kind, lines))
 
 
@@ -135,6 +135,11 @@ def unknown_plugin(name: str, records: Sequence[PluginRecord]) -> Problem:
     if not meant and name in FIRST_PARTY:
         lines.append(f"Install it:  pip install {FIRST_PARTY[name]}")
     return Problem("E208", f'unknown plugin "{name}"', hint="\n".join([*lines, "All plugins:  esper plugins list"]))
+
+
+def _none_there(kind: ComponentKind) -> str:
+    package = USUAL_PACKAGE.get(kind)
+    return f"No {kind} is installed." + (f" Install some:  pip install {package}" if package else "")
 
 
 def _close(name: str, known: Sequence[Component]) -> tuple[str, Component] | None:

@@ -5,12 +5,24 @@ Everything here stays on the device; ``readings`` is what the pool reads, once a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from esper_core.growth import Garden, OptimizerKeeper, RandomStream, derive_seed, graft
+from esper_core.growth import (
+    FaultBook,
+    Garden,
+    OptimizerKeeper,
+    RandomStream,
+    SeedFault,
+    Snapshot,
+    derive_seed,
+    graft,
+    in_words,
+)
 from esper_core.leyline.signals import Signals, SlotSignals
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.evaluation import evaluate
@@ -25,6 +37,8 @@ if TYPE_CHECKING:
     from esper_core.leyline.actions import Action, ActionMask
     from esper_core.leyline.protocols import Split, SplitName, Task
     from esper_core.leyline.specs import SlotPlace
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +56,31 @@ class Recipe:
     device: torch.device
 
 
+@dataclass(frozen=True, slots=True)
+class Mishap:
+    """A seed was lost: whose it was, what it did, and whether its blueprint is withdrawn from the run by it.
+
+    ``ending`` is None where it could not even be built.
+    """
+
+    slot: str
+    blueprint: str
+    what: str
+    withdrawn: bool
+    ending: Transition | None
+
+
 class Environment:
     """One host in training, with its garden. ``arm`` and ``index`` say whose it is; ``seed`` defines the episode."""
 
-    def __init__(self, recipe: Recipe, *, arm: str, index: int) -> None:
+    def __init__(self, recipe: Recipe, *, arm: str, index: int, faults: FaultBook | None = None) -> None:
         self.recipe = recipe
         self.arm = arm
         self.index = index
         self.round = 0
         self.seed = 0
+        self._faults = FaultBook() if faults is None else faults
+        self._mishaps: list[Mishap] = []
 
     def reset(self, round_: int, seed: int) -> None:
         """Begin an episode: a new host, its slots empty, everything random derived from ``seed``."""
@@ -70,14 +100,19 @@ class Environment:
             seed=seed,
             batches=recipe.episode.batches,
             embargo=recipe.growth.embargo,
+            faults=self._faults,
         )
         self.order = BatchOrder(len(train), recipe.episode.batch_size, derive_seed(seed, "order"))
         self.training_stream = RandomStream(derive_seed(seed, "training"), recipe.device)
         self.evaluation_stream = RandomStream(derive_seed(seed, "evaluation"), recipe.device)
+        self._train_loss = torch.full((), math.nan, device=recipe.device)
+        self._incubation_losses: dict[str, Tensor] = {}
+        self._sane: tuple[Snapshot, Tensor] | None = None
 
     def train(self) -> list[Transition]:
         """One decision step of training: every batch trains host and blended seeds, and then each incubating seed."""
         transitions = self.garden.open_step()
+        self._sane = (Snapshot(self.garden), self._train_loss) if self.garden.blended else None
         data, device = self.recipe.data["train"], self.recipe.device
         self.model.train()
         losses: list[Tensor] = []
@@ -95,17 +130,69 @@ class Environment:
             return self.recipe.task.losses(model(inputs), targets).mean()
 
         self.garden.tick()
+        whole = self._despite_faults(lambda: self._train_host(loss))
+        for slot in self.garden.incubating_slots:
+            self._despite_faults(partial(self.garden.incubate, slot, loss))
+        return whole
+
+    def _train_host(self, loss: Callable[[nn.Module], Tensor]) -> Tensor:
         self.keeper.zero_grad()
         whole = loss(self.model)
-        whole.backward()
+        try:
+            whole.backward()
+        except Exception as error:
+            if not self.garden.blended:
+                raise
+            raise SeedFault(self.garden.blended_slots, f"{in_words(error)} in backward") from error
         self.keeper.step(self.garden.blended)
-        self.garden.incubate(loss)
         return whole.detach()
 
     def evaluate(self, split: SplitName) -> Tensor:
         """Mean loss and metric of the network as it acts now, on one split; two numbers on the device."""
         with self.evaluation_stream:
-            return evaluate(self.model, self.recipe.task, self.recipe.data[split])
+            return self._despite_faults(lambda: evaluate(self.model, self.recipe.task, self.recipe.data[split]))
+
+    def heal(self, signals: Signals) -> bool:
+        """Take out the seeds that made a loss not finite, and bring the host back; whether there were any.
+
+        A seed that incubates did the host no harm. One that is blended in did: the host becomes what it was when this
+        step began. Where no living seed is to blame nothing is done; that is for the governor.
+        """
+        sick = [slot.name for slot in signals.slots if not math.isfinite(slot.incubation_loss or 0.0)]
+        if sick:
+            self._lose(SeedFault(sick, "made its own loss not finite"))
+        if math.isfinite(signals.train_loss) and math.isfinite(signals.validation_loss):
+            return bool(sick)
+        if self._sane is None or not self.garden.blended:
+            return bool(sick)
+        snapshot, self._train_loss = self._sane
+        snapshot.restore(self.garden)
+        self._lose(SeedFault(self.garden.blended_slots, "made the host's loss not finite"))
+        return True
+
+    def take_mishaps(self) -> list[Mishap]:
+        """The seeds that were lost since this was asked last."""
+        mishaps, self._mishaps = self._mishaps, []
+        return mishaps
+
+    def _despite_faults(self, act: Callable[[], T]) -> T:
+        """What ``act`` gives, if need be without the seeds that are in its way."""
+        while True:
+            try:
+                return act()
+            except SeedFault as fault:
+                self._lose(fault)
+
+    def _lose(self, fault: SeedFault) -> None:
+        lost = self.garden.uproot(f"lost: it {fault.what}", fault.slots) if fault.slots else []
+        if not lost:
+            raise fault
+        for transition in lost:
+            self._incubation_losses.pop(transition.slot, None)
+            self._note(transition.slot, transition.blueprint, fault.what, transition)
+
+    def _note(self, slot: str, blueprint: str, what: str, ending: Transition | None) -> None:
+        self._mishaps.append(Mishap(slot, blueprint, what, self._faults.record(blueprint), ending))
 
     def readings(self, evaluation: Tensor) -> Tensor:
         """All that is to be read of this step, in one tensor: train loss, validation loss and metric, incubation."""
@@ -147,8 +234,12 @@ class Environment:
         return self.garden.mask()
 
     def apply(self, action: Action, step: int) -> list[Transition]:
-        """Carry out what was decided after ``step``."""
-        return self.garden.apply(action, step)
+        """Carry out what was decided after ``step``. A blueprint that cannot be built is a mishap; nothing grows."""
+        try:
+            return self.garden.apply(action, step)
+        except SeedFault as fault:
+            self._note(action.slot or "", action.blueprint or "", fault.what, None)
+            return []
 
 
 def count_parameters(model: nn.Module) -> int:

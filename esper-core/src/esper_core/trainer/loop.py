@@ -18,7 +18,7 @@ from esper_core.governor import Level, judge
 from esper_core.leyline.actions import WAIT
 from esper_core.leyline.errors import GovernorStop, Problem
 from esper_core.trainer.ledger import Ledger
-from esper_core.trainer.narration import episode_finished, governor_acted, stages_changed, steps_finished
+from esper_core.trainer.narration import episode_finished, governor_acted, seeds_lost, stages_changed, steps_finished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,20 +46,22 @@ def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
 
         for step in range(study.steps):
             with clock.region("train"):
-                changes = pool.train(step)
+                passed = pool.train(step)
             with clock.region("evaluate"):
                 pool.evaluate(step)
                 signals_E = pool.synchronise(step)  # the one sync of the step
+                signals_E, mishaps = pool.heal(signals_E, step)
             _heed_governor(study, signals_E)
 
             with clock.region("policy"):
                 rewards_E = ledger.reward(signals_E)
                 actions_E = decide(study, signals_E)
             with clock.region("grow"):
-                changes += pool.apply(actions_E, step)
+                decided = pool.apply(actions_E, step)
 
             with clock.region("telemetry"):
-                bus.publish(*stages_changed(changes, step))
+                bus.publish(*stages_changed(passed, step), *seeds_lost(mishaps, step, study.packages))
+                bus.publish(*stages_changed(decided, step))
                 bus.publish(*steps_finished(pool.environments, signals_E, rewards_E, actions_E))
                 bus.settle()
             study.pause()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypedDict
 
 from esper_core.leyline.actions import Op
-from esper_core.leyline.events import EpisodeFinished, GovernorActed, StageChanged, StepFinished
+from esper_core.leyline.events import EpisodeFinished, GovernorActed, SeedLost, StageChanged, StepFinished
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from esper_core.governor import Verdict
     from esper_core.leyline.actions import Action
     from esper_core.leyline.signals import RewardBreakdown, Signals
     from esper_core.trainer.environment import Environment
-    from esper_core.trainer.pool import Changes, Ending
+    from esper_core.trainer.pool import Changes, Ending, Mishaps
 
 
 class _Place(TypedDict):
@@ -37,6 +37,22 @@ def stages_changed(changes: Changes, step: int) -> Iterator[StageChanged]:
             parameters=change.parameters,
             reason=change.reason,
         )
+
+
+def seeds_lost(mishaps: Mishaps, step: int, packages: Mapping[str, str]) -> Iterator[SeedLost | StageChanged]:
+    """Two events for each seed that went wrong: whose fault it was, and the end of its life."""
+    for environment, mishap in mishaps:
+        yield SeedLost(
+            **_place(environment),
+            step=step,
+            slot=mishap.slot,
+            blueprint=mishap.blueprint,
+            package=packages.get(mishap.blueprint, ""),
+            what=mishap.what,
+            withdrawn=mishap.withdrawn,
+        )
+        if mishap.ending is not None:
+            yield from stages_changed([(environment, mishap.ending)], step)
 
 
 def steps_finished(

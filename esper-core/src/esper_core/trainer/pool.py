@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from esper_core.growth import Transition, read_growth
+from esper_core.growth import FaultBook, Transition, read_growth
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.trainer.answerable import answerable
-from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.environment import Environment, Mishap, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,13 +35,17 @@ class Ending:
 
 
 Changes = list[tuple[Environment, Transition]]
+Mishaps = list[tuple[Environment, Mishap]]
 
 
 class Pool:
     """The environments of every arm: ``environments`` of each, side by side on one lane."""
 
     def __init__(self, recipe: Recipe, arms: Sequence[str], environments: int) -> None:
-        self.environments = [Environment(recipe, arm=arm, index=i) for i in range(environments) for arm in arms]
+        faults = FaultBook()
+        self.environments = [
+            Environment(recipe, arm=arm, index=index, faults=faults) for index in range(environments) for arm in arms
+        ]
         self._evaluations: list[Tensor] = []
 
     def of_arm(self, arm: str) -> list[int]:
@@ -78,6 +82,19 @@ class Pool:
             signals.append(environment.signals(step, own))
         return signals
 
+    def heal(self, signals_E: Sequence[Signals], step: int) -> tuple[list[Signals], Mishaps]:
+        """Take out seeds that went wrong, and measure their environments again; the signals, and what was lost."""
+        healed: list[Signals] = []
+        mishaps: Mishaps = []
+        for environment, measured in zip(self.environments, signals_E, strict=True):
+            signals = measured
+            if not measured.finite and environment.heal(measured):
+                readings = environment.readings(environment.evaluate("validation"))
+                signals = environment.signals(step, readings.tolist())
+            healed.append(signals)
+            mishaps += [(environment, mishap) for mishap in environment.take_mishaps()]
+        return healed, mishaps
+
     def masks(self) -> list[ActionMask]:
         """What could be done now, in each environment."""
         return [environment.mask() for environment in self.environments]
@@ -88,8 +105,7 @@ class Pool:
         for environment, action in zip(self.environments, actions, strict=True):
             if action.op is Op.WAIT:
                 continue
-            with answerable(f'blueprint "{action.blueprint}"', f"in {action.op}, step {step}"):
-                changes += [(environment, transition) for transition in environment.apply(action, step)]
+            changes += [(environment, transition) for transition in environment.apply(action, step)]
         return changes
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:

@@ -14,7 +14,7 @@ from esper_core.trainer.answerable import answerable
 from esper_core.trainer.narration import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from esper_core.leyline.actions import Action, ActionMask
     from esper_core.leyline.protocols import Policy, Reward
@@ -70,6 +70,8 @@ class Study:
     first_seed: int
     bus: Bus
     clock: Clock
+    packages: Mapping[str, str]
+    """The package behind each blueprint, by the blueprint's full id."""
     pause: Callable[[], None]
     """Called after each step; raises to end the run there."""
 

@@ -1,0 +1,237 @@
+"""``esper plugins`` and ``esper components``: they answer whatever is broken."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+GOOD = """
+from esper_core import BlueprintSpec, HostSpec, SlotPlace, TaskSpec, hookimpl
+from pydantic import BaseModel, Field
+
+class Settings(BaseModel):
+    width: int = Field(3, description="How wide.")
+    name: str
+
+@hookimpl
+def esper_register_blueprints(registry):
+    registry.add("tiny-conv", "m:Tiny", BlueprintSpec(("image", "sequence"), "9*c*c", "Small.", True, ("bf16",), version=3))
+
+@hookimpl
+def esper_register_hosts(registry):
+    registry.add("big", Settings, HostSpec("Large.", {"early": SlotPlace("stem", "image")}, Settings))
+
+@hookimpl
+def esper_register_tasks(registry):
+    registry.add("big", "m:Task", TaskSpec("Heavy.", "not_there:Settings"))
+"""
+
+
+def test_the_list_shows_every_plugin_and_every_problem(esper, site_packages) -> None:
+    path = site_packages.plugin("esper-bad", "1 / 0\n", id="bad")
+    site_packages.plugin("esper-old", "", id="old", requires="esper-core<0.1")
+    answer = esper("plugins", "list")
+    assert (answer.status, answer.err) == (0, "")
+    table, first, second = answer.out.split("\n\n")
+    head, *rows = table.splitlines()
+    assert head.split() == ["id", "package", "version", "status", "components", "import"]
+    assert [row.split()[:5] for row in rows][:3] == [
+        ["bad", "esper-bad", "1.0", "broken", "0"],
+        ["blueprints", "esper-blueprints", "0.1.0", "active", "3"],
+        ["old", "esper-old", "1.0", "rejected", "0"],
+    ]
+    assert first == (
+        'E210 plugin "bad" (esper-bad 1.0) cannot be imported: ZeroDivisionError: division by zero\n'
+        f"  {path}:1\n"
+        "  Tell the author of esper-bad, or leave it out:  plugins.disable: [bad]"
+    )
+    assert second.startswith('E212 plugin "old" (esper-old 1.0) needs esper-core <0.1')
+
+
+def test_the_list_is_json_for_programs(esper, site_packages) -> None:
+    site_packages.plugin("esper-bad", "print('noise')\n1 / 0\n", id="bad")
+    answer = esper("plugins", "list", "--json")
+    told = {record["id"]: record for record in json.loads(answer.out)}
+    assert answer.status == 0
+    assert set(told["bad"]) >= {"id", "package", "version", "status", "hooks", "components", "problems", "load_ms"}
+    assert told["bad"]["status"] == "broken"
+    assert told["bad"]["problems"][0]["code"] == "E210"
+    assert told["tasks"]["components"][0] == "tasks/pointwise-mlp"
+
+
+def test_a_plugin_is_shown_with_all_that_is_known(esper, site_packages) -> None:
+    site_packages.plugin("esper-extra", GOOD + "def esper_forgotten(): pass\n")
+    answer = esper("plugins", "show", "extra")
+    facts, problem = answer.out.split("\n\n")
+    lines = facts.splitlines()
+    assert lines[:5] == [
+        "extra",
+        "  status       active",
+        "  package      esper-extra 1.0",
+        "  entry point  esper_extra",
+        "  API level    1",
+    ]
+    assert lines[6:] == [
+        "  hooks        esper_register_blueprints, esper_register_hosts, esper_register_tasks",
+        "  components   extra/tiny-conv, extra/big, extra/big",
+    ]
+    assert problem.startswith('E222 plugin "extra" (esper-extra 1.0) has a function esper_forgotten')
+    (told,) = json.loads(esper("plugins", "show", "extra", "--json").out)
+    assert told["hooks"] == ["esper_register_blueprints", "esper_register_hosts", "esper_register_tasks"]
+
+
+def test_both_rivals_for_an_id_are_shown(esper, site_packages) -> None:
+    for name in ("one", "two"):
+        site_packages.plugin(name, "1 / 0")
+    answer = esper("plugins", "show", "extra")
+    assert answer.status == 0
+    assert ("  package      one 1.0\n" in answer.out, "  package      two 1.0\n" in answer.out) == (True, True)
+    assert answer.out.count("E211") == 1
+    assert len(json.loads(esper("plugins", "show", "extra", "--json").out)) == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("task", '  Did you mean "tasks" (esper-tasks 0.1.0)?\n'),
+        ("esper-tasks", '  Did you mean "tasks" (esper-tasks 0.1.0)?\n'),
+        ("zzz", ""),
+    ],
+)
+def test_an_unknown_plugin_gets_a_suggestion(esper, typed: str, hint: str) -> None:
+    answer = esper("plugins", "show", typed)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == f'E208 unknown plugin "{typed}"\n{hint}  All plugins:  esper plugins list\n'
+
+
+def test_safe_mode_shows_what_it_leaves_out(esper, site_packages, monkeypatch) -> None:
+    site_packages.plugin("esper-extra", "raise AssertionError('was imported')")
+    monkeypatch.setenv("ESPER_SAFE_MODE", "1")
+    told = {record["id"]: record["status"] for record in json.loads(esper("plugins", "list", "--json").out)}
+    assert (told["extra"], told["tasks"]) == ("not-listed", "active")
+
+
+def test_where_nothing_is_installed_the_list_says_so(esper, monkeypatch) -> None:
+    from esper_core.plugins import pipeline
+
+    found = pipeline.load_plugins(distributions=())
+    monkeypatch.setattr("esper_core.plugins.load_plugins", lambda: found)
+    assert esper("plugins", "list").out.startswith("No plugin is installed. The project's own:  pip install ")
+    assert esper("plugins", "list", "--json").out == "[]\n"
+    assert esper("components", "list").out == "There is no component.\n"
+
+
+def test_hostile_names_and_messages_do_not_reach_the_terminal(esper, site_packages) -> None:
+    site_packages.plugin("esper-extra", "raise ValueError('\\x1b[2J\\x9b\\u202e gone')\n")
+    for command in (["list"], ["show", "extra"], ["list", "--json"], ["show", "\x1b[2J"]):
+        answer = esper("plugins", *command)
+        assert not set("\x1b\x9b\u202e") & set(answer.out + answer.err)
+    assert "ValueError: \\x1b[2J\\x9b\\u202e gone" in esper("plugins", "list").out
+
+
+def test_the_components_are_listed_with_their_packages(esper, site_packages) -> None:
+    site_packages.plugin("esper-extra", GOOD)
+    lines = esper("components", "list").out.splitlines()
+    assert [line for line in lines if "esper-extra" in line] == [
+        line for line in lines if line.split()[1] in ("tiny-conv", "big")
+    ]
+    assert any(line.startswith("blueprint  tiny-conv ") and line.endswith("Small.") for line in lines)
+
+
+def test_a_name_that_two_plugins_have_is_listed_in_full(esper, site_packages) -> None:
+    site_packages.plugin("one", GOOD, id="one")
+    site_packages.plugin("two", GOOD, id="two")
+    names = [line.split()[1] for line in esper("components", "list", "host").out.splitlines()]
+    assert names == ["name", "one/big", "pointwise-mlp", "two/big"]
+
+
+@pytest.mark.parametrize("kind", ["blueprint", "blueprints"])
+def test_one_kind_is_listed_by_its_name_or_its_plural(esper, site_packages, kind: str) -> None:
+    site_packages.plugin("esper-extra", GOOD)
+    told = json.loads(esper("components", "list", kind, "--json").out)
+    assert {one["kind"] for one in told} == {"blueprint"}
+    assert [one for one in told if one["plugin"] == "extra"] == [
+        {
+            "id": "extra/tiny-conv",
+            "short": "tiny-conv",
+            "kind": "blueprint",
+            "plugin": "extra",
+            "package": "esper-extra",
+            "version": "1.0",
+            "summary": "Small.",
+            "target": "m:Tiny",
+            "accepts": ["image", "sequence"],
+            "params": "9*c*c",
+            "starts_as_identity": True,
+            "traits": ["bf16"],
+            "blueprint_version": 3,
+        }
+    ]
+
+
+def test_an_unknown_kind_gets_a_suggestion(esper) -> None:
+    answer = esper("components", "list", "blueprnt")
+    assert answer.status == 2
+    assert 'there is no kind "blueprnt". Did you mean "blueprint"?' in answer.err
+
+
+def test_plugins_that_are_missing_from_the_list_are_told(esper, site_packages) -> None:
+    site_packages.plugin("esper-bad", "1 / 0", id="bad")
+    answer = esper("components", "list", "--json")
+    assert json.loads(answer.out)
+    assert answer.err == "Not looked into: bad (esper-bad 1.0, broken)\nMore:  esper plugins list\n"
+
+
+def test_a_component_is_shown_with_its_settings(esper, site_packages) -> None:
+    site_packages.plugin("esper-extra", GOOD)
+    answer = esper("components", "show", "big")
+    assert answer.status == 3
+    assert answer.out == (
+        "host extra/big\n"
+        "  Large.\n"
+        "  plugin    extra\n"
+        "  package   esper-extra\n"
+        "  version   1.0\n"
+        "  target    esper_extra:Settings\n"
+        "  slots     early (stem, image, 1)\n"
+        "  settings  esper_extra:Settings\n"
+        "\n"
+        "setting             meaning\n"
+        "width    default 3  How wide.\n"
+        "name     needed\n"
+        "task extra/big\n"
+        "  Heavy.\n"
+        "  plugin    extra\n"
+        "  package   esper-extra\n"
+        "  version   1.0\n"
+        "  target    m:Task\n"
+        "  settings  not_there:Settings\n"
+    )
+    assert answer.err.startswith('E219 task "extra/big" (esper-extra 1.0) has settings that cannot be loaded: ')
+
+
+def test_a_component_is_json_for_programs(esper, site_packages) -> None:
+    site_packages.plugin("esper-extra", GOOD)
+    host, task = json.loads(esper("components", "show", "extra/big", "--json").out)
+    assert host["settings_schema"]["properties"]["width"]["default"] == 3
+    assert host["slots"] == {"early": {"at": "stem", "kind": "image", "stack": 1}}
+    assert (task["settings"], task["settings_schema"]) == ("not_there:Settings", None)
+
+
+def test_an_unknown_component_gets_a_suggestion(esper, site_packages) -> None:
+    assert esper("components", "show", "conv_lite").err == (
+        'E200 unknown component "conv_lite"\n'
+        '  Did you mean "conv_light" (esper-blueprints 0.1.0)?\n'
+        "  All:  esper components list\n"
+    )
+    assert esper("components", "show", "conv_lite").status == 2
+
+
+def test_a_component_of_a_broken_plugin_is_told_as_such(esper, site_packages) -> None:
+    site_packages.plugin("esper-bad", "1 / 0", id="bad")
+    answer = esper("components", "show", "bad/tiny")
+    assert answer.err.startswith(
+        'E209 component "bad/tiny" belongs to plugin "bad" (esper-bad 1.0), which is broken\n  E210 '
+    )
+    assert answer.status == 3

@@ -1,0 +1,108 @@
+"""What is printed: plain where nobody looks, coloured only on a terminal, and never an order to it."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from esper_core.cli.rendering import aligned, print_json, print_line, print_problems, print_table, visible, wants_colour
+from esper_core.leyline import Problem
+
+PROBLEM = Problem("E201", 'unknown blueprint "x"', file="a.yaml", line=1, column=2, hint="one\ntwo")
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
+
+
+def test_problems_are_plain_on_stderr_where_that_is_no_terminal(capsys) -> None:
+    print_problems([PROBLEM, Problem("E1", "two")])
+    assert capsys.readouterr() == (
+        "",
+        'E201 unknown blueprint "x"\n  a.yaml:1:2\n  one\n  two\n\nE1 two\n',
+    )
+
+
+def test_problems_are_coloured_on_a_terminal(terminal) -> None:
+    print_problems([PROBLEM], stream=terminal)
+    assert terminal.getvalue().startswith("\x1b[31m\x1b[1mE201\x1b[0m \x1b[1munknown")
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_no_colour_where_it_is_not_wanted(terminal, monkeypatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    assert not wants_colour(terminal)
+    print_problems([PROBLEM], stream=terminal)
+    assert "\x1b" not in terminal.getvalue()
+
+
+def test_no_order_to_a_terminal_gets_through(terminal, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdout", terminal)
+    hostile = "\x1b[2J\r\x9b31m\u202egnol\x07"
+    print_problems([Problem(hostile, hostile, path=hostile, hint=hostile)], stream=terminal)
+    print_table([hostile], [[f"[red]{hostile}"]])
+    text = terminal.getvalue()
+    for order in ("\x1b[2J", "\r", "\x9b", "\u202e", "\x07"):
+        assert order not in text
+    assert "[red]" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain é × 漢", "plain é × 漢"),
+        ("a\tb\n", "a\\tb\\n"),
+        ("\x1b", "\\x1b"),
+        ("\ud800", "\\ud800"),
+        ("\u2066", "\\u2066"),
+    ],
+)
+def test_what_cannot_be_printed_is_written_out(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_what_a_stream_cannot_encode_is_written_out() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    print_line("Ω…", stream=stream)
+    assert raw.getvalue() == b"\\u03a9\\u2026\n"
+
+
+def test_json_is_one_line_that_every_reader_takes(capsys) -> None:
+    print_json({"a": float("nan"), "b": (1, "é\x1b")})
+    out = capsys.readouterr().out
+    assert out == '{"a": null, "b": [1, "\\u00e9\\u001b"]}\n'
+    assert json.loads(out) == {"a": None, "b": [1, "é\x1b"]}
+
+
+def test_a_table_is_aligned_lines_where_there_is_no_terminal(capsys) -> None:
+    print_table(["id", "package"], [["tasks", "esper-tasks"], ["x", ""]])
+    assert capsys.readouterr().out == "id     package\ntasks  esper-tasks\nx\n"
+
+
+def test_a_table_without_rows_is_its_head(capsys) -> None:
+    print_table(["id", "package"], [])
+    assert capsys.readouterr().out == "id  package\n"
+    assert aligned([]) == []
+
+
+def test_a_table_is_ruled_on_a_terminal(terminal, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_table(["id", "package"], [["tasks", "esper-tasks"]])
+    assert "─" in terminal.getvalue()
+    assert "esper-tasks" in terminal.getvalue()

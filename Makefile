@@ -1,7 +1,9 @@
 # Every target sets up what it needs: a virtual environment in .venv, with the versions of constraints.txt.
-# Assumed: Python 3.11 or newer with pip, and make. Another interpreter: make PYTHON=python3.12 test
+# Assumed: Python 3.11 or newer with pip, and make. Another interpreter: make PYTHON=python3.12 test;
+# tests in one process: make JOBS=0 test
 
 PYTHON  ?= python3
+JOBS    ?= 2
 VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -20,7 +22,7 @@ run: $(READY)       ## run the default configuration, plugins.yaml: offline, on 
 	$(BIN)/esper run plugins.yaml
 
 test: $(READY)      ## the fast tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS)
 
 test-slow: $(READY) ## the slow tests
 	$(BIN)/python -m pytest -m slow

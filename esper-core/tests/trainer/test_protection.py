@@ -218,6 +218,7 @@ def test_a_fossil_is_part_of_the_network_and_cannot_be_taken_out(make_recipe: Ma
         environment.train()
         environment.apply(action, step)
     environment.train()
+    environment.train()
     with pytest.raises(PluginError, match=r'E320 .*blueprint "test/bad" raised ValueError'):
         environment.train()
 

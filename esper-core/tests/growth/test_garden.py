@@ -155,7 +155,7 @@ def test_a_blueprint_that_raises_leaves_no_trace(make_recipe: Make) -> None:
     variety = Variety("test/local-conv", BlueprintSpec("sequence", "0", starts_as_identity=True), broken)
     environment = begin(make_recipe(variety=variety))
     before = snapshot(environment.garden)
-    with pytest.raises(SeedFault, match="raised RuntimeError: no .* when it was built"):
+    with pytest.raises(SeedFault, match=r"raised RuntimeError: no .* when it was built"):
         environment.garden.apply(GERMINATE, 0)
     assert snapshot(environment.garden) == before
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from esper_core.app.resolution import TWIN
+from esper_core.app.selection import select_varieties
 from esper_core.config import parse_path
-from esper_core.growth import RandomStream, Variety, derive_seed, graft, slots_of
+from esper_core.growth import RandomStream, derive_seed, graft
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import ConfigError, GraftError, Problem
-from esper_core.leyline.specs import BlueprintSpec
 from esper_core.trainer.answerable import answerable
 from esper_core.trainer.environment import Recipe, count_parameters
 from esper_core.trainer.pool import Pool
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from esper_core.app.resolution import Chosen, Path, Resolution
     from esper_core.leyline.protocols import Policy, Reward, Split, SplitName, Task
-    from esper_core.plugins import Component
     from esper_core.telemetry import Bus, Clock
 
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
@@ -87,7 +86,7 @@ def compose(resolution: Resolution) -> Composition:
         return cast("nn.Module", _built(resolution.host, task.shape))
 
     host = _grafted(resolution, build_host, data["train"], device)
-    varieties = _varieties(resolution, host)
+    varieties = select_varieties(resolution, host, device)
     recipe = Recipe(
         task=task,
         data=data,
@@ -163,43 +162,6 @@ def _at_slot(resolution: Resolution, problem: Problem) -> Problem:
     path: Path = ("slots", name) if name in resolution.places else ("slots",)
     at = (*path, "at") if len(path) > 1 and resolution.loaded.config.slots[name].at is not None else path
     return resolution.loaded.problem(problem.code, at, problem.message, problem.hint)
-
-
-def _varieties(resolution: Resolution, host: nn.Module) -> dict[str, tuple[Variety, ...]]:
-    """What may grow in each slot of the host. A pattern in the file may stand for several slots."""
-    problems: list[Problem] = []
-    varieties: dict[str, tuple[Variety, ...]] = {}
-    for slot in slots_of(host).each():
-        assert slot.site is not None
-        own = slot.name.partition(":")[0]
-        chosen = [_variety(component) for component in resolution.blueprints[own]]
-        refused = {variety.id: why for variety in chosen if (why := _misfit(variety, slot.site.kind))}
-        varieties[slot.name] = tuple(variety for variety in chosen if variety.id not in refused)
-        named = resolution.loaded.config.slots[own].blueprints
-        for id_, why in refused.items():
-            spoken = [index for index, name in enumerate(named) if name in (id_, id_.rpartition("/")[2])]
-            if spoken or not varieties[slot.name]:
-                path: Path = ("slots", own, "blueprints", *spoken[:1])
-                message = f'blueprint "{id_}" cannot grow in slot "{slot.name}": {why}'
-                problems.append(
-                    resolution.loaded.problem("E305", path, message, "See: esper components list blueprint")
-                )
-    if problems:
-        raise ConfigError(problems)
-    return varieties
-
-
-def _variety(component: Component) -> Variety:
-    assert isinstance(component.spec, BlueprintSpec)
-    return Variety(component.id, component.spec, component.load())
-
-
-def _misfit(variety: Variety, kind: str) -> str | None:
-    if kind not in variety.spec.kinds:
-        return f"the slot is a {kind}, the blueprint takes {' or '.join(variety.spec.kinds)}"
-    if not variety.spec.starts_as_identity:
-        return "shadow incubation needs a seed that starts as the identity"
-    return None
 
 
 def _arms(resolution: Resolution, space: ActionSpace) -> tuple[Arm, ...]:

@@ -45,18 +45,9 @@ class Places:
         for known in [known for known in self.by_path if known[: len(path)] == path]:
             del self.by_path[known]
 
-    def problem(
-        self,
-        code: str,
-        path: KeyPath,
-        message: str,
-        hint: str | None = None,
-        *,
-        at: KeyPath | None = None,
-        key: bool = False,
-    ) -> Problem:
-        """A problem with the value (or the ``key``) at ``path``, shown where ``at``, by default ``path``, stands."""
-        place = self.nearest(path if at is None else at) or Place("")
+    def problem(self, code: str, path: KeyPath, message: str, hint: str | None = None, *, key: bool = False) -> Problem:
+        """A problem with the value (or the ``key``) at ``path``, shown there or at the nearest value above it."""
+        place = self.nearest(path) or Place("")
         known = key and place.key_line is not None
         line, column = (place.key_line, place.key_column) if known else (place.line, place.column)
         return Problem(code, message, place.file or None, line, column, path_text(path) or None, hint)

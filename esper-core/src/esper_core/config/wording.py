@@ -63,8 +63,7 @@ class _Model:
         about = entry.field.description if entry and entry.field and entry.field.description else ""
         above = path_text((*self.at, *path[:-1]))
         hint = f'Add "{path[-1]}: …"{f" to {above}" if above else ""}. {about}'.rstrip()
-        whole = (*self.at, *path)
-        return self.places.problem("E113", whole, f"the key {quoted(str(path[-1]))} is missing", hint, at=whole[:-1])
+        return self.tell("E113", path, f"the key {quoted(str(path[-1]))} is missing", hint)
 
     def wrong_key(self, path: KeyPath) -> Problem:
         """A key that a mapping with keys of the user's own cannot have."""

@@ -1,5 +1,6 @@
 """Growth: slots in any model, seeds in slots, and the lives they lead."""
 
+from esper_core.growth.audition import audition
 from esper_core.growth.faults import FaultBook, SeedFault, in_words
 from esper_core.growth.garden import Garden, Transition, Variety
 from esper_core.growth.graft import graft, is_grafted, slots_of
@@ -24,6 +25,7 @@ __all__ = [
     "Snapshot",
     "Transition",
     "Variety",
+    "audition",
     "derive_seed",
     "graft",
     "in_words",

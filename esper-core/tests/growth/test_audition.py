@@ -1,0 +1,144 @@
+"""A blueprint that lies is found out before a run begins: one test for each way to lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core.growth import Variety, audition
+from esper_core.leyline import BlueprintSpec, Site
+
+SITE = Site("sequence", 4, (12,))
+CPU = torch.device("cpu")
+
+
+class Honest(nn.Module):
+    """x + conv(relu(conv(x))), the last one zero."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(site.channels, site.channels, 1)
+        self.last = nn.Conv1d(site.channels, site.channels, 1)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.last(torch.relu(self.first(hidden)))
+
+
+class Shortens(Honest):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden)[..., 1:]
+
+
+class Doubles(Honest):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden).double()
+
+
+class Pairs(Honest):
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return hidden, hidden
+
+
+class Poisonous(Honest):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden) * math.nan
+
+
+class Pretender(Honest):
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        nn.init.ones_(self.last.bias)
+
+
+class OnlyInEvaluation(Honest):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden) + (0.0 if self.training else 1.0)
+
+
+class Dead(Honest):
+    """Zero, normalised, rectified: RUN-01."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.norm = nn.GroupNorm(1, site.channels, affine=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + torch.relu(self.norm(self.last(torch.relu(self.first(hidden)))))
+
+
+class Idle(nn.Module):
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+
+class Unbuildable(Honest):
+    def __init__(self, site: Site) -> None:
+        raise KeyError(site.kind)
+
+
+class Refuses(Honest):
+    def forward(self, hidden: Tensor) -> Tensor:
+        raise ValueError("not today")
+
+
+def tried(
+    factory: Callable[[Site], nn.Module], params: str = "2*(c*c + c)", *, identity: bool = True
+) -> tuple[str, str] | None:
+    problem = audition(
+        Variety("test/x", BlueprintSpec("sequence", params, starts_as_identity=identity), factory), SITE, CPU
+    )
+    return None if problem is None else (problem.code, problem.message)
+
+
+def test_an_honest_blueprint_passes_and_the_default_generator_is_left_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    assert tried(Honest) is None
+    assert torch.equal(torch.get_rng_state(), before)
+    with torch.no_grad():
+        assert tried(Honest) is None
+
+
+@pytest.mark.parametrize(
+    ("factory", "code", "said"),
+    [
+        (Shortens, "E323", "puts out the shape (4, 4, 11) for (4, 4, 12)"),
+        (Doubles, "E323", "puts out torch.float64 on cpu for torch.float32 on cpu"),
+        (Pairs, "E323", "puts out a tuple, not a tensor"),
+        (Poisonous, "E324", "puts out numbers that are not finite for ordinary inputs"),
+        (Pretender, "E326", "says it starts as the identity, and is off by up to 1"),
+        (OnlyInEvaluation, "E326", "says it starts as the identity, and is off by up to 1"),
+        (Dead, "E327", "has parameters that no gradient reaches in two steps: first.weight, first.bias, last.weight"),
+        (Unbuildable, "E321", "raised KeyError: 'sequence'"),
+        (Refuses, "E322", "raised ValueError: not today"),
+    ],
+)  # fmt: skip
+def test_a_liar_is_found_out(factory: Callable[[Site], nn.Module], code: str, said: str) -> None:
+    found = tried(factory)
+    assert found is not None
+    assert found[0] == code
+    assert found[1].startswith(said)
+
+
+def test_a_false_count_is_found_out() -> None:
+    assert tried(Honest, "2*c*c") == (
+        "E325",
+        'says it has 32 parameters at a sequence of shape (4, 12), by "2*c*c", and has 40',
+    )
+
+
+def test_one_with_nothing_to_train_is_no_seed() -> None:
+    assert tried(Idle, "0") == ("E327", "has no parameter that could be trained")
+
+
+def test_who_does_not_claim_to_be_the_identity_need_not_be() -> None:
+    assert tried(Pretender, identity=False) is None

@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esper_core.growth import graft
+    from esper_core.config import OptimizerConfig
+    from esper_core.growth import Garden, OptimizerKeeper, Variety, graft, slots_of
     from esper_core.hooks import hookimpl
     from esper_core.leyline import (
         BlueprintSpec,
@@ -24,43 +25,61 @@ if TYPE_CHECKING:
         SlotPlace,
         TaskSpec,
     )
-    from esper_core.plugins import evaluate_formula
-    from esper_core.telemetry import read_events
+    from esper_core.plugins import Component, Plugins, evaluate_formula, load_plugins
+    from esper_core.telemetry import EventFile, read_events
 
 __version__ = "0.1.0"
 
 _HOME = {
     "BlueprintSpec": "esper_core.leyline",
+    "Component": "esper_core.plugins",
     "EsperError": "esper_core.leyline",
+    "EventFile": "esper_core.telemetry",
+    "Garden": "esper_core.growth",
     "HostSpec": "esper_core.leyline",
+    "OptimizerConfig": "esper_core.config",
+    "OptimizerKeeper": "esper_core.growth",
     "PluginInfo": "esper_core.leyline",
+    "Plugins": "esper_core.plugins",
     "PolicySpec": "esper_core.leyline",
     "RewardSpec": "esper_core.leyline",
     "SinkSpec": "esper_core.leyline",
     "Site": "esper_core.leyline",
     "SlotPlace": "esper_core.leyline",
     "TaskSpec": "esper_core.leyline",
+    "Variety": "esper_core.growth",
     "evaluate_formula": "esper_core.plugins",
     "graft": "esper_core.growth",
     "hookimpl": "esper_core.hooks",
+    "load_plugins": "esper_core.plugins",
     "read_events": "esper_core.telemetry",
+    "slots_of": "esper_core.growth",
 }
 
 __all__ = [
     "BlueprintSpec",
+    "Component",
     "EsperError",
+    "EventFile",
+    "Garden",
     "HostSpec",
+    "OptimizerConfig",
+    "OptimizerKeeper",
     "PluginInfo",
+    "Plugins",
     "PolicySpec",
     "RewardSpec",
     "SinkSpec",
     "Site",
     "SlotPlace",
     "TaskSpec",
+    "Variety",
     "evaluate_formula",
     "graft",
     "hookimpl",
+    "load_plugins",
     "read_events",
+    "slots_of",
 ]
 
 

@@ -59,6 +59,7 @@ def test_an_override_may_repair_the_file(problems, small):
     text = small + "seed: many\nrounds: !!int 3"
     assert [problem.path for problem in problems(text)] == ["seed", "rounds"]
     assert [problem.path for problem in problems(text, "seed=1", "rounds=2")] == ["rounds"], "a tag stays a tag"
+    assert [problem.code for problem in problems(text, "seed=1", "rounds=x")] == ["E107", "E111"]
 
 
 # --- components in their short form
@@ -95,6 +96,13 @@ def test_only_a_component_has_a_short_form(problems, small):
     (problem,) = problems(small + "device: cpu", "device.settings.x=1")
     assert problem.code == "E115"
     assert problem.message == 'device is "cpu", which has no entries: received "settings"'
+
+
+def test_nothing_is_left_of_what_an_override_replaces(small):
+    text = small.replace("schedule", "{use: schedule, settings: {plan: []}}")
+    loaded = load(text, "policy=static")
+    assert loaded.origin(("policy", "use")) == "--set policy=static"
+    assert loaded.problem("E201", ("policy", "settings", "plan"), "x").file == "--set policy=static"
 
 
 # --- what is refused

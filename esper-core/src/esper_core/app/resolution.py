@@ -54,6 +54,7 @@ class Resolution:
     task: Chosen
     host: Chosen
     reward: Chosen
+    sinks: tuple[Chosen, ...]
     policies: Mapping[str, Chosen]
     """By arm, in the order of the file; the twin is not among them."""
     places: Mapping[str, SlotPlace]
@@ -78,6 +79,7 @@ class _Search:
         task = self.choose("task", config.task, ("task",))
         host = self.choose("host", config.host, ("host",))
         reward = self.choose("reward", config.reward, ("reward",))
+        sinks = [self.choose("sink", use, ("sinks", index)) for index, use in enumerate(config.sinks)]
         policies = {arm: self.choose("policy", use, path) for arm, (use, path) in _policies(self.loaded).items()}
         places = {name: self.place(name, host) for name in config.slots}
         blueprints = {name: self.blueprints(name) for name in config.slots}
@@ -91,6 +93,7 @@ class _Search:
             task=task,
             host=host,
             reward=reward,
+            sinks=tuple(sink for sink in sinks if sink is not None),
             policies={arm: chosen for arm, chosen in policies.items() if chosen is not None},
             places={name: place for name, place in places.items() if place is not None},
             blueprints=blueprints,

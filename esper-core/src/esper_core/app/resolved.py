@@ -28,6 +28,7 @@ def resolved_config(resolution: Resolution) -> RunConfig:
         "task": _full(config.task, resolution.task),
         "host": _full(config.host, resolution.host),
         "reward": _full(config.reward, resolution.reward),
+        "sinks": tuple(_full(use, sink) for use, sink in zip(config.sinks, resolution.sinks, strict=True)),
         "slots": slots,
     }
     if config.policy is not None:

@@ -16,7 +16,8 @@ from esper_core.config import dump_config
 from esper_core.leyline.errors import EsperError, GovernorStop, Interrupted
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.runs import RunDirectory
-from esper_core.telemetry import Bus, Clock, EventFile
+from esper_core.telemetry import BestEffort, Bus, Clock, EventFile
+from esper_core.trainer.answerable import answerable
 from esper_core.trainer.loop import run_study
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from esper_core.app.compose import Composition
     from esper_core.app.preparing import Prepared
+    from esper_core.app.resolution import Resolution
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.telemetry import Listener
     from esper_core.trainer.pool import Ending
@@ -60,7 +62,8 @@ def run(
     with _closing(directory), _logged(directory.path / "log.txt"), heeded_signals() as pause:
         log.info("run %s begins", directory.path.name)
         events = EventFile(directory.path / "events.jsonl")
-        bus, clock = Bus([events, *listeners]), Clock()
+        sinks = _sinks(prepared.composition.resolution, directory.path)
+        bus, clock = Bus([events, *listeners, *sinks]), Clock()
         try:
             bus.publish(
                 RunStarted(
@@ -79,6 +82,8 @@ def run(
             raise
         finally:
             events.close()
+            for sink in sinks:
+                sink.close()
         return _write_end(directory, prepared.composition, finished, clock)
 
 
@@ -96,6 +101,16 @@ def _write_beginning(directory: RunDirectory, prepared: Prepared) -> None:
             if record.status == "active"
         ],
     )
+
+
+def _sinks(resolution: Resolution, run: Path) -> list[BestEffort]:
+    """The sinks that the file asks for; one that cannot be built stops the run before it begins."""
+    sinks = []
+    for chosen in resolution.sinks:
+        factory = chosen.component.load()
+        with answerable(chosen.label, "while it was built"):
+            sinks.append(BestEffort(factory(run, **chosen.settings), chosen.label))
+    return sinks
 
 
 def _write_end(

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from esper_core.cli.rendering import visible
 from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.nearest import nearest
 from esper_core.plugins.discovery import COMMAND_GROUP, discover
 from esper_core.plugins.faults import attempt, fault_in, root_of
 from esper_core.plugins.gate import is_first_party, other_core_wanted, safe_mode_from_environment, taken_twice
@@ -47,6 +49,14 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = {
 """The core's commands, in the order of ``esper --help``."""
 
 
+KNOWN_ELSEWHERE: Final[Mapping[str, str]] = {
+    "new": "esper-testing",
+    "plugins.check": "esper-testing",
+    "watch": "esper-watch",
+}
+"""Commands of the project's other packages, by package: where one is not installed, that is what to say."""
+
+
 @dataclass(frozen=True, slots=True)
 class External:
     """A command that other packages announce; several claims are a fault."""
@@ -63,6 +73,11 @@ class External:
     def is_shadowed(self) -> bool:
         """Whether the core has a command of this name, which comes first."""
         return self.name in BUILT_IN
+
+    @property
+    def group(self) -> str:
+        """The command that it stands below: ``plugins.check`` is ``esper plugins check``. Empty: it stands alone."""
+        return self.name.rpartition(".")[0]
 
     @property
     def is_left_out(self) -> bool:
@@ -120,3 +135,54 @@ def load_external(command: External) -> click.Command:
         message = f"{title} is no click command: {claim.target} is of type {type(tried.value).__name__}"
         raise PluginError(Problem("E219", message, hint=f"Tell the author of {claim.package}."))
     return tried.value
+
+
+def no_such_command(name: str, typed: str, known: Iterable[str], context: click.Context) -> click.UsageError:
+    """The error for a command that is not there, with the package that would bring it, or the nearest name."""
+    if name in KNOWN_ELSEWHERE:
+        hint = f"It comes with another package:  pip install {KNOWN_ELSEWHERE[name]}"
+    else:
+        close = nearest(typed, known)
+        hint = f'Did you mean "{close}"?' if close else f"All commands:  {context.command_path} --help"
+    return click.UsageError(visible(f'There is no command "{typed}". {hint}'), context)
+
+
+class OpenGroup(click.Group):
+    """A command of the core below which other packages may put theirs: announced as ``plugins.check``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Its own commands, then those of other packages."""
+        own = super().list_commands(ctx)
+        return [*own, *(name for name in self._others() if name not in own)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Its own command, or another package's, imported; None where there is none."""
+        if (own := super().get_command(ctx, cmd_name)) is not None:
+            return own
+        other = self._others().get(cmd_name)
+        return None if other is None else load_external(other)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with the way out for a name that is not there."""
+        if (command := self.get_command(ctx, args[0])) is not None:
+            return args[0], command, args[1:]
+        name = f"{self.name}.{args[0]}"
+        raise no_such_command(name, args[0], self.list_commands(ctx), ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Its own commands with their help, and whose the others are; nothing is imported."""
+        lines = [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
+        lines += [
+            (visible(name), visible(one.help)) for name, one in self._others().items() if name not in self.commands
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(lines)
+
+    def _others(self) -> dict[str, External]:
+        return {
+            name.removeprefix(f"{self.name}."): one
+            for name, one in external_commands().items()
+            if one.group == self.name
+        }

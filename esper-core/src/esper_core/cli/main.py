@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from esper_core import __version__
-from esper_core.cli.commands import BUILT_IN, external_commands, load_built_in, load_external
+from esper_core.cli.commands import BUILT_IN, external_commands, load_built_in, load_external, no_such_command
 from esper_core.cli.rendering import print_line, print_problems, visible
 from esper_core.leyline.errors import EsperError, Interrupted
-from esper_core.leyline.nearest import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,14 +36,15 @@ class LazyCommands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The core's commands in the order of the table, then those of other packages."""
-        return [*BUILT_IN, *(name for name, one in external_commands().items() if not one.is_shadowed)]
+        others = external_commands().items()
+        return [*BUILT_IN, *(name for name, one in others if not one.is_shadowed and not one.group)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported; None where there is none. PluginError where its package is broken."""
         if cmd_name in BUILT_IN:
             return load_built_in(cmd_name)
         external = external_commands().get(cmd_name)
-        return None if external is None else load_external(external)
+        return None if external is None or external.group else load_external(external)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -53,15 +53,13 @@ class LazyCommands(click.Group):
         name = args[0]
         if (command := self.get_command(ctx, name)) is not None:
             return name, command, args[1:]
-        close = nearest(name, self.list_commands(ctx))
-        hint = f'Did you mean "{close}"?' if close else "All commands:  esper --help"
-        raise click.UsageError(visible(f'There is no command "{name}". {hint}'), ctx)
+        raise no_such_command(name, name, self.list_commands(ctx), ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the lists of ``esper --help`` from the tables."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.help) for name, command in BUILT_IN.items()])
-        if others := external_commands():
+        if others := {name: one for name, one in external_commands().items() if not one.group}:
             with formatter.section("Commands of other packages"):
                 formatter.write_dl([(visible(name), visible(command.help)) for name, command in others.items()])
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from esper_core.cli.commands import OpenGroup
 from esper_core.cli.rendering import aligned, print_json, print_line, print_problems, print_table, visible
 
 if TYPE_CHECKING:
     from esper_core.plugins import PluginRecord, Plugins
 
 
-@click.group()
+@click.group(cls=OpenGroup)
 def plugins() -> None:
     """Show the installed plugins, and what is wrong with them."""
 

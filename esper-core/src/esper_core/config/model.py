@@ -117,6 +117,9 @@ class RunConfig(Section):
     arms: dict[Key, ArmConfig] = Field(default_factory=dict, description="Matched arms to compare.", max_length=32)
     twin: bool = Field(default=True, description="Whether the same hosts are also trained without growth.")
     reward: Use = Field(default=Use(use="team"), description="What a step was worth.")
+    sinks: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
+        default=(), description="Where else events go: a list of sinks.", max_length=32
+    )
     seed: int = Field(default=0, ge=0, lt=2**31, description="Environment seed of the first environment.")
     environments: Count = Field(
         default=8, le=4096, description="Environments of each arm, each with a seed of its own."

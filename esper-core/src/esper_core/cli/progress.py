@@ -13,6 +13,7 @@ from esper_core.leyline.lifecycle import Stage
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.console import Console
     from rich.progress import Progress
 
     from esper_core.leyline.events import Event
@@ -31,19 +32,24 @@ def progress(*, quiet: bool) -> Iterator[list[Listener]]:
         yield [PlainLines()]
     else:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[growing]}"),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        with live_bar(Console(stderr=True)) as bar:
             yield [Bar(bar)]
+
+
+def live_bar(console: Console) -> Progress:
+    """The bar with its columns: what runs, how far, how fast, how long still, and what the seeds are doing."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[growing]}", style="dim", markup=False),
+    )
+    return Progress(*columns, console=console, transient=True)
 
 
 class Tally:

@@ -19,6 +19,11 @@ settings.register_profile("search", parent=settings.get_profile("esper"), derand
 settings.load_profile("esper")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--write-golden``: for changes that are meant to change the course of a run."""
+    parser.addoption("--write-golden", action="store_true", help="write the golden numbers anew")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips tests marked ``gpu`` where there is no CUDA device. torch is asked only when there is such a test."""
     waiting = [item for item in items if item.get_closest_marker("gpu")]

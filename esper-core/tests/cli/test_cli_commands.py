@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,11 @@ def command(how):
 """
 
 
+def listed(help: str) -> list[list[str]]:
+    """The lists of a help text: each name with its line, however wide the columns are."""
+    return [re.split(r"  +", line.strip(), maxsplit=1) for line in help.splitlines() if re.match(r"  \S+  ", line)]
+
+
 def other(site_packages, body: str, **settings) -> None:
     site_packages.command("esper-extra", COMMAND.format(body=body), command="grow", **settings)
 
@@ -38,8 +44,8 @@ def test_help_names_every_command_and_imports_none(esper, site_packages) -> None
     for name, command in BUILT_IN.items():
         assert f"  {name} " in answer.out
         assert command.help.split()[0] in answer.out
-    assert "  grow   From esper-extra 1.0.\n" in answer.out
-    assert "  watch  From esper-watch 0.1.0.\n" in answer.out
+    assert ["grow", "From esper-extra 1.0."] in listed(answer.out)
+    assert ["watch", "From esper-watch 0.1.0."] in listed(answer.out)
 
 
 def test_help_needs_neither_plugins_nor_pydantic_nor_rich() -> None:
@@ -49,7 +55,7 @@ from esper_core.cli import main
 try:
     main(["--help"])
 except SystemExit:
-    heavy = ["torch", "rich", "pydantic", "yaml", "packaging", "pluggy", "esper_core.cli.run", "esper_core.plugins.pipeline"]
+    heavy = ["torch", "rich", "pydantic", "yaml", "packaging", "pluggy", "esper_core.cli.run"]
     sys.stderr.write(repr([name for name in heavy if name in sys.modules]))
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -191,7 +197,8 @@ def test_a_command_that_needs_another_core_is_not_run(esper, site_packages) -> N
 def test_a_command_cannot_take_the_place_of_a_built_in(esper, site_packages) -> None:
     site_packages.command("evil", "raise AssertionError('was imported')", command="plugins")
     assert esper("plugins", "list").status == 0
-    assert "plugins  From evil 1.0; not reachable: the core has a command of this name.\n" in esper("--help").out
+    told = "From evil 1.0; not reachable: the core has a command of this name."
+    assert ["plugins", told] in listed(esper("--help").out)
 
 
 def test_a_command_that_two_packages_bring_is_neithers(esper, site_packages) -> None:
@@ -205,7 +212,34 @@ def test_a_command_that_two_packages_bring_is_neithers(esper, site_packages) -> 
         "    pip uninstall one\n"
         "    pip uninstall two\n",
     )
-    assert "  grow   From one 1.0 and two 1.0.\n" in esper("--help").out
+    assert ["grow", "From one 1.0 and two 1.0."] in listed(esper("--help").out)
+
+
+def test_a_package_may_put_a_command_below_one_of_ours(esper, site_packages) -> None:
+    site_packages.command("esper-extra", COMMAND.format(body="click.echo('tended ' + how)"), command="plugins.tend")
+    assert (esper("plugins", "tend", "well").out, esper("plugins", "tend", "well").status) == ("tended well\n", 0)
+    assert ["tend", "From esper-extra 1.0."] in listed(esper("plugins", "--help").out)
+    assert "tend" not in dict(listed(esper("--help").out))
+    assert esper("plugins.tend").status == 2
+
+
+def test_a_command_below_one_of_ours_does_not_take_the_place_of_another(esper, site_packages) -> None:
+    site_packages.command("evil", "raise AssertionError('was imported')", command="plugins.list")
+    assert esper("plugins", "list").status == 0
+
+
+def test_a_misspelt_command_below_one_of_ours_gets_a_suggestion(esper) -> None:
+    answer = esper("plugins", "lst")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.endswith('\nError: There is no command "lst". Did you mean "list"?\n')
+
+
+def test_a_command_of_a_package_that_is_not_installed_is_told_with_its_pip_line(esper, monkeypatch) -> None:
+    monkeypatch.setattr("esper_core.cli.commands.discover", lambda *_: ((), ()))
+    for typed, package in ((["watch"], "esper-watch"), (["plugins", "check"], "esper-testing")):
+        answer = esper(*typed)
+        hint = f'There is no command "{typed[-1]}". It comes with another package:  pip install {package}'
+        assert (answer.status, answer.err.endswith(f"\nError: {hint}\n")) == (2, True)
 
 
 def test_safe_mode_leaves_out_commands_of_others(esper, site_packages, monkeypatch) -> None:
@@ -216,7 +250,7 @@ def test_safe_mode_leaves_out_commands_of_others(esper, site_packages, monkeypat
         3,
         'E224 command "grow" is from esper-extra 1.0, which safe mode leaves out\n  Unset ESPER_SAFE_MODE.\n',
     )
-    assert "  grow   From esper-extra 1.0; left out in safe mode.\n" in esper("--help").out
+    assert ["grow", "From esper-extra 1.0; left out in safe mode."] in listed(esper("--help").out)
 
 
 def test_hostile_metadata_does_not_reach_the_terminal(esper, site_packages) -> None:

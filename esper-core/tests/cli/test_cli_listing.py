@@ -16,7 +16,8 @@ class Settings(BaseModel):
 
 @hookimpl
 def esper_register_blueprints(registry):
-    registry.add("tiny-conv", "m:Tiny", BlueprintSpec(("image", "sequence"), "9*c*c", "Small.", True, ("bf16",), version=3))
+    spec = BlueprintSpec(("image", "sequence"), "9*c*c", "Small.", True, ("bf16",), version=3)
+    registry.add("tiny-conv", "m:Tiny", spec)
 
 @hookimpl
 def esper_register_hosts(registry):

@@ -42,7 +42,8 @@ def test_a_package_that_announces_one_id_twice_is_left_out(told, workshop) -> No
     package = workshop.package(NEVER)
     twice = replace(package, entry_points=(*package.entry_points, EntryPoint("extra", "elsewhere", "esper.plugins")))
     assert told(twice) == (
-        'E211 package esper-extra 0.2.0 announces plugin "extra" twice, as elsewhere and esper_extra; neither is loaded\n'
+        'E211 package esper-extra 0.2.0 announces plugin "extra" twice, as elsewhere and esper_extra;'
+        " neither is loaded\n"
         "  Tell the author of esper-extra."
     )
 

@@ -107,7 +107,16 @@ def test_where_nothing_is_near_the_known_names_are_told(load, workshop, refusal)
 def test_a_first_party_plugin_that_is_not_installed_is_told_with_its_pip_line(load, workshop, refusal) -> None:
     registry = load(workshop.blueprints("tiny")).registry
     _, text = refusal(lambda: registry.find("blueprint", "blueprints/zzz"))
-    assert text.splitlines()[1] == '  There is no plugin "blueprints":  pip install esper-blueprints'
+    assert text.splitlines()[1] == '  No plugin "blueprints" is installed:  pip install esper-blueprints'
+
+
+@pytest.mark.parametrize("name", ["nowhere/zzz", "nowhere/*"])
+def test_a_plugin_that_is_not_installed_is_told(load, workshop, refusal, name: str) -> None:
+    registry = load(workshop.blueprints("tiny")).registry
+    assert refusal(lambda: registry.match("blueprint", name))[1].splitlines()[1:] == [
+        '  No plugin "nowhere" is installed.',
+        "  All blueprints:  esper components list blueprint",
+    ]
 
 
 def test_a_component_of_another_kind_is_told_as_what_it_is(load, workshop, refusal) -> None:
@@ -188,6 +197,13 @@ def test_a_name_that_safe_mode_leaves_out_is_told_with_the_way_out(load, worksho
         'E209 blueprint "extra/*" belongs to plugin "extra" (esper-extra 0.2.0), which is left out in safe mode\n'
         "  Unset ESPER_SAFE_MODE.",
     )
+
+
+def test_a_rival_that_is_left_out_does_not_speak_for_the_plugin_that_is_there(load, workshop, refusal) -> None:
+    ours = workshop.blueprints("tiny", plugin="blueprints")
+    rival = workshop.blueprints("tiny", plugin="blueprints", name="evil")
+    registry = load(ours, rival, safe_mode=True).registry
+    assert refusal(lambda: registry.find("blueprint", "blueprints/tny"))[1].startswith("E201 ")
 
 
 def test_a_name_of_a_broken_plugin_is_a_plugin_error_with_its_cause(load, workshop, refusal) -> None:
@@ -305,7 +321,8 @@ def test_a_component_without_settings_has_no_model(load, workshop) -> None:
     [
         (
             "my_blocks:Tiny",
-            'E217 task "extra/signals" (esper-extra 0.2.0) declares settings that are no pydantic model: my_blocks:Tiny\n'
+            'E217 task "extra/signals" (esper-extra 0.2.0) declares settings that are no pydantic model:'
+            " my_blocks:Tiny\n"
             "  Settings are a class that derives from pydantic.BaseModel. Tell the author of esper-extra.",
         ),
         (

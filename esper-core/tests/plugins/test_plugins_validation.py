@@ -65,7 +65,8 @@ def test_a_hook_that_yields_or_is_async_is_told(told, workshop) -> None:
         'E214 plugin "extra" (esper-extra 0.2.0) has an async hook esper_register_hosts, which nobody would await\n'
         "  esper_extra.py:5\n"
         "  Write def.\n"
-        'E214 plugin "extra" (esper-extra 0.2.0) has a hook esper_register_tasks that yields, so its body would never run\n'
+        'E214 plugin "extra" (esper-extra 0.2.0) has a hook esper_register_tasks that yields,'
+        " so its body would never run\n"
         "  esper_extra.py:2\n"
         "  Return instead, or mark it with @hookimpl(wrapper=True)."
     )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from esper_core.app.participation import load_for, plugin_settings, problems_in_file, unused_faults
 from esper_core.app.resolution import resolve
 from esper_core.config import load_config
-from esper_core.plugins import load_plugins
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from esper_core.app.compose import Composition
@@ -23,6 +23,13 @@ class Prepared:
 
     composition: Composition
     plugins: Plugins
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of plugins, by plugin id; each an instance of the plugin's own model."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong beside the run and does not stop it, a line each."""
+        return unused_faults(self.plugins)
 
 
 def prepare(file: Path, overrides: Sequence[str] = ()) -> Prepared:
@@ -31,9 +38,9 @@ def prepare(file: Path, overrides: Sequence[str] = ()) -> Prepared:
     What computes is imported only when the names are known: a slip is told before torch is loaded.
     """
     loaded = load_config(file, overrides)
-    plugins = load_plugins(disable=loaded.config.plugins.disable)
-    resolution = resolve(loaded, plugins.registry)
+    plugins = load_for(loaded, file.parent)
+    resolution = resolve(loaded, plugins.registry, problems_in_file(loaded, plugins))
 
     from esper_core.app.compose import compose
 
-    return Prepared(compose(resolution), plugins)
+    return Prepared(compose(resolution), plugins, plugin_settings(loaded, plugins))

@@ -6,19 +6,19 @@ file is found at once, with the line that it is on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from esper_core.config import settings_problems
-from esper_core.leyline.errors import ConfigError, EsperError, Problem
+from esper_core.leyline.errors import ConfigError, EsperError, PluginError, Problem
 from esper_core.leyline.nearest import suggestion
 from esper_core.leyline.specs import HostSpec, SlotPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from esper_core.config import LoadedConfig, Use
     from esper_core.leyline.specs import ComponentKind
@@ -61,9 +61,9 @@ class Resolution:
     blueprints: Mapping[str, tuple[Component, ...]]
 
 
-def resolve(loaded: LoadedConfig, registry: Registry) -> Resolution:
-    """Look up every name; ConfigError with everything that is wrong."""
-    return _Search(loaded, registry).resolve()
+def resolve(loaded: LoadedConfig, registry: Registry, problems: Iterable[Problem] = ()) -> Resolution:
+    """Look up every name; ConfigError with everything that is wrong, ``problems`` that were found before with it."""
+    return _Search(loaded, registry, list(problems)).resolve()
 
 
 @dataclass(slots=True)
@@ -73,6 +73,8 @@ class _Search:
     loaded: LoadedConfig
     registry: Registry
     problems: list[Problem] = field(default_factory=list)
+    faults: list[Problem] = field(default_factory=list)
+    """Problems that lie with a plugin, not with the file."""
 
     def resolve(self) -> Resolution:
         config = self.loaded.config
@@ -83,8 +85,8 @@ class _Search:
         policies = {arm: self.choose("policy", use, path) for arm, (use, path) in _policies(self.loaded).items()}
         places = {name: self.place(name, host) for name in config.slots}
         blueprints = {name: self.blueprints(name) for name in config.slots}
-        if self.problems:
-            raise ConfigError(sorted(self.problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
+        if told := sorted(self.problems + self.faults, key=lambda problem: (problem.line or 0, problem.column or 0)):
+            raise ConfigError(told) if self.problems else PluginError(told)
         assert task is not None
         assert host is not None
         assert reward is not None
@@ -101,10 +103,11 @@ class _Search:
 
     def choose(self, kind: ComponentKind, use: Use, path: Path) -> Chosen | None:
         """The component of this name, and its settings as it wants them."""
-        component = self.attempt((*path, "use"), lambda: self.registry.find(kind, use.use))
-        if component is None:
+        named = (*path, "use")
+        found = self.attempt(named, lambda: (found := self.registry.find(kind, use.use), found.settings_model()))
+        if found is None:
             return None
-        model = self.attempt((*path, "use"), component.settings_model)
+        component, model = found
         if model is None:
             if use.settings:
                 message = f'{kind} "{component.id}" has no settings'
@@ -137,18 +140,22 @@ class _Search:
         """What may grow in the slot: names and globs, each blueprint once."""
         found: dict[str, Component] = {}
         for index, pattern in enumerate(self.loaded.config.slots[name].blueprints):
-            path = ("slots", name, "blueprints", index)
-            for component in self.attempt(path, partial(self.registry.match, "blueprint", pattern)) or ():
+            path, context = ("slots", name, "blueprints", index), f'slot "{name}"'
+            for component in (
+                self.attempt(path, partial(self.registry.match, "blueprint", pattern, context=context)) or ()
+            ):
                 found[component.id] = component
         return tuple(found.values())
 
     def attempt(self, path: Path, look: Callable[[], T]) -> T | None:
-        """What ``look`` finds, or None with its problems written down at ``path``."""
+        """What ``look`` finds, or None with its problems written down at ``path``, or at the plugin author's line."""
         try:
             return look()
         except EsperError as error:
+            own = self.faults if isinstance(error, PluginError) else self.problems
             for problem in error.problems:
-                self.problems.append(self.loaded.problem(problem.code, path, problem.message, problem.hint))
+                here = self.loaded.problem(problem.code, path, problem.message, problem.hint)
+                own.append(here if problem.file is None else replace(problem, path=here.where()))
             return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic_core import to_jsonable_python
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def resolved_config(resolution: Resolution) -> RunConfig:
-    """A configuration that runs the same, whatever is installed beside, as long as these components are."""
+    """A configuration that runs the same, whatever is installed beside, as long as these components are.
+
+    One-file plugins stand beside it: the run directory holds what was run.
+    """
     config = resolution.loaded.config
     slots = {
         name: slot.model_copy(
@@ -24,7 +28,9 @@ def resolved_config(resolution: Resolution) -> RunConfig:
         )
         for name, slot in config.slots.items()
     }
+    local = tuple(f"./{Path(name).name}" for name in config.plugins.local)
     update = {
+        "plugins": config.plugins.model_copy(update={"local": local}),
         "task": _full(config.task, resolution.task),
         "host": _full(config.host, resolution.host),
         "reward": _full(config.reward, resolution.reward),

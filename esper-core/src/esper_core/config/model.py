@@ -31,6 +31,16 @@ Device = Annotated[
 ]
 
 
+_VERSION = r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?"
+_CLAUSE = rf"([<>]=?\s*{_VERSION}|[=!]=\s*[0-9]+(\.[0-9]+)*\.\*|[=!]=\s*{_VERSION}|~=\s*[0-9]+\.{_VERSION})"
+Versions = Annotated[
+    str,
+    Field(pattern=rf"^\s*{_CLAUSE}(\s*,\s*{_CLAUSE})*\s*$", max_length=200),
+    InWords("a range of versions: >=0.2,<0.3"),
+]
+"""What pip takes behind a package's name, as far as it is of use here."""
+
+
 class Section(BaseModel):
     """A part of the configuration: what it does not know is refused, and nothing changes once it is read."""
 
@@ -104,6 +114,14 @@ class PluginsConfig(Section):
     """Which of the installed plugins take part."""
 
     disable: Names = Field(default=(), description="Plugin ids that are left out.")
+    require: dict[Name, Versions] = Field(
+        default_factory=dict,
+        description='Plugin ids that have to be there, with the versions that will do: ">=0.2,<0.3".',
+    )
+    local: Names = Field(default=(), description="One-file plugins: paths, relative to this file.", max_length=64)
+    settings: dict[Name, dict[str, Any]] = Field(
+        default_factory=dict, description="Settings of plugins by plugin id, checked by them."
+    )
 
 
 class RunConfig(Section):

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from esper_core.leyline.health import CALM, Level, Verdict
 
 if TYPE_CHECKING:
     from esper_core.leyline.signals import Signals
-
-
-class Level(StrEnum):
-    """How bad it is."""
-
-    CALM = "calm"
-    PANIC = "panic"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A level and the reason for it."""
-
-    level: Level
-    reason: str = ""
-
-
-CALM = Verdict(Level.CALM)
 
 
 def judge(signals: Signals) -> Verdict:

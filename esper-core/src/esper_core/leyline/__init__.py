@@ -14,6 +14,7 @@ from esper_core.leyline.errors import (
     RunFolderError,
     SettingError,
 )
+from esper_core.leyline.health import CALM, HealthSnapshot, Level, Verdict
 from esper_core.leyline.lifecycle import SeedEvent, SlotEvent, SlotState, Stage
 from esper_core.leyline.protocols import (
     BlueprintFactory,
@@ -29,6 +30,7 @@ from esper_core.leyline.protocols import (
     SplitName,
     Task,
 )
+from esper_core.leyline.running import PluginConfig, RunContext, RunInfo, RunOutcome
 from esper_core.leyline.signals import Metric, Observation, RewardBreakdown, Signals, SlotSignals
 from esper_core.leyline.specs import (
     BlueprintSpec,
@@ -46,6 +48,7 @@ from esper_core.leyline.specs import (
 )
 
 __all__ = [
+    "CALM",
     "WAIT",
     "Action",
     "ActionMask",
@@ -60,13 +63,16 @@ __all__ = [
     "GovernorStop",
     "GraftError",
     "GrowthError",
+    "HealthSnapshot",
     "HostFactory",
     "HostSpec",
     "Interrupted",
+    "Level",
     "LifecycleError",
     "Metric",
     "Observation",
     "Op",
+    "PluginConfig",
     "PluginError",
     "PluginInfo",
     "Policy",
@@ -77,7 +83,10 @@ __all__ = [
     "Reward",
     "RewardBreakdown",
     "RewardSpec",
+    "RunContext",
     "RunFolderError",
+    "RunInfo",
+    "RunOutcome",
     "SeedEvent",
     "SettingError",
     "Signals",
@@ -95,4 +104,5 @@ __all__ = [
     "Stage",
     "Task",
     "TaskSpec",
+    "Verdict",
 ]

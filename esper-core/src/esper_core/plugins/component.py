@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.plugins.faults import attempt, fault_in, root_of
-from esper_core.plugins.loading import import_target, remedy
+from esper_core.plugins.loading import author_of, import_target, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ class Component:
                 Problem(
                     "E219",
                     f"{self.title} cannot be called: {self.target} is {_article(type(found).__name__)}",
-                    hint=f"A target is a class or a function. Tell the author of {self.package}.",
+                    hint=f"A target is a class or a function. {author_of(self.package)}",
                 )
             )
         return found
@@ -72,7 +72,7 @@ class Component:
             Problem(
                 "E217",
                 f"{self.title} declares settings that are no pydantic model: {declared}",
-                hint=f"Settings are a class that derives from pydantic.BaseModel. Tell the author of {self.package}.",
+                hint=f"Settings are a class that derives from pydantic.BaseModel. {author_of(self.package)}",
             )
         )
 
@@ -87,7 +87,7 @@ class Component:
             file=fault.file,
             line=fault.line,
             path=None if fault.file else target,
-            hint=remedy(fault, target, self.package) or f"Tell the author of {self.package}.",
+            hint=remedy(fault, target, self.package) or author_of(self.package),
         )
         raise PluginError(problem) from tried.error
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 PLUGIN_GROUP: Final = "esper.plugins"
 COMMAND_GROUP: Final = "esper.commands"
 
+LOCAL_FILE: Final = "local file"
+"""What stands for the package of a plugin that is a file of the user's own."""
+
 
 class EntryPoint(Protocol):
     """What is asked of an entry point; ``importlib.metadata.EntryPoint`` has it."""
@@ -39,13 +42,14 @@ class Distribution(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """One entry point, and the package behind it."""
+    """One entry point, and the package behind it; or a ``file`` of the user's own, whose hash is its version."""
 
     name: str
     target: str
     package: str
     version: str
     requires: tuple[str, ...] = ()
+    file: str | None = None
 
     @property
     def source(self) -> str:

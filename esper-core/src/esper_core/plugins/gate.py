@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from esper_core import __version__
@@ -40,13 +40,19 @@ class Rules:
     """What the user, the environment and the running core allow."""
 
     disable: frozenset[str] = frozenset()
+    require: Mapping[str, str] = field(default_factory=dict)
     safe_mode: bool = False
     core_version: str = __version__
 
 
 def safe_mode_from_environment() -> bool:
     """Whether ``ESPER_SAFE_MODE`` asks for first-party plugins only: any value but 0, false, no, off."""
-    return os.environ.get("ESPER_SAFE_MODE", "").strip().lower() not in _OFF
+    return not is_off(os.environ.get("ESPER_SAFE_MODE", ""))
+
+
+def is_off(text: str) -> bool:
+    """Whether a variable of the environment says no: empty, 0, false, no, off."""
+    return text.strip().lower() in _OFF
 
 
 def is_name(text: object) -> bool:
@@ -68,7 +74,7 @@ def gate(found: Iterable[Announcement], rules: Rules) -> list[Candidate]:
         if count > 1
     }
     candidates = [_alone(candidate, rivals) for candidate in candidates]
-    return [_pass(candidate, rules, (_misnamed, _mismatched)) for candidate in candidates]
+    return [_pass(candidate, rules, (_misnamed, _mismatched, _unpinned)) for candidate in candidates]
 
 
 def _pass(candidate: Candidate, rules: Rules, checks: Iterable[Callable[[Candidate, Rules], Candidate]]) -> Candidate:
@@ -117,6 +123,12 @@ def _alone(candidate: Candidate, rivals: Mapping[str, list[Announcement]]) -> Ca
 
 def taken_twice(what: str, claims: list[Announcement]) -> Problem:
     """The problem that one name is announced more than once."""
+    if files := [claim.file for claim in claims if claim.file is not None]:
+        others = [claim.source for claim in claims if claim.file is None]
+        message = (
+            f"{what} is announced by {' and '.join([*others, *files])}; {'neither' if len(claims) == 2 else 'none'}"
+        )
+        return Problem("E211", f"{message} is loaded", hint="Rename the file, or take it out of plugins.local.")
     sources = " and ".join(dict.fromkeys(claim.source for claim in claims))
     packages = list(dict.fromkeys(claim.package for claim in claims))
     if len(packages) == 1:
@@ -138,6 +150,33 @@ def taken_twice(what: str, claims: list[Announcement]) -> Problem:
 def _mismatched(candidate: Candidate, rules: Rules) -> Candidate:
     problem = other_core_wanted(candidate.announcement, candidate.title, rules.core_version)
     return candidate if problem is None else candidate.fallen("rejected", problem)
+
+
+def _unpinned(candidate: Candidate, rules: Rules) -> Candidate:
+    pin = rules.require.get(candidate.id)
+    if pin is None or candidate.announcement.file is not None:
+        return candidate
+    from packaging.specifiers import SpecifierSet  # 10 ms, paid where the file pins something
+    from packaging.version import InvalidVersion, Version
+
+    announcement = candidate.announcement
+    try:
+        if SpecifierSet(pin).contains(Version(announcement.version), prereleases=True):
+            return candidate
+    except InvalidVersion:  # then it is in no range
+        pass
+    problem = Problem(
+        "E226",
+        f"{candidate.title} is required in {pin}; its code was not run",
+        path=f"plugins.require.{candidate.id}",
+        hint=f'Bring them together:  pip install "{announcement.package}{compact(pin)}"',
+    )
+    return candidate.fallen("rejected", problem)
+
+
+def compact(pin: str) -> str:
+    """A range of versions without spaces, as pip takes it behind a name."""
+    return "".join(pin.split())
 
 
 def other_core_wanted(announcement: Announcement, title: str, core_version: str = __version__) -> Problem | None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.errors import Problem
-from esper_core.plugins.discovery import normalised
+from esper_core.plugins.discovery import LOCAL_FILE, normalised
 from esper_core.plugins.faults import attempt, fault_in, root_of
+from esper_core.plugins.local import digest, import_local
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from esper_core.plugins.faults import Fault
+    from esper_core.plugins.local import LocalFile
     from esper_core.plugins.records import Candidate
 
 
@@ -34,16 +38,27 @@ def import_target(target: str) -> Any:
     return found
 
 
-def import_plugin(candidate: Candidate) -> Candidate:
+def import_plugin(candidate: Candidate, files: Sequence[LocalFile] = ()) -> Candidate:
     """The candidate with its module or object, and the time that took; fallen with E210 where importing it failed."""
     if not candidate.is_active:
         return candidate
     announcement = candidate.announcement
-    tried = attempt(lambda: import_target(announcement.target))
-    candidate = replace(candidate, plugin=tried.value, load_ms=tried.milliseconds)
+    own = [file for file in files if file.announcement == announcement]
+    tried = attempt(lambda: import_local(own[0]) if own else import_target(announcement.target))
+    hashed = digest(own[0].source) if own else _hash_of(announcement.target)
+    candidate = replace(candidate, plugin=tried.value, load_ms=tried.milliseconds, sha256=hashed)
     if tried.error is None:
         return candidate
     return candidate.fallen("broken", raised("E210", candidate, "cannot be imported", tried.error))
+
+
+def _hash_of(target: str) -> str | None:
+    """Of the file that the target's module is in; None where it is in none."""
+    file = getattr(sys.modules.get(target.partition(":")[0].strip()), "__file__", None)
+    try:
+        return digest(Path(file).read_bytes()) if isinstance(file, str) else None
+    except OSError:  # it was imported all the same: from an archive, or by a loader of its own
+        return None
 
 
 def raised(code: str, candidate: Candidate, what: str, error: BaseException) -> Problem:
@@ -63,7 +78,14 @@ def raised(code: str, candidate: Candidate, what: str, error: BaseException) -> 
 
 def blame(package: str, plugin: str) -> str:
     """What to do about a fault that only the plugin's author can mend."""
+    if package == LOCAL_FILE:
+        return "Mend the file, or take it out of plugins.local."
     return f"Tell the author of {package}, or leave it out:  plugins.disable: [{plugin}]"
+
+
+def author_of(package: str) -> str:
+    """Who can mend a component that is at fault."""
+    return "Mend the file." if package == LOCAL_FILE else f"Tell the author of {package}."
 
 
 def remedy(fault: Fault, target: str, package: str, requires: Sequence[str] = ()) -> str | None:
@@ -71,6 +93,8 @@ def remedy(fault: Fault, target: str, package: str, requires: Sequence[str] = ()
     if fault.missing is None:
         return None
     missing = root_of(fault.missing)
+    if package == LOCAL_FILE:
+        return f'Install the package that has the module "{missing}".'
     if missing == root_of(target):
         return f"A part of {package} itself is missing:  pip install --force-reinstall {package}"
     if missing == "esper_core":

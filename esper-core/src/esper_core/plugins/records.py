@@ -22,10 +22,11 @@ Hook = Callable[..., Any]
 class PluginRecord:
     """What became of one plugin.
 
-    origin: its entry point's target.
+    origin: its entry point's target; the path of a local file.
     api: the API level that it says it was written for; None where it was not asked.
     hooks: names of the hooks that it implements. components: full ids; empty unless it is active.
     load_ms: milliseconds that importing it took; None where it was not imported.
+    sha256: of the file that its module is in, in hexadecimal; None where it was not imported, or is in no file.
     """
 
     id: str
@@ -38,6 +39,7 @@ class PluginRecord:
     status: Status = "active"
     problems: tuple[Problem, ...] = ()
     load_ms: float | None = None
+    sha256: str | None = None
 
     @property
     def source(self) -> str:
@@ -51,7 +53,10 @@ class PluginRecord:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plugin on its way through the pipeline. Each step takes one and gives the next; one that fell stays down."""
+    """A plugin on its way through the pipeline. Each step takes one and gives the next; one that fell stays down.
+
+    settings: the pydantic model of its own settings, where it names one.
+    """
 
     announcement: Announcement
     status: Status = "active"
@@ -61,6 +66,8 @@ class Candidate:
     api: int | None = None
     components: tuple[Component, ...] = ()
     load_ms: float | None = None
+    sha256: str | None = None
+    settings: Any = None
 
     @property
     def id(self) -> str:
@@ -87,11 +94,12 @@ class Candidate:
             id=self.id,
             package=self.announcement.package,
             version=self.announcement.version,
-            origin=self.announcement.target,
+            origin=self.announcement.file or self.announcement.target,
             api=self.api,
             hooks=tuple(sorted(self.hooks)),
             components=tuple(component.id for component in self.components) if self.is_active else (),
             status=self.status,
             problems=self.problems,
             load_ms=None if self.load_ms is None else round(self.load_ms, 3),
+            sha256=self.sha256,
         )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from esper_core.leyline.specs import COMPONENT_KINDS
 from esper_core.plugins import unknown
-from esper_core.plugins.unknown import UnknownComponent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from esper_core.leyline.errors import Problem
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins.component import Component
     from esper_core.plugins.records import PluginRecord
@@ -30,12 +27,17 @@ class Registry:
         *,
         records: Sequence[PluginRecord] = (),
         withheld: Iterable[Component] = (),
+        missing: Callable[[ComponentKind, str], str | None] = lambda kind, name: None,
     ) -> None:
-        """``withheld`` are components of plugins that fell: they are not there, but it is known why."""
+        """``withheld`` are components of plugins that fell: they are not there, but it is known why.
+
+        ``missing`` is asked for a line about a name that is not there: a plugin may know of it.
+        """
         order = {kind: place for place, kind in enumerate(COMPONENT_KINDS)}
         self._components = tuple(sorted(components, key=lambda component: (order[component.kind], component.id)))
         self._records = tuple(records)
         self._withheld = tuple(withheld)
+        self._missing = missing
 
     def components(self, kind: ComponentKind | None = None) -> tuple[Component, ...]:
         """All components, or those of a kind, in the order of kinds and ids."""
@@ -48,15 +50,14 @@ class Registry:
         Raises UnknownComponent (exit code 2), or UnusableComponent (3) where its plugin is broken or rejected. Each
         carries one problem; its place in the file is for the caller to fill in, with ``problem.at``.
         """
-        known = self.components(kind)
-        claims = [component for component in known if name in (component.id, component.short)]
+        claims = [component for component in self.components(kind) if name in (component.id, component.short)]
         if len(claims) == 1:
             return claims[0]
         if claims:
-            raise UnknownComponent(unknown.ambiguous(kind, name, context, claims))
+            raise unknown.ambiguous(kind, name, context, claims)
         self._check_withheld(kind, name, context)
-        others = [component for component in self._components if component.kind != kind]
-        raise self._unknown(unknown.unknown(kind, name, context, known, others))
+        error = unknown.unknown(kind, name, context, self._components, self._records)
+        raise unknown.with_line(error, self._missing(kind, name))
 
     def match(self, kind: ComponentKind, pattern: str, *, context: str = "") -> tuple[Component, ...]:
         """The components that a name or a glob stands for: ``conv_*``, ``blueprints/*``. Never empty; raises as find.
@@ -65,26 +66,19 @@ class Registry:
         """
         if not _WILD & set(pattern):
             return (self.find(kind, pattern, context=context),)
-        known = self.components(kind)
         whole = "/" in pattern
-        found = [one for one in known if fnmatchcase(one.id if whole else one.short, pattern)]
+        found = [one for one in self.components(kind) if fnmatchcase(one.id if whole else one.short, pattern)]
         if not found:
             self._check_withheld(kind, pattern, context)
-            raise self._unknown(unknown.nothing_matches(kind, pattern, context, any_known=bool(known)))
+            error = unknown.nothing_matches(kind, pattern, context, self._components, self._records)
+            raise unknown.with_line(error, self._missing(kind, pattern))
         return tuple(found)
 
     def _check_withheld(self, kind: ComponentKind, name: str, context: str) -> None:
         """Raises where the name belongs to a plugin that is installed but not active."""
         plugin, slash, _ = name.rpartition("/")
         owners = {plugin} if slash else {one.plugin for one in self._withheld if (one.kind, one.short) == (kind, name)}
+        owners -= {record.id for record in self._records if record.status == "active"}
         for record in self._records:
-            if record.id in owners and record.status != "active":
+            if record.id in owners:
                 raise unknown.unusable(kind, name, context, record)
-
-    def _unknown(self, problem: Problem) -> UnknownComponent:
-        """The error, with a line about plugins that could not be asked."""
-        inactive = unknown.inactive_hint(self._records)
-        if inactive is None:
-            return UnknownComponent(problem)
-        *first, last = (problem.hint or "").splitlines()
-        return UnknownComponent(replace(problem, hint="\n".join([*first, inactive, last])))

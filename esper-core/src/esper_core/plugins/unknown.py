@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from esper_core.leyline.errors import ConfigError, PluginError, Problem
 from esper_core.leyline.nearest import nearest
-from esper_core.plugins.gate import FIRST_PARTY
+from esper_core.plugins.gate import FIRST_PARTY, compact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,21 +56,26 @@ class UnusableComponent(PluginError):
 
 
 def unknown(
-    kind: ComponentKind, name: str, context: str, known: Sequence[Component], others: Sequence[Component]
-) -> Problem:
-    """The problem that no ``kind`` is called so. ``others`` are the components of the other kinds."""
-    plugin, slash, _ = name.rpartition("/")
-    lines = [f'"{other.id}" is a {other.kind} ({other.source}).' for other in others if name in (other.id, other.short)]
+    kind: ComponentKind, name: str, context: str, components: Sequence[Component], records: Sequence[PluginRecord]
+) -> UnknownComponent:
+    """The error that no ``kind`` is called so."""
+    known = [component for component in components if component.kind == kind]
+    lines = [
+        f'"{other.id}" is a {other.kind} ({other.source}).'
+        for other in components
+        if other.kind != kind and name in (other.id, other.short)
+    ]
     if not known:
         lines.append(_none_there(kind))
     elif close := _close(name, known):
         lines.append(f'Did you mean "{close[0]}" ({close[1].source})?')
-    elif slash and plugin in FIRST_PARTY and plugin not in {component.plugin for component in known}:
-        lines.append(f'There is no plugin "{plugin}":  pip install {FIRST_PARTY[plugin]}')
+    elif missing := _missing_plugin(name, records):
+        lines.append(missing)
     else:
         names = [component.short for component in known]
         lines.append(f"Known: {', '.join(names[:_MOST_SHOWN])}" + (", …" if len(names) > _MOST_SHOWN else ""))
-    return Problem(CODES[kind], f'unknown {kind} "{name}"{_within(context)}', hint=_hint(kind, lines))
+    message = f'unknown {kind} "{name}"{_within(context)}'
+    return UnknownComponent(Problem(CODES[kind], message, hint=_hint(kind, lines, records)))
 
 
 def unknown_of_any_kind(
@@ -86,20 +92,23 @@ def unknown_of_any_kind(
     return UnknownComponent(Problem("E200", f'unknown component "{name}"', hint=hint))
 
 
-def nothing_matches(kind: ComponentKind, pattern: str, context: str, *, any_known: bool) -> Problem:
-    """The problem that a pattern stands for nothing."""
-    lines = [] if any_known else [_none_there(kind)]
-    return Problem("E207", f'no {kind} matches "{pattern}"{_within(context)}', hint=_hint(kind, lines))
+def nothing_matches(
+    kind: ComponentKind, pattern: str, context: str, components: Sequence[Component], records: Sequence[PluginRecord]
+) -> UnknownComponent:
+    """The error that a pattern stands for nothing."""
+    missing = _missing_plugin(pattern, records)
+    lines = [missing] if missing else []
+    if all(component.kind != kind for component in components):
+        lines = [_none_there(kind)]
+    message = f'no {kind} matches "{pattern}"{_within(context)}'
+    return UnknownComponent(Problem("E207", message, hint=_hint(kind, lines, records)))
 
 
-def ambiguous(kind: ComponentKind, name: str, context: str, claims: Sequence[Component]) -> Problem:
-    """The problem that several plugins bring a component of this name."""
+def ambiguous(kind: ComponentKind, name: str, context: str, claims: Sequence[Component]) -> UnknownComponent:
+    """The error that several plugins bring a component of this name."""
     ids = [f'"{component.id}" ({component.source})' for component in claims]
-    return Problem(
-        "E206",
-        f'{len(claims)} {PLURALS[kind]} are called "{name}"{_within(context)}',
-        hint=f"Write which one:  {' or '.join(ids)}",
-    )
+    message = f'{len(claims)} {PLURALS[kind]} are called "{name}"{_within(context)}'
+    return UnknownComponent(Problem("E206", message, hint=f"Write which one:  {' or '.join(ids)}"))
 
 
 def unusable(
@@ -137,6 +146,28 @@ def unknown_plugin(name: str, records: Sequence[PluginRecord]) -> Problem:
     return Problem("E208", f'unknown plugin "{name}"', hint="\n".join([*lines, "All plugins:  esper plugins list"]))
 
 
+def required_missing(name: str, pin: str, records: Sequence[PluginRecord]) -> Problem:
+    """The problem that a plugin which the file requires is not installed."""
+    by_package = [record for record in records if record.package == name]
+    close = by_package[0].id if by_package else nearest(name, [record.id for record in records])
+    hint = f'Did you mean "{close}"?\n' if close else ""
+    if name in FIRST_PARTY:
+        hint += f'Install it:  pip install "{FIRST_PARTY[name]}{compact(pin)}"'
+    else:
+        hint += f'Install the package that brings it:  pip install "PACKAGE{compact(pin)}"'
+    message = f'plugin "{name}" is required in {pin}, and not installed'
+    return Problem("E226", message, path=f"plugins.require.{name}", hint=hint)
+
+
+def with_line(error: UnknownComponent, line: str | None) -> UnknownComponent:
+    """The error with a line more in its hint, before the command that lists what there is."""
+    if not line:
+        return error
+    (problem,) = error.problems
+    *first, last = (problem.hint or "").splitlines()
+    return UnknownComponent(replace(problem, hint="\n".join([*first, line, last])))
+
+
 def _none_there(kind: ComponentKind) -> str:
     package = USUAL_PACKAGE.get(kind)
     return f"No {kind} is installed." + (f" Install some:  pip install {package}" if package else "")
@@ -157,5 +188,16 @@ def _within(context: str) -> str:
     return f" in {context}" if context else ""
 
 
-def _hint(kind: ComponentKind, lines: Sequence[str]) -> str:
-    return "\n".join([*lines, f"All {PLURALS[kind]}:  esper components list {kind}"])
+def _missing_plugin(name: str, records: Sequence[PluginRecord]) -> str | None:
+    """What to say of a full id whose plugin is not installed."""
+    plugin, slash, _ = name.rpartition("/")
+    if not slash or plugin in [record.id for record in records]:
+        return None
+    package = FIRST_PARTY.get(plugin)
+    return f'No plugin "{plugin}" is installed' + (f":  pip install {package}" if package else ".")
+
+
+def _hint(kind: ComponentKind, lines: Sequence[str], records: Sequence[PluginRecord]) -> str:
+    inactive = inactive_hint(records)
+    further = [] if inactive is None else [inactive]
+    return "\n".join([*lines, *further, f"All {PLURALS[kind]}:  esper components list {kind}"])

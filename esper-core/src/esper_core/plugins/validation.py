@@ -104,6 +104,25 @@ def check_api_level(candidate: Candidate) -> Candidate:
     return replace(candidate, api=info.api).fallen("rejected", problem)
 
 
+def read_settings_model(candidate: Candidate) -> Candidate:
+    """The candidate with the model of its own settings; fallen where what it names is none."""
+    hook = candidate.hooks.get("esper_settings_model")
+    if not candidate.is_active or hook is None:
+        return candidate
+    tried = attempt(hook)
+    if tried.error is not None:
+        return candidate.fallen("broken", raised("E221", candidate, "failed in esper_settings_model", tried.error))
+    from pydantic import BaseModel  # the plugin imported it already, if it is right
+
+    if isinstance(tried.value, type) and issubclass(tried.value, BaseModel):
+        return replace(candidate, settings=tried.value)
+    file, line = place_of(hook)
+    received = tried.value.__name__ if isinstance(tried.value, type) else type(tried.value).__name__
+    message = f"{candidate.title} has settings that are no pydantic model: esper_settings_model returned {received}"
+    hint = "Return a class that derives from pydantic.BaseModel."
+    return candidate.fallen("broken", Problem("E217", message, file=file, line=line, hint=hint))
+
+
 def register_plugin(manager: pluggy.PluginManager, candidate: Candidate) -> Candidate:
     """Gives the candidate's hooks to pluggy; fallen where pluggy finds fault with them."""
     if not candidate.is_active:
@@ -176,6 +195,9 @@ def _misfits(plugin: Any, hook: str, function: Hook, arguments: tuple[str, ...],
     elif inspect.isgeneratorfunction(function) and not wraps:
         hint = "Return instead, or mark it with @hookimpl(wrapper=True)."
         notes.append(_Note("E214", f"has a hook {hook} that yields, so its body would never run", function, hint))
+    elif hook == "esper_run" and not wraps:
+        hint = "Mark it with @hookimpl(wrapper=True), and yield where the run is to be."
+        notes.append(_Note("E214", f"has a hook {hook} that does not wrap, so it is never called", function, hint))
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from esper_core.governor import Level, judge
+from esper_core.governor import judge
 from esper_core.leyline.actions import WAIT
 from esper_core.leyline.errors import GovernorStop, Problem
+from esper_core.leyline.health import HealthSnapshot, Level, most_severe
 from esper_core.trainer.ledger import Ledger
 from esper_core.trainer.narration import episode_finished, governor_acted, seeds_lost, stages_changed, steps_finished
 
@@ -87,7 +88,8 @@ def decide(study: Study, signals_E: Sequence[Signals]) -> list[Action]:
 def _heed_governor(study: Study, signals_E: Sequence[Signals]) -> None:
     """Stop the run where an environment is beyond repair."""
     for environment, signals in zip(study.pool.environments, signals_E, strict=True):
-        verdict = judge(signals)
+        snapshot = HealthSnapshot(environment.round, environment.arm, environment.seed, signals)
+        verdict = most_severe([judge(signals), study.check_health(snapshot)])
         if verdict.level is not Level.PANIC:
             continue
         study.bus.publish(governor_acted(environment, signals.step, verdict))

@@ -10,8 +10,8 @@ from esper_core.leyline.events import EpisodeFinished, GovernorActed, SeedLost, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from esper_core.governor import Verdict
     from esper_core.leyline.actions import Action
+    from esper_core.leyline.health import Verdict
     from esper_core.leyline.signals import RewardBreakdown, Signals
     from esper_core.trainer.environment import Environment
     from esper_core.trainer.pool import Changes, Ending, Mishaps

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.health import CALM
 from esper_core.leyline.protocols import FollowsPlan
 from esper_core.leyline.signals import Observation
 from esper_core.trainer.answerable import answerable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from esper_core.leyline.actions import Action, ActionMask
+    from esper_core.leyline.health import HealthSnapshot, Verdict
     from esper_core.leyline.protocols import Policy, Reward
     from esper_core.leyline.signals import Signals
     from esper_core.telemetry import Bus, Clock
@@ -74,6 +76,8 @@ class Study:
     """The package behind each blueprint, by the blueprint's full id."""
     pause: Callable[[], None]
     """Called after each step; raises to end the run there."""
+    check_health: Callable[[HealthSnapshot], Verdict] = field(default=lambda snapshot: CALM)
+    """A second opinion on each environment after each step: it can raise the alarm, and not call it off."""
 
     def observe(self, signals: Signals) -> Observation:
         """What a policy sees of one environment."""

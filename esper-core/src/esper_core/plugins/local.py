@@ -1,0 +1,113 @@
+"""Which one-file plugins does a configuration name? Each is read once: what is hashed is what is run, and kept."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec, module_from_spec
+from keyword import iskeyword
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from esper_core.leyline.errors import Problem
+from esper_core.plugins.discovery import LOCAL_FILE, Announcement
+from esper_core.plugins.gate import is_name, name_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import CodeType
+
+_LARGEST = 1 << 20
+"""Bytes that a one-file plugin may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A one-file plugin: the file, its bytes, and what it announces."""
+
+    path: Path
+    source: bytes
+    announcement: Announcement
+
+
+def read_local(paths: Iterable[Path]) -> tuple[tuple[LocalFile, ...], list[Problem]]:
+    """The files, and what is wrong with those that cannot be plugins. Nothing of theirs is run."""
+    found: list[LocalFile] = []
+    problems: list[Problem] = []
+    for place, path in enumerate(paths):
+        module, id_ = path.stem, path.stem.replace("_", "-")
+        wrong = _unreadable(path) or _misnamed(path, module, id_)
+        if wrong is not None:
+            message, hint = wrong
+            problems.append(Problem("E227", message, path=f"plugins.local[{place}]", hint=hint))
+            continue
+        source = path.read_bytes()
+        announcement = Announcement(id_, module, LOCAL_FILE, digest(source)[:12], (), str(path))
+        found.append(LocalFile(path, source, announcement))
+    return tuple(found), problems
+
+
+def digest(data: bytes) -> str:
+    """The SHA-256 of the bytes, in hexadecimal."""
+    return sha256(data).hexdigest()
+
+
+def import_local(file: LocalFile) -> Any:
+    """The plugin's module, run anew, and known to Python by its name so that its targets can be found."""
+    name = file.announcement.target
+    module = module_from_spec(ModuleSpec(name, _Loader(name, file), origin=str(file.path)))
+    module.__file__ = str(file.path)
+    sys.modules[name] = module
+    try:
+        exec(_Loader(name, file).code(), vars(module))
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+class _Loader(SourceFileLoader):
+    """Runs the bytes that were read, and leaves no compiled file beside them."""
+
+    def __init__(self, name: str, file: LocalFile) -> None:
+        super().__init__(name, str(file.path))
+        self._source = file.source
+
+    def code(self) -> CodeType:
+        """What the bytes compile to."""
+        return compile(self._source, self.path, "exec", dont_inherit=True)
+
+
+def _unreadable(path: Path) -> tuple[str, str] | None:
+    if path.suffix != ".py":
+        return f'expected a Python file as a plugin, received "{path}"', "A plugin of one file ends in .py."
+    try:
+        if not path.is_file():
+            return f'there is no plugin file "{path}"', "The path is relative to the configuration's folder."
+        if path.stat().st_size > _LARGEST:
+            return f'the plugin file "{path}" is larger than {_LARGEST:,} bytes', "Make a package of it."
+        with path.open("rb"):
+            return None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a NUL in it
+        return f'the plugin file "{path}" cannot be read: {error}', "Check the path and the permissions."
+
+
+def _misnamed(path: Path, module: str, id_: str) -> tuple[str, str] | None:
+    if not is_name(id_) or not module.isidentifier() or iskeyword(module):
+        rule = name_rule().replace("single - or _", "single _")
+        return f'a plugin cannot be called after its file "{path.name}"', rule
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):  # ValueError: a module that says nothing of where it is from
+        spec = None
+    if module not in sys.modules and spec is None:
+        return None
+    if spec is not None and (isinstance(spec.loader, _Loader) or _same(spec.origin, path)):
+        return None
+    return f'the plugin file "{path.name}" has the name of a module that is installed', "Give it another name."
+
+
+def _same(origin: str | None, path: Path) -> bool:
+    return origin is not None and Path(origin).resolve() == path.resolve()

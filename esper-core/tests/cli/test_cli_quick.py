@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -32,23 +31,21 @@ sys.stderr.write("done")
 
 
 def seconds(*arguments: str, runs: int = 5) -> float:
-    """Median of the time that an interpreter takes with these arguments."""
+    """The least processor time of several runs of an interpreter: what it takes when nothing else is in its way.
+
+    ``make bench`` measures the time on the wall; here the machine may be busy with other tests.
+    """
     taken = []
     for _ in range(runs):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(taken)
 
 
 @pytest.mark.parametrize(
     ("arguments", "bound"), [(["--help"], 0.15), (["plugins", "list"], 0.25), (["plugins", "list", "--json"], 0.25)]
 )
 def test_an_answer_takes_little_more_than_starting_python(arguments: list[str], bound: float) -> None:
-    """Measured up to four times: the machine may be busy with something else."""
-    over = []
-    for _ in range(4):
-        over.append(seconds("-m", "esper_core", *arguments) - seconds("-c", "pass"))
-        if over[-1] < bound:
-            return
-    pytest.fail(f"{arguments} takes {min(over):.3f} s more than starting Python, {bound} s are allowed")
+    assert seconds("-m", "esper_core", *arguments) - seconds("-c", "pass") < bound

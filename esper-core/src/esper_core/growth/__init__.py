@@ -1,9 +1,9 @@
 """Growth: slots in any model, seeds in slots, and the lives they lead."""
 
-from esper_core.growth.audition import audition
+from esper_core.growth.auditioning import audition
 from esper_core.growth.faults import FaultBook, SeedFault, in_words
 from esper_core.growth.garden import Garden, Transition, Variety
-from esper_core.growth.graft import graft, is_grafted, slots_of
+from esper_core.growth.grafting import graft, is_grafted, slots_of
 from esper_core.growth.journal import Growth, read_growth
 from esper_core.growth.optimizers import OptimizerKeeper
 from esper_core.growth.probe import observe

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from esper_core.growth.faults import FaultBook, SeedFault, in_words
-from esper_core.growth.graft import slots_of
+from esper_core.growth.grafting import slots_of
 from esper_core.growth.incubation import Shadow
 from esper_core.growth.probe import device_of
 from esper_core.growth.randomness import RandomStream, derive_seed

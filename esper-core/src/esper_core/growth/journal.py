@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from esper_core.growth.graft import slots_of
+from esper_core.growth.grafting import slots_of
 
 if TYPE_CHECKING:
     from torch import nn

@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
+import time
 
 import pytest
 
 import esper_testing
 
+HEAVY = "{'torch', 'esper_core', 'numpy', 'pydantic', 'click'}"
 
-def test_importing_it_imports_neither_torch_nor_the_core():
-    code = "import esper_testing, sys; sys.exit(bool({'torch', 'esper_core', 'numpy'} & set(sys.modules)))"
+
+@pytest.mark.parametrize("module", ["esper_testing", "esper_testing.pytest_plugin"])
+def test_importing_it_imports_neither_torch_nor_the_core(module):
+    code = f"import {module}, sys; sys.exit(bool({HEAVY} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_foreign_suite_starts_with_neither_torch_nor_the_core(tmp_path):
+    tmp_path.joinpath("test_it.py").write_text(
+        f"import sys\ndef test_it():\n    assert not {HEAVY} & set(sys.modules)\n"
+    )
+    run = started(tmp_path, "-p", "esper_testing.pytest_plugin")
+    assert run.returncode == 0, run.stdout.decode()
+
+
+def test_it_costs_a_foreign_suite_next_to_nothing(tmp_path):
+    tmp_path.joinpath("test_it.py").write_text("def test_it(): pass\n")
+    with_it, without_it = [], []
+    for _ in range(5):
+        for times, arguments in ((with_it, ("-p", "esper_testing.pytest_plugin")), (without_it, ("-p", "no:esper"))):
+            begin = time.perf_counter()
+            started(tmp_path, *arguments)
+            times.append(time.perf_counter() - begin)
+    # The least of several is what it costs; the rest is what else the machine was doing.
+    assert min(with_it) - min(without_it) < 0.05, (statistics.median(with_it), statistics.median(without_it))
+
+
+def started(folder, *arguments):
+    """pytest over a folder that knows nothing of Esper, with no plugin but those that are named."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, str(folder)]
+    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": ""}
+    return subprocess.run(command, check=False, capture_output=True, cwd=folder, env=environment)
 
 
 def test_its_names_are_sorted_and_there():

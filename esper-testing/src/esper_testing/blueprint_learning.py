@@ -1,0 +1,95 @@
+"""Can a block learn? A gradient reaches every parameter at once, and on a task that it can solve the loss falls."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor, nn
+
+from esper_testing.checks import NotApplicable
+from esper_testing.sites import USUAL, Factory, examples, expect, seeded, sites
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from esper_core import BlueprintSpec, Site
+    from esper_core.leyline import SiteKind
+
+LEARNERS: Final[Mapping[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
+}
+
+BLENDS: Final[Mapping[str, Callable[[Tensor, Tensor, float], Tensor]]] = {"add": torch.lerp}
+"""How a seed's output joins the host's, at a strength: the operators that the core has."""
+
+STRENGTHS: Final = (0.5, 1.0)
+STEPS: Final = 50
+FALL: Final = 0.9
+"""What is left of the loss at most after ``STEPS`` steps, as a share of what it was."""
+
+MOVE: Final = 0.3
+"""How far the weights of the teacher are from those of a newborn, as a standard deviation."""
+
+
+def gradient_within_two_steps(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """Every parameter that trains gets a gradient other than zero at the first step or the second.
+
+    By SGD and Adam, under every blend, half blended in and wholly.
+    """
+    for site in sites(kind):
+        if site.channels == 1:
+            continue  # a rectifier of one or two features may well be off for every example, and nothing is wrong
+        for learner in LEARNERS:
+            for blend in BLENDS:
+                for alpha in STRENGTHS:
+                    left_out = _without_gradient(factory, site, learner, blend, alpha)
+                    where = f"{learner} under the blend {blend} at {alpha:g}"
+                    expect(not left_out, site, f"gives no gradient within two steps of {where}: {', '.join(left_out)}")
+
+
+def loss_falls_within_fifty_steps(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """The block comes nearer to a copy of itself with other weights, which is a task that it can solve."""
+    site = USUAL[kind]
+    with seeded(0):
+        block = factory(site)
+        parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
+        if not parameters:
+            reason = "it has no parameters that train"
+            raise NotApplicable(reason)
+        teacher, inputs = copy.deepcopy(block), examples(site, 64)
+        with torch.no_grad():
+            for parameter in teacher.parameters():
+                parameter.add_(MOVE * torch.randn_like(parameter))
+            targets = teacher.train()(inputs)
+        optimizer = torch.optim.Adam(parameters, lr=0.01)
+        losses = []
+        for _ in range(STEPS + 1):
+            optimizer.zero_grad()
+            loss = (block.train()(inputs) - targets).square().mean()
+            losses.append(float(loss.detach()))
+            loss.backward()
+            optimizer.step()
+    begin, end = losses[0], sum(losses[-5:]) / 5
+    if begin == 0:
+        reason = "other weights compute the same, so there is nothing to learn"
+        raise NotApplicable(reason)
+    expect(end < FALL * begin, site, f"does not learn what a copy of it computes: loss {begin:g}, then {end:g}")
+
+
+def _without_gradient(factory: Factory, site: Site, learner: str, blend: str, alpha: float) -> list[str]:
+    with seeded(0):
+        block = factory(site).train()
+        waiting = {name: p for name, p in block.named_parameters() if p.requires_grad}
+        if not waiting:
+            return []
+        optimizer = LEARNERS[learner](list(waiting.values()))
+        for _ in range(2):
+            inputs, targets = examples(site), examples(site)
+            optimizer.zero_grad()
+            (BLENDS[blend](inputs, block(inputs), alpha) - targets).square().mean().backward()
+            optimizer.step()
+            waiting = {name: p for name, p in waiting.items() if p.grad is None or not p.grad.any()}
+    return list(waiting)

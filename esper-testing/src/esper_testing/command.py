@@ -1,0 +1,73 @@
+"""``esper plugins check``: does an installed plugin conform? A table for people, a list for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from esper_testing.checks import CheckResult
+
+NOT_CONFORMING: Final = 3
+COUNTED: Final = ("passed", "failed", "skipped")
+
+
+@click.command()
+@click.argument("plugin")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of {component, check, status, message} as JSON.")
+@click.option("--all", "every", is_flag=True, help="Show every check, not only those that failed.")
+@click.pass_context
+def check(context: click.Context, plugin: str, *, as_json: bool, every: bool) -> None:
+    """Run the conformance checks of an installed plugin.
+
+    \b
+    esper plugins check blueprints            exit status 0 if nothing failed, 3 otherwise
+    esper plugins check blueprints --json
+    """
+    from esper_testing.checks import run_checks
+    from esper_testing.installed import component_checks, components_of
+
+    results: list[CheckResult] = []
+    for component in components_of(plugin):
+        click.echo(f"checking {_visible(component.id)} …", err=True)
+        results += run_checks(component_checks(component))
+    if as_json:
+        click.echo(json.dumps([asdict(result) for result in results]))
+    else:
+        _show(plugin, results, every=every)
+    context.exit(0 if all(result.ok for result in results) else NOT_CONFORMING)
+
+
+def _show(plugin: str, results: Sequence[CheckResult], *, every: bool) -> None:
+    if not results:
+        click.echo(f"{_visible(plugin)} brings nothing that could be checked.")
+        return
+    rows = [["component", *COUNTED]]
+    for component in dict.fromkeys(result.component for result in results):
+        own = [result for result in results if result.component == component]
+        rows.append([component, *(str(sum(one.status == status for one in own)) for status in COUNTED)])
+    _print_rows(rows)
+    shown = [result for result in results if every or not result.ok]
+    if shown:
+        click.echo()
+        _print_rows([(one.status, one.component, one.check, one.message) for one in shown])
+    failed = sum(not result.ok for result in results)
+    click.echo(f"\n{len(results)} checks, {failed} failed." if failed else f"\n{len(results)} checks, none failed.")
+
+
+def _print_rows(rows: Iterable[Sequence[str]]) -> None:
+    """Aligned columns, two spaces apart."""
+    cells = [[_visible(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    for row in cells:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _visible(text: str) -> str:
+    """``text`` with every character that a terminal would obey written out."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)

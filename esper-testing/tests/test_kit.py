@@ -1,0 +1,250 @@
+"""Does the kit tell what it found, for a script, for pytest and on the command line?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import EntryPoint
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner
+
+from esper_core.leyline import ConfigError, PluginError
+from esper_testing import (
+    Check,
+    CheckResult,
+    FakeDistribution,
+    NotApplicable,
+    check_component,
+    check_plugin,
+    components_of,
+    parametrize_with_checks,
+    run_checks,
+)
+from esper_testing.command import check as command
+
+GOOD_REWARD = """
+from esper_core import RewardSpec, hookimpl
+from esper_core.leyline import RewardBreakdown
+
+class Gain:
+    def __init__(self, *, metric):
+        self.metric = metric
+    def value(self, own, twin):
+        added = own.parameters / own.host_parameters - 1
+        return 100 * self.metric.gain(own.validation_metric, twin.validation_metric) - 20 * added
+    def score(self, now, before, twin, twin_before):
+        earlier = 0.0 if before is None else self.value(before, twin_before)
+        return RewardBreakdown({"gain": self.value(now, twin) - earlier})
+
+@hookimpl
+def esper_register_rewards(registry):
+    registry.add("gain", Gain, RewardSpec())
+"""
+BAD_REWARD = GOOD_REWARD.replace('RewardBreakdown({"gain"', 'RewardBreakdown({""')
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """``module("name", source)``: a module that can be imported, and is forgotten when the test is over."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+
+    def write(name, source):
+        tmp_path.joinpath(f"{name}.py").write_text(source)
+        return __import__(name)
+
+    yield write
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def installed(tmp_path, module, monkeypatch):
+    """``installed("name", source)``: a package that brings a plugin, as pip would leave it."""
+
+    def install(name, source):
+        module(name, source)
+        metadata = tmp_path / f"{name}-1.0.dist-info"
+        metadata.mkdir()
+        metadata.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        metadata.joinpath("entry_points.txt").write_text(f"[esper.plugins]\n{name} = {name}\n")
+        return name
+
+    return install
+
+
+def passes():
+    pass
+
+
+def fails():
+    msg = "it is broken"
+    raise AssertionError(msg)
+
+
+def raises():
+    raise KeyError("missing")
+
+
+def says_nothing():
+    raise NotApplicable("not claimed")
+
+
+def test_each_way_a_check_can_go_is_data():
+    runs = {"a": passes, "b": fails, "c": raises, "d": says_nothing}
+    checks = [Check("mine", name, run, "image" if name == "a" else None) for name, run in runs.items()]
+    assert run_checks(checks) == [
+        CheckResult("mine", "a[image]", "passed"),
+        CheckResult("mine", "b", "failed", "it is broken"),
+        CheckResult("mine", "c", "failed", "raised KeyError: 'missing'"),
+        CheckResult("mine", "d", "skipped", "not claimed"),
+    ]
+    assert [result.ok for result in run_checks(checks)] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("key", ["b", "mine-b", "b[image]", "mine-b[image]"])
+def test_an_expected_failure_carries_its_reason(key):
+    (found,) = run_checks([Check("mine", "b", fails, "image")], {key: "known"})
+    assert found == CheckResult("mine", "b[image]", "expected failure", "known (it is broken)")
+    assert found.ok
+
+
+def test_a_pass_that_was_not_expected_is_told():
+    (found,) = run_checks([Check("mine", "a", passes)], {"a": "known"})
+    assert found == CheckResult("mine", "a", "unexpected pass", "was expected to fail: known")
+    assert not found.ok
+
+
+def test_expecting_a_failure_of_a_check_that_is_not_there_is_an_error():
+    with pytest.raises(ValueError, match="Received: aa"):
+        run_checks([Check("mine", "a", passes)], {"aa": "a slip"})
+
+
+def test_an_installed_plugin_is_checked_by_its_id_and_by_its_package():
+    assert {one.status for one in check_plugin("rewards")} == {"passed"}
+    assert components_of("rewards") == components_of("esper-rewards") == components_of("esper_rewards")
+    assert components_of(["rewards", "tasks"]) == components_of("rewards") + components_of("tasks")
+
+
+def test_a_component_with_settings_of_its_own_needs_them():
+    (schedule,) = [one for one in components_of("policies") if one.short == "schedule"]
+    told = check_component(schedule)
+    assert {one.status for one in told} == {"skipped"}
+    assert told[0].message == 'it needs settings (plan): give them as settings={"schedule": …}'
+    assert {one.status for one in check_component(schedule, settings={"plan": ()})} == {"passed"}
+
+
+def test_settings_for_a_component_that_is_not_there_are_an_error():
+    with pytest.raises(ValueError, match="Received: shedule"):
+        check_plugin("policies", settings={"shedule": {}})
+
+
+def test_a_host_is_told_to_have_no_checks():
+    (host,) = [one for one in components_of("tasks") if one.kind == "host"]
+    assert [one.status for one in check_component(host)] == ["skipped"]
+
+
+def test_a_module_with_hooks_is_checked_as_if_it_were_installed(module):
+    good, bad = module("kit_good", GOOD_REWARD), module("kit_bad", BAD_REWARD)
+    assert {one.status for one in check_plugin(good)} == {"passed"}
+    broken = {one.check for one in check_plugin(bad) if not one.ok}
+    assert broken == {"terms_add_up[up]", "terms_add_up[down]"}
+    expected = check_plugin(bad, expected_failures={"terms_add_up": "nameless"})
+    assert all(one.ok for one in expected)
+
+
+def test_an_unknown_plugin_and_a_broken_one_are_told(module):
+    with pytest.raises(ConfigError, match='E208 unknown plugin "reward"\n  Did you mean "rewards"'):
+        check_plugin("reward")
+    broken = module("kit_broken", GOOD_REWARD.replace('"gain", Gain', '"Not A Name", Gain'))
+    with pytest.raises(PluginError, match="E216"):
+        check_plugin(broken)
+
+
+def test_the_command_answers_in_a_table_and_in_json(installed):
+    good, bad = installed("kitgood", GOOD_REWARD), installed("kitbad", BAD_REWARD)
+    answer = CliRunner().invoke(command, [good])
+    assert answer.exit_code == 0
+    assert answer.stdout.splitlines() == [
+        "component  passed  failed  skipped",
+        "gain       20      0       0",
+        "",
+        "20 checks, none failed.",
+    ]
+    assert answer.stderr == "checking kitgood/gain …\n"
+    answer = CliRunner().invoke(command, [bad])
+    assert answer.exit_code == 3
+    assert "failed  gain  terms_add_up[up]" in answer.stdout
+    answer = CliRunner().invoke(command, [bad, "--json"])
+    told = json.loads(answer.stdout)
+    assert answer.exit_code == 3
+    assert {one["status"] for one in told} == {"passed", "failed"}
+    assert set(told[0]) == {"component", "check", "status", "message"}
+
+
+def test_pytest_needs_no_test_file(installed, pytester):
+    installed("kitgood", GOOD_REWARD)
+    installed("kitbad", BAD_REWARD)
+    pytester.makepyfile(test_other="def test_other(): pass")
+    result = pytester.runpytest_inprocess("--esper-check", "kitgood", "-v", "-p", "no:randomly")
+    result.assert_outcomes(passed=20)
+    result.stdout.fnmatch_lines(["*gain-is_pure[[]up]*PASSED*"])
+    result = pytester.runpytest_inprocess("--esper-check", "kitbad")
+    result.assert_outcomes(passed=18, failed=2)
+    result.stdout.fnmatch_lines(["*terms are finite numbers with names*"])
+    result = pytester.runpytest_inprocess("--esper-check", "kitgood", "test_other.py")
+    result.assert_outcomes(passed=21)
+    result = pytester.runpytest_inprocess("--esper-check", "kitgod")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(['*E208 unknown plugin "kitgod"*'])
+
+
+def test_the_decorator_gives_readable_ids_and_marks_what_is_expected_to_fail(module):
+    bad = module("kit_bad", BAD_REWARD)
+    mark = parametrize_with_checks(bad, expected_failures={"terms_add_up": "nameless"}).mark
+    name, parameters = mark.args
+    assert name == "check"
+    assert [one.id for one in parameters][:3] == ["gain-is_pure[up]", "gain-is_pure[down]", "gain-terms_add_up[up]"]
+    marked = {one.id: one.marks[0].kwargs for one in parameters if one.marks}
+    assert marked["gain-terms_add_up[up]"] == {"reason": "nameless", "strict": True}
+    assert len(marked) == 2
+
+
+def test_what_says_nothing_is_skipped_in_pytest():
+    mark = parametrize_with_checks("policies").mark
+    schedule = next(one.values[0] for one in mark.args[1] if one.id.startswith("schedule-"))
+    with pytest.raises(pytest.skip.Exception, match="it needs settings"):
+        schedule.run()
+
+
+def test_the_fixture_loads_what_it_is_given_and_nothing_else(esper_plugins, module):
+    assert esper_plugins().records == ()
+    plugins = esper_plugins(module("kit_good", GOOD_REWARD))
+    assert [one.id for one in plugins.registry.components()] == ["kit-good/gain"]
+    entry = EntryPoint("named", "kit_good", "esper.plugins")
+    (record,) = esper_plugins(FakeDistribution("mine", entry_points=[entry])).records
+    assert (record.id, record.package) == ("named", "mine")
+
+
+def test_the_fixtures_give_a_host_events_a_run_and_the_command_line(
+    esper_tiny_host, esper_events, esper_run, esper_cli
+):
+    import torch
+
+    host = esper_tiny_host("image")
+    assert host(torch.randn(4, *host.site.example_shape)).shape == (4, 3)
+    assert esper_events[0].type == "run-started"
+    assert json.loads((esper_run / "manifest.json").read_text())["status"] == "done"
+    assert (esper_run / "events.jsonl").read_text().count("\n") == len(esper_events)
+    answer = esper_cli("--version")
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.out.startswith("esper ")
+    assert esper_cli("no-such-command").status == 2
+
+
+def test_a_module_is_not_a_package(module):
+    with pytest.raises(ConfigError, match="unknown plugin"):
+        components_of(ModuleType("kit_empty"))

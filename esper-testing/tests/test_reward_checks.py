@@ -1,0 +1,189 @@
+"""Does each check of a reward find the one fault that it is there for, and no fault in what is right?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from esper_core.leyline import RewardBreakdown, Stage
+from esper_testing import check_reward
+
+
+class Right:
+    """Pays for the gain over the twin, less a price for size: the change of a potential."""
+
+    def __init__(self, *, metric):
+        self.metric = metric
+
+    def value(self, own, twin):
+        added = (own.parameters - own.host_parameters) / own.host_parameters
+        return 100 * self.metric.gain(own.validation_metric, twin.validation_metric) - 20 * added - 2 * own.fossils
+
+    def terms(self, now, before, twin, twin_before):
+        earlier = 0.0 if before is None else self.value(before, twin_before)
+        return {"change": self.value(now, twin) - earlier}
+
+    def score(self, now, before, twin, twin_before):
+        return RewardBreakdown(self.terms(now, before, twin, twin_before))
+
+
+class SaysAnotherTheSecondTime(Right):
+    def __init__(self, *, metric):
+        super().__init__(metric=metric)
+        self.last = None
+
+    def terms(self, now, before, twin, twin_before):
+        found = super().terms(now, before, twin, twin_before)
+        again, self.last = self.last is now, now
+        return {"change": 0.0} if again else found
+
+
+class ChangesWhatItIsHanded(Right):
+    def score(self, now, before, twin, twin_before):
+        found = super().score(now, before, twin, twin_before)
+        object.__setattr__(now, "train_loss", now.train_loss + 1.0)
+        return found
+
+
+class PutsOutInfinity(Right):
+    def terms(self, now, before, twin, twin_before):
+        return {**super().terms(now, before, twin, twin_before), "log": math.inf if now.train_loss == 0 else 0.0}
+
+
+class HasNoNames(Right):
+    def terms(self, *signals):
+        return dict(enumerate(super().terms(*signals).values()))
+
+
+class OddTotal(RewardBreakdown):
+    @property
+    def total(self):
+        return 1.0 + math.fsum(self.terms.values())
+
+
+class DoesNotAddUp(Right):
+    def score(self, *signals):
+        return OddTotal(self.terms(*signals))
+
+
+class PaysOneEpisodeOnly(Right):
+    def __init__(self, *, metric):
+        super().__init__(metric=metric)
+        self.episodes, self.step = 0, 0
+
+    def terms(self, now, before, twin, twin_before):
+        self.episodes += before is None and self.step > 0
+        self.step = now.step
+        return super().terms(now, before, twin, twin_before) if not self.episodes else {"change": 0.0}
+
+
+class CountsOnOrder(Right):
+    def __init__(self, *, metric):
+        super().__init__(metric=metric)
+        self.step = -1
+
+    def terms(self, now, before, twin, twin_before):
+        backwards, self.step = now.step < self.step and before is not None, now.step
+        return {"change": 0.0} if backwards else super().terms(now, before, twin, twin_before)
+
+
+class DoesNotKnowDraining(Right):
+    def terms(self, now, before, twin, twin_before):
+        if any(slot.stage is Stage.DRAINING for slot in now.slots):
+            raise KeyError(Stage.DRAINING)
+        return super().terms(now, before, twin, twin_before)
+
+
+class TakesUpForDown(Right):
+    """Knows the way for the sum of an episode, and pays at once for what is worse."""
+
+    def terms(self, now, before, twin, twin_before):
+        own = super().terms(now, before, twin, twin_before)
+        return own if now.train_loss < 2.5 and now.validation_loss > 0.5 else {"change": -own["change"]}
+
+
+class PaysForGerminating(Right):
+    def terms(self, now, before, twin, twin_before):
+        born = sum(slot.stage is Stage.GERMINATED for slot in now.slots)
+        return {**super().terms(now, before, twin, twin_before), "bonus": 5.0 * born}
+
+
+class PaysForFossils(Right):
+    def value(self, own, twin):
+        return super().value(own, twin) + 12 * own.fossils
+
+
+class PunishesAllGrowth(Right):
+    def value(self, own, twin):
+        return super().value(own, twin) - 1000 * (own.parameters > own.host_parameters)
+
+
+class PaysForTheEnd(Right):
+    def terms(self, now, before, twin, twin_before):
+        new = now.fossils - (0 if before is None else before.fossils)
+        late = 200.0 * (new > 0 and now.step >= 15)
+        return {**super().terms(now, before, twin, twin_before), "late": late}
+
+
+# What a fault breaks besides: a seed that drains stands in random episodes, too, and who is punished for growth at all
+# earns less by every script that grows.
+BESIDE = {
+    DoesNotKnowDraining: {"is_pure", "carries_nothing_over", "order_does_not_matter", "better_never_pays_less"}
+    | {"terms_add_up", "churning_does_not_pay"},
+    PunishesAllGrowth: {"churning_does_not_pay"},
+}
+
+
+def failed(factory):
+    return {one.check.partition("[")[0]: one.message for one in check_reward(factory) if not one.ok}
+
+
+def test_a_reward_without_a_fault_passes_every_check():
+    results = check_reward(Right)
+    assert {one.status for one in results} == {"passed"}
+    assert [one.check for one in results][:2] == ["is_pure[up]", "is_pure[down]"]
+
+
+@pytest.mark.parametrize(
+    ("factory", "check", "says"),
+    [
+        (SaysAnotherTheSecondTime, "is_pure", "then {'change': 0.0}"),
+        (ChangesWhatItIsHanded, "is_pure", "changes the signals of step 0"),
+        (PutsOutInfinity, "terms_add_up", "terms are finite numbers with names"),
+        (HasNoNames, "terms_add_up", "terms are finite numbers with names"),
+        (DoesNotAddUp, "terms_add_up", "add up to"),
+        (PaysOneEpisodeOnly, "carries_nothing_over", "but after other episodes"),
+        (CountsOnOrder, "order_does_not_matter", "but in another order"),
+        (DoesNotKnowDraining, "takes_every_stage", "where a seed is draining"),
+        (TakesUpForDown, "better_never_pays_less", "which is better"),
+        (PaysForGerminating, "churning_does_not_pay", "the churner earns"),
+        (PaysForFossils, "hoarding_does_not_pay", "the hoarder earns"),
+        (PunishesAllGrowth, "doing_nothing_does_not_pay", "the never-acter earns"),
+        (PaysForTheEnd, "acting_at_the_last_moment_does_not_pay", "the last-moment-actor earns"),
+    ],
+)
+def test_a_fault_fails_its_own_check(factory, check, says):
+    found = failed(factory)
+    assert says in found.pop(check)
+    assert set(found) <= BESIDE.get(factory, set())
+
+
+def test_settings_go_to_the_reward():
+    class Priced(Right):
+        def __init__(self, *, metric, price):
+            super().__init__(metric=metric)
+            assert price == 3.0
+
+    assert {one.status for one in check_reward(Priced, settings={"price": 3.0}, name="priced")} == {"passed"}
+
+
+def test_a_metric_that_goes_down_is_tried_too():
+    class Upwards(Right):
+        def __init__(self, *, metric):
+            super().__init__(metric=replace(metric, direction="up"))
+
+    broken = {one.check for one in check_reward(Upwards) if not one.ok}
+    assert "better_never_pays_less[down]" in broken
+    assert all(check.endswith("[down]") for check in broken)

@@ -1,0 +1,104 @@
+"""Does each check of a sink find the one fault that it is there for, and no fault in what is right?"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from esper_core import read_events
+from esper_core.leyline.events import Event, RunFinished, SeedLost, StepFinished
+from esper_testing import check_sink, recorded_events, write_run
+
+
+class Right:
+    """Writes the type of each event into a file."""
+
+    def __init__(self, run):
+        self.file = run / "types.txt"
+        self.closed = False
+
+    def hear(self, event):
+        with self.file.open("a") as file:
+            file.write(f"{event.type}\n")
+
+    def settle(self):
+        pass
+
+    def close(self):
+        self.closed = True
+
+
+class CannotTakeNan(Right):
+    def hear(self, event):
+        if isinstance(event, StepFinished):
+            int(event.signals.train_loss)
+
+
+class ClosesOnce(Right):
+    def close(self):
+        assert not self.closed
+        super().close()
+
+
+class WantsAnEventBeforeItSettles(Right):
+    def settle(self):
+        self.file.read_text()
+
+
+class WantsTheEndLast(Right):
+    ended = False
+
+    def hear(self, event):
+        if self.ended and not self.closed:
+            msg = "the run was over"
+            raise RuntimeError(msg)
+        self.ended = isinstance(event, RunFinished)
+
+
+class SaysThatItIsClosed(Right):
+    def hear(self, event):
+        if self.closed:
+            msg = "I/O operation on closed file"
+            raise ValueError(msg)
+
+
+def failed(factory):
+    return {one.check: one.message for one in check_sink(factory) if not one.ok}
+
+
+def test_a_sink_without_a_fault_passes_every_check():
+    assert {one.status for one in check_sink(Right)} == {"passed"}
+
+
+@pytest.mark.parametrize(
+    ("factory", "check", "says"),
+    [
+        (CannotTakeNan, "takes_numbers_that_are_none", 'raises ValueError at a "step-finished" with NaN in it'),
+        (ClosesOnce, "closes_twice", "raises AssertionError when it is closed twice"),
+        (WantsAnEventBeforeItSettles, "takes_any_order", "raises FileNotFoundError when it settles before any event"),
+        (WantsTheEndLast, "takes_any_order", 'raises RuntimeError at a "episode-finished" out of order'),
+        (SaysThatItIsClosed, "says_nothing_once_closed", 'raises ValueError at a "run-started" once it is closed'),
+    ],
+)
+def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
+    found = failed(factory)
+    assert list(found) == [check], found
+    assert says in found[check]
+
+
+def test_an_event_that_a_sink_cannot_take_is_found():
+    class DoesNotKnowSeedLost(Right):
+        def hear(self, event):
+            if isinstance(event, SeedLost):
+                raise KeyError(event.type)
+
+    assert 'raises KeyError at a "seed-lost"' in failed(DoesNotKnowSeedLost)["takes_every_event"]
+
+
+def test_the_recorded_events_are_of_every_kind():
+    assert {type(event) for event in recorded_events()} == set(get_args(Event))
+
+
+def test_a_run_that_is_written_is_read_back(tmp_path):
+    assert list(read_events(write_run(tmp_path / "run") / "events.jsonl")) == recorded_events()

@@ -1,0 +1,154 @@
+"""Does each check of a task find the one fault that it is there for, and no fault in what is right?"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from esper_core.leyline import DataShape, Metric, Split
+from esper_testing import check_task
+
+
+class Right:
+    """Three classes of noise."""
+
+    metric = Metric("accuracy", "up", "%")
+    shape = DataShape("vector", (4,), 3)
+
+    def __init__(self):
+        self.splits = {name: self.made(place) for place, name in enumerate(("train", "validation", "test"))}
+
+    def made(self, place):
+        generator = torch.Generator().manual_seed(place)
+        targets = torch.arange(30) % 3
+        return Split(torch.randn(30, 4, generator=generator) + targets[:, None], targets)
+
+    def split(self, name):
+        return self.splits[name]
+
+    def losses(self, outputs, targets):
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    def scores(self, outputs, targets):
+        return (outputs.argmax(1) == targets).float()
+
+
+class SharesARow(Right):
+    def split(self, name):
+        found = super().split(name)
+        if name == "test":
+            found.inputs[3] = super().split("train").inputs[5]
+        return found
+
+
+class ComesOutDifferently(Right):
+    def made(self, place):
+        found = super().made(place)
+        return Split(found.inputs + random.SystemRandom().random(), found.targets)
+
+
+class DrawsFromTheGlobalGenerator(Right):
+    def made(self, place):
+        found = super().made(place)
+        return Split(found.inputs + torch.rand(()), found.targets)
+
+
+class HasAHole(Right):
+    def made(self, place):
+        found = super().made(place)
+        found.inputs[place, 0] = float("nan")
+        return found
+
+
+class HasAClassTooMany(Right):
+    def made(self, place):
+        found = super().made(place)
+        found.targets[0] = 3
+        return found
+
+
+class LosesATarget(Right):
+    def made(self, place):
+        found = super().made(place)
+        return Split(found.inputs, found.targets[1:])
+
+
+class MeansItsLosses(Right):
+    def losses(self, outputs, targets):
+        return super().losses(outputs, targets).mean()
+
+
+class DetachesItsLosses(Right):
+    def losses(self, outputs, targets):
+        found = super().losses(outputs, targets)
+        return found if found.mean() < 0 else found.detach() + 0 * outputs.sum(1)
+
+
+class MeansItsScores(Right):
+    def scores(self, outputs, targets):
+        return super().scores(outputs, targets).mean()
+
+
+class LooksTheWrongWay(Right):
+    metric = Metric("accuracy", "down")
+
+
+class TellsAnotherShape(Right):
+    shape = DataShape("vector", (5,), 3)
+
+
+class TellsAnotherKind(Right):
+    shape = DataShape("image", (4,), 3)
+
+
+def failed(factory):
+    return {one.check: one.message for one in check_task(factory) if not one.ok}
+
+
+def test_a_task_without_a_fault_passes_every_check():
+    assert {one.status for one in check_task(Right)} == {"passed"}
+
+
+@pytest.mark.parametrize(
+    ("factory", "check", "says"),
+    [
+        (SharesARow, "splits_are_disjoint", '1 inputs of "train" stand in "test" too'),
+        (ComesOutDifferently, "is_seeded", 'the inputs of "train" are others when it is built twice'),
+        (DrawsFromTheGlobalGenerator, "is_seeded", 'the inputs of "train" are others when it is built twice'),
+        (HasAHole, "inputs_are_finite", '1 numbers among the inputs of "train" are not finite'),
+        (HasAClassTooMany, "targets_fit", 'classes of "train" go from 0 to 3, for 3 outputs'),
+        (LosesATarget, "targets_fit", '"train" has 30 inputs and 29 targets'),
+        (MeansItsLosses, "losses_are_per_example", "losses have the shape ()"),
+        (MeansItsScores, "scores_are_per_example", "scores have the shape ()"),
+        (LooksTheWrongWay, "metric_says_what_is_better", "as the loss falls, and down is better"),
+        (TellsAnotherShape, "shape_agrees_with_data", "an example is told to be (5,)"),
+        (TellsAnotherKind, "shape_agrees_with_data", "an example of kind image has 3 dimensions"),
+    ],
+)
+def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
+    found = failed(factory)
+    assert list(found) == [check], found
+    assert says in found[check]
+
+
+def test_losses_that_teach_nothing_are_found():
+    assert "no finite gradient" in failed(DetachesItsLosses)["losses_are_per_example"]
+
+
+def test_a_regression_conforms_too():
+    class Regression(Right):
+        metric = Metric("squared error", "down")
+        shape = DataShape("vector", (4,), 2)
+
+        def made(self, place):
+            found = super().made(place)
+            return Split(found.inputs, found.inputs[:, :2])
+
+        def losses(self, outputs, targets):
+            return (outputs - targets).square().mean(1)
+
+        scores = losses
+
+    assert {one.status for one in check_task(Regression)} == {"passed"}

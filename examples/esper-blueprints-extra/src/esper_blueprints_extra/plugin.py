@@ -1,0 +1,54 @@
+"""Which blueprints does this package bring? They are imported when a run first uses them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from esper_core import BlueprintSpec, PluginInfo, hookimpl
+
+if TYPE_CHECKING:
+    from esper_core.leyline import Registrar
+
+
+@hookimpl
+def esper_plugin_info() -> PluginInfo:
+    """What this plugin is."""
+    return PluginInfo(summary="Three blueprints beyond the standard ones.")
+
+
+@hookimpl
+def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
+    """Adds the blueprints."""
+    registry.add(
+        "shift-mix",
+        "esper_blueprints_extra.shift_mix:ShiftMix",
+        BlueprintSpec(
+            accepts=("image", "sequence"),
+            params="2*(c*c + c)",
+            summary="Shifts channels by a place, then mixes: sees neighbours with few parameters.",
+            starts_as_identity=True,
+            traits=("deterministic", "bf16", "dynamic_spatial"),
+        ),
+    )
+    registry.add(
+        "haar",
+        "esper_blueprints_extra.haar:Haar",
+        BlueprintSpec(
+            accepts=("image", "sequence"),
+            params="2**n*c + c*c + c",
+            summary="Gains on the bands of a wavelet split, then a mix: coarse and fine apart.",
+            starts_as_identity=True,
+            traits=("deterministic", "bf16", "dynamic_spatial"),
+        ),
+    )
+    registry.add(
+        "poly",
+        "esper_blueprints_extra.poly:Poly",
+        BlueprintSpec(
+            accepts=("vector", "tokens"),
+            params="3*(c*c + c)",
+            summary="The product of two views of the features.",
+            starts_as_identity=True,
+            traits=("deterministic", "bf16"),
+        ),
+    )

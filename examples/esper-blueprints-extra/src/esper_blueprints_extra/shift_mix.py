@@ -1,0 +1,52 @@
+"""How does a network see neighbours without a wide kernel? Some channels are shifted, and all are mixed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from esper_blueprints_extra.mixing import mixing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from esper_core import Site
+
+
+class ShiftMix(nn.Module):
+    """A part of the channels stays, the other parts move by one place in each direction; two mixing layers follow.
+
+    Formula: x + mix_b(relu(mix_a(shift(x)))), mix_b zero at birth. shift has no parameters and goes round at the edge.
+    Parameters: 2·(c² + c).
+
+    >>> from esper_core import Site
+    >>> sum(p.numel() for p in ShiftMix(Site("sequence", 8, (40,))).parameters())
+    144
+
+    site: an image or a sequence.
+    """
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.mix_a = mixing(site)
+        self.mix_b = mixing(site, zero=True)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Outputs in the shape of the inputs."""
+        change: Tensor = self.mix_b(functional.relu(self.mix_a(shift(inputs))))
+        return inputs + change
+
+
+def shift(inputs: Tensor) -> Tensor:
+    """The channels in 2n + 1 interleaved parts, n the spatial dimensions: one stays, each other moves by one place.
+
+    The parts come out one behind the other.
+
+    >>> shift(torch.tensor([[[1, 2, 3], [1, 2, 3], [1, 2, 3]]])).tolist()
+    [[[1, 2, 3], [3, 1, 2], [2, 3, 1]]]
+    """
+    moves = [(0, 2), *((step, dim) for dim in range(2, inputs.dim()) for step in (1, -1))]
+    return torch.cat([inputs[:, i :: len(moves)].roll(step, dims=dim) for i, (step, dim) in enumerate(moves)], dim=1)

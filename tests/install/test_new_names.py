@@ -1,0 +1,227 @@
+"""What does ``esper new`` make of names and places that cannot be? It writes nothing, and says what would do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper_core.leyline import ConfigError
+from esper_core.plugins.gate import FIRST_PARTY, is_name
+from esper_testing.new.command import new
+from esper_testing.new.naming import Names, names_from, taken
+from esper_testing.new.rendering import KINDS, core_range, render
+
+ROOT = Path(__file__).parents[2]
+
+
+def written(*arguments: str | Path):
+    """What ``esper new`` does with these arguments, in this process."""
+    return CliRunner().invoke(new, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: str | Path) -> str:
+    """The one problem that ``esper new`` has with these arguments, as it is printed."""
+    error = written(*arguments).exception
+    assert isinstance(error, ConfigError)
+    assert error.exit_code == 2
+    (problem,) = error.problems
+    return str(problem)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "proposal"),
+    [
+        ("", "it is empty", "my-blocks"),
+        ("esper-", "it is empty", "my-blocks"),
+        ("../x", "it holds what a name cannot", "x"),
+        ("/etc/passwd", "it holds what a name cannot", "etc-passwd"),
+        ("a/../b", "it holds what a name cannot", "a-b"),
+        (".", "it holds what a name cannot", "my-blocks"),
+        ("x\0y", "it holds what a name cannot", "x-y"),
+        ("x\n", "it holds what a name cannot", "x"),
+        ('x"\n[project]', "it holds what a name cannot", "x-project"),
+        ("$plugin", "it holds what a name cannot", "plugin"),
+        ("1abc", "it holds what a name cannot", "my-abc"),  # abc is a module of Python's
+        ("1blocks", "it holds what a name cannot", "blocks"),
+        ("my_blocks", "it holds what a name cannot", "my-blocks"),
+        ("MyBlocks", "it holds what a name cannot", "my-blocks"),
+        ("my--blocks", "it holds what a name cannot", "my-blocks"),
+        ("blöcke", "it holds what a name cannot", "bl-cke"),
+        ("\uff42locks", "it holds what a name cannot", "locks"),
+        ("積木", "it holds what a name cannot", "my-blocks"),
+        ("٣", "it holds what a name cannot", "my-blocks"),
+        ("a" * 49, "it has 49 characters", "a" * 48),
+        ("a" * 100_000, "it has 100000 characters", "a" * 48),
+        ("class", "it is a word of Python", "my-class"),
+        ("match", "it is a word of Python", "my-match"),
+        ("json", "it is a module of Python's library", "my-json"),
+        ("torch", "it is a library that Esper stands on", "my-torch"),
+        ("esper-core", "the name belongs to Esper itself", "my-core"),
+        ("blueprints", "the name belongs to Esper itself", "my-blueprints"),
+        ("esper", "the name belongs to Esper itself", "my-esper"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused_with_one_that_can(tmp_path, name, reason, proposal):
+    told = refused("reward", name, "--into", tmp_path)
+    assert told.startswith(f"E501 a plugin cannot be called so: {reason}. Received: ")
+    assert told.endswith(f"For example:  esper new reward {proposal}")
+    assert len(told) < 500
+    assert list(tmp_path.iterdir()) == []
+    assert names_from(proposal)
+
+
+@given(st.text(max_size=60) | st.text("abz019-_.", max_size=60))
+def test_whatever_is_typed_is_a_fit_name_or_told_with_one_that_is(name):
+    try:
+        names = names_from(name)
+    except ConfigError as error:
+        names = names_from(str(error).rpartition("esper new blueprint ")[2])
+    assert is_name(names.plugin)
+    assert names.package.isidentifier()
+    assert names.distribution == f"esper-{names.plugin}"
+
+
+def test_the_projects_own_names_are_all_refused():
+    for name in (*FIRST_PARTY, *FIRST_PARTY.values(), "esper-core"):
+        with pytest.raises(ConfigError, match="belongs to Esper itself"):
+            names_from(name)
+    announced = {point.name for point in entry_points(group="esper.plugins") if point.module.startswith("esper_")}
+    assert {"blueprints", "tasks"} <= announced
+
+
+def test_a_name_may_be_given_with_and_without_its_prefix():
+    assert names_from("my-blocks") == names_from("esper-my-blocks") == Names("my-blocks")
+
+
+def test_a_plugin_of_another_package_with_this_id_is_told_and_ones_own_is_not():
+    names = names_from("my-blocks")
+    assert taken(names, [("other", "esper-other"), ("my-blocks", "blocks-of-mine")]) == "blocks-of-mine"
+    assert taken(names, [("my-blocks", "Esper_My.Blocks")]) is None
+    assert taken(names, []) is None
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")])
+def test_what_is_there_is_left_as_it_is(tmp_path, make):
+    make(tmp_path / "esper-x")
+    told = refused("reward", "x", "--into", tmp_path)
+    assert told.startswith(f'E502 "{tmp_path}/esper-x" is there already, and nothing is overwritten')
+    assert "--into FOLDER" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["esper-x"]
+    assert not (tmp_path / "esper-x" / "pyproject.toml").exists()
+
+
+def test_a_folder_that_is_not_there_is_told_with_the_way_to_make_it(tmp_path):
+    told = refused("reward", "x", "--into", tmp_path / "a" / "b")
+    assert told.startswith("E503 the folder to write into is not there. Received: ")
+    assert f'mkdir -p "{tmp_path}/a/b"' in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_place_of_the_folder_is_told(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    told = refused("reward", "x", "--into", tmp_path / "file")
+    assert told.startswith("E503 the folder to write into is no folder. Received: ")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_is_read_only_is_told(tmp_path):
+    tmp_path.chmod(0o500)
+    assert refused("reward", "x", "--into", tmp_path).startswith(f'E504 "{tmp_path}/esper-x" cannot be written: ')
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="a folder that takes nothing from anybody")
+def test_a_folder_that_takes_nothing_is_told():
+    told = refused("reward", "x", "--into", "/proc")
+    assert told.startswith('E504 "/proc/esper-x" cannot be written: ')
+    assert "nothing was left there" in told
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_what_fails_half_way_leaves_nothing(tmp_path, monkeypatch, error):
+    write, count = Path.write_text, iter(range(100))
+
+    def fails_at_the_third(path, *arguments, **options):
+        if next(count) == 2:
+            raise error
+        return write(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "write_text", fails_at_the_third)
+    assert written("reward", "x", "--into", tmp_path).exit_code != 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kind_that_is_none_is_a_mistake_of_usage(tmp_path):
+    answer = written("bluprint", "x", "--into", tmp_path)
+    assert answer.exit_code == 2
+    assert "'blueprint', 'reward', 'policy', 'task', 'sink'" in answer.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_is_told_as_json(tmp_path, kind):
+    told = json.loads(written(kind, "my-thing", "--into", tmp_path, "--json").stdout)
+    folder = tmp_path / "esper-my-thing"
+    assert (told["folder"], told["package"], told["plugin"]) == (str(folder), "esper-my-thing", "my-thing")
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert set(told["files"]) == there
+    assert there >= {"pyproject.toml", "README.md", ".gitignore", ".github/workflows/ci.yml", "tests/test_plugin.py"}
+    assert there >= {f"src/esper_my_thing/{name}" for name in ("__init__.py", "plugin.py", "py.typed")}
+    assert [path.name for path in tmp_path.iterdir()] == ["esper-my-thing"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["x", "my-blocks", "a" * 48])
+def test_what_is_written_is_as_ruff_wants_it_by_its_own_settings_and_ours(tmp_path, kind, name):
+    assert written(kind, name, "--into", tmp_path).exit_code == 0
+    folder = tmp_path / f"esper-{name}"
+    for command in (["check"], ["format", "--check"]):
+        for settings in ([], ["--config", str(ROOT / "pyproject.toml")]):
+            ruff = [sys.executable, "-m", "ruff", *command, "--no-cache", *settings, "."]
+            done = subprocess.run(ruff, cwd=folder, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_template_has_a_name_left_to_fill_in(kind):
+    for path, text in render(kind, Names("my-blocks"), "0.1.0").items():
+        assert "$" not in text.replace("${{ matrix.python }}", ""), path
+        assert "\n\n\n\n" not in text
+        assert text == "" or text.endswith("\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted"),
+    [
+        ("0.1.0", ">=0.1,<0.2"),
+        ("0.9.3.post1", ">=0.9,<0.10"),
+        ("0.2.0.dev1+g12", ">=0.2.0.dev1,<0.3"),
+        ("1.0.0rc1", ">=1.0.0rc1,<2"),
+        ("1.4.2", ">=1.4,<2"),
+    ],
+)
+def test_a_package_takes_the_core_that_it_was_written_for_up_to_the_next_that_may_break_it(version, wanted):
+    from packaging.specifiers import SpecifierSet
+
+    assert core_range(version) == wanted
+    assert SpecifierSet(wanted).contains(version, prereleases=True)
+
+
+def test_writing_imports_neither_torch_nor_pydantic(tmp_path):
+    program = """
+import sys
+from esper_testing.new.command import new
+new(["blueprint", "x", "--into", sys.argv[1]], standalone_mode=False)
+sys.exit(str({"torch", "pydantic", "numpy"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "set()"

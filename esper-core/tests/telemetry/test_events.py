@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from esper_core.leyline import Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import RunFolderError, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
     Event,
@@ -137,4 +137,13 @@ def test_what_was_settled_is_on_disk_and_a_torn_last_line_is_left_out(tmp_path: 
         "one",
         "zwei – ü",
     ]
+    file.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_is_told_plainly_and_closing_does_not_tell_it_again() -> None:
+    file = EventFile(Path("/dev/full"))
+    file.hear(RunFinished(status="done"))
+    with pytest.raises(RunFolderError, match="E410 cannot write /dev/full: No space left on device"):
+        file.settle()
     file.close()

@@ -126,6 +126,12 @@ class GovernorStop(EsperError):
 class RunFolderError(EsperError):
     """A run directory that cannot be written or read."""
 
+    @classmethod
+    def about(cls, path: object, error: OSError) -> RunFolderError:
+        """What the system said against writing ``path``, in plain words."""
+        hint = "What was written before is intact. Choose another place with --runs-dir."
+        return cls(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint))
+
 
 class Interrupted(EsperError):
     """A signal asked the run to end; the step in progress was finished first."""

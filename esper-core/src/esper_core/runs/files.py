@@ -8,7 +8,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.leyline.errors import RunFolderError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +49,4 @@ def told_plainly(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        hint = "What was written before is intact. Choose another place with --runs-dir."
-        raise RunFolderError(Problem("E410", f"cannot write {path}: {reason}", hint=hint)) from error
+        raise RunFolderError.about(path, error) from error

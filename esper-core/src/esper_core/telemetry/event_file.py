@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from esper_core.leyline.errors import RunFolderError
 from esper_core.telemetry.codec import encode
 
 if TYPE_CHECKING:
@@ -16,7 +18,11 @@ class EventFile:
     """Appends events to a file. What was settled survives the death of the process."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8", newline="\n")
+        self._path = path
+        try:
+            self._file = path.open("a", encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise RunFolderError.about(path, error) from error
         self._lines: list[str] = []
 
     def hear(self, event: Event) -> None:
@@ -24,15 +30,21 @@ class EventFile:
         self._lines.append(encode(event))
 
     def settle(self) -> None:
-        """Write what was heard."""
-        if self._lines:
-            self._file.write("\n".join(self._lines) + "\n")
+        """Write what was heard. RunFolderError where the disk does not take it."""
+        if not self._lines:
+            return
+        text = "\n".join(self._lines) + "\n"
+        self._lines.clear()
+        try:
+            self._file.write(text)
             self._file.flush()
-            self._lines.clear()
+        except OSError as error:
+            raise RunFolderError.about(self._path, error) from error
 
     def close(self) -> None:
         """Write what is left and let the file go."""
         try:
             self.settle()
         finally:
-            self._file.close()
+            with suppress(OSError):  # what could not be flushed was told already
+                self._file.close()

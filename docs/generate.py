@@ -19,7 +19,7 @@ import click
 from pydantic import BaseModel
 
 from esper_core import cli
-from esper_core.cli.commands import BUILT_IN
+from esper_core.cli.commands import external_commands
 from esper_core.config.model import RunConfig, Use
 from esper_core.hooks import spec as hooks
 from esper_core.leyline import events, lifecycle, signals
@@ -229,8 +229,9 @@ def command_contexts(context: click.Context) -> Iterator[click.Context]:
     yield context
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
-            inner = context.command.get_command(context, name)
-            if inner is not None and (context.parent or name in OWN_COMMANDS):
+            announced_as = ".".join([*context.command_path.split()[1:], name])
+            inner = None if announced_as in STRANGERS else context.command.get_command(context, name)
+            if inner is not None:
                 yield from command_contexts(click.Context(inner, info_name=name, parent=context))
 
 
@@ -280,7 +281,7 @@ def known_defects() -> str:
     return table(("id", "promise", "test"), rows)
 
 
-OWN_COMMANDS = {*BUILT_IN, *announced("esper.commands")}
+STRANGERS = set(external_commands()) - announced("esper.commands")
 
 WRITERS: dict[str, Callable[[], str]] = {
     "commands": commands,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from types import ModuleType
@@ -185,21 +187,23 @@ def test_the_command_answers_in_a_table_and_in_json(installed):
     assert set(told[0]) == {"component", "check", "status", "message"}
 
 
-def test_pytest_needs_no_test_file(installed, pytester):
+def test_pytest_needs_no_test_file(installed, tmp_path):
     installed("kitgood", GOOD_REWARD)
     installed("kitbad", BAD_REWARD)
-    pytester.makepyfile(test_other="def test_other(): pass")
-    result = pytester.runpytest_inprocess("--esper-check", "kitgood", "-v", "-p", "no:randomly")
-    result.assert_outcomes(passed=20)
-    result.stdout.fnmatch_lines(["*gain-is_pure[[]up]*PASSED*"])
-    result = pytester.runpytest_inprocess("--esper-check", "kitbad")
-    result.assert_outcomes(passed=18, failed=2)
-    result.stdout.fnmatch_lines(["*terms are finite numbers with names*"])
-    result = pytester.runpytest_inprocess("--esper-check", "kitgood", "test_other.py")
-    result.assert_outcomes(passed=21)
-    result = pytester.runpytest_inprocess("--esper-check", "kitgod")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(['*E208 unknown plugin "kitgod"*'])
+    tmp_path.joinpath("test_other.py").write_text("def test_other(): pass")
+
+    def answer(*arguments):
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        return subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
+
+    good = answer("--esper-check", "kitgood", "-v")
+    assert (good.returncode, "20 passed" in good.stdout, "::gain-is_pure[up] PASSED" in good.stdout) == (0, True, True)
+    bad = answer("--esper-check", "kitbad", "test_other.py")
+    assert (bad.returncode, "2 failed, 19 passed" in bad.stdout) == (1, True)
+    assert "terms are finite numbers with names" in bad.stdout
+    unknown = answer("--esper-check", "kitgod")
+    assert (unknown.returncode, 'E208 unknown plugin "kitgod"' in unknown.stderr) == (4, True)
 
 
 def test_the_decorator_gives_readable_ids_and_marks_what_is_expected_to_fail(module):

@@ -15,7 +15,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 TEXTS = [*PAGES, *ROOT.glob("*.md"), *ROOT.glob("esper-*/README.md")]
 
-CODE = re.compile(r"[\"'](E[1-4]\d\d)[\"']")
+CODE = re.compile(r"[\"'](E[1-5]\d\d)[\"']")
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 

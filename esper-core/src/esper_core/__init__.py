@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from esper_core.config import OptimizerConfig
-    from esper_core.growth import Garden, OptimizerKeeper, Variety, graft, slots_of
+    from esper_core.growth import Garden, OptimizerKeeper, Variety
+    from esper_core.growth.grafting import graft, slots_of
     from esper_core.hooks import hookimpl
     from esper_core.leyline import (
         BlueprintSpec,

@@ -151,6 +151,7 @@ def test_a_record_is_plain_json(load, workshop) -> None:
         "status",
         "problems",
         "load_ms",
+        "sha256",
     ]
     assert told["problems"][0]["code"] == "E210"
 

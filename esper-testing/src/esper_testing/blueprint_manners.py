@@ -143,7 +143,7 @@ def imports_cleanly(module: str | None) -> None:
     problems = []
     if not mark:
         problems.append(f"cannot be imported in a fresh interpreter: {run.stderr.strip()[-300:]}")
-    elif run.stderr or said:
+    elif run.stderr.strip() or said.strip():
         problems.append(f"prints when it is imported: {(said + run.stderr).strip()[:200]}")
     if mark and (names := json.loads(changed)):
         problems.append(f"changes when it is imported: {', '.join(names)}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PolicySettings = Mapping[str, Any] | Callable[[ActionSpace], Mapping[str, Any]]
 Maker = Callable[[ActionSpace], Any]
 
-EPISODES: Final = 8
+EPISODES: Final = 5
 
 
 def maker(factory: Callable[..., Any], settings: PolicySettings | None) -> Maker:

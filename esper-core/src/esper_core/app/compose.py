@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from esper_core.app.resolution import Chosen, Path, Resolution
+    from esper_core.leyline.health import HealthSnapshot, Verdict
     from esper_core.leyline.protocols import Policy, Reward, Split, SplitName, Task
     from esper_core.telemetry import Bus, Clock
 
@@ -51,7 +52,9 @@ class Composition:
         twin = (TWIN,) if self.resolution.loaded.config.twin else ()
         return (*(arm.name for arm in self.arms), *twin)
 
-    def study(self, bus: Bus, clock: Clock, pause: Callable[[], None]) -> Study:
+    def study(
+        self, bus: Bus, clock: Clock, pause: Callable[[], None], check_health: Callable[[HealthSnapshot], Verdict]
+    ) -> Study:
         """The study, ready for ``trainer.loop.run_study``."""
         config = self.resolution.loaded.config
         return Study(
@@ -71,6 +74,7 @@ class Composition:
                 for component in components
             },
             pause=pause,
+            check_health=check_health,
         )
 
 

@@ -5,24 +5,30 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from esper_core.app.guarding import health_check
 from esper_core.app.interruption import heeded_signals
+from esper_core.app.observing import Observers
 from esper_core.app.resolved import resolved_config
 from esper_core.app.results import results
+from esper_core.app.surrounding import surrounded
 from esper_core.config import dump_config
+from esper_core.config.plain import plain
 from esper_core.leyline.errors import EsperError, GovernorStop, Interrupted
 from esper_core.leyline.events import RunFinished, RunStarted
+from esper_core.leyline.running import RunContext, RunInfo, RunOutcome, frozen
+from esper_core.plugins.discovery import LOCAL_FILE
 from esper_core.runs import RunDirectory
 from esper_core.telemetry import BestEffort, Bus, Clock, EventFile
 from esper_core.trainer.answerable import answerable
 from esper_core.trainer.loop import run_study
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from esper_core.app.compose import Composition
     from esper_core.app.preparing import Prepared
@@ -59,23 +65,36 @@ def run(
     config = prepared.composition.resolution.loaded.config
     directory = RunDirectory.create(runs_dir, name=name or config.name, argv=list(argv))
     _write_beginning(directory, prepared)
-    with _closing(directory), _logged(directory.path / "log.txt"), heeded_signals() as pause:
+    about, observers = _about(directory, prepared.composition), Observers(prepared.plugins)
+    with _logged(directory.path / "log.txt"), _observed(observers, about) as done:
+        outcome = _run(prepared, directory, about, observers, listeners)
+        done(outcome)
+    return outcome
+
+
+def _run(
+    prepared: Prepared, directory: RunDirectory, about: RunInfo, observers: Observers, listeners: Sequence[Listener]
+) -> Outcome:
+    with _closing(directory), heeded_signals() as pause:
         log.info("run %s begins", directory.path.name)
+        observers.configured(prepared.settings, lambda: plain(resolved_config(prepared.composition.resolution)))
         events = EventFile(directory.path / "events.jsonl")
         sinks = _sinks(prepared.composition.resolution, directory.path)
-        bus, clock = Bus([events, *listeners, *sinks]), Clock()
+        bus, clock = Bus([events, *listeners, *sinks, observers]), Clock()
         try:
             bus.publish(
                 RunStarted(
-                    run=directory.path.name,
-                    arms=prepared.composition.arm_names,
-                    rounds=config.rounds,
-                    environments=config.environments,
-                    steps=config.episode.steps,
+                    run=about.id,
+                    arms=about.arms,
+                    rounds=about.rounds,
+                    environments=about.environments,
+                    steps=about.steps,
                 )
             )
+            observers.run_started(about)
+            study = prepared.composition.study(bus, clock, pause, health_check(prepared.plugins))
             with _one_thread():
-                finished = run_study(prepared.composition.study(bus, clock, pause))
+                finished = surrounded(prepared.plugins, RunContext(about), lambda: run_study(study))
             bus.publish(RunFinished(status="done"))
         except BaseException as error:
             bus.publish(RunFinished(status=_ending(error)[0], reason=_reason(error)))
@@ -96,10 +115,31 @@ def _write_beginning(directory: RunDirectory, prepared: Prepared) -> None:
         overrides=list(resolution.loaded.overrides),
         seeds=list(range(config.seed, config.seed + config.rounds * config.environments)),
         plugins=[
-            {"id": record.id, "package": record.package, "version": record.version, "entry_point": record.origin}
+            {
+                "id": record.id,
+                "package": record.package,
+                "version": record.version,
+                "entry_point": Path(record.origin).name if record.package == LOCAL_FILE else record.origin,
+                "sha256": record.sha256,
+            }
             for record in prepared.plugins.records
             if record.status == "active"
         ],
+    )
+    for file in prepared.plugins.files:
+        directory.write(file.path.name, file.source)
+
+
+def _about(directory: RunDirectory, composition: Composition) -> RunInfo:
+    config = composition.resolution.loaded.config
+    return RunInfo(
+        id=directory.path.name,
+        path=directory.path,
+        arms=composition.arm_names,
+        rounds=config.rounds,
+        environments=config.environments,
+        steps=config.episode.steps,
+        device=str(composition.recipe.device),
     )
 
 
@@ -140,6 +180,18 @@ def _write_end(
     outcome = Outcome(directory.path, found, {key: round(value, 4) for key, value in clock.summary().items()})
     directory.write_json("summary.json", outcome.as_json())
     return outcome
+
+
+@contextmanager
+def _observed(observers: Observers, run: RunInfo) -> Iterator[Callable[[Outcome], None]]:
+    """A block after which observers are told how the run ended; it is given the outcome, if there is one."""
+    outcomes: list[Outcome] = []
+    try:
+        yield outcomes.append
+    except BaseException as error:
+        observers.run_finished(run, RunOutcome(_ending(error)[0], _reason(error)))
+        raise
+    observers.run_finished(run, RunOutcome("done", results=frozen(outcomes[0].results)))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from esper_core.cli.rendering import print_json, print_problems
+from esper_core.cli.rendering import print_json, print_problems, print_warnings
 from esper_core.cli.run import config_file
 from esper_core.leyline.errors import EsperError
 
@@ -33,7 +33,7 @@ def _found(file: Path, overrides: tuple[str, ...]) -> EsperError | None:
     from esper_core.app.preparing import prepare
 
     try:
-        prepare(config_file(file), overrides)
+        print_warnings(prepare(config_file(file), overrides).warnings)
     except EsperError as error:
         return error
     return None

@@ -45,6 +45,14 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = {
         "esper_core.cli.components:components",
         "Show what a run can use: blueprints, hosts, policies, rewards, sinks, tasks.",
     ),
+    "schema": BuiltIn(
+        "esper_core.cli.schema:schema",
+        "Print the JSON schema of a configuration, with what is installed, for editors.",
+    ),
+    "doctor": BuiltIn(
+        "esper_core.cli.doctor:doctor",
+        "Examine what a run needs here: Python, torch, packages, plugins, folder, terminal.",
+    ),
 }
 """The core's commands, in the order of ``esper --help``."""
 

@@ -54,6 +54,12 @@ def print_problems(problems: Iterable[Problem], *, stream: TextIO | None = None)
             print_line(visible(line), stream=stream)
 
 
+def print_warnings(lines: Iterable[str]) -> None:
+    """Prints what is wrong and stops nothing on stderr, a line each."""
+    for line in lines:
+        print_line(f"{click.style('warning:', fg='yellow', bold=True)} {visible(line)}", stream=sys.stderr)
+
+
 def print_json(value: Any) -> None:
     """Prints one JSON value in one line on stdout. A number that is none is null, for JSON has no NaN."""
     from esper_core.runs import plain

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from esper_core.cli.rendering import print_json
+from esper_core.cli.rendering import print_json, print_warnings
 
 
 @click.command()
@@ -40,6 +40,7 @@ def run(
     from esper_core.app.preparing import prepare
 
     prepared = prepare(config_file(file), overrides)
+    print_warnings(prepared.warnings)
 
     from esper_core.app.running import run as run_prepared
     from esper_core.cli.outcome import describe_plan, show_outcome

@@ -57,11 +57,12 @@ def digest(data: bytes) -> str:
 def import_local(file: LocalFile) -> Any:
     """The plugin's module, run anew, and known to Python by its name so that its targets can be found."""
     name = file.announcement.target
-    module = module_from_spec(ModuleSpec(name, _Loader(name, file), origin=str(file.path)))
+    loader = _Loader(name, file)
+    module = module_from_spec(ModuleSpec(name, loader, origin=str(file.path)))
     module.__file__ = str(file.path)
     sys.modules[name] = module
     try:
-        exec(_Loader(name, file).code(), vars(module))
+        loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
@@ -75,9 +76,10 @@ class _Loader(SourceFileLoader):
         super().__init__(name, str(file.path))
         self._source = file.source
 
-    def code(self) -> CodeType:
+    def get_code(self, fullname: str) -> CodeType:
         """What the bytes compile to."""
-        return compile(self._source, self.path, "exec", dont_inherit=True)
+        code: CodeType = super().get_code(fullname)
+        return code
 
 
 def _unreadable(path: Path) -> tuple[str, str] | None:

@@ -27,7 +27,10 @@ def tracing_from_environment() -> bool:
 
 
 def trace_hooks(manager: pluggy.PluginManager) -> None:
-    """From now on tells every call: ``hook esper_run_started(run=RunInfo(...))  extra  -> []  0.12 ms``."""
+    """From now on tells every call: ``hook esper_run_started(run=RunInfo(...))  extra  -> []  0.12 ms``.
+
+    Not those that are asked of a plugin before pluggy knows it: ``esper_plugin_info``, ``esper_settings_model``.
+    """
     began: list[float] = []
 
     def before(hook: str, implementations: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any]) -> None:
@@ -41,9 +44,14 @@ def trace_hooks(manager: pluggy.PluginManager) -> None:
             return
         error = outcome.exception
         given = ", ".join(f"{name}={_SHORT.repr(value)}" for name, value in arguments.items())
-        plugins = ", ".join(dict.fromkeys(one.plugin_name for one in implementations))
+        plugins = ", ".join(dict.fromkeys(_owner(one) for one in implementations))
         result = _SHORT.repr(outcome.get_result()) if error is None else f"raised {type(error).__name__}"
         line = f"hook {hook}({given})  {plugins}  -> {result}  {milliseconds:.2f} ms"
         sys.stderr.write(line.encode("ascii", "backslashreplace").decode() + "\n")
 
     manager.add_hookcall_monitoring(before, after)
+
+
+def _owner(implementation: pluggy.HookImpl) -> str:
+    """The plugin's id; the core's own part in a call has no name with pluggy."""
+    return "esper-core" if implementation.plugin_name == "<temp>" else implementation.plugin_name

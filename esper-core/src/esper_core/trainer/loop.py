@@ -89,13 +89,13 @@ def _heed_governor(study: Study, signals_E: Sequence[Signals]) -> None:
     """Stop the run where an environment is beyond repair."""
     for environment, signals in zip(study.pool.environments, signals_E, strict=True):
         snapshot = HealthSnapshot(environment.round, environment.arm, environment.seed, signals)
-        verdict = most_severe([judge(signals), study.check_health(snapshot)])
+        verdict = most_severe([own := judge(signals), study.check_health(snapshot)])
         if verdict.level is not Level.PANIC:
             continue
         study.bus.publish(governor_acted(environment, signals.step, verdict))
         study.bus.settle()
         where = f'arm "{environment.arm}", seed {environment.seed}, step {signals.step}'
-        hint = "A smaller optimizer.host.learning_rate or a clip_norm may help."
+        hint = "A smaller optimizer.host.learning_rate or a clip_norm may help." if verdict is own else None
         raise GovernorStop(Problem("E402", f"{where}: {verdict.reason}", hint=hint))
 
 

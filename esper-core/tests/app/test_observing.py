@@ -1,0 +1,239 @@
+"""Observers are told in order and in whole; one that raises is alone with its fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from esper_core.app.preparing import prepare
+from esper_core.leyline import GovernorStop, PluginError
+
+DIARY = """
+from esper_core import hookimpl
+
+heard = []
+
+@hookimpl
+def esper_configured(config): heard.append(("configured", config))
+
+@hookimpl
+def esper_run_started(run): heard.append(("started", run))
+
+@hookimpl
+def esper_step_finished(events): heard.append(("step", events))
+
+@hookimpl
+def esper_stage_changed(event): heard.append(("stage", event))
+
+@hookimpl
+def esper_governor_acted(event): heard.append(("governor", event))
+
+@hookimpl
+def esper_run_finished(run, outcome): heard.append(("finished", run, outcome))
+"""
+
+
+@pytest.fixture
+def diary(install):
+    """What an observer heard."""
+    install("diary", DIARY)
+    import importlib
+
+    return lambda: importlib.import_module("esper_diary").heard
+
+
+def test_observers_are_told_in_order_and_of_all_environments_at_once(diary, run_small) -> None:
+    told = run_small()
+    heard = diary()
+    names = [what for what, *_ in heard]
+    assert (names[:2], names[-1], names.count("step")) == (["configured", "started"], "finished", 3)
+    run = heard[1][1]
+    assert (run.id, run.path, run.arms, run.environments, run.steps, run.device) == (
+        told["path"].name, told["path"], ("schedule", "twin"), 2, 3, "cpu",
+    )  # fmt: skip
+    for _, events in [one for one in heard if one[0] == "step"]:
+        assert {(event.arm, event.seed) for event in events} == {(arm, seed) for arm in run.arms for seed in (0, 1)}
+    _, again, outcome = heard[-1]
+    assert again == run
+    assert (outcome.status, outcome.reason) == ("done", "")
+    assert outcome.results["metric"]["name"] == "accuracy"
+
+
+def test_what_is_passed_cannot_be_changed(diary, run_small) -> None:
+    run_small()
+    heard = diary()
+    config = heard[0][1]
+    assert config.settings is None
+    assert config.values["task"]["use"] == "tasks/stripes"
+    with pytest.raises(TypeError):
+        config.values["slots"]["early"]["stack"] = 7
+    with pytest.raises(AttributeError):
+        config.values["slots"]["early"]["blueprints"].append("x")
+    with pytest.raises(AttributeError):
+        heard[1][1].steps = 7
+    with pytest.raises(TypeError):
+        heard[-1][2].results["arms"] = {}
+
+
+FAULTY = """
+from esper_core import hookimpl
+
+calls = []
+
+@hookimpl
+def esper_step_finished(events):
+    calls.append("step")
+    print("noise")
+    raise ValueError("my disk is full")
+
+@hookimpl
+def esper_run_finished(run, outcome):
+    calls.append("finished")
+"""
+
+
+def test_an_observer_that_raises_is_told_no_more_and_nobody_else_notices(
+    install, diary, run_small, caplog, capsys
+) -> None:
+    path = install("faulty", FAULTY)
+    run_small()
+    import esper_faulty
+
+    assert esper_faulty.calls == ["step"]
+    assert [what for what, *_ in diary()].count("step") == 3
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == (
+        'E228 plugin "faulty" (esper-faulty 1.0) failed in esper_step_finished: ValueError: my disk is full;'
+        " it is told no more of this run\n"
+        f"  {path}:9\n"
+        "  Tell the author of esper-faulty, or leave it out:  plugins.disable: [faulty]"
+    )
+    assert capsys.readouterr().out == ""
+
+
+def test_an_observer_that_leaves_the_interpreter_does_not(install, run_small, caplog) -> None:
+    install(
+        "quitter",
+        "from esper_core import hookimpl\n@hookimpl\ndef esper_run_started(run): raise SystemExit(0)\n",
+    )
+    assert run_small()["manifest"]["status"] == "done"
+    assert "failed in esper_run_started: SystemExit: 0" in caplog.text
+
+
+GUARD = """
+from esper_core import hookimpl
+from esper_core.leyline import Level, Verdict
+
+@hookimpl
+def esper_check_health(snapshot):
+    {body}
+"""
+
+
+def guarded(install, run_small, body: str, error: type[Exception]) -> str:
+    path = install("guard", GUARD.format(body=body))
+    with pytest.raises(error) as caught:
+        run_small()
+    return str(caught.value).replace(str(path), "FILE")
+
+
+def test_a_plugin_can_raise_the_alarm(install, diary, run_small) -> None:
+    body = "return Verdict(Level.PANIC, 'too hot') if (snapshot.arm, snapshot.signals.step) == ('twin', 1) else None"
+    assert guarded(install, run_small, body, GovernorStop) == (
+        'E402 arm "twin", seed 0, step 1: too hot, says plugin "guard" (esper-guard 1.0)'
+    )
+    names = [what for what, *_ in diary()]
+    assert names[-2:] == ["governor", "finished"]
+    _, _, outcome = diary()[-1]
+    assert (outcome.status, outcome.results) == ("stopped", None)
+    assert "too hot" in outcome.reason
+
+
+def test_a_plugin_cannot_calm(install, run_small, monkeypatch) -> None:
+    from esper_core.leyline import Level, Verdict
+    from esper_core.trainer import loop
+
+    monkeypatch.setattr(loop, "judge", lambda signals: Verdict(Level.PANIC, "a loss is not finite"))
+    told = guarded(install, run_small, "return Verdict(Level.CALM, 'all is well')", GovernorStop)
+    assert told.startswith('E402 arm "schedule", seed 0, step 0: a loss is not finite\n')
+
+
+def test_a_guard_that_raises_stops_the_run(install, run_small) -> None:
+    assert guarded(install, run_small, "return 1 / 0", PluginError) == (
+        'E231 plugin "guard" (esper-guard 1.0) raised ZeroDivisionError in esper_check_health: division by zero\n'
+        "  FILE:6\n"
+        "  This is a fault of its package."
+    )
+
+
+@pytest.mark.parametrize(("given", "received"), [("'fine'", "str"), ("Verdict('hot')", "level='hot'")])
+def test_a_guard_that_gives_no_verdict_stops_the_run(install, run_small, given: str, received: str) -> None:
+    assert guarded(install, run_small, f"return {given}", PluginError) == (
+        f'E229 plugin "guard" (esper-guard 1.0) gives no verdict: esper_check_health returned {received}\n'
+        "  FILE:4\n"
+        "  It returns Verdict(Level.PANIC, reason), Verdict(Level.CALM), or None. "
+        "Tell the author of esper-guard, or leave it out:  plugins.disable: [guard]"
+    )
+
+
+AROUND = """
+from esper_core import hookimpl
+
+seen = []
+
+@hookimpl(wrapper=True)
+def esper_run(context):
+    {before}
+    result = yield
+    seen.append(context.run.id)
+    {after}
+    return result
+"""
+
+
+def test_a_plugin_goes_around_the_run(install, run_small) -> None:
+    install("around", AROUND.format(before="pass", after="pass"))
+    told = run_small()
+    import esper_around
+
+    assert esper_around.seen == [told["path"].name]
+
+
+def test_what_a_wrapper_returns_counts_for_nothing(install, run_small) -> None:
+    plain = run_small()["summary"]["results"]
+    install("around", AROUND.format(before="pass", after="return []"))
+    assert run_small()["summary"]["results"] == plain
+
+
+def test_a_wrapper_cannot_hide_how_the_run_ended(install, run_small) -> None:
+    install("around", "from esper_core import hookimpl\n@hookimpl(wrapper=True)\ndef esper_run(context):\n"
+            "    try:\n        yield\n    except Exception:\n        return []\n")  # fmt: skip
+    guarded(install, run_small, "return Verdict(Level.PANIC, 'too hot')", GovernorStop)
+
+
+def test_a_wrapper_that_raises_before_stops_the_run(install, run_small) -> None:
+    path = install("around", AROUND.format(before="raise OSError('no device')", after="pass"))
+    install("other", AROUND.format(before="pass", after="pass"))
+    with pytest.raises(PluginError) as caught:
+        run_small()
+    assert str(caught.value) == (
+        'E231 plugin "around" (esper-around 1.0) raised before the run began, in esper_run: OSError: no device\n'
+        f"  {path}:7\n"
+        "  Tell the author of esper-around, or leave it out:  plugins.disable: [around]"
+    )
+
+
+def test_a_wrapper_that_raises_after_is_told_and_the_results_stay(install, run_small, caplog) -> None:
+    path = install("around", AROUND.format(before="pass", after="raise OSError('no device')"))
+    assert run_small()["manifest"]["status"] == "done"
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == (
+        'E228 plugin "around" (esper-around 1.0) failed in esper_run: OSError: no device;'
+        " the run was over by then, and its results stand\n"
+        f"  {path}:10\n"
+        "  Tell the author of esper-around, or leave it out:  plugins.disable: [around]"
+    )
+
+
+def test_a_run_that_is_only_prepared_tells_nobody(diary, configured) -> None:
+    prepare(configured())
+    assert diary() == []

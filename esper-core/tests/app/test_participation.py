@@ -1,0 +1,342 @@
+"""What the file says of plugins: pins, one-file plugins, settings; and what is wrong with it, with its place."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+
+import pytest
+
+from esper_core.app.participation import plugin_settings
+from esper_core.app.preparing import prepare
+from esper_core.leyline import ConfigError, EsperError
+
+NEVER = "raise AssertionError('was imported')"
+FINE = "from esper_core import hookimpl\n"
+BLOCK = """
+from esper_core import BlueprintSpec, hookimpl
+
+@hookimpl
+def esper_register_blueprints(registry):
+    registry.add("tiny", "my_plugin:Tiny", BlueprintSpec("sequence", "1", "Small.", starts_as_identity=True))
+
+def __getattr__(name):  # the heavy import stays away until the blueprint is used
+    import torch
+
+    class Tiny(torch.nn.Module):
+        def __init__(self, site):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, x):
+            return x + self.scale * x
+
+    if name != "Tiny":
+        raise AttributeError(name)
+    return Tiny
+"""
+
+
+@pytest.fixture
+def refused(configured, tmp_path):
+    """``refused("plugins: …")``: the error's exit code, and what it says."""
+
+    def tell(more: str) -> tuple[int, str]:
+        with pytest.raises(EsperError) as caught:
+            prepare(configured(more))
+        return caught.value.exit_code, str(caught.value).replace(f"{tmp_path}/", "")
+
+    return tell
+
+
+# --- require
+
+
+def test_a_plugin_within_its_pin_runs(install, configured) -> None:
+    install("extra", FINE)
+    prepared = prepare(configured('plugins: {require: {extra: ">=0.2, <2", blueprints: "~=0.1.0"}}'))
+    assert [record.status for record in prepared.plugins.records if record.id == "extra"] == ["active"]
+
+
+def test_another_version_is_not_imported_and_stops_the_run(install, refused) -> None:
+    install("extra", NEVER)
+    assert refused('plugins: {require: {extra: ">=0.2, <0.3"}}') == (
+        3,
+        'E226 plugin "extra" (esper-extra 1.0) is required in >=0.2, <0.3; its code was not run\n'
+        "  small.yaml:12:28   plugins.require.extra\n"
+        '  Bring them together:  pip install "esper-extra>=0.2,<0.3"',
+    )
+
+
+@pytest.mark.parametrize(
+    ("id_", "hint"),
+    [
+        ("zzz", '  Install the package that brings it:  pip install "PACKAGE>=0.2"'),
+        ("testing", '  Install it:  pip install "esper-testing>=0.2"'),
+        ("esper-tasks", '  Did you mean "tasks"?\n  Install the package that brings it:  pip install "PACKAGE>=0.2"'),
+    ],
+)
+def test_a_plugin_that_is_not_there_stops_the_run(refused, id_: str, hint: str) -> None:
+    assert refused(f'plugins: {{require: {{{id_}: ">=0.2"}}}}') == (
+        3,
+        f'E226 plugin "{id_}" is required in >=0.2, and not installed\n'
+        f"  small.yaml:12:{23 + len(id_)}   plugins.require.{id_}\n{hint}",
+    )
+
+
+def test_a_required_plugin_that_is_broken_stops_the_run(install, refused) -> None:
+    install("extra", "1 / 0")
+    assert refused('plugins: {require: {extra: ">=1"}}') == (
+        3,
+        'E226 plugin "extra" (esper-extra 1.0) is required, and it is broken\n'
+        "  small.yaml:12:28   plugins.require.extra\n"
+        "  More:  esper plugins show extra\n"
+        'E210 plugin "extra" (esper-extra 1.0) cannot be imported: ZeroDivisionError: division by zero\n'
+        "  site/esper_extra.py:1\n"
+        "  Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]",
+    )
+
+
+def test_required_and_disabled_do_not_go_together(install, refused) -> None:
+    install("extra", NEVER)
+    assert refused('plugins: {require: {extra: ">=1"}, disable: [extra]}') == (
+        3,
+        'E226 plugin "extra" (esper-extra 1.0) is required, and it is disabled\n'
+        "  small.yaml:12:28   plugins.require.extra\n"
+        '  Take "extra" out of plugins.disable, or out of plugins.require.',
+    )
+
+
+def test_safe_mode_leaves_out_what_is_required(install, refused, monkeypatch) -> None:
+    install("extra", NEVER)
+    monkeypatch.setenv("ESPER_SAFE_MODE", "1")
+    assert refused('plugins: {require: {extra: ">=1"}}') == (
+        3,
+        'E226 plugin "extra" (esper-extra 1.0) is required, and it is left out in safe mode\n'
+        "  small.yaml:12:28   plugins.require.extra\n"
+        "  Unset ESPER_SAFE_MODE.",
+    )
+
+
+@pytest.mark.parametrize("pin", ["0.2", ">=", ">=a", "latest", "~=1", ">=0.2 <0.3", "==0.*.1", ">=1.*", "", "*"])
+def test_a_pin_that_cannot_be_read_is_refused(refused, pin: str) -> None:
+    code, told = refused(f'plugins: {{require: {{extra: "{pin}"}}}}')
+    assert code == 2
+    assert told.startswith(f'E112 expected a range of versions: >=0.2,<0.3, received "{pin}"\n  small.yaml:12:28   ')
+
+
+@pytest.mark.parametrize("pin", [">=1", "==1.*", "!=1.2.*,<3", "~=1.0", "== 1.0rc1", ">0.1.dev3", "<=2.0.post1"])
+def test_every_pin_that_is_taken_can_be_read_by_packaging(configured, pin: str) -> None:
+    from packaging.specifiers import SpecifierSet
+
+    from esper_core.config import load_config
+
+    loaded = load_config(configured(f'plugins: {{require: {{tasks: "{pin}"}}}}'))
+    assert SpecifierSet(loaded.config.plugins.require["tasks"])
+
+
+# --- local
+
+
+def test_a_one_file_plugin_runs_and_is_kept_with_its_hash(install, configured, run_small, tmp_path) -> None:
+    (tmp_path / "my_plugin.py").write_text(BLOCK)
+    told = run_small("plugins: {local: [./my_plugin.py]}\n")
+    (kept,) = [plugin for plugin in told["manifest"]["plugins"] if plugin["id"] == "my-plugin"]
+    hashed = sha256(BLOCK.encode()).hexdigest()
+    assert kept == {
+        "id": "my-plugin",
+        "package": "local file",
+        "version": hashed[:12],
+        "entry_point": "my_plugin.py",
+        "sha256": hashed,
+    }
+    assert (told["path"] / "my_plugin.py").read_text() == BLOCK
+    (tmp_path / "my_plugin.py").unlink()
+    again = prepare(told["path"] / "config.yaml")
+    assert "my-plugin/tiny" in {component.id for component in again.plugins.registry.components()}
+
+
+def test_the_manifest_has_a_hash_of_every_active_plugin(install, run_small) -> None:
+    path = install("extra", FINE)
+    plugins = {plugin["id"]: plugin for plugin in run_small()["manifest"]["plugins"]}
+    assert plugins["extra"]["sha256"] == sha256(path.read_bytes()).hexdigest()
+    assert all(len(plugin["sha256"]) == 64 for plugin in plugins.values())
+
+
+def test_a_blueprint_of_a_one_file_plugin_grows(install, configured, tmp_path) -> None:
+    (tmp_path / "my_plugin.py").write_text(BLOCK)
+    file = configured("plugins: {local: [my_plugin.py]}\n")
+    file.write_text(file.read_text().replace("conv_light]", "conv_light, my-plugin/tiny]"))
+    assert prepare(file).composition.space.blueprints["early"] == ("blueprints/conv_light", "my-plugin/tiny")
+
+
+def test_a_one_file_plugin_that_is_broken_stops_the_run(install, refused, tmp_path) -> None:
+    (tmp_path / "my_plugin.py").write_text("x = 1\nimport nowhere_to_be_found\n")
+    version = sha256(b"x = 1\nimport nowhere_to_be_found\n").hexdigest()[:12]
+    assert refused("plugins: {local: [my_plugin.py]}") == (
+        3,
+        f'E210 plugin "my-plugin" (local file {version}) cannot be imported: '
+        "ModuleNotFoundError: No module named 'nowhere_to_be_found'\n"
+        "  my_plugin.py:2\n"
+        '  Install the package that has the module "nowhere_to_be_found".',
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("gone.py", 'there is no plugin file "gone.py"|The path is relative to the configuration\'s folder.'),
+        ("site", 'expected a Python file as a plugin, received "site"|A plugin of one file ends in .py.'),
+        ("json.py", 'the plugin file "json.py" has the name of a module that is installed|Give it another name.'),
+        (
+            "My-Plugin.py",
+            'a plugin cannot be called after its file "My-Plugin.py"|'
+            "Lower case letters and digits, joined by single _, at most 48 characters.",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_a_plugin_is_refused_with_its_place(install, refused, tmp_path, name, told) -> None:
+    if name not in ("gone.py", "site"):
+        (tmp_path / name).write_text(NEVER)
+    message, hint = told.split("|")
+    assert refused(f"plugins:\n  local: [{name}]") == (
+        2,
+        f"E227 {message}\n  small.yaml:13:11   plugins.local[0]\n  {hint}",
+    )
+
+
+def test_a_file_and_a_package_cannot_have_one_id(install, refused, tmp_path) -> None:
+    install("my-plugin", NEVER)
+    (tmp_path / "my_plugin.py").write_text(NEVER)
+    assert refused("plugins: {local: [my_plugin.py]}") == (
+        3,
+        'E211 plugin "my-plugin" is announced by esper-my-plugin 1.0 and my_plugin.py; neither is loaded\n'
+        "  Rename the file, or take it out of plugins.local.",
+    )
+
+
+def test_what_is_edited_between_two_runs_is_read_anew(install, configured, tmp_path) -> None:
+    file = configured("plugins: {local: [my_plugin.py]}")
+    for name in ("first", "other"):  # of one length, within one second: a compiled file would not notice
+        (tmp_path / "my_plugin.py").write_text(BLOCK.replace('"tiny"', f'"{name}"'))
+        ids = {component.id for component in prepare(file).plugins.registry.components()}
+        assert f"my-plugin/{name}" in ids
+    assert not (tmp_path / "__pycache__").exists()
+
+
+# --- settings
+
+SETTINGS = """
+from esper_core import hookimpl
+from pydantic import BaseModel, ConfigDict
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    every: int = 10
+
+given = []
+
+@hookimpl
+def esper_settings_model(): return Settings
+
+@hookimpl
+def esper_configured(config): given.append(config.settings)
+"""
+
+
+def test_settings_reach_their_plugin(install, run_small) -> None:
+    install("extra", SETTINGS)
+    run_small("plugins: {settings: {extra: {every: 3}}}")
+    run_small()
+    import esper_extra
+
+    assert [settings.every for settings in esper_extra.given] == [3, 10]
+
+
+def test_settings_that_cannot_be_are_told_with_their_places_and_all_else(install, refused) -> None:
+    install("extra", SETTINGS)
+    code, told = refused(
+        "plugins:\n  disable: [taks]\n  settings:\n    extra: {every: often, evry: 3}\n"
+        "    rewards: {a: 1}\n    nobody: {}\n"
+        "sinks: [nothing]\n"
+    )
+    assert code == 2
+    assert [line for line in told.splitlines() if line[0] != " "] == [
+        'E208 unknown plugin "taks"',
+        'E111 expected a whole number, received "often"',
+        'E110 unknown key "evry"',
+        'E121 plugin "rewards" (esper-rewards 0.1.0) has no settings',
+        'E208 unknown plugin "nobody"',
+        'E225 unknown sink "nothing"',
+    ]
+    assert [line.split()[0] for line in told.splitlines() if line.startswith("  small.yaml")] == [
+        f"small.yaml:{place}" for place in ("13:13", "15:20", "15:27", "16:5", "17:5", "18:9")
+    ]
+
+
+def test_a_name_that_is_not_there_in_disable_gets_a_suggestion(refused) -> None:
+    assert refused("plugins: {disable: [taks]}") == (
+        2,
+        'E208 unknown plugin "taks"\n'
+        "  small.yaml:12:21   plugins.disable[0]\n"
+        '  Did you mean "tasks" (esper-tasks 0.1.0)?\n'
+        "  All plugins:  esper plugins list",
+    )
+
+
+def test_settings_are_refused_by_name_of_error_too(install, configured) -> None:
+    install("extra", SETTINGS)
+    prepared = prepare(configured("plugins: {settings: {extra: {every: 3}}}"))
+    loaded = prepared.composition.resolution.loaded
+    assert plugin_settings(loaded, prepared.plugins)["extra"].every == 3
+    bad = loaded.config.plugins.model_copy(update={"settings": {"extra": {"every": "often"}}})
+    object.__setattr__(loaded, "config", loaded.config.model_copy(update={"plugins": bad}))
+    with pytest.raises(ConfigError, match="expected a whole number"):
+        plugin_settings(loaded, prepared.plugins)
+
+
+# --- what is wrong beside the run
+
+
+def test_a_broken_plugin_that_is_not_used_is_one_line(install, configured) -> None:
+    install("extra", "1 / 0")
+    assert prepare(configured()).warnings == (
+        'plugin "extra" (esper-extra 1.0) is broken, and not used: E210 plugin "extra" (esper-extra 1.0) cannot be '
+        "imported: ZeroDivisionError: division by zero  More:  esper plugins show extra",
+    )
+
+
+def test_a_broken_plugin_that_is_used_stops_the_run(install, refused) -> None:
+    install("extra", "1 / 0")
+    code, told = refused("sinks: [extra/file]")
+    assert (code, told.splitlines()[0]) == (
+        3,
+        'E209 sink "extra/file" belongs to plugin "extra" (esper-extra 1.0), which is broken',
+    )
+
+
+def test_a_plugin_may_know_of_a_name_that_is_missing(install, refused) -> None:
+    install(
+        "extra",
+        "from esper_core import hookimpl\n@hookimpl\ndef esper_component_missing(kind, name):\n"
+        "    return f'The {kind} {name} moved to\\n esper-more.' if name == 'gone' else None\n",
+    )
+    install("nosy", "from esper_core import hookimpl\n@hookimpl\ndef esper_component_missing(kind): return 1 / 0\n")
+    _, told = refused("sinks: [gone]")
+    assert told == (
+        'E225 unknown sink "gone"\n'
+        "  small.yaml:12:9   sinks[0].use\n"
+        "  No sink is installed.\n"
+        "  The sink gone moved to esper-more.\n"
+        "  All sinks:  esper components list sink"
+    )
+    _, told = refused("sinks: [other]")
+    assert told.splitlines()[3] == (
+        '  (plugin "nosy" (esper-nosy 1.0) failed in esper_component_missing: ZeroDivisionError: division by zero)'
+    )
+
+
+def test_a_record_with_its_hash_is_json(install, configured) -> None:
+    install("extra", FINE)
+    records = prepare(configured()).plugins.records
+    assert all(json.dumps(record.as_json()) for record in records)

@@ -1,0 +1,42 @@
+"""A broken plugin that a run does not use is one line on stderr, and nothing else changes."""
+
+from __future__ import annotations
+
+import pytest
+
+SMALL = """\
+task: stripes
+host: pointwise-mlp
+slots: {early: {blueprints: [conv_light]}}
+policy: static
+environments: 1
+episode: {steps: 1, batches: 1, batch_size: 20}
+"""
+
+LINE = (
+    'warning: plugin "bad" (esper-bad 1.0) is broken, and not used: E210 plugin "bad" (esper-bad 1.0) cannot be '
+    "imported: ZeroDivisionError: division by zero  More:  esper plugins show bad\n"
+)
+
+
+@pytest.mark.parametrize(
+    "command", [["check"], ["check", "--json"], ["run", "--dry-run"], ["run", "--dry-run", "--json"]]
+)
+def test_it_is_one_line_on_stderr(esper, site_packages, tmp_path, command: list[str]) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    before = esper(*command, str(file))
+    site_packages.plugin("esper-bad", "print('noise')\n1 / 0\n", id="bad")
+    after = esper(*command, str(file))
+    assert (before.status, before.err) == (0, "")
+    assert (after.status, after.out, after.err) == (0, before.out, f"noise\n{LINE}")
+
+
+def test_what_the_file_requires_is_no_warning(esper, site_packages, tmp_path) -> None:
+    site_packages.plugin("esper-bad", "1 / 0\n", id="bad")
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL + 'plugins: {require: {bad: ">=1"}}\n')
+    answer = esper("check", str(file))
+    assert (answer.status, answer.out) == (3, "")
+    assert answer.err.startswith('E226 plugin "bad" (esper-bad 1.0) is required, and it is broken\n')
+    assert "warning" not in answer.err

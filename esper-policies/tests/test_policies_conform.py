@@ -1,0 +1,26 @@
+"""Do the policies keep the promises of their kind?"""
+
+from __future__ import annotations
+
+from esper_testing import parametrize_with_checks
+
+
+def a_plan(space):
+    """One seed in each slot, of the first blueprint that may grow there, through its whole life."""
+    return {
+        "plan": [
+            {
+                "step": step,
+                "op": op,
+                "slot": slot,
+                "blueprint": space.blueprints[slot][0] if op == "germinate" else None,
+            }
+            for slot in space.slots
+            for step, op in enumerate(("germinate", "advance", "fossilise"))
+        ]
+    }
+
+
+@parametrize_with_checks("policies", settings={"schedule": a_plan})
+def test_it_conforms(check):
+    check.run()

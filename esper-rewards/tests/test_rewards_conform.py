@@ -1,0 +1,10 @@
+"""Do the rewards keep the promises of their kind?"""
+
+from __future__ import annotations
+
+from esper_testing import parametrize_with_checks
+
+
+@parametrize_with_checks("rewards")
+def test_it_conforms(check):
+    check.run()

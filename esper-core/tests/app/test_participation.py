@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from hashlib import sha256
 
 import pytest
@@ -139,8 +140,9 @@ def test_every_pin_that_is_taken_can_be_read_by_packaging(configured, pin: str) 
 
 
 def test_a_one_file_plugin_runs_and_is_kept_with_its_hash(install, configured, run_small, tmp_path) -> None:
-    (tmp_path / "my_plugin.py").write_text(BLOCK)
-    told = run_small("plugins: {local: [./my_plugin.py]}\n")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "my_plugin.py").write_text(BLOCK)
+    told = run_small("plugins: {local: [own/my_plugin.py]}\n")
     (kept,) = [plugin for plugin in told["manifest"]["plugins"] if plugin["id"] == "my-plugin"]
     hashed = sha256(BLOCK.encode()).hexdigest()
     assert kept == {
@@ -151,7 +153,7 @@ def test_a_one_file_plugin_runs_and_is_kept_with_its_hash(install, configured, r
         "sha256": hashed,
     }
     assert (told["path"] / "my_plugin.py").read_text() == BLOCK
-    (tmp_path / "my_plugin.py").unlink()
+    (tmp_path / "own" / "my_plugin.py").unlink()
     again = prepare(told["path"] / "config.yaml")
     assert "my-plugin/tiny" in {component.id for component in again.plugins.registry.components()}
 
@@ -215,7 +217,8 @@ def test_a_file_and_a_package_cannot_have_one_id(install, refused, tmp_path) -> 
     )
 
 
-def test_what_is_edited_between_two_runs_is_read_anew(install, configured, tmp_path) -> None:
+def test_what_is_edited_between_two_runs_is_read_anew(install, configured, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file = configured("plugins: {local: [my_plugin.py]}")
     for name in ("first", "other"):  # of one length, within one second: a compiled file would not notice
         (tmp_path / "my_plugin.py").write_text(BLOCK.replace('"tiny"', f'"{name}"'))

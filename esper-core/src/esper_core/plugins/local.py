@@ -78,7 +78,7 @@ class _Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         """What the bytes compile to."""
-        code: CodeType = super().get_code(fullname)
+        code: CodeType = self.source_to_code(self._source, self.path)
         return code
 
 

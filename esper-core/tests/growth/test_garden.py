@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from esper_core.growth import Garden, Seed, SeedFault, Variety
+from esper_core.growth import garden as garden_module
+from esper_core.growth.alpha import Alpha
 from esper_core.leyline import Action, BlueprintSpec, GrowthError, LifecycleError, Op, SlotPlace, SlotState, Stage
 from esper_core.trainer.environment import Environment, Recipe
 
@@ -79,7 +81,7 @@ def test_below_the_limit_a_second_seed_grows_behind_the_first_fossil(make_recipe
     slot = environment.garden.slots["early"]
     assert [seed.number for seed in slot.fossils] == [0, 1]
     assert slot.state is SlotState.CLOSED
-    assert environment.keeper.unowned(environment.model) == []
+    assert environment.keeper.astray(environment.model) == []
 
 
 def test_a_prune_before_blending_is_at_once_and_the_slot_rests(make_recipe: Make) -> None:
@@ -196,11 +198,11 @@ def test_run_03_every_trainable_parameter_has_exactly_one_optimizer_all_life_lon
     environment = begin(make_recipe())
     for step in range(7):
         environment.train()
-        assert environment.keeper.unowned(environment.model) == []
+        assert environment.keeper.astray(environment.model) == []
         plan = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
         if step in plan:
             environment.apply(plan[step], step)
-        assert environment.keeper.unowned(environment.model) == []
+        assert environment.keeper.astray(environment.model) == []
 
 
 def test_b8_drl_02_a_seeds_optimizer_lives_with_it_and_is_handed_over_with_its_state(make_recipe: Make) -> None:
@@ -238,7 +240,7 @@ def test_uprooting_ends_every_open_life_and_keeps_fossils(make_recipe: Make) -> 
     assert (change.was, change.now, change.reason) == (Stage.BLENDING, Stage.PRUNED, "over")
     assert len(environment.garden.slots["early"].fossils) == 1
     assert environment.garden.uproot("over") == []
-    assert environment.keeper.unowned(environment.model) == []
+    assert environment.keeper.astray(environment.model) == []
 
 
 def test_seeds_are_clipped_apart_from_the_host(make_recipe: Make) -> None:
@@ -258,3 +260,76 @@ def test_seeds_are_clipped_apart_from_the_host(make_recipe: Make) -> None:
     for side, parameters in sides.items():
         moved = torch.stack([(p - b).norm() for p, b in zip(parameters, before[side], strict=True)]).norm()
         assert moved.item() == pytest.approx(1e-3, rel=1e-3)
+
+
+FAULTY = {
+    "germinate": ({}, GERMINATE, ["keeper.adopt", "Shadow"]),
+    "advance": ({0: GERMINATE}, ADVANCE, ["Alpha.aim"]),
+    "fossilise": ({0: GERMINATE, 1: ADVANCE}, FOSSILISE, ["keeper.hand_over"]),
+    "prune at once": ({0: GERMINATE}, PRUNE, ["keeper.release"]),
+    "prune with a drain": ({0: GERMINATE, 1: ADVANCE}, PRUNE, ["Alpha.aim"]),
+}
+
+
+@pytest.mark.parametrize(("op", "call"), [(op, call) for op, (_, _, calls) in FAULTY.items() for call in calls])
+@pytest.mark.parametrize("after", [False, True], ids=["before the call", "after it"])
+def test_b8_drl_02_a_fault_inside_a_transition_leaves_everything_as_it_was(
+    op: str, call: str, after: bool, make_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed transition changes nothing: slot, seed, alpha, optimizers, shadows."""
+    lived, action, _ = FAULTY[op]
+    environment = begin(make_recipe())
+    live(environment, lived, 5 if lived else 1)
+    garden = environment.garden
+    before = (*snapshot(garden), [replace(seed.alpha) for seed in garden.slots["early"].stack], garden.incubating_slots)
+    owner, name = {
+        "keeper": (environment.keeper, call.partition(".")[2]),
+        "Alpha": (Alpha, "aim"),
+        "Shadow": (garden_module, "Shadow"),
+    }[call.partition(".")[0]]
+    real = getattr(owner, name)
+
+    def failing(*arguments: object, **named: object) -> None:
+        if after:
+            real(*arguments, **named)
+        raise MemoryError("in the middle")
+
+    monkeypatch.setattr(owner, name, failing)
+    with pytest.raises(MemoryError):
+        garden.apply(action, 9)
+    monkeypatch.undo()
+    now = (*snapshot(garden), [replace(seed.alpha) for seed in garden.slots["early"].stack], garden.incubating_slots)
+    assert now == before
+    assert environment.keeper.astray(environment.model) == []
+    assert garden.apply(action, 9)  # and nothing hinders the next try
+
+
+def test_run_03_an_owner_of_nothing_there_is_found_too(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pruned seed that stays with an optimizer is a leak."""
+    environment = begin(make_recipe())
+    live(environment, {0: GERMINATE}, 2)
+    monkeypatch.setattr(environment.keeper, "release", lambda number: None)
+    with pytest.raises(GrowthError, match=r"E304 .*a parameter that is not in the model"):
+        environment.apply(PRUNE, 3)
+    assert environment.garden.slots["early"].living is not None
+
+
+def test_fossils_are_clipped_with_the_host(make_recipe: Make) -> None:
+    sgd = {"kind": "sgd", "clip_norm": 1e-3, "learning_rate": 1.0, "momentum": 0.0}
+    environment = begin(make_recipe(optimizer=sgd))
+    live(environment, {0: GERMINATE, 1: ADVANCE, 4: FOSSILISE}, 5)
+    together = [*environment.keeper.host.parameters, *environment.keeper.fossils[0].parameters]
+    before = [parameter.detach().clone() for parameter in together]
+    environment.keeper.zero_grad()
+    for parameter in together:
+        parameter.grad = torch.ones_like(parameter)
+    environment.keeper.step(())
+    moved = torch.stack([(p - b).norm() for p, b in zip(together, before, strict=True)]).norm()
+    assert moved.item() == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_frozen_host_can_carry_seeds(make_recipe: Make, noisy_host: Callable[[], nn.Module]) -> None:
+    environment = begin(make_recipe(host=lambda: noisy_host().requires_grad_(False), batches=10))
+    live(environment, {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}, 7)
+    assert len(environment.garden.slots["early"].fossils) == 1
+    assert environment.keeper.astray(environment.model) == []

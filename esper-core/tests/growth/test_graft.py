@@ -258,3 +258,99 @@ def test_wait_does_nothing(noisy_host: Callable[[], nn.Module], local_conv: Vari
     model = graft(build(noisy_host), ["stem"], example=EXAMPLE)
     garden = grow(model, local_conv)
     assert garden.apply(WAIT, 3) == []
+
+
+def test_the_probe_puts_back_a_buffer_that_was_replaced() -> None:
+    class Replacing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.register_buffer("mean", torch.zeros(4))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.mean = 0.5 * self.mean + inputs.mean(0)
+            return self.layer(inputs - self.mean)
+
+    model = Replacing()
+    buffer = model.mean
+    graft(model, ["layer"], example=torch.ones(3, 4))
+    assert model.mean is buffer
+    assert not buffer.any()
+
+
+class Final(nn.Module):
+    """Nobody may derive from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def __init_subclass__(cls, **named: object) -> None:
+        if cls.__name__ == "Final":
+            raise TypeError("this class is final")
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(inputs)
+
+
+class Scribbler(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(inputs.add_(1.0))
+
+
+def layers(count: int) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(2, 2) for _ in range(count)))
+
+
+@pytest.mark.parametrize(
+    ("build", "slots", "said"),
+    [
+        (Final, ["layer"], "E318 the class Final cannot be derived from: this class is final"),
+        (Scribbler, ["layer"], "E318 the model writes into its input"),
+        (lambda: torch.compile(layers(1), backend="eager"), ["_orig_mod.0"], "E318 this model is compiled already"),
+        (lambda: nn.Sequential(graft(layers(1), ["0"])), ["0"], "E310 this model has slots already"),
+        (lambda: layers(2), {"a.b": "0", "a/b": "1"}, 'E316 the slots "a.b" and "a/b" would have one key'),
+        (lambda: layers(1), [0], "E312 a slot is named by text"),
+        (lambda: layers(1), {"a": None}, "E312 a slot is named by text"),
+        (lambda: layers(1), {"": "0"}, "E312 a slot is named by text"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_grafted_is_told_and_left_as_it_was(
+    build: Callable[[], nn.Module], slots: object, said: str
+) -> None:
+    model = build()
+    kind, hooks = type(model), [len(module._forward_hooks) for module in model.modules()]
+    with pytest.raises(GraftError) as caught:
+        graft(model, slots, example=torch.zeros(2, 2))  # type: ignore[arg-type]
+    assert str(caught.value).startswith(said)
+    assert type(model) is kind
+    assert [len(module._forward_hooks) for module in model.modules()] == hooks
+    assert not is_grafted(model)
+
+
+@pytest.mark.parametrize("name", ["type", "values", "keys", "half", "forward", "training", "each"])
+def test_a_slot_may_have_the_name_of_something_that_modules_have(name: str) -> None:
+    model = graft(nn.Sequential(nn.Linear(2, 2)), {name: "0"}, example=torch.zeros(2, 2))
+    assert slots_of(model).named(name).name == name
+
+
+def test_a_grafted_sequential_is_as_long_as_it_was() -> None:
+    first, last = nn.Linear(2, 2), nn.Linear(2, 3)
+    model = graft(nn.Sequential(first, nn.ReLU(), last), ["0"], example=torch.zeros(2, 2))
+    assert len(model) == 3
+    assert model[-1] is last
+    assert next(iter(model)) is first
+    assert [type(layer).__name__ for layer in model[:2]] == ["Linear", "ReLU"]
+    for change in (
+        lambda: model.append(nn.Identity()),
+        lambda: model.__setitem__(-1, nn.Identity()),
+        lambda: model.pop(0),
+    ):
+        with pytest.raises(GraftError, match="E319"):
+            change()
+    assert is_grafted(model)
+    assert len(copy.deepcopy(model)) == 3

@@ -139,17 +139,20 @@ def test_a_seed_whose_fate_is_open_at_the_end_counts_for_nothing(make_recipe: Ma
     assert by_arm["grown"].parameters == by_arm["grown"].host_parameters
 
 
-def test_rewards_add_up_to_what_is_left_at_the_end(make_recipe: Make) -> None:
-    made, recorder = study(make_recipe(), Planned(LIFE))
-    for episode, ending in run_study(made):
-        twin = next(e.signals for f, e in [(episode, ending)])
-        assert episode.reward is not None
-        told = sum(
-            sum(e.reward.values()) for e in recorder.of(StepFinished) if (e.arm, e.seed) == (episode.arm, episode.seed)
-        )
-        others = {f.seed: f.validation_metric for f in recorder.of(EpisodeFinished) if f.arm == "twin"}
-        assert episode.reward == pytest.approx(twin.validation_metric - others[episode.seed])
-        assert told == pytest.approx(episode.reward)
+@pytest.mark.parametrize(
+    "plan", [LIFE, {key: LIFE[key] for key in (0, 2)}, {4: LIFE[0]}], ids=["kept", "blended at the end", "incubating"]
+)
+def test_what_is_told_of_rewards_adds_up_to_what_is_left_at_the_end(plan: dict[int, Action], make_recipe: Make) -> None:
+    made, recorder = study(make_recipe(), Planned(plan))
+    finished = run_study(made)
+    left = {(episode.arm, episode.seed): ending.signals.validation_metric for episode, ending in finished}
+    for episode, _ in finished:
+        own = (episode.arm, episode.seed)
+        told = [event.reward for event in recorder.of(StepFinished) if (event.arm, event.seed) == own]
+        assert episode.reward == pytest.approx(left[own] - left["twin", episode.seed])
+        assert episode.reward == pytest.approx(sum(sum(terms.values()) for terms in [*told, episode.closing]))
+    closing = {episode.closing["improvement"] for episode, _ in finished if episode.arm == "grown"}
+    assert (closing == {0.0}) is (2 not in plan or 4 in plan)  # only a seed that acted leaves a difference behind
 
 
 def test_without_a_twin_the_reward_is_unknown_not_zero(make_recipe: Make) -> None:
@@ -188,6 +191,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(make_recipe: Mak
         run_study(made)
     assert str(caught.value).startswith('E402 arm "grown", seed 10, step 2: a loss is not finite: train nan')
     assert caught.value.exit_code == 4
+    assert {event.step for event in recorder.of(StepFinished)} == {0, 1, 2}  # the step that went wrong is told, too
     (acted,) = recorder.of(GovernorActed)
     assert (acted.arm, acted.seed, acted.step, acted.verdict) == ("grown", 10, 2, "panic")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
-from esper_core.growth import incubation
-from esper_core.leyline import WAIT, Action, Op, Stage
+from esper_core.growth import Variety, incubation
+from esper_core.leyline import WAIT, Action, BlueprintSpec, Op, Site, SlotPlace, Split, Stage
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 
@@ -33,13 +35,32 @@ def differing(left: Environment, right: Environment) -> list[str]:
     return [key for key in a if not torch.equal(a[key], b[key])]
 
 
+class Replacing(nn.Module):
+    """A host that puts another tensor in the place of its buffer, rather than filling it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.ReLU())
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(48, 3)
+        self.register_buffer("average", torch.zeros(4, 12))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.drop(self.stem(inputs))
+        if self.training:
+            self.average = 0.9 * self.average + 0.1 * hidden.detach().mean(0)
+        return self.head((hidden - self.average).flatten(1))
+
+
+@pytest.mark.parametrize("host", ["noisy", "replacing"])
 @pytest.mark.parametrize(
     "optimizer", [{}, {"kind": "sgd", "momentum": 0.9}, {"clip_norm": 0.1}], ids=["adam", "sgd", "clipped"]
 )
 def test_the_host_is_bitwise_its_twin_until_the_first_blending_and_the_seed_has_learnt(
-    optimizer: dict[str, object], make_recipe: Make
+    optimizer: dict[str, object], host: str, make_recipe: Make, noisy_host: Callable[[], nn.Module]
 ) -> None:
-    pool = Pool(make_recipe(optimizer=optimizer, batches=8), ["grown", "twin"], 2)
+    build = {"noisy": noisy_host, "replacing": Replacing}[host]
+    pool = Pool(make_recipe(host=build, optimizer=optimizer, batches=8), ["grown", "twin"], 2)
     pool.reset(0, 3)
     default = torch.get_rng_state()
     losses: list[list[float]] = [[], []]
@@ -70,12 +91,11 @@ def test_the_host_is_bitwise_its_twin_until_the_first_blending_and_the_seed_has_
 def test_the_oracle_sees_a_host_that_was_touched(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """An incubation that forgets the host's buffers is found out: so the oracle can fail."""
 
-    class Careless(incubation.Shadow):
-        def __init__(self, *args: object) -> None:
-            super().__init__(*args)  # type: ignore[arg-type]
-            self._guarded = []
+    class Careless(incubation.KeptBuffers):
+        def put_back(self) -> None:
+            pass
 
-    monkeypatch.setattr("esper_core.growth.garden.Shadow", Careless)
+    monkeypatch.setattr(incubation, "KeptBuffers", Careless)
     pool = Pool(make_recipe(), ["grown", "twin"], 1)
     pool.reset(0, 3)
     pool.train(0)
@@ -122,3 +142,99 @@ def test_another_seed_is_another_trajectory(make_recipe: Make) -> None:
     pool.evaluate(0)
     first, second = pool.synchronise(0)
     assert first.validation_loss != second.validation_loss
+
+
+class Normed(nn.Module):
+    """A block with buffers of its own."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(site.channels)
+        self.last = nn.Conv1d(site.channels, site.channels, 1)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden + self.last(self.norm(hidden))
+
+
+def test_a_seed_that_incubates_leaves_a_younger_one_alone_that_is_blended(make_recipe: Make) -> None:
+    normed = Variety("test/local-conv", BlueprintSpec("sequence", "0", starts_as_identity=True), Normed)
+    recipe = replace(
+        make_recipe(variety=normed, batches=2),
+        slots={"early": SlotPlace("stem"), "late": SlotPlace("drop")},
+        varieties={"early": (normed,), "late": (normed,)},
+    )
+    environment = Environment(recipe, arm="grown", index=0)
+    environment.reset(0, 1)
+    plan = [GERMINATE, replace(GERMINATE, slot="late"), WAIT, replace(ADVANCE, slot="late"), WAIT, WAIT]
+    for step, action in enumerate(plan):
+        environment.train()
+        environment.apply(action, step)
+    (late,) = environment.garden.slots["late"].seeds
+    assert late.block.norm.num_batches_tracked.item() == 4 * 2  # once a batch since its birth, in shadow or blended
+
+
+def test_the_seeds_of_a_stack_act_in_the_order_in_which_they_grew(make_recipe: Make) -> None:
+    class Affine(nn.Module):
+        def __init__(self, site: Site) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(()))
+            self.summand = nn.Parameter(torch.zeros(()))
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return hidden * self.factor + self.summand
+
+    affine = Variety("test/local-conv", BlueprintSpec("sequence", "2", starts_as_identity=True), Affine)
+    environment = Environment(make_recipe(variety=affine, place=SlotPlace("stem", stack=2)), arm="grown", index=0)
+    environment.reset(0, 1)
+    step = 0
+    for action in [replace(GERMINATE, speed=1), ADVANCE, Action(Op.FOSSILISE, "early")] * 2:
+        environment.train()
+        environment.apply(action, step)
+        step += 1
+        environment.train()
+    slot = environment.garden.slots["early"]
+    assert len(slot.fossils) == 2
+    with torch.no_grad():
+        slot.fossils[0].block.factor.fill_(2.0)
+        slot.fossils[0].block.summand.fill_(0.0)
+        slot.fossils[1].block.factor.fill_(1.0)
+        slot.fossils[1].block.summand.fill_(3.0)
+    assert slot(environment.model, (), torch.ones(1, 4, 12)).unique().item() == 5.0  # 2 · 1 + 3, not 2 · (1 + 3)
+
+
+def test_no_gradient_of_a_seed_stays_behind_when_it_incubates(make_recipe: Make) -> None:
+    environment = Environment(make_recipe(), arm="grown", index=0)
+    environment.reset(0, 1)
+    environment.train()
+    environment.apply(GERMINATE, 0)
+    environment.train()
+    assert all(parameter.grad is None for parameter in environment.keeper.seeds[0].parameters)
+
+
+def test_run_10_the_figure_of_the_end_is_read_from_the_test_split_and_once(make_recipe: Make) -> None:
+    """Three splits: the test split is read once, at the end, and for nothing but the report."""
+    recipe = make_recipe()
+    read: list[str] = []
+
+    class Watched(dict):
+        def __getitem__(self, name: str) -> object:
+            read.append(name)
+            return super().__getitem__(name)
+
+    test = recipe.data["test"]
+    shifted = Split(test.inputs, (test.targets + 1) % 3)
+    pool = Pool(replace(recipe, data=Watched({**recipe.data, "test": shifted})), ["twin"], 1)
+    pool.reset(0, 0)
+    for step in range(3):
+        pool.train(step)
+        pool.evaluate(step)
+        pool.synchronise(step)
+    assert "test" not in read
+    _, (ending,) = pool.conclude(2)
+    assert read.count("test") == 1
+    model = pool.environments[0].model.eval()
+    right = (model(shifted.inputs).argmax(1) == shifted.targets).float().mean().item()
+    assert ending.test_metric == pytest.approx(right)
+    assert ending.test_metric != ending.signals.validation_metric

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from esper_core.growth import FaultBook, Variety
-from esper_core.leyline import WAIT, Action, ActionMask, BlueprintSpec, Observation, Op, PluginError, Site, Stage
+from esper_core.leyline import (
+    WAIT,
+    Action,
+    ActionMask,
+    BlueprintSpec,
+    Observation,
+    Op,
+    PluginError,
+    Site,
+    SlotPlace,
+    Stage,
+)
 from esper_core.leyline.events import SeedLost, StageChanged, StepFinished
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.environment import Environment, Recipe
@@ -126,7 +138,7 @@ def test_a_seed_that_goes_wrong_when_it_is_blended_in_is_lost_and_the_host_goes_
     assert mishap.ending.was in (Stage.BLENDING, Stage.HOLDING)
     assert environment.garden.slots["early"].living is None
     assert all(parameter.isfinite().all() for parameter in environment.model.parameters())
-    assert environment.keeper.unowned(environment.model) == []
+    assert environment.keeper.astray(environment.model) == []
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
@@ -227,3 +239,29 @@ def test_a_fault_book_counts_each_blueprint_for_itself() -> None:
     book = FaultBook(limit=2)
     assert [book.record("a"), book.record("b"), book.record("a"), book.record("a")] == [False, False, True, False]
     assert (book.is_withdrawn("a"), book.is_withdrawn("b")) == (True, False)
+
+
+def test_a_seed_that_learnt_from_a_host_that_another_had_harmed_is_lost_and_not_blamed(make_recipe: Make) -> None:
+    good = Variety(
+        "test/good", BlueprintSpec("sequence", "c*c + c", starts_as_identity=True), bad("none", 10**6).factory
+    )
+    harmful, book = bad("nan", patience=3 + 3 + 2), FaultBook()
+    recipe = replace(
+        make_recipe(),
+        slots={"early": SlotPlace("stem"), "late": SlotPlace("drop")},
+        varieties={"early": (harmful,), "late": (good,)},
+    )
+    environment = Environment(recipe, arm="grown", index=0, faults=book)
+    environment.reset(0, 3)
+    plan = [GERMINATE, ADVANCE, Action(Op.GERMINATE, "late", "test/good"), WAIT, WAIT]
+    mishaps = []
+    for step, action in enumerate(plan):
+        environment.train()
+        environment.heal(environment.signals(step, environment.readings(environment.evaluate("validation")).tolist()))
+        mishaps += environment.take_mishaps()
+        environment.apply(action, step)
+    assert [(mishap.blueprint, mishap.what[:9]) for mishap in mishaps] == [
+        ("test/bad", "made the "),
+        ("test/good", "was lost "),
+    ]
+    assert [book.record(blueprint) or book._counts[blueprint] for blueprint in ("test/bad", "test/good")] == [2, 1]

@@ -6,7 +6,6 @@ optimizers and clocks. It carries a transition out whole or not at all.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from esper_core.growth.incubation import Shadow
 from esper_core.growth.probe import device_of
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.growth.seed import FULL, Seed
+from esper_core.growth.transaction import whole_or_nothing
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import GrowthError, LifecycleError, Problem
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, may, next_slot_state
@@ -119,9 +119,17 @@ class Garden:
         """Carry out one action at the end of ``step``. LifecycleError, and nothing changed, where it is not legal."""
         if action.op is Op.WAIT:
             return []
-        slot = self._slot(action.slot)
+        slot, born = self._slot(action.slot), self._born
+        try:
+            with whole_or_nothing(self, self._shadows):
+                return [self._carried_out(slot, action, step)]
+        except BaseException:
+            self._born = born
+            raise
+
+    def _carried_out(self, slot: Slot, action: Action, step: int) -> Transition:
         if action.op is Op.GERMINATE:
-            return [self._germinate(slot, action, step)]
+            return self._germinate(slot, action, step)
         seed = slot.living
         if seed is None:
             legal = [op.value for op in self._ops(slot, self._fitting(slot))]
@@ -129,10 +137,10 @@ class Garden:
                 what="slot", state=slot.state.value, event=action.op.value, legal=legal, name=slot.name
             )
         if action.op is Op.ADVANCE:
-            return [self._advance(slot, seed)]
+            return self._advance(slot, seed)
         if action.op is Op.FOSSILISE:
-            return [self._fossilise(slot, seed, step)]
-        return [self._prune(slot, seed, action.speed)]
+            return self._fossilise(slot, seed, step)
+        return self._prune(slot, seed, action.speed)
 
     def _slot(self, name: str | None) -> Slot:
         if name not in self.slots:
@@ -158,17 +166,11 @@ class Garden:
         )
         seed.train(self.model.training)
         seed.born = step
-        with ExitStack() as undo:
-            slot.seeds.append(seed)
-            undo.callback(slot.seeds.__delitem__, -1)
-            self.keeper.adopt(seed)
-            undo.callback(self.keeper.release, number)
-            stream = RandomStream(derive_seed(self._seed, "shadow", number), device)
-            shadow = Shadow(self.model, slot, self.keeper, stream)
-            self._demand_ownership()
-            undo.pop_all()
+        slot.seeds.append(seed)
         slot.state = occupied
-        self._shadows[slot.name] = shadow
+        self.keeper.adopt(seed)
+        stream = RandomStream(derive_seed(self._seed, "shadow", number), device)
+        self._shadows[slot.name] = Shadow(self.model, slot, self.keeper, stream)
         self._born += 1
         return self._transition(slot, seed, None, "asked for")
 
@@ -184,7 +186,6 @@ class Garden:
         at_limit = len(slot.fossils) >= slot.limit
         slot.state = next_slot_state(slot.state, SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED)
         self.keeper.hand_over(seed.number)
-        self._demand_ownership()
         return self._transition(slot, seed, before, "asked for")
 
     def _prune(self, slot: Slot, seed: Seed, speed: int) -> Transition:
@@ -225,8 +226,9 @@ class Garden:
                     self._transition(slot, seed, seed.pass_on(SeedEvent.RAMP_AT_TARGET), "alpha at its target")
                 )
             elif seed.stage is Stage.DRAINING:
-                before = seed.pass_on(SeedEvent.DRAINED)
-                self._remove(slot, seed)
+                with whole_or_nothing(self, self._shadows):
+                    before = seed.pass_on(SeedEvent.DRAINED)
+                    self._remove(slot, seed)
                 transitions.append(self._transition(slot, seed, before, "alpha at 0"))
         return transitions
 
@@ -236,8 +238,9 @@ class Garden:
         for slot, seed in self._living():
             if slots is not None and slot.name not in slots:
                 continue
-            before = seed.pass_on(SeedEvent.UPROOT)
-            self._remove(slot, seed)
+            with whole_or_nothing(self, self._shadows):
+                before = seed.pass_on(SeedEvent.UPROOT)
+                self._remove(slot, seed)
             transitions.append(self._transition(slot, seed, before, reason))
         return transitions
 
@@ -296,11 +299,6 @@ class Garden:
     def _lift_embargo(slot: Slot) -> None:
         if slot.embargo <= 0:
             slot.state = next_slot_state(slot.state, SlotEvent.EMBARGO_OVER)
-
-    def _demand_ownership(self) -> None:
-        if unowned := self.keeper.unowned(self.model):
-            names = ", ".join(unowned[:5])
-            raise GrowthError(Problem("E304", f"parameters without exactly one optimizer: {names}"))
 
     def _transition(self, slot: Slot, seed: Seed, was: Stage | None, reason: str) -> Transition:
         return Transition(slot.name, seed.number, seed.blueprint, was, seed.stage, seed.parameter_count, reason)

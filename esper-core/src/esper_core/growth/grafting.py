@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import nn
 
+from esper_core.growth.containers import container_face
 from esper_core.growth.probe import observe
 from esper_core.growth.slot import Slot, Slots, key_of
 from esper_core.leyline.errors import GraftError, Problem
@@ -58,30 +60,43 @@ def graft(
     >>> [slot.name for slot in slots_of(model).each()]
     ['0']
     """
-    if is_grafted(model):
-        problem = Problem("E310", "this model has slots already", hint="Graft all slots in one call, on a fresh model.")
-        raise GraftError(problem)
+    _refuse_unfit(model)
     planned = [Slot(name, place.at, kind=place.kind, limit=place.stack) for name, place in _places(model, slots)]
     home = Slots({key_of(slot.name): slot for slot in planned})
-    handles = [model.get_submodule(slot.at).register_forward_hook(slot) for slot in planned]
-    model.add_module(HOME, home)
     plain_class = type(model)
-    model.__class__ = cast("type[ModelT]", _grafted_class(plain_class))
-    if example is not None:
-        try:
+    with ExitStack() as undo:
+        _change_class(model, plain_class)
+        undo.callback(setattr, model, "__class__", plain_class)
+        model.add_module(HOME, home)
+        undo.callback(delattr, model, HOME)
+        for slot in planned:
+            undo.callback(model.get_submodule(slot.at).register_forward_hook(slot).remove)
+        if example is not None:
             observe(model, home.each(), example)
-        except BaseException:
-            for handle in handles:
-                handle.remove()
-            delattr(model, HOME)
-            model.__class__ = plain_class
-            raise
+        undo.pop_all()
     return model
+
+
+def _refuse_unfit(model: nn.Module) -> None:
+    if any(isinstance(module, Slots) for module in model.modules()):
+        hint = "Graft all slots in one call, on a fresh model."
+        raise GraftError(Problem("E310", "this model has slots already", hint=hint))
+    if any(name == "_orig_mod" for name, _ in model.named_children()):
+        raise GraftError(Problem("E318", "this model is compiled already", hint="Graft first, and compile then."))
+
+
+def _change_class(model: nn.Module, plain: type[nn.Module]) -> None:
+    try:
+        model.__class__ = _grafted_class(plain)
+    except Exception as error:
+        message = f"the class {plain.__name__} cannot be derived from: {error}"
+        hint = "Put the model into a module of your own, and graft that."
+        raise GraftError(Problem("E318", message, hint=hint)) from error
 
 
 def is_grafted(model: nn.Module) -> bool:
     """Whether ``model`` has slots."""
-    return isinstance(getattr(model, HOME, None), Slots)
+    return any(name == HOME and isinstance(child, Slots) for name, child in model.named_children())
 
 
 def slots_of(model: nn.Module) -> Slots:
@@ -98,7 +113,11 @@ def _places(model: nn.Module, slots: Any) -> list[tuple[str, SlotPlace]]:
             Problem("E312", "slots are a list of names or a mapping", hint=f'Write ["{slots}"]. Received: {slots!r}')
         )
     known = [name for name, _ in model.named_modules() if name]
-    wanted = slots.items() if isinstance(slots, Mapping) else [(None, pattern) for pattern in slots]
+    wanted = list(slots.items()) if isinstance(slots, Mapping) else [(None, pattern) for pattern in slots]
+    for name, pattern in wanted:
+        if not isinstance(pattern, (str, SlotPlace)) or not (name is None or (isinstance(name, str) and name)):
+            received = repr(pattern) if name is None else f"{name!r}: {pattern!r}"
+            raise GraftError(Problem("E312", "a slot is named by text", hint=f"Received: {received}"))
     places: list[tuple[str, SlotPlace]] = []
     problems: list[Problem] = []
     for name, pattern in wanted:
@@ -136,7 +155,11 @@ def _match_problems(
 def _collisions(places: list[tuple[str, SlotPlace]]) -> list[Problem]:
     problems: list[Problem] = []
     seen: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for name, module in ((name, place.at) for name, place in places):
+        if (other := keys.setdefault(key_of(name), name)) != name:
+            hint = "Give one of them another name."
+            problems.append(Problem("E316", f'the slots "{other}" and "{name}" would have one key', hint=hint))
         if module in seen:
             message = f'"{module}" would carry two slots, "{seen[module]}" and "{name}"'
             problems.append(Problem("E316", message, hint="One slot takes several seeds, one behind the other: stack."))
@@ -157,6 +180,7 @@ def matches(module: str, pattern: str) -> bool:
 def _grafted_class(plain: type[nn.Module]) -> type[nn.Module]:
     """A new subclass of ``plain`` under the same name, which copies and pickles as ``plain`` with slots."""
     namespace = {
+        **container_face(plain, HOME),
         "__module__": plain.__module__,
         "__qualname__": plain.__qualname__,
         "__doc__": plain.__doc__,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from esper_core.growth.keeping import KeptBuffers
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Shadow:
-    """One seed's incubation. ``loss_sum`` over ``batches`` since the last ``take_loss``."""
+    """One seed's incubation."""
 
     def __init__(self, model: nn.Module, slot: Slot, keeper: OptimizerKeeper, stream: RandomStream) -> None:
         self._model = model
@@ -32,8 +34,6 @@ class Shadow:
         self._seed = cast("Seed", slot.living)
         self._keeper = keeper
         self._stream = stream
-        own = {id(buffer) for buffer in self._seed.buffers()}
-        self._guarded = [buffer for buffer in model.buffers() if id(buffer) not in own]
         self._losses: list[Tensor] = []
 
     @property
@@ -43,16 +43,14 @@ class Shadow:
 
     def train(self, loss: Callable[[nn.Module], Tensor]) -> None:
         """Train the seed on one batch; ``loss`` runs the model on it and returns the mean loss."""
-        kept = [buffer.clone() for buffer in self._guarded]
+        kept = KeptBuffers(self._model, without=[self._seed])
         share = self._keeper.seeds[self._seed.number]
         try:
             with self._stream, self._slot.trying():
                 trial = loss(self._model)
                 gradients = torch.autograd.grad(trial, share.parameters, allow_unused=True)
         finally:
-            with torch.no_grad():
-                for buffer, value in zip(self._guarded, kept, strict=True):
-                    buffer.copy_(value)
+            kept.put_back()
         self._keeper.step_seed(self._seed.number, gradients)
         self._losses.append(trial.detach())
 

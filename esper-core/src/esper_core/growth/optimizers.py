@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from esper_core.growth.seed import Seed
 
 
-def build_optimizer(settings: OptimizerConfig, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """An optimizer over ``parameters``; fused, which is the quickest on a CPU too."""
+def build_optimizer(settings: OptimizerConfig, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer | None:
+    """An optimizer over ``parameters``; fused, which is the quickest on a CPU too. None where there are none."""
+    if not parameters:
+        return None
     if settings.kind == "adam":
         return torch.optim.Adam(parameters, settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
     return torch.optim.SGD(
@@ -35,8 +37,28 @@ class Share:
     """Parameters that step together, and what makes them step."""
 
     parameters: tuple[nn.Parameter, ...]
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer | None
+    """None where there is nothing to train: a frozen host, say."""
     clip_norm: float | None
+
+    def owned(self) -> list[nn.Parameter]:
+        """What the optimizer really steps."""
+        return [] if self.optimizer is None else [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def step(self) -> None:
+        """One step from the gradients that lie there."""
+        if self.optimizer is not None:
+            self.optimizer.step()
+
+    def forget_gradients(self) -> None:
+        """Drop the gradients that lie there."""
+        if self.optimizer is not None:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def forget_state(self) -> None:
+        """Clear what the optimizer remembers."""
+        if self.optimizer is not None:
+            self.optimizer.state.clear()
 
 
 class OptimizerKeeper:
@@ -76,15 +98,14 @@ class OptimizerKeeper:
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for share in self.shares():
-            share.optimizer.zero_grad(set_to_none=True)
+            share.forget_gradients()
 
     def step(self, blended: Iterable[int]) -> None:
         """One step of the host, of its fossils, and of the ``blended`` seeds, from the gradients that lie there."""
         if self.host.clip_norm is not None:
             clip_grad_norm_(self._host_side(), self.host.clip_norm)
-        self.host.optimizer.step()
-        for share in self.fossils.values():
-            share.optimizer.step()
+        for share in (self.host, *self.fossils.values()):
+            share.step()
         for number in blended:
             self._step_alone(self.seeds[number])
 
@@ -94,25 +115,22 @@ class OptimizerKeeper:
         for parameter, gradient in zip(share.parameters, gradients, strict=True):
             parameter.grad = gradient
         self._step_alone(share)
-        share.optimizer.zero_grad(set_to_none=True)
+        share.forget_gradients()
 
     def forget_host_state(self) -> None:
         """Clear what the optimizers of host and fossils remember: their next step is that of a fresh optimizer."""
         for share in (self.host, *self.fossils.values()):
-            share.optimizer.state.clear()
+            share.forget_state()
 
-    def unowned(self, model: nn.Module) -> list[str]:
-        """Names of trainable parameters that are not owned exactly once; empty when all is well."""
+    def astray(self, model: nn.Module) -> list[str]:
+        """What is not as it should be: trainable parameters without exactly one owner, and owners of nothing there."""
         owners: dict[int, int] = {}
         for share in self.shares():
-            for group in share.optimizer.param_groups:
-                for parameter in group["params"]:
-                    owners[id(parameter)] = owners.get(id(parameter), 0) + 1
-        return [
-            name
-            for name, parameter in model.named_parameters()
-            if parameter.requires_grad and owners.get(id(parameter), 0) != 1
-        ]
+            for parameter in share.owned():
+                owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+        named = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        lost = [name for key, name in named.items() if owners.get(key, 0) != 1]
+        return lost + ["a parameter that is not in the model" for key in owners if key not in named]
 
     def _host_side(self) -> list[nn.Parameter]:
         return [parameter for share in (self.host, *self.fossils.values()) for parameter in share.parameters]
@@ -121,4 +139,4 @@ class OptimizerKeeper:
     def _step_alone(share: Share) -> None:
         if share.clip_norm is not None:
             clip_grad_norm_(share.parameters, share.clip_norm)
-        share.optimizer.step()
+        share.step()

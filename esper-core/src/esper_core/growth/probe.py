@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from esper_core.growth.keeping import KeptBuffers
 from esper_core.growth.randomness import RandomStream
 from esper_core.leyline.errors import GraftError, Problem
 from esper_core.leyline.specs import Site, SiteKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from esper_core.growth.slot import Slot
 
@@ -32,7 +33,12 @@ def observe(model: nn.Module, slots: Sequence[Slot], example: Tensor) -> None:
         with untouched(model), _modes(model, training=training), ExitStack() as stack:
             records = {slot.name: stack.enter_context(slot.watched()) for slot in slots}
             fired = stack.enter_context(_tensor_modules(model))
-            model(example)
+            given = example.clone()
+            model(given)
+            if not torch.equal(given, example):
+                raise GraftError(
+                    Problem("E318", "the model writes into its input", hint="Copy it first: x = x.clone()")
+                )
             for slot in slots:
                 outcome = _site(slot, records[slot.name], training=training, batch=len(example), fired=fired)
                 if isinstance(outcome, Problem):
@@ -47,15 +53,14 @@ def observe(model: nn.Module, slots: Sequence[Slot], example: Tensor) -> None:
 
 
 @contextmanager
-def untouched(model: nn.Module, buffers: Iterable[Tensor] | None = None) -> Iterator[None]:
+def untouched(model: nn.Module) -> Iterator[None]:
     """A block without gradients after which buffers and the default random generators are what they were."""
-    kept = [(buffer, buffer.clone()) for buffer in (model.buffers() if buffers is None else buffers)]
+    kept = KeptBuffers(model)
     with torch.no_grad(), RandomStream(0, device_of(model)):
         try:
             yield
         finally:
-            for buffer, value in kept:
-                buffer.copy_(value)
+            kept.put_back()
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -112,6 +112,15 @@ class Slots(nn.ModuleDict):
         return cast("Slot", self[key_of(name)])
 
 
+_TAKEN = frozenset(dir(Slots()))
+"""Names that a module has itself, and that no child of it can have."""
+
+
 def key_of(name: str) -> str:
-    """The module key of a slot's name."""
-    return name.replace(".", "/")
+    """The module key of a slot's name.
+
+    >>> key_of("blocks.0"), key_of("values")
+    ('blocks/0', 'values_')
+    """
+    key = name.replace(".", "/")
+    return f"{key}_" if key in _TAKEN else key

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from torch import nn
+from esper_core.growth.keeping import KeptBuffers
 
+if TYPE_CHECKING:
     from esper_core.growth.garden import Garden
 
 
@@ -16,18 +16,19 @@ class Snapshot:
     """Parameters and buffers of a model, without those of its living seeds, as they were when it was made."""
 
     def __init__(self, garden: Garden) -> None:
-        living = {id(tensor) for seed in garden.living_seeds() for tensor in _tensors(seed)}
-        self._kept = [
-            (tensor, tensor.detach().clone()) for tensor in _tensors(garden.model) if id(tensor) not in living
+        living = garden.living_seeds()
+        own = {id(parameter) for seed in living for parameter in seed.parameters()}
+        self._buffers = KeptBuffers(garden.model, without=living)
+        self._parameters = [
+            (parameter, parameter.detach().clone())
+            for parameter in garden.model.parameters()
+            if id(parameter) not in own
         ]
 
     def restore(self, garden: Garden) -> None:
         """Write everything back where it was, and forget what the optimizers remember of the time since."""
         with torch.no_grad():
-            for tensor, value in self._kept:
-                tensor.copy_(value)
+            for parameter, value in self._parameters:
+                parameter.copy_(value)
+        self._buffers.put_back()
         garden.keeper.forget_host_state()
-
-
-def _tensors(module: nn.Module) -> list[torch.Tensor]:
-    return [*module.parameters(), *module.buffers()]

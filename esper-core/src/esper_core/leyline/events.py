@@ -117,7 +117,9 @@ class EpisodeFinished:
     host_parameters: int
     fossils: int
     reward: float | None
-    """Sum over the episode; None where it is unknown, for want of a twin."""
+    """Sum over the episode, the closing terms included; None where it is unknown, for want of a twin."""
+    closing: Mapping[str, float] = field(default_factory=dict)
+    """The terms of the reward for the episode's end, beside those of its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

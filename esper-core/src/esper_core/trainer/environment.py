@@ -138,6 +138,8 @@ class Environment:
     def _train_host(self, loss: Callable[[nn.Module], Tensor]) -> Tensor:
         self.keeper.zero_grad()
         whole = loss(self.model)
+        if not whole.requires_grad:  # a frozen host, and no seed that acts on it yet
+            return whole
         try:
             whole.backward()
         except Exception as error:
@@ -159,15 +161,17 @@ class Environment:
         step began. Where no living seed is to blame nothing is done; that is for the governor.
         """
         sick = [slot.name for slot in signals.slots if not math.isfinite(slot.incubation_loss or 0.0)]
-        if sick:
-            self._lose(SeedFault(sick, "made its own loss not finite"))
         if math.isfinite(signals.train_loss) and math.isfinite(signals.validation_loss):
+            if sick:
+                self._lose(SeedFault(sick, "made its own loss not finite"))
             return bool(sick)
         if self._sane is None or not self.garden.blended:
-            return bool(sick)
+            return False
         snapshot, self._train_loss = self._sane
         snapshot.restore(self.garden)
         self._lose(SeedFault(self.garden.blended_slots, "made the host's loss not finite"))
+        if sick:  # they learnt from a host that was sick: lost with it, and not to blame
+            self._lose(SeedFault(sick, "was lost with a host that another seed had harmed"), blamed=False)
         return True
 
     def take_mishaps(self) -> list[Mishap]:
@@ -183,16 +187,14 @@ class Environment:
             except SeedFault as fault:
                 self._lose(fault)
 
-    def _lose(self, fault: SeedFault) -> None:
+    def _lose(self, fault: SeedFault, *, blamed: bool = True) -> None:
         lost = self.garden.uproot(f"lost: it {fault.what}", fault.slots) if fault.slots else []
         if not lost:
             raise fault
         for transition in lost:
             self._incubation_losses.pop(transition.slot, None)
-            self._note(transition.slot, transition.blueprint, fault.what, transition)
-
-    def _note(self, slot: str, blueprint: str, what: str, ending: Transition | None) -> None:
-        self._mishaps.append(Mishap(slot, blueprint, what, self._faults.record(blueprint), ending))
+            withdrawn = blamed and self._faults.record(transition.blueprint)
+            self._mishaps.append(Mishap(transition.slot, transition.blueprint, fault.what, withdrawn, transition))
 
     def readings(self, evaluation: Tensor) -> Tensor:
         """All that is to be read of this step, in one tensor: train loss, validation loss and metric, incubation."""
@@ -238,7 +240,9 @@ class Environment:
         try:
             return self.garden.apply(action, step)
         except SeedFault as fault:
-            self._note(action.slot or "", action.blueprint or "", fault.what, None)
+            blueprint = action.blueprint or ""
+            withdrawn = self._faults.record(blueprint)
+            self._mishaps.append(Mishap(action.slot or "", blueprint, fault.what, withdrawn, None))
             return []
 
 

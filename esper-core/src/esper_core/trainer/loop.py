@@ -52,6 +52,8 @@ def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
                 pool.evaluate(step)
                 signals_E = pool.synchronise(step)  # the one sync of the step
                 signals_E, mishaps = pool.heal(signals_E, step)
+            with clock.region("telemetry"):
+                bus.publish(*stages_changed(passed, step), *seeds_lost(mishaps, step, study.packages))
             _heed_governor(study, signals_E)
 
             with clock.region("policy"):
@@ -61,7 +63,6 @@ def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
                 decided = pool.apply(actions_E, step)
 
             with clock.region("telemetry"):
-                bus.publish(*stages_changed(passed, step), *seeds_lost(mishaps, step, study.packages))
                 bus.publish(*stages_changed(decided, step))
                 bus.publish(*steps_finished(pool.environments, signals_E, rewards_E, actions_E))
                 bus.settle()
@@ -92,6 +93,8 @@ def _heed_governor(study: Study, signals_E: Sequence[Signals]) -> None:
         verdict = most_severe([own := judge(signals), study.check_health(snapshot)])
         if verdict.level is not Level.PANIC:
             continue
+        unpaid, waiting = [None] * len(signals_E), [WAIT] * len(signals_E)
+        study.bus.publish(*steps_finished(study.pool.environments, signals_E, unpaid, waiting))
         study.bus.publish(governor_acted(environment, signals.step, verdict))
         study.bus.settle()
         where = f'arm "{environment.arm}", seed {environment.seed}, step {signals.step}'
@@ -104,9 +107,9 @@ def _conclude(study: Study, ledger: Ledger) -> list[tuple[EpisodeFinished, Endin
     pool, last = study.pool, study.steps - 1
     study.tell_unfinished()
     changes, endings = pool.conclude(last)
-    ledger.reward([ending.signals for ending in endings])
+    closing_E = ledger.reward([ending.signals for ending in endings])
     finished = [
-        episode_finished(environment, ending, ledger.total(place))
+        episode_finished(environment, ending, closing_E[place], ledger.total(place))
         for place, (environment, ending) in enumerate(zip(pool.environments, endings, strict=True))
     ]
     study.bus.publish(*stages_changed(changes, last), *finished)

@@ -74,8 +74,10 @@ def governor_acted(environment: Environment, step: int, verdict: Verdict) -> Gov
     return GovernorActed(**_place(environment), step=step, verdict=verdict.level.value, reason=verdict.reason)
 
 
-def episode_finished(environment: Environment, ending: Ending, reward: float | None) -> EpisodeFinished:
-    """The event of an episode's end."""
+def episode_finished(
+    environment: Environment, ending: Ending, closing: RewardBreakdown | None, reward: float | None
+) -> EpisodeFinished:
+    """The event of an episode's end, with what the end itself was worth, and the whole."""
     return EpisodeFinished(
         **_place(environment),
         test_loss=ending.test_loss,
@@ -85,6 +87,7 @@ def episode_finished(environment: Environment, ending: Ending, reward: float | N
         host_parameters=ending.signals.host_parameters,
         fossils=ending.signals.fossils,
         reward=reward,
+        closing={} if closing is None else closing.terms,
     )
 
 

@@ -188,11 +188,9 @@ def test_the_seeds_of_a_stack_act_in_the_order_in_which_they_grew(make_recipe: M
     affine = Variety("test/local-conv", BlueprintSpec("sequence", "2", starts_as_identity=True), Affine)
     environment = Environment(make_recipe(variety=affine, place=SlotPlace("stem", stack=2)), arm="grown", index=0)
     environment.reset(0, 1)
-    step = 0
-    for action in [replace(GERMINATE, speed=1), ADVANCE, Action(Op.FOSSILISE, "early")] * 2:
+    for step, action in enumerate([replace(GERMINATE, speed=1), ADVANCE, Action(Op.FOSSILISE, "early")] * 2):
         environment.train()
         environment.apply(action, step)
-        step += 1
         environment.train()
     slot = environment.garden.slots["early"]
     assert len(slot.fossils) == 2

@@ -142,7 +142,7 @@ def test_a_plugin_can_raise_the_alarm(install, diary, run_small) -> None:
         'E402 arm "twin", seed 0, step 1: too hot, says plugin "guard" (esper-guard 1.0)'
     )
     names = [what for what, *_ in diary()]
-    assert names[-2:] == ["governor", "finished"]
+    assert names[-3:] == ["governor", "step", "finished"]
     _, _, outcome = diary()[-1]
     assert (outcome.status, outcome.results) == ("stopped", None)
     assert "too hot" in outcome.reason

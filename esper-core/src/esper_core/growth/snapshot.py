@@ -18,8 +18,8 @@ class Snapshot:
     def __init__(self, garden: Garden) -> None:
         living = garden.living_seeds()
         own = {id(parameter) for seed in living for parameter in seed.parameters()}
-        self._buffers = KeptBuffers(garden.model, without=living)
-        self._parameters = [
+        self._kept = KeptBuffers(garden.model, without=living)
+        self._weights = [
             (parameter, parameter.detach().clone())
             for parameter in garden.model.parameters()
             if id(parameter) not in own
@@ -28,7 +28,7 @@ class Snapshot:
     def restore(self, garden: Garden) -> None:
         """Write everything back where it was, and forget what the optimizers remember of the time since."""
         with torch.no_grad():
-            for parameter, value in self._parameters:
+            for parameter, value in self._weights:
                 parameter.copy_(value)
-        self._buffers.put_back()
+        self._kept.put_back()
         garden.keeper.forget_host_state()

@@ -1,6 +1,7 @@
 """Writes the parts of these pages that come from the code; with ``--check`` only compares.
 
-They stand between ``<!-- from the code: NAME -->`` and ``<!-- end -->``.
+They stand between ``<!-- from the code: NAME -->`` and ``<!-- end -->``. What the pages of the errors show as
+answers is written by ``answers``, which this starts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import sys
 import tomllib
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -205,7 +207,7 @@ def hook_specs() -> str:
             continue
         parameters = ", ".join(inspect.signature(hook).parameters)
         first, *rest = (inspect.getdoc(hook) or "").replace("``", "`").split("\n\n")
-        parts.append(f"## {name}({parameters})\n\n{first}\n\n" + "\n\n".join(as_list(text) for text in rest) + "\n")
+        parts.append(f"### {name}({parameters})\n\n{first}\n\n" + "\n\n".join(as_list(text) for text in rest) + "\n")
     return "\n".join(parts)
 
 
@@ -315,4 +317,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    answers = import_module("answers")  # beside this one
+    sys.exit(main(sys.argv[1:]) | answers.main(sys.argv[1:]))

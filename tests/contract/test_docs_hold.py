@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from esper_core.hooks import spec
 from esper_core.leyline import lifecycle
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+ERRORS = sorted((DOCS / "reference" / "errors").glob("E*.md"))
 TEXTS = [*PAGES, *ROOT.glob("*.md"), *ROOT.glob("esper-*/README.md")]
 
 CODE = re.compile(r"[\"'](E[1-5]\d\d)[\"']")
@@ -22,9 +24,9 @@ LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 @pytest.fixture(scope="module")
 def generate():
     """The script that writes the tables."""
-    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    found = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
     return module
 
 
@@ -46,12 +48,37 @@ def test_a_table_that_was_changed_by_hand_is_written_anew(generate) -> None:
     assert generate.written(generate.written(page)) == generate.written(page)
 
 
-def test_every_error_code_is_explained_and_every_explained_code_exists() -> None:
-    sources = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("esper-*/src/**/*.py"))
-    page = (DOCS / "reference" / "errors.md").read_text(encoding="utf-8")
-    explained = re.findall(r"^\| (E\d{3}) \|", page, flags=re.MULTILINE)
-    assert len(explained) == len(set(explained))
-    assert set(explained) == set(CODE.findall(sources))
+def codes_in_sources() -> set[str]:
+    """Every error code that a member can tell."""
+    return set(CODE.findall("".join(path.read_text(encoding="utf-8") for path in ROOT.glob("esper-*/src/**/*.py"))))
+
+
+def test_every_error_code_has_a_page_and_every_page_a_code() -> None:
+    assert {page.stem for page in ERRORS} == codes_in_sources()
+
+
+@pytest.mark.parametrize("page", ERRORS, ids=lambda page: page.stem)
+def test_the_page_of_an_error_says_all_that_it_should(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert re.match(rf"# {page.stem} \S", text), "its title begins with its code"
+    examples = "".join(re.findall(r"^```(?:console|text)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
+    assert re.search(rf"^{page.stem} ", examples, flags=re.MULTILINE), "an example is of another error"
+    assert "\n**Why it happens.** " in text
+    assert "\n**How to mend it.** " in text
+
+
+def test_every_page_of_an_error_is_in_the_index_once() -> None:
+    index = (DOCS / "reference" / "errors" / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \[(E\d{3})\]\((E\d{3})\.md\) \| \S.* \|$", index, flags=re.MULTILINE)
+    assert listed == [(page.stem, page.stem) for page in ERRORS]
+
+
+def test_every_hook_has_a_heading_with_its_exact_arguments() -> None:
+    page = (DOCS / "reference" / "hooks.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^### (esper_.*)$", page, flags=re.MULTILINE)
+    specs = [function for name, function in vars(spec).items() if name.startswith("esper_")]
+    exact = [f"{hook.__name__}({', '.join(hook.__code__.co_varnames[: hook.__code__.co_argcount])})" for hook in specs]
+    assert headings == exact
 
 
 def test_every_stage_is_explained() -> None:

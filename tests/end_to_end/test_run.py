@@ -44,7 +44,7 @@ def test_a_run_prints_a_table_and_leaves_everything_that_it_found(esper: Esper, 
         "log.txt",
     }
     manifest = json.loads((run / "manifest.json").read_text())
-    assert (manifest["status"], manifest["exit"], manifest["seeds"]) == ("done", 0, [0, 1])
+    assert (manifest["status"], manifest["exit"], manifest["seeds"]) == ("done", 0, {"first": 0, "count": 2})
     assert {plugin["id"] for plugin in manifest["plugins"]} >= {"blueprints", "policies", "rewards", "tasks"}
     assert (run / "config.source.yaml").read_bytes() == small.read_bytes()
     events = list(read_events(run / "events.jsonl"))

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 
 import pytest
+from pydantic import BaseModel, Field
 
 from esper_core.config import Explanation, explain, parse_config
 from esper_core.leyline import ConfigError
@@ -122,3 +123,54 @@ def test_a_path_that_leads_nowhere_is_refused_with_a_suggestion(loaded, path, hi
         explain(loaded, path)
     (problem,) = caught.value.problems
     assert (problem.code, problem.hint) == ("E110", hint)
+
+
+# --- the settings of components
+
+
+class Part(BaseModel):
+    step: int = Field(ge=0, description="When.")
+    speed: int | None = Field(default=None, ge=1, description="How fast.")
+
+
+class Plan(BaseModel):
+    plan: tuple[Part, ...] = Field(description="What and when.")
+    seed: int = Field(default=1, description="Where it begins.")
+    kinds: frozenset[str] = frozenset({"a"})
+    inner: Part = Part(step=7)
+
+
+MODELS = {("policy", "settings"): Plan, ("reward", "settings"): Part}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "type_", "default", "origin"),
+    [
+        ("policy.settings.seed", 3, "a whole number", 1, "f.yaml:6:61"),
+        ("policy.settings.plan[0].step", 0, "a whole number, at least 0", None, "f.yaml:6:50"),
+        ("policy.settings.plan[0].speed", None, "a whole number, at least 1, or null", None, "default"),
+        ("policy.settings.kinds", ["a"], "a list", ["a"], "default"),
+        ("policy.settings.inner.step", 7, "a whole number, at least 0", 7, "default"),
+        ("reward.settings.speed", None, "a whole number, at least 1, or null", None, "default"),
+    ],
+)
+def test_a_setting_is_explained_by_the_components_own_model(loaded, path, value, type_, default, origin):
+    (found,) = explain(loaded, path, MODELS)
+    assert (found.value, found.type, found.default, found.origin) == (value, type_, default, origin)
+
+
+def test_settings_that_were_not_written_are_explained_too(loaded):
+    assert [(found.path, found.description) for found in explain(loaded, "policy.settings", MODELS)] == [
+        ("policy.settings.plan", "What and when."),
+        ("policy.settings.seed", "Where it begins."),
+        ("policy.settings.kinds", ""),
+        ("policy.settings.inner.step", "When."),
+        ("policy.settings.inner.speed", "How fast."),
+    ]
+    assert json.loads(json.dumps([asdict(each) for each in explain(loaded, None, MODELS)]))
+
+
+def test_a_setting_that_no_model_knows_is_refused_with_a_suggestion(loaded):
+    with pytest.raises(ConfigError) as caught:
+        explain(loaded, "policy.settings.plan[0].sped", MODELS)
+    assert caught.value.problems[0].hint == 'Did you mean "speed"?'

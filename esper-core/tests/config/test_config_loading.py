@@ -354,6 +354,36 @@ def test_a_value_knows_where_it_is_from(small):
     assert {path: loaded.origin(path) for path in origins} == origins
 
 
+# --- how much one run may be
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("rounds: 1000000\nenvironments: 64\n", "128,000,000: 1,000,000 rounds × 64 environments × 2 arms"),
+        ("rounds: 1000000\n", "16,000,000: 1,000,000 rounds × 8 environments × 2 arms"),
+        ("rounds: 1000000\ntwin: false\nenvironments: 11\n", "11,000,000: 1,000,000 rounds × 11 environments × 1 arm"),
+    ],
+)
+def test_more_episodes_than_a_run_can_have_are_refused(small, more, told):
+    with pytest.raises(ConfigError) as caught:
+        parse_config((small + more).encode(), file="f.yaml")
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.line, problem.path) == ("E114", 7, "rounds")
+    assert problem.message == f"expected at most 10,000,000 episodes in a run, received {told}"
+
+
+@pytest.mark.parametrize("more", ["rounds: 1000000\nenvironments: 5\n", "rounds: 2441\nenvironments: 2048\n"])
+def test_as_many_episodes_as_a_run_can_have_are_not(small, more):
+    assert parse_config((small + more).encode(), file="f.yaml").config.rounds > 1
+
+
+def test_a_count_out_of_its_own_range_is_told_once(small):
+    with pytest.raises(ConfigError) as caught:
+        parse_config((small + "rounds: 100000000\n").encode(), file="f.yaml")
+    assert [problem.code for problem in caught.value.problems] == ["E112"]
+
+
 # --- the settings of a component
 
 

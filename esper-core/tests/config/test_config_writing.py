@@ -130,7 +130,7 @@ RUNS = st.fixed_dictionaries(
         "reward": USES,
         "seed": st.integers(0, 2**31 - 1),
         "environments": st.integers(1, 4096),
-        "rounds": st.integers(1, 1_000_000),
+        "rounds": st.integers(1, 10_000_000 // (3 * 4096)),
         "episode": st.builds(EpisodeConfig, steps=st.integers(1, 100_000)),
         "optimizer": st.builds(OptimizersConfig, host=OPTIMIZERS, seed=OPTIMIZERS),
         "growth": st.builds(GrowthConfig, embargo=st.integers(0, 100_000)),

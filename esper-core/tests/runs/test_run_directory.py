@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from esper_core.runs.provenance import git_state, packages
 
 def begin(root: Path, **more: object) -> RunDirectory:
     directory = RunDirectory.create(root, name=None, argv=["esper", "run", "x.yaml"])
-    given = {"config": "task: a\n", "source": b"task: a\n", "overrides": ["a=1"], "seeds": [0, 1], "plugins": []}
+    given = {"config": "task: a\n", "source": b"task: a\n", "overrides": ["a=1"], "plugins": []}
+    given["seeds"] = {"first": 0, "count": 2}
     directory.begin(**{**given, **more})  # type: ignore[arg-type]
     return directory
 
@@ -30,7 +32,7 @@ def manifest(directory: RunDirectory) -> dict[str, object]:
 def test_a_run_begins_as_running_and_ends_with_its_status(tmp_path: Path) -> None:
     directory = begin(tmp_path / "deep" / "runs")
     assert manifest(directory)["status"] == "running"
-    assert manifest(directory)["seeds"] == [0, 1]
+    assert manifest(directory)["seeds"] == {"first": 0, "count": 2}
     directory.finish(status="done", exit_code=0)
     assert (manifest(directory)["status"], manifest(directory)["exit"]) == ("done", 0)
     assert {file.name for file in directory.path.iterdir()} >= {
@@ -40,6 +42,19 @@ def test_a_run_begins_as_running_and_ends_with_its_status(tmp_path: Path) -> Non
         "overrides.txt",
         "packages.txt",
     }
+
+
+def test_a_folder_has_a_manifest_from_its_first_moment(tmp_path: Path) -> None:
+    told = manifest(RunDirectory.create(tmp_path, name=None, argv=["esper", "run", "x.yaml"]))
+    assert (told["status"], told["argv"]) == ("running", ["esper", "run", "x.yaml"])
+
+
+def test_a_reader_can_tell_whether_the_process_of_a_run_still_lives(tmp_path: Path) -> None:
+    told = manifest(RunDirectory.create(tmp_path, name=None, argv=[]))["process"]
+    assert told["pid"] == os.getpid()  # type: ignore[index]
+    stat = Path(f"/proc/{os.getpid()}/stat")
+    if stat.exists():
+        assert str(told["start"]) == stat.read_text().rpartition(")")[2].split()[19]  # type: ignore[index]
 
 
 def test_two_runs_of_one_name_and_second_get_a_folder_each(tmp_path: Path) -> None:
@@ -87,3 +102,19 @@ def test_packages_are_names_and_versions() -> None:
 def test_a_folder_outside_any_repository_has_no_git_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_state(tmp_path) is None
+
+
+def test_only_files_that_git_knows_make_a_run_dirty(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", *author, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    known = tmp_path / "known.txt"
+    known.write_text("a")
+    git("add", "known.txt")
+    git("commit", "-m", "first")
+    begin(tmp_path / "runs")
+    assert manifest(begin(tmp_path / "runs"))["git"]["dirty"] is False  # type: ignore[index]
+    known.write_text("b")
+    assert manifest(begin(tmp_path / "runs"))["git"]["dirty"] is True  # type: ignore[index]

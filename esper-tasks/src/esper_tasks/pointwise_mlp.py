@@ -21,8 +21,8 @@ class PointwiseMlp(nn.Module):
     Formula: head(hidden(pool(stem(x)))), where stem = relu(conv 1×1), pool = maximum of two neighbours,
     hidden = relu(linear(flatten)), head = linear. Inputs (N, C, L), outputs (N, outputs).
 
-    On ``mnist1d`` (40 epochs, Adam 3e-3) it stops near 58 %; with ``conv_light`` behind ``stem`` from the start it
-    comes to about 73 %.
+    On ``mnist1d`` it comes to about 55 % in 40 steps; where a ``conv_light`` grows behind ``stem``, to about 80 %. The
+    command ``esper run plugins.yaml`` gives both figures, means over eight seeds.
 
     >>> from esper_core.leyline import DataShape
     >>> sum(p.numel() for p in PointwiseMlp(DataShape("sequence", (1, 40), 10)).parameters())

@@ -6,6 +6,7 @@ import logging
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,10 +16,11 @@ from esper_core.app.interruption import heeded_signals
 from esper_core.app.observing import Observers
 from esper_core.app.resolved import resolved_config
 from esper_core.app.results import results
+from esper_core.app.saying import logged, tell_plainly
 from esper_core.app.surrounding import surrounded
 from esper_core.config import dump_config
 from esper_core.config.plain import plain
-from esper_core.leyline.errors import EsperError, GovernorStop, Interrupted
+from esper_core.leyline.errors import EsperError, GovernorStop, Interrupted, Problem, RunFolderError
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.running import RunContext, RunInfo, RunOutcome, frozen
 from esper_core.plugins.discovery import LOCAL_FILE
@@ -39,6 +41,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("esper")
 
+LOOK_EVERY_SECONDS = 1.0
+"""Seconds between two looks at whether the run directory is still there."""
+
+READER_GONE = 141
+"""What a shell expects of a command that wrote to a pipe which nobody reads: 128 + SIGPIPE."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -47,10 +55,18 @@ class Outcome:
     path: Path
     results: Mapping[str, Any]
     timing: Mapping[str, float]
+    warnings: Sequence[str] = ()
+    """What was warned of while it ran, each once."""
 
     def as_json(self) -> dict[str, Any]:
         """The one object that ``esper run --json`` prints."""
-        return {"run": str(self.path), "status": "done", "results": self.results, "timing": self.timing}
+        return {
+            "run": str(self.path),
+            "status": "done",
+            "results": self.results,
+            "timing": self.timing,
+            "warnings": list(self.warnings),
+        }
 
 
 def run(
@@ -60,22 +76,33 @@ def run(
     name: str | None = None,
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
+    found: Callable[[Outcome], None] = lambda outcome: None,
+    tell: Callable[[str], None] = tell_plainly,
 ) -> Outcome:
-    """Run a study in a new run directory. Whatever happens, the directory says how it ended."""
+    """Run a study in a new run directory. Whatever happens, the directory says how it ended.
+
+    ``found`` is given what was found before it is written: a full disk does not take it away. ``tell`` is given each
+    warning, once.
+    """
     config = prepared.composition.resolution.loaded.config
     directory = RunDirectory.create(runs_dir, name=name or config.name, argv=list(argv))
-    _write_beginning(directory, prepared)
+    with _failing(directory):
+        _write_beginning(directory, prepared)
     about, observers = _about(directory, prepared.composition), Observers(prepared.plugins)
-    with _logged(directory.path / "log.txt"), _observed(observers, about) as done:
-        outcome = _run(prepared, directory, about, observers, listeners)
+    with logged(directory.path / "log.txt", tell) as warnings, _observed(observers, about) as done:
+        with _closing(directory):
+            finished, clock = _train(prepared, directory, about, observers, listeners)
+            outcome = _outcome(directory, prepared.composition, finished, clock, warnings)
+            found(outcome)
+            _write_end(directory, finished, outcome)
         done(outcome)
     return outcome
 
 
-def _run(
+def _train(
     prepared: Prepared, directory: RunDirectory, about: RunInfo, observers: Observers, listeners: Sequence[Listener]
-) -> Outcome:
-    with _closing(directory), heeded_signals() as pause:
+) -> tuple[Sequence[tuple[EpisodeFinished, Ending]], Clock]:
+    with heeded_signals() as pause:
         log.info("run %s begins", directory.path.name)
         observers.configured(prepared.settings, lambda: plain(resolved_config(prepared.composition.resolution)))
         events = EventFile(directory.path / "events.jsonl")
@@ -92,7 +119,8 @@ def _run(
                 )
             )
             observers.run_started(about)
-            study = prepared.composition.study(bus, clock, pause, health_check(prepared.plugins))
+            halt = _watched(directory.path / "events.jsonl", pause)
+            study = prepared.composition.study(bus, clock, halt, health_check(prepared.plugins))
             with _one_thread():
                 finished = surrounded(prepared.plugins, RunContext(about), lambda: run_study(study))
             bus.publish(RunFinished(status="done"))
@@ -103,7 +131,25 @@ def _run(
             events.close()
             for sink in sinks:
                 sink.close()
-        return _write_end(directory, prepared.composition, finished, clock)
+        return finished, clock
+
+
+def _watched(events: Path, pause: Callable[[], None]) -> Callable[[], None]:
+    """``pause``, and RunFolderError where the file of events is no longer in its place: looked at now and then."""
+    looked = monotonic()
+
+    def watch() -> None:
+        nonlocal looked
+        pause()
+        if monotonic() - looked < LOOK_EVERY_SECONDS:
+            return
+        looked = monotonic()
+        if not events.exists():
+            message = f"cannot write {events}: it was moved or deleted while the run went on"
+            hint = "The run was stopped: what it finds would have nowhere to go. Run it again, and leave its folder be."
+            raise RunFolderError(Problem("E410", message, hint=hint))
+
+    return watch
 
 
 def _write_beginning(directory: RunDirectory, prepared: Prepared) -> None:
@@ -113,7 +159,7 @@ def _write_beginning(directory: RunDirectory, prepared: Prepared) -> None:
         config=dump_config(resolved_config(resolution)),
         source=resolution.loaded.source,
         overrides=list(resolution.loaded.overrides),
-        seeds=list(range(config.seed, config.seed + config.rounds * config.environments)),
+        seeds={"first": config.seed, "count": config.rounds * config.environments},
         plugins=[
             {
                 "id": record.id,
@@ -153,15 +199,21 @@ def _sinks(resolution: Resolution, run: Path) -> list[BestEffort]:
     return sinks
 
 
-def _write_end(
+def _outcome(
     directory: RunDirectory,
     composition: Composition,
     finished: Sequence[tuple[EpisodeFinished, Ending]],
     clock: Clock,
+    warnings: Sequence[str],
 ) -> Outcome:
     episodes = [episode for episode, _ in finished]
-    config = composition.resolution.loaded.config
-    found = results(composition.task.metric, composition.arm_names, episodes, config.margin)
+    margin = composition.resolution.loaded.config.margin
+    found = results(composition.task.metric, composition.arm_names, episodes, margin)
+    timing = {key: round(value, 4) for key, value in clock.summary().items()}
+    return Outcome(directory.path, found, timing, tuple(warnings))
+
+
+def _write_end(directory: RunDirectory, finished: Sequence[tuple[EpisodeFinished, Ending]], outcome: Outcome) -> None:
     directory.write_json(
         "growth.json",
         {
@@ -177,9 +229,7 @@ def _write_end(
             ],
         },
     )
-    outcome = Outcome(directory.path, found, {key: round(value, 4) for key, value in clock.summary().items()})
     directory.write_json("summary.json", outcome.as_json())
-    return outcome
 
 
 @contextmanager
@@ -197,13 +247,23 @@ def _observed(observers: Observers, run: RunInfo) -> Iterator[Callable[[Outcome]
 @contextmanager
 def _closing(directory: RunDirectory) -> Iterator[None]:
     """A block after which the manifest says how it ended."""
+    with _failing(directory):
+        yield
+    directory.finish(status="done", exit_code=0)
+
+
+@contextmanager
+def _failing(directory: RunDirectory) -> Iterator[None]:
+    """A block after which the manifest says how it ended, unless it ended well."""
     try:
         yield
     except BaseException as error:
         status, exit_code = _ending(error)
-        directory.finish(status=status, exit_code=exit_code, reason=_reason(error))
+        try:
+            directory.finish(status=status, exit_code=exit_code, reason=_reason(error))
+        except RunFolderError as second:
+            log.warning("the manifest does not say how the run ended: %s", second.problems[0].message)
         raise
-    directory.finish(status="done", exit_code=0)
 
 
 def _ending(error: BaseException) -> tuple[Any, int]:
@@ -213,27 +273,13 @@ def _ending(error: BaseException) -> tuple[Any, int]:
         return "interrupted", 130
     if isinstance(error, GovernorStop):
         return "stopped", error.exit_code
+    if isinstance(error, BrokenPipeError):
+        return "failed", READER_GONE
     return "failed", error.exit_code if isinstance(error, EsperError) else 1
 
 
 def _reason(error: BaseException) -> str:
     return str(error) if isinstance(error, EsperError) else f"{type(error).__name__}: {error}"
-
-
-@contextmanager
-def _logged(path: Path) -> Iterator[None]:
-    """A block in which what is said goes to log.txt, too."""
-    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    level = log.level
-    log.setLevel(logging.INFO)
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
-        handler.close()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from esper_core.cli.rendering import print_json
+from esper_core.cli.rendering import print_json, print_line, visible
 from esper_core.cli.run import config_file
 
 if TYPE_CHECKING:
@@ -28,10 +28,13 @@ def explain(file: Path, path: str | None, overrides: tuple[str, ...], *, as_json
     esper explain plugins.yaml slots
     esper explain plugins.yaml                  everything
     """
+    from esper_core.app.guiding import settings_models
     from esper_core.config import explain as explain_config
     from esper_core.config import load_config
 
-    found = explain_config(load_config(config_file(file), overrides), path)
+    read = config_file(file)
+    loaded = load_config(read, overrides)
+    found = explain_config(loaded, path, settings_models(loaded, read.parent))
     if as_json:
         print_json([asdict(one) for one in found])
         return
@@ -40,8 +43,10 @@ def explain(file: Path, path: str | None, overrides: tuple[str, ...], *, as_json
 
 
 def _show(one: Explanation) -> None:
-    default = f"default {one.default!r}" if one.has_default else "no default"
-    click.echo(f"{one.path}: {one.value!r}")
+    from esper_core.config.writing import flow
+
+    default = f"default {flow(one.default)}" if one.has_default else "no default"
+    print_line(visible(f"{one.path}: {flow(one.value)}"))
     if one.description:
-        click.echo(f"  {one.description}")
-    click.echo(f"  {one.type}; {default}; from {one.origin}")
+        print_line(f"  {visible(one.description)}")
+    print_line(visible(f"  {one.type}; {default}; from {one.origin}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -25,16 +25,21 @@ LINE_EVERY_SECONDS = 5.0
 
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[list[Listener]]:
-    """The listeners that show how a run goes, on stderr."""
+    """The listeners that show how a run goes, on stderr, as long as somebody reads there."""
     if quiet:
         yield []
     elif not sys.stderr.isatty():
-        yield [PlainLines()]
+        yield [WhileRead(PlainLines())]
     else:
         from rich.console import Console
 
-        with live_bar(Console(stderr=True)) as bar:
-            yield [Bar(bar)]
+        bar = live_bar(Console(stderr=True))
+        bar.start()
+        try:
+            yield [WhileRead(Bar(bar))]
+        finally:
+            with suppress(OSError):  # the terminal may be gone
+                bar.stop()
 
 
 def live_bar(console: Console) -> Progress:
@@ -50,6 +55,26 @@ def live_bar(console: Console) -> Progress:
         TextColumn("{task.fields[growing]}", style="dim", markup=False),
     )
     return Progress(*columns, console=console, transient=True)
+
+
+class WhileRead:
+    """A listener that is shut off when stderr takes no more: a run does not depend on who looks on."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener: Listener | None = listener
+
+    def hear(self, event: Event) -> None:
+        """Pass the event on."""
+        if self._listener is not None:
+            self._listener.hear(event)
+
+    def settle(self) -> None:
+        """Pass on that a step is over, which shows something."""
+        if self._listener is not None:
+            try:
+                self._listener.settle()
+            except OSError:
+                self._listener = None
 
 
 class Tally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from esper_core.leyline.errors import Problem
+
+_WARNING: Final = click.style("warning:", fg="yellow", bold=True)
 
 
 def visible(text: str) -> str:
@@ -57,7 +59,15 @@ def print_problems(problems: Iterable[Problem], *, stream: TextIO | None = None)
 def print_warnings(lines: Iterable[str]) -> None:
     """Prints what is wrong and stops nothing on stderr, a line each."""
     for line in lines:
-        print_line(f"{click.style('warning:', fg='yellow', bold=True)} {visible(line)}", stream=sys.stderr)
+        print_line(f"{_WARNING} {visible(line)}", stream=sys.stderr)
+
+
+def print_warning(text: str) -> None:
+    """Prints one warning on stderr, which may have lines of its own. A live bar moves on below it."""
+    first, *rest = text.split("\n")
+    print_warnings([first])
+    for line in rest:
+        print_line(visible(line), stream=sys.stderr)
 
 
 def print_json(value: Any) -> None:

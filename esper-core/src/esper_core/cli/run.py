@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from esper_core.cli.rendering import print_json, print_warnings
+from esper_core.cli.rendering import print_json, print_warning, print_warnings
+
+if TYPE_CHECKING:
+    from esper_core.app.running import Outcome
+
+
+def _name(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
+    """The name, which becomes part of a folder's: it is what ``name`` in a file can be."""
+    if given is None:
+        return None
+    from esper_core.config.names import wrong_name
+
+    if (message := wrong_name(given)) is not None:
+        raise click.BadParameter(message)
+    return given
 
 
 @click.command()
@@ -16,7 +31,7 @@ from esper_core.cli.rendering import print_json, print_warnings
 @click.option(
     "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs are kept."
 )
-@click.option("--name", help="What the run is called; default: two words.")
+@click.option("--name", callback=_name, help="What the run is called; default: two words.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on stdout.")
 @click.option("--dry-run", is_flag=True, help="Build and check everything, and train nothing.")
@@ -50,12 +65,21 @@ def run(
         plan = describe_plan(prepared.composition)
         print_json(plan.as_json()) if as_json else click.echo(plan.text())
         return
-    with progress(quiet=quiet) as listeners:
-        outcome = run_prepared(prepared, runs_dir=runs_dir, name=name, argv=sys.argv, listeners=listeners)
-    if as_json:
-        print_json(outcome.as_json())
-    else:
-        show_outcome(outcome)
+    found: list[Outcome] = []
+    try:
+        with progress(quiet=quiet) as listeners:
+            run_prepared(
+                prepared,
+                runs_dir=runs_dir,
+                name=name,
+                argv=sys.argv,
+                listeners=listeners,
+                found=found.append,
+                tell=print_warning,
+            )
+    finally:
+        for outcome in found:  # also where it could not be written
+            print_json(outcome.as_json()) if as_json else show_outcome(outcome)
 
 
 def config_file(given: Path) -> Path:

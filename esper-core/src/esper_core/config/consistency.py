@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from esper_core.config.limits import MAX_EPISODES
+from esper_core.config.model import RunConfig
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -15,6 +18,7 @@ def contradictions(tree: Tree) -> Iterator[Problem]:
     """Every contradiction in the tree. It need not fit the model: what does not is another's to tell."""
     yield from _who_decides(tree, tree.value)
     yield from _name_of_the_twin(tree, tree.value)
+    yield from _too_many(tree, tree.value)
 
 
 def _who_decides(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
@@ -28,7 +32,10 @@ def _who_decides(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
         return
     left = "only the twin would run" if _twin(top) else "nothing would run"
     message = f'expected "policy" or "arms", received neither: {left}'
-    hint = 'Add "policy: heuristic". For training without growth alone, write "policy: static" and "twin: false".'
+    hint = (
+        'Add "policy: {use: schedule, settings: {plan: []}}" and fill in the plan. '
+        'For training without growth alone, write "policy: static" and "twin: false".'
+    )
     yield tree.places.problem("E113", (), message, hint)
 
 
@@ -37,6 +44,28 @@ def _name_of_the_twin(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
     if isinstance(arms, dict) and "twin" in arms and _twin(top):
         message = 'an arm is named "twin", which is the name of the arm without growth'
         yield tree.places.problem("E114", ("arms", "twin"), message, 'Rename it, or write "twin: false".', key=True)
+
+
+def _too_many(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
+    rounds, environments = (_count(top, name) for name in ("rounds", "environments"))
+    arms = top.get("arms")
+    trained = (len(arms) if isinstance(arms, dict) and arms else 1) + _twin(top)
+    if rounds is None or environments is None or rounds * environments * trained <= MAX_EPISODES:
+        return
+    message = (
+        f"expected at most {MAX_EPISODES:,} episodes in a run, received {rounds * environments * trained:,}: "
+        f"{rounds:,} rounds × {environments:,} environments × {trained} {'arm' if trained == 1 else 'arms'}"
+    )
+    path = ("rounds",) if rounds > 1 else ("environments",)
+    yield tree.places.problem("E114", path, message, "Write fewer rounds, or fewer environments.")
+
+
+def _count(top: Mapping[str, Any], name: str) -> int | None:
+    """The number, or None where it is none, or out of its own range: that is another's to tell."""
+    field = RunConfig.model_fields[name]
+    value = top.get(name, field.default)
+    most = next(item.le for item in field.metadata if hasattr(item, "le"))
+    return value if type(value) is int and 1 <= value <= most else None
 
 
 def _twin(top: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""How large may a configuration be? The bounds that keep reading one quick, whatever is in it."""
+"""How large may a configuration be? The bounds that keep reading one quick, and a run finite."""
 
 from __future__ import annotations
 
@@ -24,3 +24,6 @@ MAX_PROBLEMS: Final = 100
 
 MAX_SHOWN: Final = 60
 """Characters of a received value, or of a key, that a message shows."""
+
+MAX_EPISODES: Final = 10_000_000
+"""Episodes of one run: rounds × environments × arms, the twin among them."""

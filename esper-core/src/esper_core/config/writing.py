@@ -33,6 +33,19 @@ def dump_config(config: RunConfig) -> str:
     return "\n".join(_block(plain(config), "")) + "\n"
 
 
+def flow(value: Any) -> str:
+    """Plain data as YAML on one line.
+
+    >>> flow({"step": 0, "op": None, "at": ["a b", 1.0, True, "no"]})
+    '{step: 0, op: null, at: [a b, 1.0, true, "no"]}'
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_scalar(key)}: {flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    return _scalar(value)
+
+
 def _block(value: Any, indent: str) -> Iterator[str]:
     """The lines of a mapping or a list that is not empty."""
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
 """Where does a run keep what it found? In one folder, of which nothing is pickled.
 
-manifest.json        what ran: id, status, argv, times, exit, seeds, machine, plugins
+manifest.json        what ran: id, status, argv, times, exit, process, seeds (the first, and how many), machine, plugins
 config.yaml          the configuration, resolved; it can be run as it is
 config.source.yaml   what was written            overrides.txt   what --set said
 packages.txt         what was installed          git.patch       uncommitted changes, capped
@@ -18,7 +18,7 @@ from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.runs.files import told_plainly, write_json, write_whole
 from esper_core.runs.naming import run_id
-from esper_core.runs.provenance import git_state, machine, packages
+from esper_core.runs.provenance import git_state, machine, packages, process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path, *, name: str | None, argv: list[str]) -> RunDirectory:
-        """A new folder below ``root``; RunFolderError where there can be none."""
+        """A new folder below ``root``, with its first manifest in it; RunFolderError where there can be none."""
         began = datetime.now(UTC)
         with told_plainly(root):
             root.mkdir(parents=True, exist_ok=True)
@@ -47,10 +47,12 @@ class RunDirectory:
                 except FileExistsError:
                     name = None if name is None else f"{name}-again"
                     continue
-            return cls(path, _first_manifest(path.name, argv, began))
+            directory = cls(path, _first_manifest(path.name, argv, began))
+            directory._write_manifest()
+            return directory
         raise RunFolderError(Problem("E411", f"no free name for a run in {root}"))
 
-    def begin(self, *, config: str, source: bytes, overrides: list[str], seeds: list[int], plugins: Any) -> None:
+    def begin(self, *, config: str, source: bytes, overrides: list[str], seeds: dict[str, int], plugins: Any) -> None:
         """Write down what is about to run."""
         state = git_state(self.path)
         self.manifest |= {
@@ -98,5 +100,6 @@ def _first_manifest(id_: str, argv: list[str], began: datetime) -> dict[str, Any
         "started": began.isoformat(timespec="seconds"),
         "finished": None,
         "exit": None,
+        "process": process(),
         "machine": machine(),
     }

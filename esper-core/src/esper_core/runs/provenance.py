@@ -9,10 +9,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 PATCH_LIMIT = 1 << 20
 """Bytes of an uncommitted diff that are kept."""
@@ -20,7 +18,7 @@ PATCH_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GitState:
-    """The commit the run began on, whether files differed from it, and the difference."""
+    """The commit the run began on, whether files that git knows differed from it, and the difference."""
 
     sha: str
     dirty: bool
@@ -39,6 +37,15 @@ def machine() -> dict[str, Any]:
     }
 
 
+def process() -> dict[str, int | None]:
+    """Which process runs: whether it still lives tells a run that goes on from one that was killed.
+
+    pid: its number. start: when it began, in clock ticks since the machine did, as field 22 of /proc/PID/stat tells it;
+    None on a system without. Numbers are given anew: only both together are the same process.
+    """
+    return {"pid": os.getpid(), "start": _start(Path("/proc/self/stat"))}
+
+
 def packages() -> list[str]:
     """``name==version`` of everything that is installed, sorted."""
     found = {f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions() if d.metadata["Name"]}
@@ -52,9 +59,17 @@ def git_state(folder: Path) -> GitState | None:
     sha = _git(folder, "rev-parse", "HEAD")
     if not sha:
         return None
-    status = _git(folder, "status", "--porcelain") or ""
+    status = _git(folder, "status", "--porcelain", "--untracked-files=no") or ""
     patch = _git(folder, "diff", "HEAD") or ""
     return GitState(sha.strip(), bool(status.strip()), patch[:PATCH_LIMIT])
+
+
+def _start(stat: Path) -> int | None:
+    try:
+        told = stat.read_text()
+    except OSError:
+        return None
+    return int(told.rpartition(")")[2].split()[19])
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

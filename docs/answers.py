@@ -1,0 +1,126 @@
+"""Writes the answers in the pages of the errors: what stands there is what the code says; with ``--check`` compares.
+
+A block whose first line is ``# NAME`` is a file. In a ``console`` block each line that begins with ``$`` is run where
+these files and the project's plugins.yaml are, and what it answers stands below it. A ``python`` block without a name
+is run, and the ``text`` block that follows is the error that it ends in. Other blocks are left as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from esper_core import EsperError, cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+ERRORS = DOCS / "reference" / "errors"
+BLOCK = re.compile(r"^```(?P<kind>[a-z]+)\n(?P<body>.*?)^```\n", re.DOTALL | re.MULTILINE)
+NAMED = re.compile(r"# (?P<name>[\w-]+\.(?:yaml|py))\n")
+
+
+def answered(page: str, ends: list[int] | None = None) -> str:
+    """``page`` with every answer as the code gives it now. ends: takes the exit code of each example, if given."""
+    with _workplace() as folder:
+        raised: list[str] = []
+        told = [] if ends is None else ends
+        return BLOCK.sub(lambda block: _block(block["kind"], block["body"], folder, raised, told), page)
+
+
+def _block(kind: str, body: str, folder: Path, raised: list[str], ends: list[int]) -> str:
+    if named := NAMED.match(body):
+        (folder / named["name"]).write_text(body, encoding="utf-8")
+    elif kind == "console":
+        commands = [line for line in body.splitlines() if line.startswith("$ ")]
+        body = "".join(f"{line}\n{_answer(line[2:], folder, ends)}" for line in commands)
+    elif kind == "python":
+        error = _error(body)
+        raised.append(f"{error}\n")
+        ends.append(error.exit_code)
+    elif kind == "text" and raised:
+        body = raised.pop()
+    return f"```{kind}\n{body}```\n"
+
+
+def _answer(command: str, folder: Path, ends: list[int]) -> str:
+    """What ``esper …`` prints, both streams in their order."""
+    program, *arguments = shlex.split(command)
+    assert program == "esper", command
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+            cli.main(arguments)
+    except SystemExit as end:
+        ends.append(end.code if isinstance(end.code, int) else 0)
+    lines = told.getvalue().replace(f"{folder}{os.sep}", "").splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines).replace("\n\n\n", "\n\n")
+
+
+def _error(program: str) -> EsperError:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exec(compile(program, "example.py", "exec"), {"__name__": "example"})  # our own pages
+    except EsperError as error:
+        return error
+    message = f"an example that should end in an error does not:\n{program}"
+    raise AssertionError(message)
+
+
+@contextlib.contextmanager
+def _workplace() -> Iterator[Path]:
+    """An empty folder with the project's configuration, the current one while it lasts."""
+    with tempfile.TemporaryDirectory() as name, _environment({"COLUMNS": "120", "NO_COLOR": "1"}):
+        folder = Path(name).resolve()
+        shutil.copy(ROOT / "plugins.yaml", folder)
+        known = set(sys.modules)
+        with contextlib.chdir(folder):
+            yield folder
+        for module in set(sys.modules) - known:
+            if str(getattr(sys.modules[module], "__file__", None)).startswith(str(folder)):
+                del sys.modules[module]
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """The environment with ``changes``, and with no variable of Esper's own."""
+    before = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith("ESPER_")]:
+        del os.environ[name]
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes what is out of date; with ``--check`` writes nothing and names it."""
+    stale = []
+    for page in sorted(ERRORS.glob("E*.md")):
+        text = page.read_text(encoding="utf-8")
+        if (now := answered(text)) != text:
+            stale.append(page.name)
+            if "--check" not in arguments:
+                page.write_text(now, encoding="utf-8")
+    if stale and "--check" in arguments:
+        sys.stderr.write(f"out of date, `make docs` writes them: {', '.join(stale)}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""``esper explain``: components say what their settings are, and values look as one would write them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+FILE = """\
+task: stripes
+host: pointwise-mlp
+slots: {early: {blueprints: [conv_light]}}
+policy: {use: schedule, settings: {plan: [{step: 0, op: germinate, slot: early, blueprint: conv_light}]}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_a_setting_that_was_not_written_has_its_default(esper, file) -> None:
+    answer = esper("explain", file, "reward.settings.price")
+    assert (answer.status, answer.err) == (0, "")
+    first, description, rest = answer.out.splitlines()
+    assert first == "reward.settings.price: 20.0"
+    assert description.startswith("  Hundredths of the metric")
+    assert rest == "  a number from 0 to 1e+06; default 20.0; from default"
+
+
+def test_values_are_shown_as_one_would_write_them(esper, file) -> None:
+    plan = esper("explain", file, "policy.settings.plan").out.splitlines()[0]
+    assert plan == "policy.settings.plan: [{step: 0, op: germinate, slot: early, blueprint: conv_light}]"
+    assert "default null; from default" in esper("explain", file, "policy.settings.plan[0].speed").out
+    assert esper("explain", file, "twin").out.startswith("twin: true\n")
+    assert esper("explain", file, "name").out.startswith("name: null\n")
+
+
+def test_a_component_that_is_not_installed_has_any_settings(esper, file) -> None:
+    sets = ["--set", "reward={use: gone/with, settings: {wind: 3}}"]
+    (told,) = json.loads(esper("explain", file, "reward.settings.wind", "--json", *sets).out)
+    assert (told["value"], told["type"]) == (3, "any value: the component checks it")
+    assert "default 20.0" not in esper("explain", file, "reward", *sets).out
+
+
+def test_a_plugin_that_is_required_and_missing_does_not_keep_it_from_explaining(esper, file) -> None:
+    answer = esper("explain", file, "episode.steps", "--set", 'plugins.require.gone=">=1"')
+    assert (answer.status, answer.out.splitlines()[0]) == (0, "episode.steps: 40")
+
+
+def test_it_needs_no_torch(file) -> None:
+    code = (
+        "import sys\nfrom esper_core.cli import main\n"
+        f"try: main(['explain', {file!r}])\n"
+        "finally: print('torch' in sys.modules, file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stderr == "False\n"

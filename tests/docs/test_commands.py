@@ -1,0 +1,76 @@
+"""Do the commands that the pages show exist, with the options that they are shown with?"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from esper_core import cli
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("*.md")),
+    *sorted(ROOT.glob("esper-*/README.md")),
+    *sorted(ROOT.glob("examples/**/README.md")),
+]
+FENCED = re.compile(r"^```(?:sh|console|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`((?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?esper [^`\n]+)`")
+STARTS = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?esper (?P<rest>.*)$")
+
+
+def commands(text: str) -> list[tuple[str, bool]]:
+    """What stands behind ``esper`` in each command that the page shows, and whether it is one to be typed as it is."""
+    typed = [line.strip() for block in FENCED.findall(text) for line in block.splitlines()]
+    found = [(STARTS.match(line), line in typed) for line in [*typed, *INLINE.findall(text)]]
+    return [(re.sub(r"\s+#.*|…$", "", match["rest"]), whole) for match, whole in found if match]
+
+
+def parse(arguments: list[str], *, whole: bool) -> None:
+    """Parses as ``esper`` would, and runs nothing; ClickException where a command or an option does not exist.
+
+    whole: whether everything that is needed has to be there, too.
+    """
+    command: click.Command = cli.main
+    context = click.Context(command, info_name="esper")
+    while isinstance(command, click.Group):
+        if not arguments or arguments[0].startswith("-"):
+            break
+        name, *arguments = arguments
+        inner = command.get_command(context, name)
+        if inner is None:
+            raise click.UsageError(f"there is no command {name}")
+        command, context = inner, click.Context(inner, info_name=name, parent=context)
+    try:
+        command.make_parser(context).parse_args([*arguments])
+        if whole and "--help" not in arguments:
+            command.parse_args(context, [*arguments])
+    except (click.MissingParameter, click.BadOptionUsage):
+        if whole:
+            raise
+
+
+SHOWN = [
+    pytest.param(command, whole, id=f"{page.relative_to(ROOT).as_posix()}: {command}")
+    for page in PAGES
+    for command, whole in dict.fromkeys(commands(page.read_text(encoding="utf-8")))
+]
+
+
+@pytest.mark.parametrize(("command", "whole"), SHOWN)
+def test_a_command_that_a_page_shows_exists_with_its_options(command: str, whole: bool) -> None:
+    parse(shlex.split(command), whole=whole)
+
+
+def test_the_pages_show_commands() -> None:
+    assert len(SHOWN) > 50
+
+
+@pytest.mark.parametrize("wrong", ["grow a.yaml", "plugins lst", "run a.yaml --fast", "run a.yaml b.yaml", "explain"])
+def test_a_command_that_does_not_exist_is_found_out(wrong: str) -> None:
+    with pytest.raises(click.ClickException):
+        parse(shlex.split(wrong), whole=True)

@@ -59,7 +59,7 @@ def write_run(folder: Path, events: Iterable[Event] | None = None) -> Path:
         "finished": "2026-01-01T12:00:01+00:00",
         "exit": 0,
         "machine": {},
-        "seeds": [7],
+        "seeds": {"first": 7, "count": 1},
         "plugins": [],
         "git": None,
         "reason": "",

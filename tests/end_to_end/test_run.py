@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from esper_core.config import load_config
-from esper_core.leyline.events import RunFinished, RunStarted, StageChanged, StepFinished
+from esper_core.leyline.events import RunFinished, RunStarted, SeedLost, StageChanged, StepFinished
 from esper_core.telemetry import read_events
 
 Esper = Callable[..., Any]
@@ -162,6 +162,50 @@ def test_what_cannot_be_is_told_with_a_code_and_an_exit_status(
     else:
         manifest = json.loads((run_directory(tmp_path / "runs") / "manifest.json").read_text())
         assert (manifest["status"], manifest["exit"]) == ("stopped", 4)
+
+
+SICK_TASK = """
+import torch
+from esper_core import TaskSpec, hookimpl
+from esper_core.leyline import DataShape, Metric, Split
+
+class Sick:
+    metric = Metric("accuracy", "up", "%")
+    shape = DataShape("sequence", (1, 16), 4)
+    calls = 0
+
+    def split(self, name):
+        return Split(torch.randn(40, 1, 16), torch.randint(0, 4, (40,)))
+
+    def losses(self, outputs, targets):
+        self.calls += 1
+        if self.calls > PATIENCE:
+            raise ArithmeticError("out of sums")
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    def scores(self, outputs, targets):
+        return (outputs.argmax(1) == targets).float()
+
+@hookimpl
+def esper_register_tasks(registry):
+    registry.add("sick", Sick, TaskSpec())
+"""
+
+
+@pytest.mark.parametrize("patience", range(20, 32))
+def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_blamed(
+    patience: int, esper: Esper, small: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sick.py").write_text(SICK_TASK.replace("PATIENCE", str(patience)))
+    sets = ("--set", "task=sick", "--set", "plugins.local=[./sick.py]")
+    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet", *sets)
+    assert answer.code == 3
+    assert 'E231 task "sick/sick" (local file' in answer.err
+    assert "raised ArithmeticError when it computed losses: out of sums" in answer.err
+    events = list(read_events(run_directory(tmp_path / "runs") / "events.jsonl"))
+    assert isinstance(events[-1], RunFinished)
+    assert events[-1].status == "failed"
+    assert not any(isinstance(event, SeedLost) for event in events)
 
 
 def test_every_unknown_name_is_told_at_once_with_its_line(esper: Esper, small: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from esper_core.app.blaming import AnswerableTask
 from esper_core.app.resolution import TWIN
 from esper_core.app.selection import select_varieties
 from esper_core.config import parse_path
@@ -82,7 +83,7 @@ def compose(resolution: Resolution) -> Composition:
     """Build and check every piece. ConfigError or PluginError with a place in the file where there is one."""
     config = resolution.loaded.config
     device = choose_device(resolution)
-    task = cast("Task", _built(resolution.task))
+    task = AnswerableTask(cast("Task", _built(resolution.task)), resolution.task.label)
     data = {name: _on_device(resolution, task, name, device) for name in SPLITS}
     _check_batches(resolution, data["train"])
 
@@ -134,8 +135,8 @@ def _built(chosen: Chosen, *arguments: Any, **runtime: Any) -> Any:
 
 
 def _on_device(resolution: Resolution, task: Task, name: SplitName, device: torch.device) -> Split:
-    with answerable(resolution.task.label, f'when asked for its split "{name}"'):
-        split = task.split(name)
+    split = task.split(name)
+    with answerable(resolution.task.label, f'with its split "{name}"'):
         return type(split)(split.inputs.to(device), split.targets.to(device))
 
 

@@ -17,7 +17,7 @@ from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.growth.seed import FULL, Seed
 from esper_core.growth.transaction import whole_or_nothing
 from esper_core.leyline.actions import Action, ActionMask, Op
-from esper_core.leyline.errors import GrowthError, LifecycleError, Problem
+from esper_core.leyline.errors import EsperError, GrowthError, LifecycleError, Problem
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, may, next_slot_state
 from esper_core.leyline.nearest import suggestion
 
@@ -272,7 +272,7 @@ class Garden:
             return
         try:
             shadow.train(loss)
-        except SeedFault:
+        except EsperError:  # somebody has answered for it already
             raise
         except Exception as error:
             raise SeedFault([slot], f'of blueprint "{shadow.blueprint}" {in_words(error)}') from error

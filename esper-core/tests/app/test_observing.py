@@ -41,6 +41,7 @@ def diary(install):
     return lambda: importlib.import_module("esper_diary").heard
 
 
+@pytest.mark.members
 def test_observers_are_told_in_order_and_of_all_environments_at_once(diary, run_small) -> None:
     told = run_small()
     heard = diary()
@@ -58,6 +59,7 @@ def test_observers_are_told_in_order_and_of_all_environments_at_once(diary, run_
     assert outcome.results["metric"]["name"] == "accuracy"
 
 
+@pytest.mark.members
 def test_what_is_passed_cannot_be_changed(diary, run_small) -> None:
     run_small()
     heard = diary()
@@ -91,6 +93,7 @@ def esper_run_finished(run, outcome):
 """
 
 
+@pytest.mark.members
 def test_an_observer_that_raises_is_told_no_more_and_nobody_else_notices(
     install, diary, run_small, caplog, capsys
 ) -> None:
@@ -110,6 +113,7 @@ def test_an_observer_that_raises_is_told_no_more_and_nobody_else_notices(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.members
 def test_an_observer_that_leaves_the_interpreter_does_not(install, run_small, caplog) -> None:
     install(
         "quitter",
@@ -136,6 +140,7 @@ def guarded(install, run_small, body: str, error: type[Exception]) -> str:
     return str(caught.value).replace(str(path), "FILE")
 
 
+@pytest.mark.members
 def test_a_plugin_can_raise_the_alarm(install, diary, run_small) -> None:
     body = "return Verdict(Level.PANIC, 'too hot') if (snapshot.arm, snapshot.signals.step) == ('twin', 1) else None"
     assert guarded(install, run_small, body, GovernorStop) == (
@@ -148,6 +153,7 @@ def test_a_plugin_can_raise_the_alarm(install, diary, run_small) -> None:
     assert "too hot" in outcome.reason
 
 
+@pytest.mark.members
 def test_a_plugin_cannot_calm(install, run_small, monkeypatch) -> None:
     from esper_core.leyline import Level, Verdict
     from esper_core.trainer import loop
@@ -157,6 +163,7 @@ def test_a_plugin_cannot_calm(install, run_small, monkeypatch) -> None:
     assert told.startswith('E402 arm "schedule", seed 0, step 0: a loss is not finite\n')
 
 
+@pytest.mark.members
 def test_a_guard_that_raises_stops_the_run(install, run_small) -> None:
     assert guarded(install, run_small, "return 1 / 0", PluginError) == (
         'E231 plugin "guard" (esper-guard 1.0) raised ZeroDivisionError in esper_check_health: division by zero\n'
@@ -165,6 +172,7 @@ def test_a_guard_that_raises_stops_the_run(install, run_small) -> None:
     )
 
 
+@pytest.mark.members
 @pytest.mark.parametrize(("given", "received"), [("'fine'", "str"), ("Verdict('hot')", "level='hot'")])
 def test_a_guard_that_gives_no_verdict_stops_the_run(install, run_small, given: str, received: str) -> None:
     assert guarded(install, run_small, f"return {given}", PluginError) == (
@@ -190,6 +198,7 @@ def esper_run(context):
 """
 
 
+@pytest.mark.members
 def test_a_plugin_goes_around_the_run(install, run_small) -> None:
     install("around", AROUND.format(before="pass", after="pass"))
     told = run_small()
@@ -198,18 +207,21 @@ def test_a_plugin_goes_around_the_run(install, run_small) -> None:
     assert esper_around.seen == [told["path"].name]
 
 
+@pytest.mark.members
 def test_what_a_wrapper_returns_counts_for_nothing(install, run_small) -> None:
     plain = run_small()["summary"]["results"]
     install("around", AROUND.format(before="pass", after="return []"))
     assert run_small()["summary"]["results"] == plain
 
 
+@pytest.mark.members
 def test_a_wrapper_cannot_hide_how_the_run_ended(install, run_small) -> None:
     install("around", "from esper_core import hookimpl\n@hookimpl(wrapper=True)\ndef esper_run(context):\n"
             "    try:\n        yield\n    except Exception:\n        return []\n")  # fmt: skip
     guarded(install, run_small, "return Verdict(Level.PANIC, 'too hot')", GovernorStop)
 
 
+@pytest.mark.members
 def test_a_wrapper_that_raises_before_stops_the_run(install, run_small) -> None:
     path = install("around", AROUND.format(before="raise OSError('no device')", after="pass"))
     install("other", AROUND.format(before="pass", after="pass"))
@@ -222,6 +234,7 @@ def test_a_wrapper_that_raises_before_stops_the_run(install, run_small) -> None:
     )
 
 
+@pytest.mark.members
 def test_a_wrapper_that_raises_after_is_told_and_the_results_stay(install, run_small, caplog) -> None:
     path = install("around", AROUND.format(before="pass", after="raise OSError('no device')"))
     assert run_small()["manifest"]["status"] == "done"
@@ -234,6 +247,7 @@ def test_a_wrapper_that_raises_after_is_told_and_the_results_stay(install, run_s
     )
 
 
+@pytest.mark.members
 def test_a_run_that_is_only_prepared_tells_nobody(diary, configured) -> None:
     prepare(configured())
     assert diary() == []

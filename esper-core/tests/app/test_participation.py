@@ -53,6 +53,7 @@ def refused(configured, tmp_path):
 # --- require
 
 
+@pytest.mark.members
 def test_a_plugin_within_its_pin_runs(install, configured) -> None:
     install("extra", FINE)
     prepared = prepare(configured('plugins: {require: {extra: ">=0.2, <2", blueprints: "~=0.1.0"}}'))
@@ -69,6 +70,7 @@ def test_another_version_is_not_imported_and_stops_the_run(install, refused) -> 
     )
 
 
+@pytest.mark.members
 @pytest.mark.parametrize(
     ("id_", "hint"),
     [
@@ -139,6 +141,7 @@ def test_every_pin_that_is_taken_can_be_read_by_packaging(configured, pin: str) 
 # --- local
 
 
+@pytest.mark.members
 def test_a_one_file_plugin_runs_and_is_kept_with_its_hash(install, configured, run_small, tmp_path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "my_plugin.py").write_text(BLOCK)
@@ -158,6 +161,7 @@ def test_a_one_file_plugin_runs_and_is_kept_with_its_hash(install, configured, r
     assert "my-plugin/tiny" in {component.id for component in again.plugins.registry.components()}
 
 
+@pytest.mark.members
 def test_the_manifest_has_a_hash_of_every_active_plugin(install, run_small) -> None:
     path = install("extra", FINE)
     plugins = {plugin["id"]: plugin for plugin in run_small()["manifest"]["plugins"]}
@@ -165,6 +169,7 @@ def test_the_manifest_has_a_hash_of_every_active_plugin(install, run_small) -> N
     assert all(len(plugin["sha256"]) == 64 for plugin in plugins.values())
 
 
+@pytest.mark.members
 def test_a_blueprint_of_a_one_file_plugin_grows(install, configured, tmp_path) -> None:
     (tmp_path / "my_plugin.py").write_text(BLOCK)
     file = configured("plugins: {local: [my_plugin.py]}\n")
@@ -184,6 +189,7 @@ def test_a_one_file_plugin_that_is_broken_stops_the_run(install, refused, tmp_pa
     )
 
 
+@pytest.mark.members
 @pytest.mark.parametrize(
     ("name", "told"),
     [
@@ -217,6 +223,7 @@ def test_a_file_and_a_package_cannot_have_one_id(install, refused, tmp_path) -> 
     )
 
 
+@pytest.mark.members
 def test_what_is_edited_between_two_runs_is_read_anew(install, configured, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file = configured("plugins: {local: [my_plugin.py]}")
@@ -247,6 +254,7 @@ def esper_configured(config): given.append(config.settings)
 """
 
 
+@pytest.mark.members
 def test_settings_reach_their_plugin(install, run_small) -> None:
     install("extra", SETTINGS)
     run_small("plugins: {settings: {extra: {every: 3}}}")
@@ -256,6 +264,7 @@ def test_settings_reach_their_plugin(install, run_small) -> None:
     assert [settings.every for settings in esper_extra.given] == [3, 10]
 
 
+@pytest.mark.members
 def test_settings_that_cannot_be_are_told_with_their_places_and_all_else(install, refused) -> None:
     install("extra", SETTINGS)
     code, told = refused(
@@ -277,6 +286,7 @@ def test_settings_that_cannot_be_are_told_with_their_places_and_all_else(install
     ]
 
 
+@pytest.mark.members
 def test_a_name_that_is_not_there_in_disable_gets_a_suggestion(refused) -> None:
     assert refused("plugins: {disable: [taks]}") == (
         2,
@@ -287,6 +297,7 @@ def test_a_name_that_is_not_there_in_disable_gets_a_suggestion(refused) -> None:
     )
 
 
+@pytest.mark.members
 def test_settings_are_refused_by_name_of_error_too(install, configured) -> None:
     install("extra", SETTINGS)
     prepared = prepare(configured("plugins: {settings: {extra: {every: 3}}}"))
@@ -301,6 +312,7 @@ def test_settings_are_refused_by_name_of_error_too(install, configured) -> None:
 # --- what is wrong beside the run
 
 
+@pytest.mark.members
 def test_a_broken_plugin_that_is_not_used_is_one_line(install, configured) -> None:
     install("extra", "1 / 0")
     assert prepare(configured()).warnings == (
@@ -309,6 +321,7 @@ def test_a_broken_plugin_that_is_not_used_is_one_line(install, configured) -> No
     )
 
 
+@pytest.mark.members
 def test_a_broken_plugin_that_is_used_stops_the_run(install, refused) -> None:
     install("extra", "1 / 0")
     code, told = refused("sinks: [extra/file]")
@@ -318,6 +331,7 @@ def test_a_broken_plugin_that_is_used_stops_the_run(install, refused) -> None:
     )
 
 
+@pytest.mark.members
 def test_a_plugin_may_know_of_a_name_that_is_missing(install, refused) -> None:
     install(
         "extra",
@@ -339,6 +353,7 @@ def test_a_plugin_may_know_of_a_name_that_is_missing(install, refused) -> None:
     )
 
 
+@pytest.mark.members
 def test_a_record_with_its_hash_is_json(install, configured) -> None:
     install("extra", FINE)
     records = prepare(configured()).plugins.records

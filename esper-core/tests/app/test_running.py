@@ -21,6 +21,7 @@ class Pipe:
         raise BrokenPipeError
 
 
+@pytest.mark.members
 def test_a_pipe_that_nobody_reads_is_told_with_its_status(configured, tmp_path) -> None:
     with pytest.raises(BrokenPipeError):
         run(prepare(configured()), runs_dir=tmp_path / "runs", listeners=[Pipe()])

@@ -37,6 +37,7 @@ def other(site_packages, body: str, **settings) -> None:
     site_packages.command("esper-extra", COMMAND.format(body=body), command="grow", **settings)
 
 
+@pytest.mark.members
 def test_help_names_every_command_and_imports_none(esper, site_packages) -> None:
     site_packages.command("esper-extra", "raise AssertionError('was imported')", command="grow")
     answer = esper("--help")

@@ -23,6 +23,7 @@ def found(esper, tmp_path, monkeypatch):
     return examine
 
 
+@pytest.mark.members
 def test_all_is_well_here(esper, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     answer = esper("doctor")

@@ -23,6 +23,7 @@ def file(tmp_path):
     return str(path)
 
 
+@pytest.mark.members
 def test_a_setting_that_was_not_written_has_its_default(esper, file) -> None:
     answer = esper("explain", file, "reward.settings.price")
     assert (answer.status, answer.err) == (0, "")
@@ -32,6 +33,7 @@ def test_a_setting_that_was_not_written_has_its_default(esper, file) -> None:
     assert rest == "  a number from 0 to 1e+06; default 20.0; from default"
 
 
+@pytest.mark.members
 def test_values_are_shown_as_one_would_write_them(esper, file) -> None:
     plan = esper("explain", file, "policy.settings.plan").out.splitlines()[0]
     assert plan == "policy.settings.plan: [{step: 0, op: germinate, slot: early, blueprint: conv_light}]"

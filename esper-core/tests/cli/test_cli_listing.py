@@ -29,6 +29,7 @@ def esper_register_tasks(registry):
 """
 
 
+@pytest.mark.members
 def test_the_list_shows_every_plugin_and_every_problem(esper, site_packages) -> None:
     path = site_packages.plugin("esper-bad", "1 / 0\n", id="bad")
     site_packages.plugin("esper-old", "", id="old", requires="esper-core<0.1")
@@ -50,6 +51,7 @@ def test_the_list_shows_every_plugin_and_every_problem(esper, site_packages) -> 
     assert second.startswith('E212 plugin "old" (esper-old 1.0) needs esper-core <0.1')
 
 
+@pytest.mark.members
 def test_the_list_is_json_for_programs(esper, site_packages) -> None:
     site_packages.plugin("esper-bad", "print('noise')\n1 / 0\n", id="bad")
     answer = esper("plugins", "list", "--json")
@@ -92,6 +94,7 @@ def test_both_rivals_for_an_id_are_shown(esper, site_packages) -> None:
     assert len(json.loads(esper("plugins", "show", "extra", "--json").out)) == 2
 
 
+@pytest.mark.members
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
@@ -106,6 +109,7 @@ def test_an_unknown_plugin_gets_a_suggestion(esper, typed: str, hint: str) -> No
     assert answer.err == f'E208 unknown plugin "{typed}"\n{hint}  All plugins:  esper plugins list\n'
 
 
+@pytest.mark.members
 def test_safe_mode_shows_what_it_leaves_out(esper, site_packages, monkeypatch) -> None:
     site_packages.plugin("esper-extra", "raise AssertionError('was imported')")
     monkeypatch.setenv("ESPER_SAFE_MODE", "1")
@@ -140,6 +144,7 @@ def test_the_components_are_listed_with_their_packages(esper, site_packages) -> 
     assert any(line.startswith("blueprint  tiny-conv ") and line.endswith("Small.") for line in lines)
 
 
+@pytest.mark.members
 def test_a_name_that_two_plugins_have_is_listed_in_full(esper, site_packages) -> None:
     site_packages.plugin("one", GOOD, id="one")
     site_packages.plugin("two", GOOD, id="two")
@@ -177,6 +182,7 @@ def test_an_unknown_kind_gets_a_suggestion(esper) -> None:
     assert 'there is no kind "blueprnt". Did you mean "blueprint"?' in answer.err
 
 
+@pytest.mark.members
 def test_plugins_that_are_missing_from_the_list_are_told(esper, site_packages) -> None:
     site_packages.plugin("esper-bad", "1 / 0", id="bad")
     answer = esper("components", "list", "--json")
@@ -220,6 +226,7 @@ def test_a_component_is_json_for_programs(esper, site_packages) -> None:
     assert (task["settings"], task["settings_schema"]) == ("not_there:Settings", None)
 
 
+@pytest.mark.members
 def test_an_unknown_component_gets_a_suggestion(esper, site_packages) -> None:
     assert esper("components", "show", "conv_lite").err == (
         'E200 unknown component "conv_lite"\n'

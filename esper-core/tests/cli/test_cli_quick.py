@@ -11,6 +11,7 @@ import pytest
 LIGHT = ["esper_core", *(f"esper_core.{part}" for part in ("leyline", "hooks", "plugins", "config", "cli"))]
 
 
+@pytest.mark.members
 def test_nothing_light_imports_torch_and_neither_does_listing() -> None:
     program = f"""
 import importlib, sys

@@ -67,6 +67,7 @@ def test_every_reference_leads_somewhere(schema) -> None:
     assert references <= set(schema["$defs"])
 
 
+@pytest.mark.members
 def test_installed_names_are_suggested_short_where_that_is_unique(schema) -> None:
     tasks = suggestions(schema["$defs"]["use-task"]["anyOf"][0])
     assert tasks["wide"] == tasks["extra/wide"] == "Wide.  (esper-extra 1.0)"

@@ -19,6 +19,7 @@ LINE = (
 )
 
 
+@pytest.mark.members
 @pytest.mark.parametrize(
     "command", [["check"], ["check", "--json"], ["run", "--dry-run"], ["run", "--dry-run", "--json"]]
 )

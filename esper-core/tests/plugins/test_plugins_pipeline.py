@@ -50,6 +50,7 @@ def test_an_installed_package_that_needs_another_core_is_not_run(workshop) -> No
     assert [problem.code for problem in record.problems] == ["E212"]
 
 
+@pytest.mark.members
 @pytest.mark.parametrize(
     ("entry_points", "version"),
     [
@@ -67,6 +68,7 @@ def test_damaged_metadata_of_one_package_does_not_stop_the_others(workshop, entr
     assert " cannot be read: " in problem.message
 
 
+@pytest.mark.members
 def test_the_members_bring_what_they_should_and_nothing_is_wrong() -> None:
     found = load_plugins()
     assert found.problems == ()
@@ -186,6 +188,7 @@ def test_the_public_names_are_sorted_and_there() -> None:
         plugins.nope  # noqa: B018
 
 
+@pytest.mark.members
 def test_loading_plugins_imports_no_torch() -> None:
     program = (
         "import sys; from esper_core.plugins import load_plugins; f = load_plugins(); "

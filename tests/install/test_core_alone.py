@@ -1,0 +1,25 @@
+"""Does the core stand by itself? Its own tests pass where no other member is installed."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.mark.slow
+def test_the_core_passes_its_own_tests_with_no_other_member_installed(
+    new_environment: Callable, pytestconfig: pytest.Config, tmp_path: Path
+) -> None:
+    environment = new_environment("esper-core")
+    tests = pytestconfig.rootpath / "esper-core" / "tests"
+    command = [environment.python, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider"]
+    command += ["-c", str(pytestconfig.rootpath / "pyproject.toml"), str(tests)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert " passed" in done.stdout

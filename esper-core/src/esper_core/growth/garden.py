@@ -119,13 +119,12 @@ class Garden:
         """Carry out one action at the end of ``step``. LifecycleError, and nothing changed, where it is not legal."""
         if action.op is Op.WAIT:
             return []
-        slot, born = self._slot(action.slot), self._born
-        try:
-            with whole_or_nothing(self, self._shadows):
-                return [self._carried_out(slot, action, step)]
-        except BaseException:
-            self._born = born
-            raise
+        slot = self._slot(action.slot)
+        with whole_or_nothing(self, self._shadows):
+            transition = self._carried_out(slot, action, step)
+        if action.op is Op.GERMINATE:
+            self._born += 1  # only now: a seed that was not born has no number
+        return [transition]
 
     def _carried_out(self, slot: Slot, action: Action, step: int) -> Transition:
         if action.op is Op.GERMINATE:
@@ -171,7 +170,6 @@ class Garden:
         self.keeper.adopt(seed)
         stream = RandomStream(derive_seed(self._seed, "shadow", number), device)
         self._shadows[slot.name] = Shadow(self.model, slot, self.keeper, stream)
-        self._born += 1
         return self._transition(slot, seed, None, "asked for")
 
     def _advance(self, slot: Slot, seed: Seed) -> Transition:

@@ -12,14 +12,15 @@ from esper_core.leyline import (
     Action,
     ActionMask,
     ActionSpace,
+    Blend,
     ConfigError,
+    Curve,
     Observation,
     Op,
     Policy,
     SettingError,
     Signals,
 )
-from esper_core.leyline.constants import RAMP_STEPS
 from esper_policies.schedule import Schedule
 from esper_policies.settings import ScheduleSettings
 
@@ -57,9 +58,9 @@ def test_it_keeps_the_contract():
 def test_each_entry_is_carried_out_at_its_step_with_names_looked_up():
     actions = played(Schedule(SPACE, plan=[GERMINATE, ADVANCE, FOSSILISE]), [EVERYTHING] * 12)
     assert {step: action for step, action in enumerate(actions) if action is not WAIT} == {
-        0: Action(Op.GERMINATE, "early", "blueprints/conv_light", 2),
-        5: Action(Op.ADVANCE, "early", None, RAMP_STEPS),
-        9: Action(Op.FOSSILISE, "early", None, RAMP_STEPS),
+        0: Action(Op.GERMINATE, "early", "blueprints/conv_light", speed=2),
+        5: Action(Op.ADVANCE, "early"),
+        9: Action(Op.FOSSILISE, "early"),
     }
 
 
@@ -242,9 +243,9 @@ def test_slots_may_be_planned_one_after_the_other():
         ("germinate", ("plan",)),
         ([{**GERMINATE, "step": -1}], ("plan", 0, "step")),
         ([{**GERMINATE, "op": "wait"}], ("plan", 0, "op")),
-        ([{**GERMINATE, "speed": 0}], ("plan", 0, "speed")),
+        ([{**GERMINATE, "speed": -1}], ("plan", 0, "speed")),
         ([{**GERMINATE, "step": "0"}], ("plan", 0, "step")),
-        ([{**GERMINATE, "blend": "add"}], ("plan", 0, "blend")),
+        ([{**GERMINATE, "blend": "mix"}], ("plan", 0, "blend")),
         ([{"op": "advance", "slot": "early"}], ("plan", 0, "step")),
     ],
 )
@@ -252,3 +253,39 @@ def test_settings_out_of_bounds_are_refused_with_their_place(plan, place):
     with pytest.raises(ValidationError) as caught:
         ScheduleSettings.model_validate({"plan": plan})
     assert [error["loc"] for error in caught.value.errors()] == [place]
+
+
+def test_a_plan_says_how_far_how_fast_and_which_way():
+    germinate = {**GERMINATE, "blend": "gate", "curve": "cosine", "target": 0.5, "speed": 0}
+    retarget = {"step": 5, "op": "retarget", "slot": "early", "target": 1.0, "speed": 3, "curve": "sigmoid"}
+    prune = {"step": 6, "op": "prune", "slot": "early", "speed": 2, "curve": "linear"}
+    assert [move.action for move in Schedule(SPACE, plan=[germinate, retarget, prune]).moves] == [
+        Action(
+            Op.GERMINATE,
+            "early",
+            "blueprints/conv_light",
+            blend=Blend.GATE,
+            speed=0,
+            curve=Curve.COSINE,
+            target=0.5,
+        ),
+        Action(Op.RETARGET, "early", speed=3, curve=Curve.SIGMOID, target=1.0),
+        Action(Op.PRUNE, "early", speed=2, curve=Curve.LINEAR),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("op", "argument", "value"),
+    [
+        ("advance", "speed", 3),
+        ("advance", "target", 0.5),
+        ("retarget", "blend", "gate"),
+        ("retarget", "blueprint", "conv_light"),
+        ("prune", "target", 0.5),
+        ("fossilise", "curve", "linear"),
+    ],
+)
+def test_an_op_takes_only_its_own_arguments(op, argument, value):
+    with pytest.raises(SettingError, match=f"{op} takes no {argument}") as told:
+        Schedule(SPACE, plan=[{"step": 1, "op": op, "slot": "early", argument: value}])
+    assert told.value.problems[0].path == f"plan[0].{argument}"

@@ -16,7 +16,7 @@ RUN = re.compile(r"^```(?:console|python)$", re.MULTILINE)
 # without something, a signal, a damaged file, or a fault of ours.
 COPIED = {
     *("E100", "E102", "E103", "E123", "E212", "E222", "E223", "E224", "E228", "E229", "E231", "E232", "E233"),
-    *("E301", "E302", "E303", "E304", "E320", "E401", "E402", "E410", "E411", "E421", "E504"),
+    *("E301", "E302", "E303", "E304", "E307", "E320", "E401", "E402", "E410", "E411", "E421", "E504"),
 }
 
 

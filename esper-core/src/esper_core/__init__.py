@@ -10,8 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esper_core.config import OptimizerConfig
-    from esper_core.growth import Garden, OptimizerKeeper, Variety
+    from esper_core.app.giving import given_settings
+    from esper_core.config import GrowthConfig, OptimizerConfig
+    from esper_core.growth import Course, Garden, OptimizerKeeper, Regimen, Seed, Variety
     from esper_core.growth.grafting import graft, slots_of
     from esper_core.hooks import hookimpl
     from esper_core.leyline import (
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         PluginInfo,
         PolicySpec,
         RewardSpec,
+        ScheduleSpec,
         SinkSpec,
         Site,
         SlotPlace,
@@ -34,22 +36,28 @@ __version__ = "0.1.0"
 _HOME = {
     "BlueprintSpec": "esper_core.leyline",
     "Component": "esper_core.plugins",
+    "Course": "esper_core.growth",
     "EsperError": "esper_core.leyline",
     "EventFile": "esper_core.telemetry",
     "Garden": "esper_core.growth",
+    "GrowthConfig": "esper_core.config",
     "HostSpec": "esper_core.leyline",
     "OptimizerConfig": "esper_core.config",
     "OptimizerKeeper": "esper_core.growth",
     "PluginInfo": "esper_core.leyline",
     "Plugins": "esper_core.plugins",
     "PolicySpec": "esper_core.leyline",
+    "Regimen": "esper_core.growth",
     "RewardSpec": "esper_core.leyline",
+    "ScheduleSpec": "esper_core.leyline",
+    "Seed": "esper_core.growth",
     "SinkSpec": "esper_core.leyline",
     "Site": "esper_core.leyline",
     "SlotPlace": "esper_core.leyline",
     "TaskSpec": "esper_core.leyline",
     "Variety": "esper_core.growth",
     "evaluate_formula": "esper_core.plugins",
+    "given_settings": "esper_core.app.giving",
     "graft": "esper_core.growth",
     "hookimpl": "esper_core.hooks",
     "load_plugins": "esper_core.plugins",
@@ -60,22 +68,28 @@ _HOME = {
 __all__ = [
     "BlueprintSpec",
     "Component",
+    "Course",
     "EsperError",
     "EventFile",
     "Garden",
+    "GrowthConfig",
     "HostSpec",
     "OptimizerConfig",
     "OptimizerKeeper",
     "PluginInfo",
     "Plugins",
     "PolicySpec",
+    "Regimen",
     "RewardSpec",
+    "ScheduleSpec",
+    "Seed",
     "SinkSpec",
     "Site",
     "SlotPlace",
     "TaskSpec",
     "Variety",
     "evaluate_formula",
+    "given_settings",
     "graft",
     "hookimpl",
     "load_plugins",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 SMALL = """\
@@ -20,9 +22,7 @@ LINE = (
 
 
 @pytest.mark.members
-@pytest.mark.parametrize(
-    "command", [["check"], ["check", "--json"], ["run", "--dry-run"], ["run", "--dry-run", "--json"]]
-)
+@pytest.mark.parametrize("command", [["check"], ["run", "--dry-run"], ["run", "--dry-run", "--json"]])
 def test_it_is_one_line_on_stderr(esper, site_packages, tmp_path, command: list[str]) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(SMALL)
@@ -31,6 +31,41 @@ def test_it_is_one_line_on_stderr(esper, site_packages, tmp_path, command: list[
     after = esper(*command, str(file))
     assert (before.status, before.err) == (0, "")
     assert (after.status, after.out, after.err) == (0, before.out, f"noise\n{LINE}")
+
+
+@pytest.mark.members
+def test_check_in_json_has_the_same_as_a_list_of_problems(esper, site_packages, tmp_path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    assert json.loads(esper("check", str(file), "--json").out) == {"ok": True, "problems": [], "warnings": []}
+    path = site_packages.plugin("esper-bad", "1 / 0\n", id="bad")
+    site_packages.plugin("esper-torn", "", id="torn")
+    site_packages.folder.joinpath("esper_torn-1.0.dist-info", "entry_points.txt").write_text("[esper.plugins]\nnonsense\n")
+    answer = esper("check", str(file), "--json")
+    told = json.loads(answer.out)
+    assert (answer.status, told["ok"], told["problems"]) == (0, True, [])
+    assert [one["code"] for one in told["warnings"]] == ["E210", "E223"]
+    assert told["warnings"][0] == {
+        "code": "E210",
+        "message": 'plugin "bad" (esper-bad 1.0) cannot be imported: ZeroDivisionError: division by zero',
+        "file": str(path),
+        "line": 1,
+        "column": None,
+        "path": None,
+        "hint": "Tell the author of esper-bad, or leave it out:  plugins.disable: [bad]",
+    }
+    assert answer.err.count("warning: ") == 2
+
+
+@pytest.mark.members
+def test_a_file_with_problems_has_no_warnings_in_json(esper, site_packages, tmp_path) -> None:
+    site_packages.plugin("esper-bad", "1 / 0\n", id="bad")
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL.replace("stripes", "stripse"))
+    answer = esper("check", str(file), "--json")
+    told = json.loads(answer.out)
+    assert (answer.status, told["ok"], told["warnings"]) == (2, False, [])
+    assert [one["code"] for one in told["problems"]] == ["E205"]
 
 
 def test_what_the_file_requires_is_no_warning(esper, site_packages, tmp_path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper_core.config.model import OptimizerConfig
+from esper_core.config import GrowthConfig, OptimizerConfig
 from esper_core.growth import Garden, OptimizerKeeper, Variety, graft, is_grafted, slots_of
 from esper_core.leyline import WAIT, Action, GraftError, Op, Site, SlotPlace
 
@@ -27,7 +27,7 @@ def grow(model: nn.Module, variety: Variety) -> Garden:
     settings = OptimizerConfig()
     keeper = OptimizerKeeper(model.parameters(), host_settings=settings, seed_settings=settings)
     name = slots_of(model).each()[0].name
-    garden = Garden(model, keeper, {name: [variety]}, seed=0, batches=1, embargo=0)
+    garden = Garden(model, keeper, {name: [variety]}, seed=0, batches=1, settings=GrowthConfig(embargo=0))
     garden.apply(Action(Op.GERMINATE, name, variety.id, speed=0), 0)
     garden.open_step()
     garden.apply(Action(Op.ADVANCE, name), 0)

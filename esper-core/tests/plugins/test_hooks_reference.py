@@ -62,7 +62,7 @@ def test_a_hook_has_no_defaults_and_every_argument_a_type(name: str) -> None:
 def test_what_hooks_are_passed_is_frozen() -> None:
     found = [*vars(health).values(), *vars(running).values()]
     records = [one for one in found if isinstance(one, type) and dataclasses.is_dataclass(one)]
-    assert len(records) == 6
+    assert len(records) == 7
     assert all(record.__dataclass_params__.frozen for record in records)
 
 

@@ -1,7 +1,9 @@
-"""Policies for Esper: who decides what grows, where and when.
+"""Policies for Esper: who decides what grows, where and when, and how fast it learns.
 
     Static     esper_policies.static     never grows: what the others have to beat
     Schedule   esper_policies.schedule   a plan that somebody wrote down
+    Warmup     esper_policies.pace       learning rates that rise at first
+    Cosine     esper_policies.pace       learning rates that fall to the end
 
 The plugin registers them by name; in a program, import them from where they stand. This page imports nothing.
 """

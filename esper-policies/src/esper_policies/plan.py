@@ -5,18 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from esper_core.leyline import Action, ConfigError, Op, Problem, SettingError
-from esper_core.leyline.constants import RAMP_STEPS
+from esper_core.leyline import ARGUMENTS, Action, Blend, ConfigError, Curve, Op, Problem, SettingError
+from esper_core.leyline.constants import FULL, RAMP_STEPS
 from esper_core.leyline.nearest import suggestion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from esper_core.leyline import ActionSpace
     from esper_policies.settings import PlanEntry
 
-TAKES_BLUEPRINT: Final = frozenset({Op.GERMINATE})
-TAKES_SPEED: Final = frozenset({Op.GERMINATE, Op.PRUNE})
+WAYS: Final[Mapping[str, str]] = {
+    "blueprint": "It acts on what grows in the slot already.",
+    "blend": "How a seed is blended in is said where it germinates.",
+    "speed": "How fast a seed is blended in is said where it germinates, or where its alpha gets a new target.",
+    "curve": "Which way alpha takes is said where it germinates, or where its alpha gets a new target.",
+    "target": "How far alpha goes is said where it germinates, or where it gets a new target.",
+}
+"""The arguments that only some ops take, and where they belong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,16 @@ def read_plan(plan: Sequence[PlanEntry], space: ActionSpace) -> tuple[Move, ...]
 def _move(index: int, entry: PlanEntry, space: ActionSpace) -> Move:
     assert entry.slot is not None
     blueprint = None if entry.blueprint is None else _meant(entry.blueprint, space.blueprints[entry.slot])[0]
-    speed = RAMP_STEPS if entry.speed is None else entry.speed
-    return Move(index, entry.step, entry.slot, Action(Op(entry.op), entry.slot, blueprint, speed))
+    action = Action(
+        Op(entry.op),
+        entry.slot,
+        blueprint,
+        blend=Blend.ADD if entry.blend is None else Blend(entry.blend),
+        speed=RAMP_STEPS if entry.speed is None else entry.speed,
+        curve=Curve.LINEAR if entry.curve is None else Curve(entry.curve),
+        target=FULL if entry.target is None else entry.target,
+    )
+    return Move(index, entry.step, entry.slot, action)
 
 
 def _meant(name: str, ids: Sequence[str]) -> list[str]:
@@ -74,14 +88,13 @@ def _slips(path: str, entry: PlanEntry, space: ActionSpace) -> Iterator[_Slip]:
         yield _Slip(f"{path}.slot", f"{entry.op} needs a slot", f"Slots of this run: {', '.join(space.slots)}")
     elif entry.slot not in space.blueprints:
         yield _Slip(f"{path}.slot", f'there is no slot "{entry.slot}"', suggestion(entry.slot, space.slots))
-    elif entry.op in TAKES_BLUEPRINT:
+    elif "blueprint" in ARGUMENTS[Op(entry.op)]:
         yield from _wrong_blueprint(f"{path}.blueprint", entry, entry.slot, space.blueprints[entry.slot])
-    if entry.op not in TAKES_BLUEPRINT and entry.blueprint is not None:
-        hint = f'It acts on what grows in the slot already. Received: "{entry.blueprint}"'
-        yield _Slip(f"{path}.blueprint", f"{entry.op} takes no blueprint", hint)
-    if entry.op not in TAKES_SPEED and entry.speed is not None:
-        hint = f"How fast a seed is blended in is said where it germinates. Received: {entry.speed}"
-        yield _Slip(f"{path}.speed", f"{entry.op} takes no speed", hint)
+    for argument, belongs in WAYS.items():
+        value = getattr(entry, argument)
+        if value is not None and argument not in ARGUMENTS[Op(entry.op)]:
+            received = f'"{value}"' if isinstance(value, str) else value
+            yield _Slip(f"{path}.{argument}", f"{entry.op} takes no {argument}", f"{belongs} Received: {received}")
 
 
 def _wrong_blueprint(path: str, entry: PlanEntry, slot: str, ids: Sequence[str]) -> Iterator[_Slip]:

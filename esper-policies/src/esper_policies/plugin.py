@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from esper_core import PluginInfo, PolicySpec, hookimpl
+from esper_core import PluginInfo, PolicySpec, ScheduleSpec, hookimpl
 
 
 @hookimpl
 def esper_plugin_info() -> PluginInfo:
     """What this plugin is."""
-    return PluginInfo(summary="Policies: who decides what grows, where and when.")
+    return PluginInfo(summary="Policies: who decides what grows, where and when; and how fast it learns.")
 
 
 @hookimpl
@@ -23,5 +23,22 @@ def esper_register_policies(registry: Any) -> None:
         PolicySpec(
             summary="A fixed plan: what a careful person would write down.",
             settings="esper_policies.settings:ScheduleSettings",
+        ),
+    )
+
+
+@hookimpl
+def esper_register_schedules(registry: Any) -> None:
+    """Adds the schedules of learning rates."""
+    registry.add(
+        "warmup",
+        "esper_policies.pace:Warmup",
+        ScheduleSpec(summary="Rises to 1 in a few steps.", settings="esper_policies.settings:WarmupSettings"),
+    )
+    registry.add(
+        "cosine",
+        "esper_policies.pace:Cosine",
+        ScheduleSpec(
+            summary="Falls on half a cosine to the last step.", settings="esper_policies.settings:CosineSettings"
         ),
     )

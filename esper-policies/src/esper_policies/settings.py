@@ -17,13 +17,27 @@ class PlanEntry(Settings):
     """One line of a plan: ``{step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 4}``."""
 
     step: int = Field(ge=0, description="Decision step from which on it is tried; steps count from 0.")
-    op: Literal["germinate", "advance", "prune", "fossilise"] = Field(description="What is done.")
+    op: Literal["germinate", "advance", "retarget", "prune", "fossilise"] = Field(description="What is done.")
     slot: str | None = Field(default=None, description="Where; every op needs it.")
     blueprint: str | None = Field(
         default=None, description="What is planted, by short name or full id: germinate only."
     )
+    blend: Literal["add", "residual", "multiply", "gate"] | None = Field(
+        default=None, description="How the seed is blended in: germinate only; default: add."
+    )
     speed: int | None = Field(
-        default=None, ge=1, description="Decision steps that alpha takes to its target: for germinate and prune."
+        default=None,
+        ge=0,
+        description="Decision steps that alpha takes to its target, 0 for at once: germinate, retarget, prune.",
+    )
+    curve: Literal["linear", "cosine", "sigmoid"] | None = Field(
+        default=None, description="The way that alpha takes: germinate, retarget, prune; default: linear."
+    )
+    target: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Where alpha goes: germinate, retarget; default: 1, the only strength at which a seed can be kept.",
     )
 
 
@@ -33,3 +47,16 @@ class ScheduleSettings(Settings):
     plan: Annotated[tuple[PlanEntry, ...], Field(strict=False)] = Field(
         description="What is done when; for each slot in the order of time."
     )
+
+
+class WarmupSettings(Settings):
+    """Settings of ``warmup``."""
+
+    over: int = Field(default=2, ge=0, le=1_000_000, description="Steps below 1; 0 is none at all.")
+
+
+class CosineSettings(Settings):
+    """Settings of ``cosine``."""
+
+    floor: float = Field(default=0.0, ge=0, le=1, description="What is left at the end.")
+    warmup: int = Field(default=0, ge=0, le=1_000_000, description="Steps in which it first rises.")

@@ -94,7 +94,7 @@ def _result(check: Check, expected: str | None) -> CheckResult:
         return CheckResult(check.component, check.title, "skipped", str(reason))
     except AssertionError as broken:
         return _failure(check, expected, str(broken) or "an assertion failed")
-    except Exception as fault:
+    except (Exception, SystemExit) as fault:  # a component that ends the program has not passed
         return _failure(check, expected, f"raised {type(fault).__name__}: {fault}")
     if expected is not None:
         return CheckResult(check.component, check.title, "unexpected pass", f"was expected to fail: {expected}")

@@ -19,23 +19,31 @@ COUNTED: Final = ("passed", "failed", "skipped")
 
 @click.command()
 @click.argument("plugin")
+@click.option("--set", "given", multiple=True, metavar="NAME.PATH=VALUE", help="Set one setting of a component.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {component, check, status, message} as JSON.")
 @click.option("--all", "every", is_flag=True, help="Show every check, not only those that failed.")
 @click.pass_context
-def check(context: click.Context, plugin: str, *, as_json: bool, every: bool) -> None:
+def check(context: click.Context, plugin: str, given: tuple[str, ...], *, as_json: bool, every: bool) -> None:
     """Run the conformance checks of an installed plugin.
 
     \b
     esper plugins check blueprints            exit status 0 if nothing failed, 3 otherwise
     esper plugins check blueprints --json
+    esper plugins check policies --set 'schedule.plan=[{step: 0, op: germinate, slot: slot-0, blueprint: blueprint-0}]'
+
+    A component whose settings have no defaults is skipped until it is given some. A policy is tried with the slots
+    slot-0 to slot-6, or the first of them; in each, blueprint-0 may grow.
     """
+    from esper_core import given_settings
     from esper_testing.checks import run_checks
     from esper_testing.installed import component_checks, components_of
 
+    components = components_of(plugin)
+    settings = given_settings(given, components)
     results: list[CheckResult] = []
-    for component in components_of(plugin):
+    for component in components:
         click.echo(f"checking {_visible(component.id)} …", err=True)
-        results += run_checks(component_checks(component))
+        results += run_checks(component_checks(component, settings.get(component.id)))
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))
     else:

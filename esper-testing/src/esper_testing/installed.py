@@ -9,7 +9,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from esper_core import BlueprintSpec, Component, load_plugins
+from esper_core import BlueprintSpec, Component, HostSpec, given_settings, load_plugins
 from esper_core.leyline import ConfigError, PluginError, Problem
 from esper_core.leyline.nearest import suggestion
 from esper_testing import suites
@@ -44,10 +44,13 @@ def component_checks(component: Component, settings: Any = None) -> Iterator[Che
         "sink": suites.sink_checks,
         "task": suites.task_checks,
     }
-    if component.kind not in makers:
+    make = makers.get(component.kind)
+    if isinstance(component.spec, HostSpec):
+        make = partial(_host_checks, component.spec)
+    if make is None:
         yield Check(component.short, f"is_a_good_{component.kind}", lambda: _no_checks(component))
         return
-    for check in makers[component.kind](_late(component), settings=settings, name=component.short):
+    for check in make(_late(component), settings=settings, name=component.short):
         yield check if settings is not None else replace(check, run=partial(_by_default, component, check))
 
 
@@ -70,18 +73,24 @@ def check_plugin(
     return run_checks(plugin_checks(plugin, settings), expected_failures)
 
 
-def plugin_checks(plugin: Target, settings: Settings | None = None) -> list[Check]:
-    """The checks for every component of a plugin, or of several."""
+def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Sequence[str] = ()) -> list[Check]:
+    """The checks for every component of a plugin, or of several.
+
+    given: settings as ``NAME.path=value``, where NAME is a component's, in the place of ``settings`` for it.
+    """
     components = components_of(plugin)
     chosen = dict(settings or {})
     known = {name for component in components for name in (component.id, component.short)}
     if strange := sorted(set(chosen) - known):
         msg = f"settings are given by component: {', '.join(sorted(known))}. Received: {', '.join(strange)}"
         raise ValueError(msg)
+    said = given_settings(given, components)
     return [
         check
         for component in components
-        for check in component_checks(component, chosen.get(component.id, chosen.get(component.short)))
+        for check in component_checks(
+            component, said.get(component.id, chosen.get(component.id, chosen.get(component.short)))
+        )
     ]
 
 
@@ -139,11 +148,19 @@ def _late(component: Component) -> Callable[..., Any]:
     return build
 
 
+def _host_checks(spec: HostSpec, factory: Callable[..., Any], **more: Any) -> Iterator[Check]:
+    return suites.host_checks(factory, spec, **more)
+
+
 def _by_default(component: Component, check: Check) -> None:
     model = component.settings_model()
     needed = [name for name, field in model.model_fields.items() if field.is_required()] if model else []
     if needed:
-        reason = f'it needs settings ({", ".join(needed)}): give them as settings={{"{component.short}": …}}'
+        name = component.short
+        reason = (
+            f"it needs settings ({', '.join(needed)}): give them with  --set '{name}.{needed[0]}=…'  "
+            f'(of pytest: --esper-set), or in Python as settings={{"{name}": …}}'
+        )
         raise NotApplicable(reason)
     check.run()
 

@@ -19,16 +19,25 @@ if TYPE_CHECKING:
     from esper_testing.tiny import TinyHost
 
 OPTION = "esper_check"
+SETTINGS = "esper_set"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds ``--esper-check``."""
-    parser.getgroup("esper", "conformance of Esper plugins").addoption(
+    """Adds ``--esper-check`` and ``--esper-set``."""
+    group = parser.getgroup("esper", "conformance of Esper plugins")
+    group.addoption(
         "--esper-check",
         action="append",
         default=[],
         metavar="PLUGIN",
         help="Run the conformance checks of this plugin, and no test file that is not named. Can be given again.",
+    )
+    group.addoption(
+        "--esper-set",
+        action="append",
+        default=[],
+        metavar="NAME.PATH=VALUE",
+        help="Set one setting of a component that --esper-check checks: schedule.plan=[]. Can be given again.",
     )
 
 
@@ -41,15 +50,20 @@ def pytest_ignore_collect(config: pytest.Config) -> bool | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Adds a test for each check of the plugins that were asked for."""
-    for plugin in config.getoption(OPTION):
-        from esper_core import EsperError
-        from esper_testing.installed import plugin_checks
+    plugins, given = config.getoption(OPTION), config.getoption(SETTINGS)
+    if not plugins:
+        if given:
+            msg = "--esper-set goes with --esper-check PLUGIN"
+            raise pytest.UsageError(msg)
+        return
+    from esper_core import EsperError
+    from esper_testing.installed import plugin_checks
 
-        try:
-            checks = plugin_checks(plugin)
-        except EsperError as error:
-            raise pytest.UsageError(str(error)) from None
-        items.extend(CheckItem.from_parent(session, name=check.id, check=check) for check in checks)
+    try:
+        checks = plugin_checks(plugins, given=given)
+    except EsperError as error:
+        raise pytest.UsageError(str(error).replace("--set ", "--esper-set ")) from None
+    items.extend(CheckItem.from_parent(session, name=check.id, check=check) for check in checks)
 
 
 class CheckItem(pytest.Item):

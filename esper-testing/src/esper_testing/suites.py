@@ -11,7 +11,7 @@ from esper_testing.checks import Check, run_checks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from esper_core import BlueprintSpec
+    from esper_core import BlueprintSpec, HostSpec
     from esper_core.leyline import SiteKind
     from esper_testing.checks import CheckResult
     from esper_testing.policies import PolicySettings
@@ -82,6 +82,27 @@ def reward_checks(
             yield Check(name or _name_of(factory), promise.__name__, run, direction)
 
 
+def host_checks(
+    factory: Callable[..., Any],
+    spec: HostSpec,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Iterator[Check]:
+    """The checks for a host, each for every kind of data; a kind that it refuses is skipped.
+
+    factory: called as ``factory(shape, **settings)``. spec: what it is registered with.
+    """
+    from esper_testing import hosts as home
+
+    name, make = name or _name_of(factory), partial(_with_settings, factory, settings or {})
+    yield Check(name, "is_well_declared", partial(home.is_well_declared, spec))
+    yield Check(name, "accepts_some_data", partial(home.accepts_some_data, make))
+    for promise in home.PROMISES:
+        for kind in home.GRID:
+            yield Check(name, promise.__name__, partial(promise, make, spec, kind), kind)
+
+
 def policy_checks(
     factory: Callable[..., Any], *, settings: PolicySettings | None = None, name: str | None = None
 ) -> Iterator[Check]:
@@ -131,6 +152,18 @@ def check_blueprint(
     return run_checks(blueprint_checks(factory, spec, name=name), expected_failures)
 
 
+def check_host(
+    factory: Callable[..., Any],
+    spec: HostSpec,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    expected_failures: Mapping[str, str] | None = None,
+) -> list[CheckResult]:
+    """Run every check for a host. Arguments as for ``host_checks`` and ``run_checks``."""
+    return run_checks(host_checks(factory, spec, settings=settings, name=name), expected_failures)
+
+
 def check_reward(
     factory: Callable[..., Any],
     *,
@@ -173,6 +206,10 @@ def check_sink(
 ) -> list[CheckResult]:
     """Run every check for a sink. Arguments as for ``sink_checks`` and ``run_checks``."""
     return run_checks(sink_checks(factory, settings=settings, name=name), expected_failures)
+
+
+def _with_settings(factory: Callable[..., Any], settings: Mapping[str, Any], runtime: Any) -> Any:
+    return factory(runtime, **settings)
 
 
 def _name_of(factory: Callable[..., Any]) -> str:

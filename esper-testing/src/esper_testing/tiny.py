@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor, nn
 
-from esper_core import Garden, OptimizerConfig, OptimizerKeeper, SlotPlace, Variety, graft, slots_of
+from esper_core import Garden, GrowthConfig, OptimizerConfig, OptimizerKeeper, SlotPlace, Variety, graft, slots_of
 from esper_core.leyline import Action, Op, Stage
 from esper_testing.sites import USUAL, examples, seeded
 
@@ -84,7 +84,7 @@ class Plot:
         settings = OptimizerConfig(kind="adam", learning_rate=0.003)
         keeper = OptimizerKeeper(host.parameters(), host_settings=settings, seed_settings=settings)
         variety = Variety("tried/blueprint", spec, factory)
-        garden = Garden(host, keeper, {SLOT: [variety]}, seed=0, batches=BATCHES, embargo=0)
+        garden = Garden(host, keeper, {SLOT: [variety]}, seed=0, batches=BATCHES, settings=GrowthConfig(embargo=0))
         return cls(host, garden, keeper, variety.id, [])
 
     def apply(self, op: Op) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from esper_core.app.blaming import AnswerableTask
+from esper_core.app.blaming import AnswerableSchedule, AnswerableTask
 from esper_core.app.resolution import TWIN
 from esper_core.app.selection import select_varieties
 from esper_core.config import parse_path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from esper_core.app.resolution import Chosen, Path, Resolution
     from esper_core.leyline.health import HealthSnapshot, Verdict
-    from esper_core.leyline.protocols import Policy, Reward, Split, SplitName, Task
+    from esper_core.leyline.protocols import Policy, Reward, Schedule, Split, SplitName, Task
     from esper_core.telemetry import Bus, Clock
 
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
@@ -102,6 +102,8 @@ def compose(resolution: Resolution) -> Composition:
         optimizers=config.optimizer,
         growth=config.growth,
         device=device,
+        host_schedule=_schedule(resolution, "host"),
+        seed_schedule=_schedule(resolution, "seed"),
     )
     space = ActionSpace({name: tuple(variety.id for variety in own) for name, own in varieties.items()})
     return Composition(
@@ -132,6 +134,11 @@ def _built(chosen: Chosen, *arguments: Any, **runtime: Any) -> Any:
     factory = chosen.component.load()
     with answerable(chosen.label, "while it was built"):
         return factory(*arguments, **runtime, **chosen.settings)
+
+
+def _schedule(resolution: Resolution, side: str) -> Schedule | None:
+    chosen = resolution.schedules.get(side)
+    return None if chosen is None else AnswerableSchedule(cast("Schedule", _built(chosen)), chosen.label)
 
 
 def _on_device(resolution: Resolution, task: Task, name: SplitName, device: torch.device) -> Split:

@@ -53,5 +53,8 @@ def _uses(config: RunConfig) -> Iterator[tuple[str, Use, KeyPath]]:
         yield "policy", config.policy, ("policy",)
     for name, arm in config.arms.items():
         yield "policy", arm.policy, ("arms", name, "policy")
+    for name, optimizer in (("host", config.optimizer.host), ("seed", config.optimizer.seed)):
+        if optimizer.schedule is not None:
+            yield "schedule", optimizer.schedule, ("optimizer", name, "schedule")
     for index, sink in enumerate(config.sinks):
         yield "sink", sink, ("sinks", index)

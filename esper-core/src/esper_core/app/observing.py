@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import Problem
-from esper_core.leyline.events import GovernorActed, StageChanged, StepFinished
+from esper_core.leyline.events import GovernorActed, StageChanged, StepFinished, UpdateFinished
 from esper_core.leyline.running import PluginConfig, frozen
 from esper_core.plugins.calling import callers
 from esper_core.plugins.faults import fault_in, root_of
@@ -32,6 +32,7 @@ OBSERVERS: Final = (
     "esper_run_finished",
     "esper_stage_changed",
     "esper_step_finished",
+    "esper_update_finished",
     "esper_governor_acted",
 )
 
@@ -65,6 +66,8 @@ class Observers:
             self._steps.append(event)
         elif isinstance(event, StageChanged):
             self._tell_all("esper_stage_changed", event=event)
+        elif isinstance(event, UpdateFinished):
+            self._tell_all("esper_update_finished", event=event)
         elif isinstance(event, GovernorActed):
             self._tell_all("esper_governor_acted", event=event)
 

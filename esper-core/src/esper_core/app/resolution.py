@@ -55,6 +55,8 @@ class Resolution:
     host: Chosen
     reward: Chosen
     sinks: tuple[Chosen, ...]
+    schedules: Mapping[str, Chosen]
+    """Of learning rates, for ``host`` and ``seed``, where the file names one."""
     policies: Mapping[str, Chosen]
     """By arm, in the order of the file; the twin is not among them."""
     places: Mapping[str, SlotPlace]
@@ -82,6 +84,11 @@ class _Search:
         host = self.choose("host", config.host, ("host",))
         reward = self.choose("reward", config.reward, ("reward",))
         sinks = [self.choose("sink", use, ("sinks", index)) for index, use in enumerate(config.sinks)]
+        schedules = {
+            side: self.choose("schedule", own.schedule, ("optimizer", side, "schedule"))
+            for side, own in (("host", config.optimizer.host), ("seed", config.optimizer.seed))
+            if own.schedule is not None
+        }
         policies = {arm: self.choose("policy", use, path) for arm, (use, path) in _policies(self.loaded).items()}
         places = {name: self.place(name, host) for name in config.slots}
         blueprints = {name: self.blueprints(name) for name in config.slots}
@@ -96,6 +103,7 @@ class _Search:
             host=host,
             reward=reward,
             sinks=tuple(sink for sink in sinks if sink is not None),
+            schedules={side: chosen for side, chosen in schedules.items() if chosen is not None},
             policies={arm: chosen for arm, chosen in policies.items() if chosen is not None},
             places={name: place for name, place in places.items() if place is not None},
             blueprints=blueprints,

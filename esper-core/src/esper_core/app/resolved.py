@@ -36,6 +36,13 @@ def resolved_config(resolution: Resolution) -> RunConfig:
         "reward": _full(config.reward, resolution.reward),
         "sinks": tuple(_full(use, sink) for use, sink in zip(config.sinks, resolution.sinks, strict=True)),
         "slots": slots,
+        "optimizer": config.optimizer.model_copy(
+            update={
+                side: own.model_copy(update={"schedule": _full(own.schedule, resolution.schedules[side])})
+                for side, own in (("host", config.optimizer.host), ("seed", config.optimizer.seed))
+                if own.schedule is not None
+            }
+        ),
     }
     if config.policy is not None:
         (chosen,) = resolution.policies.values()

@@ -17,6 +17,7 @@ from esper_core.app.observing import Observers
 from esper_core.app.resolved import resolved_config
 from esper_core.app.results import results
 from esper_core.app.saying import logged, tell_plainly
+from esper_core.app.sections import collected_sections
 from esper_core.app.surrounding import surrounded
 from esper_core.config import dump_config
 from esper_core.config.plain import plain
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from esper_core.app.compose import Composition
     from esper_core.app.preparing import Prepared
     from esper_core.app.resolution import Resolution
+    from esper_core.app.sections import OwnSection
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.telemetry import Listener
     from esper_core.trainer.pool import Ending
@@ -57,6 +59,8 @@ class Outcome:
     timing: Mapping[str, float]
     warnings: Sequence[str] = ()
     """What was warned of while it ran, each once."""
+    sections: Sequence[OwnSection] = ()
+    """What plugins add to the report."""
 
     def as_json(self) -> dict[str, Any]:
         """The one object that ``esper run --json`` prints."""
@@ -66,6 +70,7 @@ class Outcome:
             "results": self.results,
             "timing": self.timing,
             "warnings": list(self.warnings),
+            "sections": [section.as_json() for section in self.sections],
         }
 
 
@@ -92,7 +97,8 @@ def run(
     with logged(directory.path / "log.txt", tell) as warnings, _observed(observers, about) as done:
         with _closing(directory):
             finished, clock = _train(prepared, directory, about, observers, listeners)
-            outcome = _outcome(directory, prepared.composition, finished, clock, warnings)
+            sections = collected_sections(prepared.plugins, about)
+            outcome = _outcome(directory, prepared.composition, finished, clock, warnings, sections)
             found(outcome)
             _write_end(directory, finished, outcome)
         done(outcome)
@@ -205,12 +211,13 @@ def _outcome(
     finished: Sequence[tuple[EpisodeFinished, Ending]],
     clock: Clock,
     warnings: Sequence[str],
+    sections: Sequence[OwnSection],
 ) -> Outcome:
     episodes = [episode for episode, _ in finished]
     margin = composition.resolution.loaded.config.margin
     found = results(composition.task.metric, composition.arm_names, episodes, margin)
     timing = {key: round(value, 4) for key, value in clock.summary().items()}
-    return Outcome(directory.path, found, timing, tuple(warnings))
+    return Outcome(directory.path, found, timing, tuple(warnings), sections)
 
 
 def _write_end(directory: RunDirectory, finished: Sequence[tuple[EpisodeFinished, Ending]], outcome: Outcome) -> None:

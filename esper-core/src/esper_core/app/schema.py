@@ -38,6 +38,8 @@ def config_schema(plugins: Plugins) -> Schema:
         top[key] = _described(top[key], {"$ref": f"#/$defs/use-{kind}"})
     top["policy"] = _described(top["policy"], {"anyOf": [{"$ref": "#/$defs/use-policy"}, {"type": "null"}]})
     top["sinks"]["items"] = {"$ref": "#/$defs/use-sink"}
+    own = definitions["OptimizerConfig"]["properties"]
+    own["schedule"] = _described(own["schedule"], {"anyOf": [{"$ref": "#/$defs/use-schedule"}, {"type": "null"}]})
     arm = definitions["ArmConfig"]["properties"]
     arm["policy"] = _described(arm["policy"], {"$ref": "#/$defs/use-policy"})
     slot = definitions["SlotConfig"]["properties"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,30 +11,47 @@ from esper_core.cli.rendering import print_json, print_problems, print_warnings
 from esper_core.cli.run import config_file
 from esper_core.leyline.errors import EsperError
 
+if TYPE_CHECKING:
+    from esper_core.leyline.errors import Problem
+    from esper_core.plugins import Plugins
+
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one value of the file.")
-@click.option("--json", "as_json", is_flag=True, help="Print {ok, problems} as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print {ok, problems, warnings} as JSON.")
 @click.pass_context
 def check(context: click.Context, file: Path, overrides: tuple[str, ...], *, as_json: bool) -> None:
-    """Check a configuration: its values, its names, and whether its pieces fit together."""
-    error = _found(file, overrides)
-    if as_json:
-        problems = [] if error is None else [problem.as_json() for problem in error.problems]
-        print_json({"ok": error is None, "problems": problems})
-    elif error is None:
-        click.echo(f"{file}: in order")
-    else:
-        print_problems(error.problems)
-    context.exit(0 if error is None else error.exit_code)
+    """Check a configuration: its values, its names, and whether its pieces fit together.
 
-
-def _found(file: Path, overrides: tuple[str, ...]) -> EsperError | None:
+    What is wrong with plugins that the file does not need is a warning, and stops nothing. In JSON, problems and
+    warnings are lists of {code, message, file, line, column, path, hint}; where there are problems it is not known
+    yet what a run would need, and there are no warnings.
+    """
     from esper_core.app.preparing import prepare
 
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+    code = 0
     try:
-        print_warnings(prepare(config_file(file), overrides).warnings)
+        prepared = prepare(config_file(file), overrides)
     except EsperError as error:
-        return error
-    return None
+        problems, code = error.problems, error.exit_code
+    else:
+        warnings = _unneeded_faults(prepared.plugins)
+        print_warnings(prepared.warnings)
+    if as_json:
+        told = {"problems": problems, "warnings": warnings}
+        print_json({"ok": not code, **{name: [one.as_json() for one in own] for name, own in told.items()}})
+    elif code:
+        print_problems(problems)
+    else:
+        click.echo(f"{file}: in order")
+    context.exit(code)
+
+
+def _unneeded_faults(plugins: Plugins) -> tuple[Problem, ...]:
+    """What the lines on stderr are about: the problems of plugins that fell, and of metadata that cannot be read."""
+    fallen = [record for record in plugins.records if record.status in ("broken", "rejected")]
+    problems = [problem for record in fallen for problem in record.problems]
+    return tuple(dict.fromkeys([*problems, *(one for one in plugins.problems if one.code == "E223")]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -74,9 +75,11 @@ def show_component(name: str, *, as_json: bool) -> None:
     found = _load()
     shown = [one for one in found.registry.components() if name in (one.id, one.short)]
     if not shown:
+        from esper_core.plugins.calling import missing_component
         from esper_core.plugins.unknown import unknown_of_any_kind
 
-        raise unknown_of_any_kind(name, found.registry.components(), found.records)
+        ask = partial(missing_component, found.manager, found.records)
+        raise unknown_of_any_kind(name, found.registry.components(), found.records, ask)
     schemas, problems = _schemas(shown)
     if as_json:
         print_json([{**described(one), "settings_schema": schema} for one, schema in zip(shown, schemas, strict=True)])

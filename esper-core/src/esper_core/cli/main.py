@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from esper_core import __version__
-from esper_core.cli.commands import BUILT_IN, external_commands, load_built_in, load_external, no_such_command
+from esper_core.cli.commands import (
+    BUILT_IN,
+    OpenGroup,
+    external_commands,
+    load_built_in,
+    load_external,
+    no_such_command,
+)
 from esper_core.cli.rendering import print_line, print_problems, visible
-from esper_core.leyline.errors import EsperError, Interrupted
+from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,10 +108,32 @@ def _told(command: click.Group, arguments: Sequence[str]) -> int:
         return error.exit_code
     except BrokenPipeError:
         raise
+    except SystemExit as end:
+        if context is None or not _is_closed(command, context):
+            raise  # a command of another package ends as it likes
+        problem = _foreign_exit(end)
+        print_problems([problem])
+        return PluginError.exit_code
     except Exception:
         _tell_crash(None if context is None else context.invoked_subcommand)
         return CRASHED
     return 0
+
+
+def _is_closed(command: click.Group, context: click.Context) -> bool:
+    """Whether what was typed is a command of the core, below which no other package has one."""
+    name = context.invoked_subcommand
+    return name in BUILT_IN and not isinstance(command.get_command(context, name), OpenGroup)
+
+
+def _foreign_exit(end: SystemExit) -> Problem:
+    """What is said where code that we called ended the program: without a word that would look like success."""
+    from traceback import extract_tb
+
+    frames = [frame for frame in extract_tb(end.__traceback__) if not frame.filename.startswith("<")]
+    message = f"a component ended the program in the middle of its work: SystemExit: {end.code}"
+    hint = "This is a fault of its package: what goes wrong there is to be raised as an error."
+    return Problem("E231", message, file=frames[-1].filename, line=frames[-1].lineno, hint=hint)
 
 
 def _tell_crash(name: str | None) -> None:

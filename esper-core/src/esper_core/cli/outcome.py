@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,6 +36,9 @@ def show_outcome(outcome: Outcome) -> None:
     print_table(["arm", f"test {metric['name']}", "95 % interval", "n", "parameters", "reward"], rows)
     for comparison in found["comparisons"]:
         click.echo(_sentence(metric, comparison))
+    for own in outcome.sections:
+        click.echo(f"\n{own.section.title}   (plugin {own.plugin})")
+        click.echo(indent(own.section.text.rstrip(), "  "))
     click.echo(f"\n{outcome.path}   {outcome.timing['total']:.1f} s, of which {_largest(outcome.timing)}")
 
 

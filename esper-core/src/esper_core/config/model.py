@@ -81,11 +81,18 @@ class EpisodeConfig(Section):
 class OptimizerConfig(Section):
     """How parameters learn."""
 
-    kind: Literal["adam", "sgd"] = Field(default="adam", description="The algorithm.")
+    kind: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="The algorithm.")
     learning_rate: float = Field(default=3e-3, gt=0, le=10, description="Step size.")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum, read by sgd.")
     weight_decay: float = Field(default=0.0, ge=0, description="Weight decay.")
     clip_norm: float | None = Field(default=None, gt=0, description="Largest global gradient norm; null: no clipping.")
+    schedule: Use | None = Field(
+        default=None,
+        description="Factor on the step size, from the step in which the parameters begin to learn; null: always 1.",
+    )
+    implementation: Literal["fused", "foreach", "plain"] = Field(
+        default="fused", description="Which of torch's code for it is run; they differ in speed and in last bits."
+    )
 
 
 class OptimizersConfig(Section):
@@ -102,6 +109,13 @@ class GrowthConfig(Section):
     embargo: int = Field(
         default=constants.EMBARGO_STEPS, ge=0, le=100_000, description="Steps for which a slot rests after a prune."
     )
+    seeds: Count | None = Field(
+        default=None, description="Seeds that a network may hold at once, fossils among them; null: as slots allow."
+    )
+    parameters: Count | None = Field(
+        default=None, description="Parameters that growth may add to a host in all; null: as many as it likes."
+    )
+    freeze_fossils: bool = Field(default=False, description="Whether a seed that is kept for good learns no more.")
 
 
 class ArmConfig(Section):

@@ -2,22 +2,28 @@
 
 from esper_core.growth.auditioning import audition
 from esper_core.growth.faults import FaultBook, SeedFault, in_words
-from esper_core.growth.garden import Garden, Transition, Variety
+from esper_core.growth.garden import Garden, Transition
+from esper_core.growth.gradients import WIDTH, GradientCollector, read_health
 from esper_core.growth.grafting import graft, is_grafted, slots_of
 from esper_core.growth.journal import Growth, read_growth
-from esper_core.growth.optimizers import OptimizerKeeper
+from esper_core.growth.optimizers import OptimizerKeeper, Regimen
+from esper_core.growth.planting import Variety
 from esper_core.growth.probe import observe
 from esper_core.growth.randomness import RandomStream, derive_seed
-from esper_core.growth.seed import Seed
+from esper_core.growth.seed import Course, Seed
 from esper_core.growth.slot import Slot, Slots
 from esper_core.growth.snapshot import Snapshot
 
 __all__ = [
+    "WIDTH",
+    "Course",
     "FaultBook",
     "Garden",
+    "GradientCollector",
     "Growth",
     "OptimizerKeeper",
     "RandomStream",
+    "Regimen",
     "Seed",
     "SeedFault",
     "Slot",
@@ -32,5 +38,6 @@ __all__ = [
     "is_grafted",
     "observe",
     "read_growth",
+    "read_health",
     "slots_of",
 ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from esper_core.growth.garden import Variety
+    from esper_core.growth.planting import Variety
     from esper_core.leyline.specs import Site
 
 BATCH = 4

@@ -9,14 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from esper_core.config import GrowthConfig
 from esper_core.growth.faults import FaultBook, SeedFault, in_words
 from esper_core.growth.grafting import slots_of
 from esper_core.growth.incubation import Shadow
+from esper_core.growth.planting import Soil, Variety
 from esper_core.growth.probe import device_of
 from esper_core.growth.randomness import RandomStream, derive_seed
-from esper_core.growth.seed import FULL, Seed
 from esper_core.growth.transaction import whole_or_nothing
 from esper_core.leyline.actions import Action, ActionMask, Op
+from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import EsperError, GrowthError, LifecycleError, Problem
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, may, next_slot_state
 from esper_core.leyline.nearest import suggestion
@@ -27,19 +29,15 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from esper_core.growth.optimizers import OptimizerKeeper
+    from esper_core.growth.seed import Seed
     from esper_core.growth.slot import Slot
-    from esper_core.leyline.specs import BlueprintSpec, Site
 
-_EVENT_OF_OP = {Op.ADVANCE: SeedEvent.ADVANCE, Op.PRUNE: SeedEvent.PRUNE, Op.FOSSILISE: SeedEvent.FOSSILISE}
-
-
-@dataclass(frozen=True, slots=True)
-class Variety:
-    """A blueprint that may grow here: its full id, what it says of itself, and what builds it."""
-
-    id: str
-    spec: BlueprintSpec
-    factory: Callable[[Site], nn.Module]
+_EVENT_OF_OP = {
+    Op.ADVANCE: SeedEvent.ADVANCE,
+    Op.RETARGET: SeedEvent.RETARGET,
+    Op.PRUNE: SeedEvent.PRUNE,
+    Op.FOSSILISE: SeedEvent.FOSSILISE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,11 @@ class Garden:
         varieties: for each slot what may grow in it.
         seed: from which the random numbers of newborn seeds are derived.
         batches: training batches in a decision step; alpha moves with each.
-        embargo: steps for which a slot rests after a prune.
+        settings: how long a slot rests, how much may grow, whether fossils learn.
         faults: counts what goes wrong, over all models of a run; a withdrawn blueprint grows no more.
+        probe: the mean loss on a batch, for blueprints that choose their first weights by it.
+        ready: whether the seed in a slot has shown what it takes to be blended in (G2), None where that is unknown.
+            One that has is advanced at the end of the step, though nobody asked.
     """
 
     def __init__(
@@ -76,17 +77,20 @@ class Garden:
         *,
         seed: int,
         batches: int,
-        embargo: int,
+        settings: GrowthConfig | None = None,
         faults: FaultBook | None = None,
+        probe: Callable[[nn.Module], Tensor] | None = None,
+        ready: Callable[[str], bool | None] | None = None,
     ) -> None:
         self.model = model
         self.keeper = keeper
         self.slots: dict[str, Slot] = {slot.name: slot for slot in slots_of(model).each()}
+        self._soil = Soil(model, seed, probe)
         self._varieties = {name: {variety.id: variety for variety in varieties.get(name, ())} for name in self.slots}
-        self._seed = seed
         self._batches = batches
-        self._embargo = embargo
+        self._settings = GrowthConfig() if settings is None else settings
         self._faults = FaultBook() if faults is None else faults
+        self._ready = ready
         self._born = 0
         self._shadows: dict[str, Shadow] = {}
 
@@ -98,20 +102,34 @@ class Garden:
         return ActionMask({name: self._ops(slot, fitting[name]) for name, slot in self.slots.items()}, fitting)
 
     def _fitting(self, slot: Slot) -> tuple[str, ...]:
-        if slot.state is not SlotState.FREE or slot.site is None:
-            return ()
-        return tuple(
-            id
-            for id, variety in self._varieties[slot.name].items()
-            if slot.site.kind in variety.spec.kinds and not self._faults.is_withdrawn(id)
-        )
+        varieties = self._varieties[slot.name].values()
+        return tuple(variety.id for variety in varieties if self._hindrance(slot, variety) is None)
 
-    @staticmethod
-    def _ops(slot: Slot, fitting: tuple[str, ...]) -> frozenset[Op]:
+    def _hindrance(self, slot: Slot, variety: Variety) -> str | None:
+        """Why the blueprint cannot grow in the slot now; None where it can."""
+        if slot.state is not SlotState.FREE:
+            return f"the slot is {slot.state}"
+        if slot.site is None or slot.site.kind not in variety.spec.kinds:
+            seen = "nothing yet" if slot.site is None else f"a {slot.site.kind}"
+            return f"the slot sees {seen}, and the blueprint takes {' or '.join(variety.spec.kinds)}"
+        if self._faults.is_withdrawn(variety.id):
+            return "it went wrong too often and is withdrawn from this run"
+        seeds = [seed for other in self.slots.values() for seed in other.stack]
+        most, budget = self._settings.seeds, self._settings.parameters
+        if most is not None and len(seeds) >= most:
+            return f"the network holds {len(seeds)} of {most} seeds (growth.seeds)"
+        added = sum(seed.parameter_count for seed in seeds)
+        if budget is not None and added + (new := variety.most_parameters(slot.site)) > budget:
+            return f"growth has added {added:,} of {budget:,} parameters (growth.parameters), and it takes {new:,}"
+        return None
+
+    def _ops(self, slot: Slot, fitting: tuple[str, ...]) -> frozenset[Op]:
         seed = slot.living
         if seed is None:
             return frozenset({Op.GERMINATE}) if fitting else frozenset()
-        return frozenset(op for op, event in _EVENT_OF_OP.items() if may(seed.stage, event))
+        return frozenset(
+            op for op, event in _EVENT_OF_OP.items() if may(seed.stage, event) and _obstacle(seed, op) is None
+        )
 
     # What a policy asks for.
 
@@ -120,6 +138,7 @@ class Garden:
         if action.op is Op.WAIT:
             return []
         slot = self._slot(action.slot)
+        _refuse_unfit(action)
         with whole_or_nothing(self, self._shadows):
             transition = self._carried_out(slot, action, step)
         if action.op is Op.GERMINATE:
@@ -130,16 +149,18 @@ class Garden:
         if action.op is Op.GERMINATE:
             return self._germinate(slot, action, step)
         seed = slot.living
+        legal = [op.value for op in self._ops(slot, self._fitting(slot))]
         if seed is None:
-            legal = [op.value for op in self._ops(slot, self._fitting(slot))]
             raise LifecycleError(
                 what="slot", state=slot.state.value, event=action.op.value, legal=legal, name=slot.name
             )
+        if may(seed.stage, _EVENT_OF_OP[action.op]) and (why := _obstacle(seed, action.op)):
+            raise LifecycleError(what="seed", state=seed.stage.value, event=action.op.value, legal=legal, why=why)
         if action.op is Op.ADVANCE:
-            return self._advance(slot, seed)
+            return self._advance(slot, seed, "asked for")
         if action.op is Op.FOSSILISE:
             return self._fossilise(slot, seed, step)
-        return self._prune(slot, seed, action.speed)
+        return self._aim(slot, seed, action)
 
     def _slot(self, name: str | None) -> Slot:
         if name not in self.slots:
@@ -150,59 +171,57 @@ class Garden:
     def _germinate(self, slot: Slot, action: Action, step: int) -> Transition:
         occupied = next_slot_state(slot.state, SlotEvent.GERMINATE)
         variety = self._varieties[slot.name].get(action.blueprint or "")
-        if variety is None or variety.id not in self._fitting(slot):
-            message = f'"{action.blueprint}" cannot grow in slot "{slot.name}"'
+        if variety is None or (why := self._hindrance(slot, variety)):
+            message = f'"{action.blueprint}" cannot grow in slot "{slot.name}"' + (f": {why}" if variety else "")
             raise GrowthError(Problem("E303", message, hint=suggestion(action.blueprint or "", self._fitting(slot))))
-        assert slot.site is not None
-        number, device = self._born, device_of(self.model)
-        try:
-            with RandomStream(derive_seed(self._seed, "birth", number), device):
-                block = variety.factory(slot.site).to(device)
-        except Exception as error:
-            raise SeedFault([], f'of blueprint "{variety.id}" {in_words(error)} when it was built') from error
-        seed = Seed(
-            block, blueprint=variety.id, version=variety.spec.version, site=slot.site, number=number, ramp=action.speed
-        )
-        seed.train(self.model.training)
-        seed.born = step
+        seed = self._soil.plant(variety, slot, action, self._born, step)
         slot.seeds.append(seed)
         slot.state = occupied
         self.keeper.adopt(seed)
-        stream = RandomStream(derive_seed(self._seed, "shadow", number), device)
+        stream = RandomStream(derive_seed(self._soil.seed, "shadow", seed.number), device_of(self.model))
         self._shadows[slot.name] = Shadow(self.model, slot, self.keeper, stream)
         return self._transition(slot, seed, None, "asked for")
 
-    def _advance(self, slot: Slot, seed: Seed) -> Transition:
+    def _advance(self, slot: Slot, seed: Seed, reason: str) -> Transition:
         before = seed.pass_on(SeedEvent.ADVANCE)
-        seed.alpha.aim(FULL, seed.ramp * self._batches)
+        seed.alpha.aim(seed.course.target, seed.course.speed * self._batches, seed.course.curve)
         del self._shadows[slot.name]
-        return self._transition(slot, seed, before, "asked for")
+        return self._transition(slot, seed, before, reason)
 
     def _fossilise(self, slot: Slot, seed: Seed, step: int) -> Transition:
         before = seed.pass_on(SeedEvent.FOSSILISE)
         seed.kept = step
         at_limit = len(slot.fossils) >= slot.limit
         slot.state = next_slot_state(slot.state, SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED)
-        self.keeper.hand_over(seed.number)
+        if self._settings.freeze_fossils:
+            self.keeper.release(seed.number)
+            seed.requires_grad_(requires_grad=False)
+        else:
+            self.keeper.hand_over(seed.number)
         return self._transition(slot, seed, before, "asked for")
 
-    def _prune(self, slot: Slot, seed: Seed, speed: int) -> Transition:
-        before = seed.pass_on(SeedEvent.PRUNE)
-        if seed.stage is Stage.DRAINING:
-            seed.alpha.aim(0.0, speed * self._batches)
-        else:
+    def _aim(self, slot: Slot, seed: Seed, action: Action) -> Transition:
+        """Send alpha to a new target, or, where the seed is pruned, to 0; a seed without strength is out at once."""
+        before = seed.pass_on(_EVENT_OF_OP[action.op])
+        if seed.stage is Stage.PRUNED:
             self._remove(slot, seed)
+        else:
+            target = 0.0 if seed.stage is Stage.DRAINING else action.target
+            seed.alpha.aim(target, action.speed * self._batches, action.curve)
         return self._transition(slot, seed, before, "asked for")
 
     # What time brings.
 
     def open_step(self) -> list[Transition]:
-        """A step begins: newborn seeds start to train."""
-        return [
-            self._transition(slot, seed, seed.pass_on(SeedEvent.TRAIN), "a step began")
-            for slot, seed in self._living()
-            if seed.stage is Stage.GERMINATED
-        ]
+        """A step begins: schedules go on, and newborn seeds start to train."""
+        self.keeper.open_step()
+        newborn = [(slot, seed) for slot, seed in self._living() if seed.stage is Stage.GERMINATED]
+        if not newborn:
+            return []
+        with whole_or_nothing(self, self._shadows):  # G1: it is owned by an optimizer, or nothing starts
+            return [
+                self._transition(slot, seed, seed.pass_on(SeedEvent.TRAIN), "a step began") for slot, seed in newborn
+            ]
 
     def tick(self) -> None:
         """A batch begins: every alpha that moves moves on."""
@@ -210,36 +229,41 @@ class Garden:
             seed.alpha.tick()
 
     def close_step(self) -> list[Transition]:
-        """A step is over: ramps that have arrived are noticed, and embargoes run down."""
-        transitions: list[Transition] = []
-        for slot in self.slots.values():
-            if slot.state is SlotState.EMBARGOED:
+        """A step is over: ramps that have arrived are noticed, seeds that are ready advance, embargoes run down."""
+        resting = [slot for slot in self.slots.values() if slot.state is SlotState.EMBARGOED]
+        waiting = [(slot, seed) for slot, seed in self._living() if not seed.alpha.moving]
+        if not resting and not waiting:
+            return []
+        with whole_or_nothing(self, self._shadows):
+            for slot in resting:
                 slot.embargo -= 1
                 self._lift_embargo(slot)
-        for slot, seed in self._living():
-            if seed.alpha.moving:
-                continue
-            if seed.stage is Stage.BLENDING:
-                transitions.append(
-                    self._transition(slot, seed, seed.pass_on(SeedEvent.RAMP_AT_TARGET), "alpha at its target")
-                )
-            elif seed.stage is Stage.DRAINING:
-                with whole_or_nothing(self, self._shadows):
-                    before = seed.pass_on(SeedEvent.DRAINED)
-                    self._remove(slot, seed)
-                transitions.append(self._transition(slot, seed, before, "alpha at 0"))
-        return transitions
+            passed = [self._time_passed(slot, seed) for slot, seed in waiting]
+        return [transition for transition in passed if transition is not None]
+
+    def _time_passed(self, slot: Slot, seed: Seed) -> Transition | None:
+        """What the end of a step does to a seed whose alpha stands still."""
+        if seed.stage is Stage.BLENDING:
+            return self._transition(slot, seed, seed.pass_on(SeedEvent.RAMP_AT_TARGET), "alpha at its target")
+        if seed.stage is Stage.DRAINING:
+            before = seed.pass_on(SeedEvent.DRAINED)
+            self._remove(slot, seed)
+            return self._transition(slot, seed, before, "alpha at 0")
+        if seed.stage is Stage.TRAINING and self._ready is not None and self._ready(slot.name):
+            return self._advance(slot, seed, "its gain is shown")
+        return None
 
     def uproot(self, reason: str, slots: Collection[str] | None = None) -> list[Transition]:
         """Prune living seeds at once, whatever their alpha: those of ``slots``, or all."""
+        doomed = [(slot, seed) for slot, seed in self._living() if slots is None or slot.name in slots]
+        if not doomed:
+            return []
         transitions: list[Transition] = []
-        for slot, seed in self._living():
-            if slots is not None and slot.name not in slots:
-                continue
-            with whole_or_nothing(self, self._shadows):
+        with whole_or_nothing(self, self._shadows):
+            for slot, seed in doomed:
                 before = seed.pass_on(SeedEvent.UPROOT)
                 self._remove(slot, seed)
-            transitions.append(self._transition(slot, seed, before, reason))
+                transitions.append(self._transition(slot, seed, before, reason))
         return transitions
 
     # Training.
@@ -280,6 +304,11 @@ class Garden:
         taken = {name: shadow.take_loss() for name, shadow in self._shadows.items()}
         return {name: loss for name, loss in taken.items() if loss is not None}
 
+    def take_gradients(self) -> dict[str, Tensor]:
+        """The gradients' numbers of living seeds by slot since they were taken last, on the device."""
+        taken = self.keeper.take_gradients()
+        return {slot.name: taken[seed.number] for slot, seed in self._living() if seed.number in taken}
+
     # Pieces.
 
     def _living(self) -> list[tuple[Slot, Seed]]:
@@ -290,7 +319,7 @@ class Garden:
         self._shadows.pop(slot.name, None)
         self.keeper.release(seed.number)
         slot.state = next_slot_state(slot.state, SlotEvent.PRUNED)
-        slot.embargo = self._embargo
+        slot.embargo = self._settings.embargo
         self._lift_embargo(slot)
 
     @staticmethod
@@ -300,3 +329,22 @@ class Garden:
 
     def _transition(self, slot: Slot, seed: Seed, was: Stage | None, reason: str) -> Transition:
         return Transition(slot.name, seed.number, seed.blueprint, was, seed.stage, seed.parameter_count, reason)
+
+
+def _obstacle(seed: Seed, op: Op) -> str | None:
+    """What of a seed's alpha stands in the way of an op that its stage allows."""
+    if op is Op.RETARGET and seed.alpha.moving:
+        return f"alpha is on its way to {seed.alpha.target:g}"
+    if op is Op.FOSSILISE and seed.alpha.value != FULL:
+        return f"alpha is {seed.alpha.value:g}, and only at 1 can a seed be kept"
+    return None
+
+
+def _refuse_unfit(action: Action) -> None:
+    """GrowthError for numbers that no action can have."""
+    if not 0.0 < action.target <= FULL:
+        hint = f"To take a seed out, prune it. Received: {action.target}"
+        raise GrowthError(Problem("E307", "a target lies above 0 and is 1 at most", hint=hint))
+    if action.speed < 0:
+        hint = f"0 is at once. Received: {action.speed}"
+        raise GrowthError(Problem("E307", "a speed is a number of decision steps, 0 or more", hint=hint))

@@ -42,7 +42,7 @@ def read_growth(model: nn.Module) -> tuple[Growth, ...]:
             example_shape=seed.site.example_shape,
             blueprint=seed.blueprint,
             version=seed.version,
-            blend=type(seed.blend).__name__.lower(),
+            blend=seed.blend.value,
             number=seed.number,
             born=seed.born,
             kept=seed.kept,

@@ -1,49 +1,113 @@
 """Who trains which parameter? One keeper for each model, which owns every trainable parameter exactly once.
 
-A seed's optimizer is made with the seed, lives with it through every stage, and is released when the seed is pruned or
-handed over to the host's side, state and all, when it is fossilised.
+A seed's optimizer is made with the seed, lives with it through every stage and every turn of its alpha, and is released
+when the seed is pruned, or handed over to the host's side, state and all, when it is fossilised.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from esper_core.config import OptimizerConfig
+from esper_core.growth.gradients import GradientCollector
+from esper_core.leyline.errors import GrowthError, Problem
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from torch import Tensor, nn
-
-    from esper_core.config import OptimizerConfig
     from esper_core.growth.seed import Seed
+    from esper_core.leyline.protocols import Schedule
+
+Build = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+"""Makes an optimizer of any class over some parameters."""
 
 
-def build_optimizer(settings: OptimizerConfig, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer | None:
-    """An optimizer over ``parameters``; fused, which is the quickest on a CPU too. None where there are none."""
-    if not parameters:
-        return None
-    if settings.kind == "adam":
-        return torch.optim.Adam(parameters, settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
-    return torch.optim.SGD(
-        parameters, settings.learning_rate, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=True
-    )
+@dataclass(frozen=True, slots=True)
+class Regimen:
+    """How parameters learn: what makes their optimizer, how they are clipped, and how fast they learn when.
+
+    build: any optimizer that takes its steps from gradients that lie there; ``partial(torch.optim.AdamW, lr=1e-3)``.
+    clip_norm: largest global norm of their gradients; None: no clipping.
+    schedule: the factor on the learning rate, step by step; None: 1 throughout.
+    """
+
+    build: Build
+    clip_norm: float | None = None
+    schedule: Schedule | None = None
+
+    @classmethod
+    def of(cls, settings: OptimizerConfig, schedule: Schedule | None = None) -> Regimen:
+        """The regimen that a configuration describes."""
+        return cls(partial(build_optimizer, settings), settings.clip_norm, schedule)
+
+
+def build_optimizer(settings: OptimizerConfig, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer that a configuration describes, over ``parameters``."""
+    rate, decay = settings.learning_rate, settings.weight_decay
+    way: dict[str, Any] = {"plain": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}[
+        settings.implementation
+    ]
+    if settings.kind == "sgd":
+        return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, **way)
+    adam = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
+    return adam(parameters, rate, weight_decay=decay, **way)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Parameters that step together, and what makes them step."""
+    """Parameters that step together, and what makes them step.
+
+    optimizer: None where there is nothing to train: a frozen host, say. rates: the learning rate of each of its
+    groups, before any schedule. begun: the keeper's step in which they began to learn.
+    """
 
     parameters: tuple[nn.Parameter, ...]
     optimizer: torch.optim.Optimizer | None
-    """None where there is nothing to train: a frozen host, say."""
-    clip_norm: float | None
+    clip_norm: float | None = None
+    schedule: Schedule | None = None
+    rates: tuple[float, ...] = ()
+    begun: int = 0
+    gradients: GradientCollector = field(default_factory=GradientCollector)
+
+    @classmethod
+    def of(cls, parameters: Iterable[nn.Parameter], regimen: Regimen, begun: int = 0) -> Share:
+        """The trainable ones of ``parameters``, under ``regimen``."""
+        own = tuple(parameter for parameter in parameters if parameter.requires_grad)
+        if not own:
+            return cls((), None)
+        optimizer = regimen.build(own)
+        _refuse_unfit(optimizer)
+        rates = tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+        return cls(own, optimizer, regimen.clip_norm, regimen.schedule, rates, begun)
 
     def owned(self) -> list[nn.Parameter]:
         """What the optimizer really steps."""
         return [] if self.optimizer is None else [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def pace(self, step: int, steps: int | None) -> None:
+        """Set the learning rates for one decision step of the keeper's."""
+        if self.schedule is None or self.optimizer is None:
+            return
+        factor = self.schedule.factor(step - self.begun, None if steps is None else max(1, steps - self.begun))
+        with_rate = [group for group in self.optimizer.param_groups if "lr" in group]
+        for group, rate in zip(with_rate, self.rates, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate * factor)
+            else:
+                group["lr"] = rate * factor
+
+    def clip(self) -> None:
+        """Bring the gradients' global norm down to the bound, where there is one."""
+        if self.clip_norm is not None:
+            clip_grad_norm_(self.parameters, self.clip_norm)
 
     def step(self) -> None:
         """One step from the gradients that lie there."""
@@ -61,30 +125,46 @@ class Share:
             self.optimizer.state.clear()
 
 
+def _refuse_unfit(optimizer: torch.optim.Optimizer) -> None:
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        message = f"{type(optimizer).__name__} computes the loss itself, several times a step, and cannot train here"
+        raise GrowthError(Problem("E306", message, hint="Use one whose step() needs no closure: Adam, SGD, …"))
+
+
 class OptimizerKeeper:
-    """The shares of one model: the host's, and one for each seed and each fossil."""
+    """The shares of one model: the host's, and one for each seed and each fossil.
+
+    host: the host's parameters. host_settings, seed_settings: how they and the seeds learn.
+    steps: decision steps that there will be in all, for schedules; None where nobody knows.
+    """
 
     def __init__(
-        self, host: Iterable[nn.Parameter], *, host_settings: OptimizerConfig, seed_settings: OptimizerConfig
+        self,
+        host: Iterable[nn.Parameter],
+        *,
+        host_settings: OptimizerConfig | Regimen,
+        seed_settings: OptimizerConfig | Regimen,
+        steps: int | None = None,
     ) -> None:
-        trainable = tuple(parameter for parameter in host if parameter.requires_grad)
-        self._seed_settings = seed_settings
-        self.host = Share(trainable, build_optimizer(host_settings, trainable), host_settings.clip_norm)
+        self._regimen = _regimen(seed_settings)
+        self._steps = steps
+        self._step = -1
+        self.host = Share.of(host, _regimen(host_settings))
         self.seeds: dict[int, Share] = {}
         self.fossils: dict[int, Share] = {}
 
     def adopt(self, seed: Seed) -> None:
         """Take on a newborn seed's parameters, with an optimizer of their own."""
-        parameters = tuple(parameter for parameter in seed.parameters() if parameter.requires_grad)
-        owned = {id(parameter) for share in self.shares() for parameter in share.parameters}
-        if seed.number in self.seeds or any(id(parameter) in owned for parameter in parameters):
+        share = Share.of(seed.parameters(), self._regimen, self._step + 1)
+        owned = {id(parameter) for other in self.shares() for parameter in other.parameters}
+        if seed.number in self.seeds or any(id(parameter) in owned for parameter in share.parameters):
             msg = f"seed {seed.number} is owned already"
             raise RuntimeError(msg)
-        settings = self._seed_settings
-        self.seeds[seed.number] = Share(parameters, build_optimizer(settings, parameters), settings.clip_norm)
+        self.seeds[seed.number] = share
 
     def release(self, number: int) -> None:
-        """Let a pruned seed's parameters and their state go."""
+        """Let a seed's parameters and their state go: it was pruned, or is kept and learns no more."""
         del self.seeds[number]
 
     def hand_over(self, number: int) -> None:
@@ -95,13 +175,22 @@ class OptimizerKeeper:
         """Every share there is."""
         return (self.host, *self.fossils.values(), *self.seeds.values())
 
+    def open_step(self) -> None:
+        """A decision step begins: schedules set their learning rates."""
+        self._step += 1
+        for share in self.shares():
+            share.pace(self._step, self._steps)
+
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for share in self.shares():
             share.forget_gradients()
 
     def step(self, blended: Iterable[int]) -> None:
-        """One step of the host, of its fossils, and of the ``blended`` seeds, from the gradients that lie there."""
+        """One step of the host, of its fossils, and of the ``blended`` seeds, from the gradients that lie there.
+
+        Host and fossils are clipped together, each seed by itself: what one does takes nothing from the others.
+        """
         if self.host.clip_norm is not None:
             clip_grad_norm_(self._host_side(), self.host.clip_norm)
         for share in (self.host, *self.fossils.values()):
@@ -116,6 +205,11 @@ class OptimizerKeeper:
             parameter.grad = gradient
         self._step_alone(share)
         share.forget_gradients()
+
+    def take_gradients(self) -> dict[int, Tensor]:
+        """For each seed that was trained since this was asked last, its gradients' numbers, on the device."""
+        taken = {number: share.gradients.take() for number, share in self.seeds.items()}
+        return {number: numbers for number, numbers in taken.items() if numbers is not None}
 
     def forget_host_state(self) -> None:
         """Clear what the optimizers of host and fossils remember: their next step is that of a fresh optimizer."""
@@ -137,6 +231,11 @@ class OptimizerKeeper:
 
     @staticmethod
     def _step_alone(share: Share) -> None:
-        if share.clip_norm is not None:
-            clip_grad_norm_(share.parameters, share.clip_norm)
+        if share.parameters:
+            share.gradients.collect([parameter.grad for parameter in share.parameters])
+        share.clip()
         share.step()
+
+
+def _regimen(settings: OptimizerConfig | Regimen) -> Regimen:
+    return Regimen.of(settings) if isinstance(settings, OptimizerConfig) else settings

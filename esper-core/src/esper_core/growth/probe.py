@@ -69,6 +69,12 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if tensor is None else tensor.device
 
 
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The kind of numbers that the model computes with: that of its first floating parameter, or torch's default."""
+    kinds = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+    return next(kinds, torch.get_default_dtype())
+
+
 @contextmanager
 def _modes(model: nn.Module, *, training: bool) -> Iterator[None]:
     before = [(module, module.training) for module in model.modules()]

@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from esper_core.growth.alpha import Alpha
-from esper_core.growth.blend import Add
+from esper_core.growth.blend import joined
+from esper_core.leyline.actions import Blend, Curve
+from esper_core.leyline.constants import FULL, RAMP_STEPS
 from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stage
 
 if TYPE_CHECKING:
-    from esper_core.leyline.specs import Site
+    from esper_core.leyline.specs import BlueprintSpec, Site
 
-FULL = 1.0
-"""The strength at which a seed is tried while it incubates, and at which it is kept."""
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Where a seed's strength goes when it is blended in: how far, in how many decision steps, on which curve."""
+
+    target: float = FULL
+    speed: int = RAMP_STEPS
+    curve: Curve = Curve.LINEAR
 
 
 class Seed(nn.Module):
-    """One seed: ``block`` is what trains, ``blend`` how it joins in, ``alpha`` how strongly.
+    """One seed: ``block`` is what trains, ``operator`` how it joins in, ``alpha`` how strongly.
 
-    ``blueprint`` is the full id, ``number`` counts the seeds of one model from 0, ``ramp`` is the length of its ramp
-    in decision steps, ``born`` the step of its germination and ``kept`` that of its fossilisation.
+    ``blueprint`` is the full id, ``number`` counts the seeds of one model from 0, ``course`` is what was planned for
+    its strength at its germination, ``born`` the step of its germination and ``kept`` that of its fossilisation.
     """
 
-    def __init__(self, block: nn.Module, *, blueprint: str, version: int, site: Site, number: int, ramp: int) -> None:
+    def __init__(
+        self,
+        block: nn.Module,
+        *,
+        blueprint: str,
+        spec: BlueprintSpec,
+        site: Site,
+        number: int,
+        blend: Blend = Blend.ADD,
+        course: Course | None = None,
+    ) -> None:
         super().__init__()
-        self.block = block
-        self.blend = Add()
+        self.block, self.operator = joined(block, blend, site, identity=spec.starts_as_identity)
         self.blueprint = blueprint
-        self.version = version
+        self.version = spec.version
+        self.blend = blend
         self.site = site
         self.number = number
-        self.ramp = ramp
+        self.course = Course() if course is None else course
         self.stage = Stage.GERMINATED
         self.alpha = Alpha()
         self.born: int | None = None
@@ -40,7 +59,7 @@ class Seed(nn.Module):
 
     def forward(self, host: Tensor, alpha: float) -> Tensor:
         """What leaves the slot when the seed acts at strength ``alpha`` > 0."""
-        return self.blend(host, self.block(host), alpha)  # type: ignore[no-any-return]
+        return self.operator(host, self.block(host), alpha)  # type: ignore[no-any-return]
 
     def pass_on(self, event: SeedEvent) -> Stage:
         """Move to the stage after ``event`` and return the one before; LifecycleError where there is none."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor, nn
 
 from esper_core.growth.faults import SeedFault, in_words
-from esper_core.growth.seed import FULL, Seed
 from esper_core.leyline.lifecycle import SlotState, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from esper_core.growth.seed import Seed
     from esper_core.leyline.specs import Site, SiteKind
 
 
@@ -36,6 +36,7 @@ class Slot(nn.Module):
         self.seeds = nn.ModuleList()
         self._tried = False
         self._seen: list[Any] | None = None
+        self._tapped: list[Tensor] | None = None
 
     def forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
         """The hook: the seeds' word on ``output``, or None where there is none to say."""
@@ -43,9 +44,12 @@ class Slot(nn.Module):
             self._seen.append(output)
         hidden = output
         for seed in self.stack:
-            alpha = FULL if self._tried and seed.incubating else seed.alpha.value
+            alpha = seed.course.target if self._tried and seed.incubating else seed.alpha.value
             if alpha > 0.0:
                 hidden = self._grown(seed, hidden, alpha)
+        if self._tapped is not None:
+            hidden = hidden.detach().requires_grad_()
+            self._tapped.append(hidden)
         return None if hidden is output else hidden
 
     def _grown(self, seed: Seed, hidden: Tensor, alpha: float) -> Tensor:
@@ -79,12 +83,21 @@ class Slot(nn.Module):
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """While this lasts, an incubating seed acts as it would when it is fully blended in."""
+        """While this lasts, an incubating seed acts as it would when it is blended in up to its target."""
         self._tried = True
         try:
             yield
         finally:
             self._tried = False
+
+    @contextmanager
+    def tapped(self) -> Iterator[list[Tensor]]:
+        """While this lasts, what leaves the slot is written down, as a leaf by which a loss can be differentiated."""
+        self._tapped = []
+        try:
+            yield self._tapped
+        finally:
+            self._tapped = None
 
     @contextmanager
     def watched(self) -> Iterator[list[Any]]:

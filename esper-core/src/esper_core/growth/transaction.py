@@ -47,11 +47,14 @@ class _SlotState:
         self._slot = slot
         self._state, self._embargo = slot.state, slot.embargo
         self._seeds = [(seed, seed.stage, seed.kept, replace(seed.alpha)) for seed in slot.stack]
+        self._trained = [(parameter, parameter.requires_grad) for parameter in slot.parameters()]
 
     def restore(self) -> None:
         self._slot.state, self._slot.embargo = self._state, self._embargo
         for seed, stage, kept, alpha in self._seeds:
             seed.stage, seed.kept, seed.alpha = stage, kept, alpha
+        for parameter, trained in self._trained:
+            parameter.requires_grad_(trained)
         if [id(seed) for seed in self._slot.stack] != [id(seed) for seed, *_ in self._seeds]:
             while len(self._slot.seeds):
                 del self._slot.seeds[-1]

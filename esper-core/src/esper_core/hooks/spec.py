@@ -5,9 +5,7 @@ Only keyword arguments are ever added. What is passed is frozen. No hook is call
 An observer is told of what happened, one plugin after the other; one that raises is told no more in that run, after one
 message that names its package, and neither the run nor the other observers notice.
 
-Not there yet, because nothing would call them: ``esper_update_finished`` (no policy learns during a run),
-``esper_report_sections`` (there is no report), ``esper_register_schedules`` (blending has one schedule). They come with
-what calls them.
+What is collected comes from every plugin, one after the other; what one of them raises is told, and the rest stays.
 """
 
 from __future__ import annotations
@@ -17,12 +15,14 @@ from typing import TYPE_CHECKING
 from esper_core.hooks.markers import hookspec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pydantic import BaseModel
 
-    from esper_core.leyline.events import GovernorActed, StageChanged, StepFinished
+    from esper_core.leyline.events import GovernorActed, StageChanged, StepFinished, UpdateFinished
     from esper_core.leyline.health import HealthSnapshot, Verdict
     from esper_core.leyline.protocols import Registrar
-    from esper_core.leyline.running import PluginConfig, RunContext, RunInfo, RunOutcome
+    from esper_core.leyline.running import PluginConfig, ReportSection, RunContext, RunInfo, RunOutcome
     from esper_core.leyline.specs import (
         BlueprintSpec,
         ComponentKind,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         PluginInfo,
         PolicySpec,
         RewardSpec,
+        ScheduleSpec,
         SinkSpec,
         TaskSpec,
     )
@@ -109,6 +110,16 @@ def esper_register_rewards(registry: Registrar[RewardSpec]) -> None:
 
 
 @hookspec
+def esper_register_schedules(registry: Registrar[ScheduleSpec]) -> None:
+    """Adds schedules of learning rates: ``registry.add(name, target, ScheduleSpec(...))``; ``target(**settings)``.
+
+    When: as for blueprints.
+    Returns: nothing.
+    Errors: as for blueprints.
+    """
+
+
+@hookspec
 def esper_register_sinks(registry: Registrar[SinkSpec]) -> None:
     """Adds sinks: ``registry.add(name, target, SinkSpec(...))``; the target is called ``target(run, **settings)``.
 
@@ -179,6 +190,16 @@ def esper_step_finished(events: tuple[StepFinished, ...]) -> None:
 
 
 @hookspec
+def esper_update_finished(event: UpdateFinished) -> None:
+    """Tells that a policy has learnt from the episodes of a round, and what it said of it.
+
+    When: after each round, once for each arm whose policy learns (``Learner``).
+    Returns: nothing.
+    Errors: as for esper_configured.
+    """
+
+
+@hookspec
 def esper_governor_acted(event: GovernorActed) -> None:
     """Tells that an environment was judged to be in trouble.
 
@@ -196,6 +217,16 @@ def esper_check_health(snapshot: HealthSnapshot) -> Verdict | None:
     Returns: a Verdict, or None where there is nothing to say. The most severe of all counts; PANIC stops the run.
     Errors: anything that is raised, or another type, stops the run with the package named: a guard that fell asleep
     is not one to go on without.
+    """
+
+
+@hookspec
+def esper_report_sections(run: RunInfo) -> Sequence[ReportSection] | None:
+    """Adds sections to the report of a run: figures and words of the plugin's own, behind those of the core.
+
+    When: once, when a run ended well and its events are written; ``run.path`` is its directory, to be read.
+    Returns: sections, in order, or None. They are shown at the end of ``esper run`` and stand in summary.json.
+    Errors: what is raised, or another type, is told once with the package; the report does without these sections.
     """
 
 

@@ -1,6 +1,6 @@
 """The contracts: what every part of Esper and every plugin may rely upon. Imports nothing of ours, and no torch."""
 
-from esper_core.leyline.actions import WAIT, Action, ActionMask, ActionSpace, Op
+from esper_core.leyline.actions import ARGUMENTS, WAIT, Action, ActionMask, ActionSpace, Blend, Curve, Op
 from esper_core.leyline.errors import (
     ConfigError,
     EsperError,
@@ -15,6 +15,7 @@ from esper_core.leyline.errors import (
     SettingError,
 )
 from esper_core.leyline.health import CALM, HealthSnapshot, Level, Verdict
+from esper_core.leyline.learning import Learner, Played, Rollout, Turn
 from esper_core.leyline.lifecycle import SeedEvent, SlotEvent, SlotState, Stage
 from esper_core.leyline.protocols import (
     BlueprintFactory,
@@ -25,13 +26,14 @@ from esper_core.leyline.protocols import (
     PolicyFactory,
     Registrar,
     Reward,
+    Schedule,
     Sink,
     Split,
     SplitName,
     Task,
 )
-from esper_core.leyline.running import PluginConfig, RunContext, RunInfo, RunOutcome
-from esper_core.leyline.signals import Metric, Observation, RewardBreakdown, Signals, SlotSignals
+from esper_core.leyline.running import PluginConfig, ReportSection, RunContext, RunInfo, RunOutcome
+from esper_core.leyline.signals import GradientHealth, Metric, Observation, RewardBreakdown, Signals, SlotSignals
 from esper_core.leyline.specs import (
     BlueprintSpec,
     ComponentKind,
@@ -39,6 +41,7 @@ from esper_core.leyline.specs import (
     PluginInfo,
     PolicySpec,
     RewardSpec,
+    ScheduleSpec,
     SinkSpec,
     Site,
     SiteKind,
@@ -48,30 +51,36 @@ from esper_core.leyline.specs import (
 )
 
 __all__ = [
+    "ARGUMENTS",
     "CALM",
     "WAIT",
     "Action",
     "ActionMask",
     "ActionSpace",
+    "Blend",
     "BlueprintFactory",
     "BlueprintSpec",
     "ComponentKind",
     "ConfigError",
+    "Curve",
     "DataShape",
     "EsperError",
     "FollowsPlan",
     "GovernorStop",
+    "GradientHealth",
     "GraftError",
     "GrowthError",
     "HealthSnapshot",
     "HostFactory",
     "HostSpec",
     "Interrupted",
+    "Learner",
     "Level",
     "LifecycleError",
     "Metric",
     "Observation",
     "Op",
+    "Played",
     "PluginConfig",
     "PluginError",
     "PluginInfo",
@@ -80,13 +89,17 @@ __all__ = [
     "PolicySpec",
     "Problem",
     "Registrar",
+    "ReportSection",
     "Reward",
     "RewardBreakdown",
     "RewardSpec",
+    "Rollout",
     "RunContext",
     "RunFolderError",
     "RunInfo",
     "RunOutcome",
+    "Schedule",
+    "ScheduleSpec",
     "SeedEvent",
     "SettingError",
     "Signals",
@@ -104,5 +117,6 @@ __all__ = [
     "Stage",
     "Task",
     "TaskSpec",
+    "Turn",
     "Verdict",
 ]

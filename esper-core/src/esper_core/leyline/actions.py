@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from esper_core.leyline.constants import RAMP_STEPS
+from esper_core.leyline.constants import FULL, RAMP_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,25 +19,61 @@ class Op(StrEnum):
     WAIT = "wait"
     GERMINATE = "germinate"
     ADVANCE = "advance"
+    RETARGET = "retarget"
     PRUNE = "prune"
     FOSSILISE = "fossilise"
 
 
+class Blend(StrEnum):
+    """How what a seed puts out joins what the host puts out; the formulas stand in ``growth.blend``."""
+
+    ADD = "add"
+    RESIDUAL = "residual"
+    MULTIPLY = "multiply"
+    GATE = "gate"
+
+
+class Curve(StrEnum):
+    """On which way alpha goes from where it is to its target."""
+
+    LINEAR = "linear"
+    COSINE = "cosine"
+    SIGMOID = "sigmoid"
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One decision for one environment.
+    """One decision for one environment. ``ARGUMENTS`` says which op reads what.
 
     slot: needed by every op but WAIT. blueprint: needed by GERMINATE.
-    speed: decision steps that alpha takes to its target, read by GERMINATE and PRUNE.
+    blend: how the seed is blended in; it stays what it was at germination.
+    speed: decision steps that alpha takes to its target; 0 is at once.
+    curve: the way that alpha takes. target: where it goes, above 0 and up to 1; only at 1 can a seed be kept.
     """
 
     op: Op = Op.WAIT
     slot: str | None = None
     blueprint: str | None = None
+    _: KW_ONLY
+    blend: Blend = Blend.ADD
     speed: int = RAMP_STEPS
+    curve: Curve = Curve.LINEAR
+    target: float = FULL
 
 
 WAIT = Action()
+
+ARGUMENTS: Mapping[Op, tuple[str, ...]] = MappingProxyType(
+    {
+        Op.WAIT: (),
+        Op.GERMINATE: ("slot", "blueprint", "blend", "speed", "curve", "target"),
+        Op.ADVANCE: ("slot",),
+        Op.RETARGET: ("slot", "target", "speed", "curve"),
+        Op.PRUNE: ("slot", "speed", "curve"),
+        Op.FOSSILISE: ("slot",),
+    }
+)
+"""Which arguments of an action each op reads; the others mean nothing to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,5 +100,10 @@ class ActionMask:
         if action.op is Op.WAIT:
             return True
         if action.slot is None or action.op not in self.ops.get(action.slot, frozenset()):
+            return False
+        reads = ARGUMENTS[action.op]
+        if "target" in reads and not 0.0 < action.target <= FULL:
+            return False
+        if "speed" in reads and action.speed < 0:
             return False
         return action.op is not Op.GERMINATE or action.blueprint in self.blueprints.get(action.slot, ())

@@ -13,6 +13,9 @@ EVENT_FORMAT: Final = 1
 RUN_FORMAT: Final = 1
 """Version of the layout of a run directory."""
 
+FULL: Final = 1.0
+"""The strength (alpha) at which a seed acts whole; only there can it be kept."""
+
 RAMP_STEPS: Final = 4
 """Decision steps that alpha takes from 0 to its target."""
 
@@ -21,6 +24,15 @@ EMBARGO_STEPS: Final = 2
 
 STACK_LIMIT: Final = 1
 """Fossils that one slot may hold."""
+
+VANISHING_NORM: Final = 1e-7
+"""Norm of one parameter's gradient below which it counts as vanishing."""
+
+EXPLODING_NORM: Final = 100.0
+"""Norm of one parameter's gradient above which it counts as exploding."""
+
+PROBE_EXAMPLES: Final = 512
+"""Training examples that a block with an informed birth looks at."""
 
 FAULTS_UNTIL_WITHDRAWN: Final = 3
 """Faults of one blueprint after which it grows no more in a run."""

@@ -108,13 +108,22 @@ class GraftError(GrowthError):
 class LifecycleError(GrowthError):
     """A transition that the tables do not have. Nothing was changed."""
 
-    def __init__(self, *, what: str, state: str, event: str, legal: Sequence[str], name: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        what: str,
+        state: str,
+        event: str,
+        legal: Sequence[str],
+        name: str | None = None,
+        why: str | None = None,
+    ) -> None:
         self.what, self.state, self.event, self.legal = what, state, event, tuple(legal)
         subject = f'{what} "{name}"' if name else what
+        because = f": {why}" if why else ""
         choice = ", ".join(sorted(self.legal)) or f"nothing: this {what} has come to its end"
-        super().__init__(
-            Problem("E301", f"{event} is not possible for a {subject} that is {state}", hint=f"Possible now: {choice}")
-        )
+        message = f"{event} is not possible for a {subject} that is {state}{because}"
+        super().__init__(Problem("E301", message, hint=f"Possible now: {choice}"))
 
 
 class GovernorStop(EsperError):

@@ -123,6 +123,18 @@ class EpisodeFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateFinished:
+    """The policy of an arm learnt from a round; ``figures`` is what it said of it."""
+
+    __pydantic_config__ = RECORD
+    type: Literal["update-finished"] = "update-finished"
+    v: int = EVENT_FORMAT
+    round: int
+    arm: str
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
     """The run came to its end, well or not; ``reason`` says why where it was not done."""
 
@@ -133,4 +145,6 @@ class RunFinished:
     reason: str = ""
 
 
-Event = RunStarted | StageChanged | StepFinished | SeedLost | GovernorActed | EpisodeFinished | RunFinished
+Event = (
+    RunStarted | StageChanged | StepFinished | SeedLost | GovernorActed | EpisodeFinished | UpdateFinished | RunFinished
+)

@@ -49,6 +49,7 @@ class SeedEvent(StrEnum):
     TRAIN = "train"
     ADVANCE = "advance"
     RAMP_AT_TARGET = "ramp-at-target"
+    RETARGET = "retarget"
     FOSSILISE = "fossilise"
     PRUNE = "prune"
     DRAINED = "drained"
@@ -65,6 +66,7 @@ SLOT_TABLE: Mapping[tuple[SlotState, SlotEvent], SlotState] = MappingProxyType(
     }
 )
 
+# RETARGET waits until alpha stands still, and FOSSILISE until it is 1: conditions on numbers, which the garden holds.
 # UPROOT is a prune at once, whatever alpha is: the end of an episode and the governor use it.
 SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(
     {
@@ -73,8 +75,10 @@ SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(
         (Stage.TRAINING, SeedEvent.ADVANCE): Stage.BLENDING,
         (Stage.TRAINING, SeedEvent.PRUNE): Stage.PRUNED,
         (Stage.BLENDING, SeedEvent.RAMP_AT_TARGET): Stage.HOLDING,
+        (Stage.BLENDING, SeedEvent.RETARGET): Stage.BLENDING,
         (Stage.BLENDING, SeedEvent.PRUNE): Stage.DRAINING,
         (Stage.HOLDING, SeedEvent.FOSSILISE): Stage.FOSSILIZED,
+        (Stage.HOLDING, SeedEvent.RETARGET): Stage.BLENDING,
         (Stage.HOLDING, SeedEvent.PRUNE): Stage.DRAINING,
         (Stage.DRAINING, SeedEvent.DRAINED): Stage.PRUNED,
         (Stage.GERMINATED, SeedEvent.UPROOT): Stage.PRUNED,

@@ -109,6 +109,19 @@ class Sink(Protocol):
         ...
 
 
+@runtime_checkable
+class Schedule(Protocol):
+    """Says how fast parameters learn when: a factor on their learning rate. Built as ``factory(**settings)``. Pure."""
+
+    def factor(self, step: int, steps: int | None) -> float:
+        """The factor for one decision step, 0 or more.
+
+        ``step`` counts from 0, from the step in which these parameters began to learn: a seed's own clock. ``steps`` is
+        how many there will be, from then to the end of the episode; None where nobody knows.
+        """
+        ...
+
+
 class Registrar(Protocol[SpecT_contra]):
     """What a plugin's registering hooks are handed: it is bound to that plugin."""
 

@@ -39,6 +39,14 @@ class RunOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportSection:
+    """A part of a run's report: a title of one line, and plain text under it, in as many lines as it takes."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunContext:
     """What is about to be trained."""
 

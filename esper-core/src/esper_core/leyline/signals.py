@@ -27,6 +27,33 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
+class GradientHealth:
+    """The gradients of one seed over the batches of a step, before any clipping.
+
+    A parameter's norm is the Euclidean norm of its gradient on one batch; 0 where it got none. The shares are over
+    parameters and batches, by the thresholds of ``leyline.constants``.
+    """
+
+    __pydantic_config__ = RECORD
+    global_norm: float
+    """Norm of all parameters' gradients together, mean over batches."""
+    mean_parameter_norm: float
+    """Mean of the parameters' own norms: not the global norm."""
+    largest_parameter_norm: float
+    vanishing: float
+    """Share of norms below VANISHING_NORM."""
+    exploding: float
+    """Share of norms above EXPLODING_NORM that are numbers."""
+    non_finite: float
+    """Share of norms that are no numbers."""
+
+    @property
+    def health(self) -> float:
+        """1 − vanishing − exploding − non_finite: the share of gradients that can be learnt from."""
+        return 1.0 - self.vanishing - self.exploding - self.non_finite
+
+
+@dataclass(frozen=True, slots=True)
 class SlotSignals:
     """One slot in one step. None is unknown: it was not measured, which is not the same as 0."""
 
@@ -41,6 +68,8 @@ class SlotSignals:
     """Steps since germination."""
     incubation_loss: float | None = None
     """Mean training loss (nats) that the seed would cause at its target, over this step's batches."""
+    gradients: GradientHealth | None = None
+    """How the seed's gradients were in this step; None where it was not trained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ SiteKind = Literal["image", "sequence", "vector", "tokens"]
 SITE_KINDS: tuple[str, ...] = get_args(SiteKind)
 """image (N, C, H, W) · sequence (N, C, L) · vector (N, D) · tokens (N, T, D)."""
 
-ComponentKind = Literal["blueprint", "host", "policy", "reward", "sink", "task"]
+ComponentKind = Literal["blueprint", "host", "policy", "reward", "schedule", "sink", "task"]
 COMPONENT_KINDS: tuple[str, ...] = get_args(ComponentKind)
 
 
@@ -83,6 +83,7 @@ BLUEPRINT_TRAITS: Mapping[str, str] = MappingProxyType(
         "compile": "torch.compile takes it whole, and it computes the same",
         "stateful": "keeps buffers that training changes",
         "dynamic_spatial": "takes other sizes of image or sequence than the one it was built for",
+        "informed_birth": "chooses its first weights from what passes at its place: it has inform(inputs, gradients)",
     }
 )
 """What a blueprint may claim of itself, and what each claim means."""
@@ -142,7 +143,15 @@ class SinkSpec:
     settings: Any = None
 
 
-Spec = BlueprintSpec | TaskSpec | HostSpec | PolicySpec | RewardSpec | SinkSpec
+@dataclass(frozen=True, slots=True)
+class ScheduleSpec:
+    """What a schedule of learning rates says of itself. ``settings`` as for a task."""
+
+    summary: str = ""
+    settings: Any = None
+
+
+Spec = BlueprintSpec | TaskSpec | HostSpec | PolicySpec | RewardSpec | ScheduleSpec | SinkSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ REGISTRATION_HOOKS: Final[Mapping[str, ComponentKind]] = {
     "esper_register_hosts": "host",
     "esper_register_policies": "policy",
     "esper_register_rewards": "reward",
+    "esper_register_schedules": "schedule",
     "esper_register_sinks": "sink",
     "esper_register_tasks": "task",
 }

@@ -38,12 +38,12 @@ def read_local(paths: Iterable[Path]) -> tuple[tuple[LocalFile, ...], list[Probl
     problems: list[Problem] = []
     for place, path in enumerate(paths):
         module, id_ = path.stem, path.stem.replace("_", "-")
-        wrong = _unreadable(path) or _misnamed(path, module, id_)
-        if wrong is not None:
-            message, hint = wrong
-            problems.append(Problem("E227", message, path=f"plugins.local[{place}]", hint=hint))
+        try:
+            source = _contents(path)
+            _demand_fit_name(path, module, id_)
+        except _Unfit as unfit:
+            problems.append(Problem("E227", unfit.message, path=f"plugins.local[{place}]", hint=unfit.hint))
             continue
-        source = path.read_bytes()
         announcement = Announcement(id_, module, LOCAL_FILE, digest(source)[:12], (), str(path))
         found.append(LocalFile(path, source, announcement))
     return tuple(found), problems
@@ -82,33 +82,50 @@ class _Loader(SourceFileLoader):
         return code
 
 
-def _unreadable(path: Path) -> tuple[str, str] | None:
+class _Unfit(Exception):
+    """A file that cannot be a plugin: what is wrong with it, and the way out."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+def _contents(path: Path) -> bytes:
+    """The file's bytes, read once: what becomes of it before and after that makes no difference."""
     if path.suffix != ".py":
-        return f'expected a Python file as a plugin, received "{path}"', "A plugin of one file ends in .py."
+        message = f'expected a Python file as a plugin, received "{path}"'
+        raise _Unfit(message, "A plugin of one file ends in .py.")
     try:
-        if not path.is_file():
-            return f'there is no plugin file "{path}"', "The path is relative to the configuration's folder."
-        if path.stat().st_size > _LARGEST:
-            return f'the plugin file "{path}" is larger than {_LARGEST:,} bytes', "Make a package of it."
-        with path.open("rb"):
-            return None
+        if not path.is_file():  # a pipe would keep us waiting
+            raise FileNotFoundError
+        with path.open("rb") as file:
+            source = file.read(_LARGEST + 1)
+    except FileNotFoundError:
+        message = f'there is no plugin file "{path}"'
+        raise _Unfit(message, "The path is relative to the configuration's folder.") from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a NUL in it
-        return f'the plugin file "{path}" cannot be read: {error}', "Check the path and the permissions."
+        message = f'the plugin file "{path}" cannot be read: {error}'
+        raise _Unfit(message, "Check the path and the permissions.") from error
+    if len(source) > _LARGEST:
+        message = f'the plugin file "{path}" is larger than {_LARGEST:,} bytes'
+        raise _Unfit(message, "Make a package of it.")
+    return source
 
 
-def _misnamed(path: Path, module: str, id_: str) -> tuple[str, str] | None:
+def _demand_fit_name(path: Path, module: str, id_: str) -> None:
+    """Refuses a file whose name cannot be a plugin's, or is another module's."""
     if not is_name(id_) or not module.isidentifier() or iskeyword(module):
-        rule = name_rule().replace("single - or _", "single _")
-        return f'a plugin cannot be called after its file "{path.name}"', rule
+        message = f'a plugin cannot be called after its file "{path.name}"'
+        raise _Unfit(message, name_rule().replace("single - or _", "single _"))
     try:
         spec = find_spec(module)
     except (ImportError, ValueError):  # ValueError: a module that says nothing of where it is from
         spec = None
     if module not in sys.modules and spec is None:
-        return None
-    if spec is not None and (isinstance(spec.loader, _Loader) or _same(spec.origin, path)):
-        return None
-    return f'the plugin file "{path.name}" has the name of a module that is installed', "Give it another name."
+        return
+    if spec is None or not (isinstance(spec.loader, _Loader) or _same(spec.origin, path)):
+        message = f'the plugin file "{path.name}" has the name of a module that is installed'
+        raise _Unfit(message, "Give it another name.")
 
 
 def _same(origin: str | None, path: Path) -> bool:

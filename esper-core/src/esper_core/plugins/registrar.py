@@ -20,6 +20,7 @@ from esper_core.leyline.specs import (
     HostSpec,
     PolicySpec,
     RewardSpec,
+    ScheduleSpec,
     SinkSpec,
     Site,
     SlotPlace,
@@ -44,6 +45,7 @@ SPECS: Final[Mapping[ComponentKind, type[Spec]]] = {
     "host": HostSpec,
     "policy": PolicySpec,
     "reward": RewardSpec,
+    "schedule": ScheduleSpec,
     "sink": SinkSpec,
     "task": TaskSpec,
 }

@@ -10,7 +10,7 @@ from esper_core.leyline.nearest import nearest
 from esper_core.plugins.gate import FIRST_PARTY, compact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins.component import Component
@@ -21,6 +21,7 @@ CODES: Final[Mapping[ComponentKind, str]] = {
     "host": "E202",
     "policy": "E203",
     "reward": "E204",
+    "schedule": "E230",
     "sink": "E225",
     "task": "E205",
 }
@@ -31,6 +32,7 @@ PLURALS: Final[Mapping[ComponentKind, str]] = {
     "host": "hosts",
     "policy": "policies",
     "reward": "rewards",
+    "schedule": "schedules",
     "sink": "sinks",
     "task": "tasks",
 }
@@ -40,6 +42,7 @@ USUAL_PACKAGE: Final[Mapping[ComponentKind, str]] = {
     "host": "esper-tasks",
     "policy": "esper-policies",
     "reward": "esper-rewards",
+    "schedule": "esper-policies",
     "task": "esper-tasks",
 }
 """The project's own package that brings components of a kind, where there is one."""
@@ -79,9 +82,15 @@ def unknown(
 
 
 def unknown_of_any_kind(
-    name: str, known: Sequence[Component], records: Sequence[PluginRecord]
+    name: str,
+    known: Sequence[Component],
+    records: Sequence[PluginRecord],
+    missing: Callable[[ComponentKind, str], str | None] = lambda kind, name: None,
 ) -> UnknownComponent | UnusableComponent:
-    """The error that no component of whatever kind is called so."""
+    """The error that no component of whatever kind is called so.
+
+    ``missing`` is asked about the name as a component of each kind, as where a configuration names one.
+    """
     for record in records:
         if record.status != "active" and name.startswith(f"{record.id}/"):
             return unusable("component", name, "", record)
@@ -89,7 +98,10 @@ def unknown_of_any_kind(
     if (inactive := inactive_hint(records)) is not None:
         lines.append(inactive)
     hint = "\n".join([*lines, "All:  esper components list"])
-    return UnknownComponent(Problem("E200", f'unknown component "{name}"', hint=hint))
+    error = UnknownComponent(Problem("E200", f'unknown component "{name}"', hint=hint))
+    said = [line for kind in CODES if (line := missing(kind, name))]
+    once = [line for line in dict.fromkeys(said) if not any(line in other and line != other for other in said)]
+    return with_line(error, "\n".join(once))
 
 
 def nothing_matches(

@@ -13,17 +13,21 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from esper_core.growth import (
+    WIDTH,
     FaultBook,
     Garden,
     OptimizerKeeper,
     RandomStream,
+    Regimen,
     SeedFault,
     Snapshot,
     derive_seed,
     graft,
     in_words,
+    read_health,
 )
-from esper_core.leyline.signals import Signals, SlotSignals
+from esper_core.leyline.constants import PROBE_EXAMPLES
+from esper_core.leyline.signals import GradientHealth, Signals, SlotSignals
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.evaluation import evaluate
 
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from esper_core.config import EpisodeConfig, GrowthConfig, OptimizersConfig
     from esper_core.growth import Transition, Variety
     from esper_core.leyline.actions import Action, ActionMask
-    from esper_core.leyline.protocols import Split, SplitName, Task
+    from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
     from esper_core.leyline.specs import SlotPlace
 
 T = TypeVar("T")
@@ -54,6 +58,8 @@ class Recipe:
     optimizers: OptimizersConfig
     growth: GrowthConfig
     device: torch.device
+    host_schedule: Schedule | None = None
+    seed_schedule: Schedule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,10 @@ class Environment:
         self.host_parameters = count_parameters(self.model)
         graft(self.model, recipe.slots, example=train.inputs[:2])
         self.keeper = OptimizerKeeper(
-            self.model.parameters(), host_settings=recipe.optimizers.host, seed_settings=recipe.optimizers.seed
+            self.model.parameters(),
+            host_settings=Regimen.of(recipe.optimizers.host, recipe.host_schedule),
+            seed_settings=Regimen.of(recipe.optimizers.seed, recipe.seed_schedule),
+            steps=recipe.episode.steps,
         )
         self.garden = Garden(
             self.model,
@@ -99,14 +108,16 @@ class Environment:
             recipe.varieties,
             seed=seed,
             batches=recipe.episode.batches,
-            embargo=recipe.growth.embargo,
+            settings=recipe.growth,
             faults=self._faults,
+            probe=self._probe_loss,
         )
         self.order = BatchOrder(len(train), recipe.episode.batch_size, derive_seed(seed, "order"))
         self.training_stream = RandomStream(derive_seed(seed, "training"), recipe.device)
         self.evaluation_stream = RandomStream(derive_seed(seed, "evaluation"), recipe.device)
         self._train_loss = torch.full((), math.nan, device=recipe.device)
         self._incubation_losses: dict[str, Tensor] = {}
+        self._gradients: dict[str, Tensor] = {}
         self._sane: tuple[Snapshot, Tensor] | None = None
 
     def train(self) -> list[Transition]:
@@ -123,6 +134,7 @@ class Environment:
                 losses.append(self._train_batch(inputs, targets))
         self._train_loss = torch.stack(losses).mean()
         self._incubation_losses = self.garden.take_incubation_losses()
+        self._gradients = self.garden.take_gradients()
         return transitions + self.garden.close_step()
 
     def _train_batch(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -134,6 +146,13 @@ class Environment:
         for slot in self.garden.incubating_slots:
             self._despite_faults(partial(self.garden.incubate, slot, loss))
         return whole
+
+    def _probe_loss(self, model: nn.Module) -> Tensor:
+        """The mean loss on some of the training data: what a block looks at that is born informed."""
+        data = self.recipe.data["train"]
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "probe"))
+        some = torch.randperm(len(data), generator=generator)[:PROBE_EXAMPLES].to(self.recipe.device)
+        return self.recipe.task.losses(model(data.inputs[some]), data.targets[some]).mean()
 
     def _train_host(self, loss: Callable[[nn.Module], Tensor]) -> Tensor:
         self.keeper.zero_grad()
@@ -193,18 +212,27 @@ class Environment:
             raise fault
         for transition in lost:
             self._incubation_losses.pop(transition.slot, None)
+            self._gradients.pop(transition.slot, None)
             withdrawn = blamed and self._faults.record(transition.blueprint)
             self._mishaps.append(Mishap(transition.slot, transition.blueprint, fault.what, withdrawn, transition))
 
     def readings(self, evaluation: Tensor) -> Tensor:
-        """All that is to be read of this step, in one tensor: train loss, validation loss and metric, incubation."""
+        """All that is to be read of this step, in one tensor.
+
+        Train loss, validation loss and metric, then the incubation losses, then the gradients' numbers, by slot.
+        """
         incubation = [loss.reshape(1) for loss in self._incubation_losses.values()]
-        return torch.cat([self._train_loss.reshape(1), evaluation, *incubation]).double()
+        return torch.cat([self._train_loss.reshape(1), evaluation, *incubation, *self._gradients.values()]).double()
 
     def signals(self, step: int, readings: Sequence[float]) -> Signals:
         """What was read, with names to it, and what is known without reading."""
-        train_loss, validation_loss, validation_metric, *incubation = readings
+        train_loss, validation_loss, validation_metric, *rest = readings
+        incubation, gradients = rest[: len(self._incubation_losses)], rest[len(self._incubation_losses) :]
         incubation_losses = dict(zip(self._incubation_losses, incubation, strict=True))
+        health = {
+            name: read_health(gradients[place * WIDTH : (place + 1) * WIDTH])
+            for place, name in enumerate(self._gradients)
+        }
         return Signals(
             step=step,
             train_loss=train_loss,
@@ -212,10 +240,15 @@ class Environment:
             validation_metric=validation_metric,
             parameters=count_parameters(self.model),
             host_parameters=self.host_parameters,
-            slots=tuple(self._slot_signals(name, step, incubation_losses.get(name)) for name in self.garden.slots),
+            slots=tuple(
+                self._slot_signals(name, step, incubation_losses.get(name), health.get(name))
+                for name in self.garden.slots
+            ),
         )
 
-    def _slot_signals(self, name: str, step: int, incubation_loss: float | None) -> SlotSignals:
+    def _slot_signals(
+        self, name: str, step: int, incubation_loss: float | None, gradients: GradientHealth | None
+    ) -> SlotSignals:
         slot = self.garden.slots[name]
         seed = slot.living
         if seed is None:
@@ -229,6 +262,7 @@ class Environment:
             alpha=seed.alpha.value,
             age=None if seed.born is None else step - seed.born,
             incubation_loss=incubation_loss,
+            gradients=gradients,
         )
 
     def mask(self) -> ActionMask:

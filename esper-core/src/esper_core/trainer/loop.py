@@ -6,6 +6,7 @@ and their policies decide what grows. A study is made by ``app.compose``; the pi
     pool      trains and measures the environments, and carries out what is decided    trainer.pool
     arms      who decides where                                                        trainer.study
     ledger    remembers the step before, and adds up rewards                           trainer.ledger
+    record    keeps what learners learn from                                           trainer.rollout
     governor  stops what has gone wrong                                                esper_core.governor
     bus       tells what happened                                                      esper_core.telemetry
 """
@@ -19,7 +20,15 @@ from esper_core.leyline.actions import WAIT
 from esper_core.leyline.errors import GovernorStop, Problem
 from esper_core.leyline.health import HealthSnapshot, Level, most_severe
 from esper_core.trainer.ledger import Ledger
-from esper_core.trainer.narration import episode_finished, governor_acted, seeds_lost, stages_changed, steps_finished
+from esper_core.trainer.narration import (
+    episode_finished,
+    governor_acted,
+    seeds_lost,
+    stages_changed,
+    steps_finished,
+    updates_finished,
+)
+from esper_core.trainer.rollout import RoundRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +52,7 @@ def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
     for round_ in range(study.rounds):
         with clock.region("reset"):
             pool.reset(round_, study.first_seed + round_ * study.environments)
-        ledger = Ledger(study.reward, twins=study.twins())
+        ledger, record = Ledger(study.reward, twins=study.twins()), RoundRecord(study)
 
         for step in range(study.steps):
             with clock.region("train"):
@@ -57,8 +66,9 @@ def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
             _heed_governor(study, signals_E)
 
             with clock.region("policy"):
-                rewards_E = ledger.reward(signals_E)
-                actions_E = decide(study, signals_E)
+                rewards_E = ledger.reward(signals_E)  # of the action before
+                record.rewarded(rewards_E)
+                actions_E = decide(study, record, signals_E)
             with clock.region("grow"):
                 decided = pool.apply(actions_E, step)
 
@@ -69,20 +79,25 @@ def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
             study.pause()
 
         with clock.region("conclude"):
-            finished += _conclude(study, ledger)
+            ended = _conclude(study, ledger, record)
+        with clock.region("learn"):
+            _learn(study, record, round_, [ending for _, ending in ended])
+        finished += ended
 
     return finished
 
 
-def decide(study: Study, signals_E: Sequence[Signals]) -> list[Action]:
+def decide(study: Study, record: RoundRecord, signals_E: Sequence[Signals]) -> list[Action]:
     """Ask each arm's policy about its environments; WAIT where nobody is asked."""
     masks_E = study.pool.masks()
     actions_E = [WAIT] * len(signals_E)
     for arm in study.arms:
         places = study.pool.of_arm(arm.name)
-        chosen = arm.act([study.observe(signals_E[place]) for place in places], [masks_E[place] for place in places])
-        for place, action in zip(places, chosen, strict=True):
+        seen = [study.observe(signals_E[place]) for place in places]
+        chosen = arm.act(seen, [masks_E[place] for place in places])
+        for place, observation, action in zip(places, seen, chosen, strict=True):
             actions_E[place] = action
+            record.decided(place, observation, masks_E[place], action)
     return actions_E
 
 
@@ -102,12 +117,21 @@ def _heed_governor(study: Study, signals_E: Sequence[Signals]) -> None:
         raise GovernorStop(Problem("E402", f"{where}: {verdict.reason}", hint=hint))
 
 
-def _conclude(study: Study, ledger: Ledger) -> list[tuple[EpisodeFinished, Ending]]:
+def _learn(study: Study, record: RoundRecord, round_: int, endings: Sequence[Ending]) -> None:
+    """Let the policies that learn learn from the round: nothing to do for a plan."""
+    finals_E = [study.observe(ending.signals) for ending in endings]
+    if told := list(updates_finished(round_, record.learn(round_, finals_E))):
+        study.bus.publish(*told)
+        study.bus.settle()
+
+
+def _conclude(study: Study, ledger: Ledger, record: RoundRecord) -> list[tuple[EpisodeFinished, Ending]]:
     """End the episodes of a round, and tell what became of them."""
     pool, last = study.pool, study.steps - 1
     study.tell_unfinished()
     changes, endings = pool.conclude(last)
     closing_E = ledger.reward([ending.signals for ending in endings])
+    record.rewarded(closing_E)
     finished = [
         episode_finished(environment, ending, closing_E[place], ledger.total(place))
         for place, (environment, ending) in enumerate(zip(pool.environments, endings, strict=True))

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypedDict
 
 from esper_core.leyline.actions import Op
-from esper_core.leyline.events import EpisodeFinished, GovernorActed, SeedLost, StageChanged, StepFinished
+from esper_core.leyline.events import (
+    EpisodeFinished,
+    GovernorActed,
+    SeedLost,
+    StageChanged,
+    StepFinished,
+    UpdateFinished,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -89,6 +96,12 @@ def episode_finished(
         reward=reward,
         closing={} if closing is None else closing.terms,
     )
+
+
+def updates_finished(round_: int, told: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[UpdateFinished]:
+    """One event for each arm whose policy learnt."""
+    for arm, figures in told:
+        yield UpdateFinished(round=round_, arm=arm, figures=figures)
 
 
 def describe(action: Action) -> str:

@@ -1,0 +1,51 @@
+"""What is a learner given? A record of each round: as the policy saw it, to the letter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from esper_core.leyline.learning import Learner, Played, Rollout, Turn
+from esper_core.trainer.answerable import answerable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from esper_core.leyline.actions import Action, ActionMask
+    from esper_core.leyline.signals import Observation, RewardBreakdown
+    from esper_core.trainer.study import Arm, Study
+
+
+class RoundRecord:
+    """The decisions of one round in the environments of those arms whose policy learns."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._learners = {arm.name: arm for arm in study.arms if isinstance(arm.policy, Learner)}
+        self._kept = {place for name in self._learners for place in study.pool.of_arm(name)}
+        self._turns: dict[int, list[Turn]] = {place: [] for place in self._kept}
+        self._open: dict[int, tuple[Observation, ActionMask, Action]] = {}
+
+    def decided(self, place: int, observation: Observation, mask: ActionMask, action: Action) -> None:
+        """A policy decided in the environment at ``place`` of the pool."""
+        if place in self._kept:
+            self._open[place] = (observation, mask, action)
+
+    def rewarded(self, rewards_E: Sequence[RewardBreakdown | None]) -> None:
+        """What came of the decision before, in every environment. The first step of all has none before it."""
+        for place, decision in self._open.items():
+            self._turns[place].append(Turn(*decision, rewards_E[place]))
+        self._open = {}
+
+    def learn(self, round_: int, final_E: Sequence[Observation]) -> Iterator[tuple[str, Mapping[str, float]]]:
+        """Let every learner learn; each arm's name with what its policy says of it."""
+        for name, arm in self._learners.items():
+            places = self._study.pool.of_arm(name)
+            episodes = tuple(Played(tuple(self._turns[place]), final_E[place]) for place in places)
+            yield name, _updated(arm, Rollout(name, round_, episodes))
+
+
+def _updated(arm: Arm, rollout: Rollout) -> Mapping[str, float]:
+    learner = arm.policy
+    assert isinstance(learner, Learner)
+    with answerable(arm.label, f"when it learnt from round {rollout.round}"):
+        return {str(name): float(value) for name, value in learner.update(rollout).items()}

@@ -1,0 +1,62 @@
+"""How fast does something learn when? Schedules: a factor on the learning rate for each decision step.
+
+``optimizer.host.schedule`` sets the pace of the host, by the steps of the episode; ``optimizer.seed.schedule`` that of
+each seed, by a clock of its own that starts at its germination.
+"""
+
+from __future__ import annotations
+
+import math
+
+from esper_core.leyline import SettingError
+
+
+class Warmup:
+    """Rises in a line to 1 over ``over`` steps, and stays.
+
+    Formula: min(1, (step + 1) / (over + 1)).
+
+    >>> [round(Warmup(over=3).factor(step, None), 2) for step in range(5)]
+    [0.25, 0.5, 0.75, 1.0, 1.0]
+
+    over: steps below 1; 0 is none at all.
+    """
+
+    def __init__(self, *, over: int = 2) -> None:
+        if over < 0:
+            at, message = "over", "a warm-up takes 0 steps or more"
+            raise SettingError(at, message, f"Received: {over}")
+        self.over = over
+
+    def factor(self, step: int, steps: int | None) -> float:
+        """The factor for one step."""
+        return min(1.0, (step + 1) / (self.over + 1))
+
+
+class Cosine:
+    """Falls on half a cosine from 1 to ``floor`` at the last step, after a warm-up of ``warmup`` steps.
+
+    Formula: floor + (1 − floor)·(1 + cos(π·t))/2, where t goes from 0 to 1 over the steps behind the warm-up. Where
+    nobody knows how many steps there will be, it stays at 1.
+
+    >>> [round(Cosine(floor=0.0).factor(step, 5), 2) for step in range(5)]
+    [1.0, 0.85, 0.5, 0.15, 0.0]
+
+    floor: what is left at the end, between 0 and 1. warmup: steps in which it first rises.
+    """
+
+    def __init__(self, *, floor: float = 0.0, warmup: int = 0) -> None:
+        if not 0.0 <= floor <= 1.0:
+            at, message = "floor", "a floor lies between 0 and 1"
+            raise SettingError(at, message, f"Received: {floor}")
+        self.floor = floor
+        self.warmup = Warmup(over=warmup)
+
+    def factor(self, step: int, steps: int | None) -> float:
+        """The factor for one step."""
+        rising = self.warmup.factor(step, steps)
+        if rising < 1.0 or steps is None:
+            return rising
+        begun = self.warmup.over
+        gone = min(1.0, (step - begun) / max(1, steps - 1 - begun))
+        return self.floor + (1.0 - self.floor) * (1.0 + math.cos(math.pi * gone)) / 2.0

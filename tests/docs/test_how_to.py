@@ -1,0 +1,176 @@
+"""Does a how-to page work as it is written, and does a mistake get the answer that it shows?
+
+The pages are written as the tutorials are, and followed as these are. To be quick, ``esper`` and ``python`` are run in
+this process, in an empty folder; a package that a page installs can be found as long as the page lasts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import os
+import runpy
+import shlex
+import site
+import subprocess
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from esper_core import cli
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "how-to"
+INSTALL = 'pip install --editable ".[test]"'
+
+# What they show needs a package that is not there, or a clash of two.
+TOLD = {"clashes-and-pinning.md", "debug-a-plugin.md"}
+FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in TOLD]
+
+
+def script(path: Path) -> ModuleType:
+    """A Python file of the project that no package holds."""
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(found)
+    sys.modules.setdefault(path.stem, module)
+    found.loader.exec_module(module)
+    return module
+
+
+tutorials = script(Path(__file__).with_name("test_tutorials.py"))
+answers = script(ROOT / "docs" / "answers.py")
+
+
+class Quick(tutorials.Reader):
+    """A reader who does not leave this process for Esper, nor for a script."""
+
+    def type(self, lines: str) -> None:
+        """Types the lines, one after the other."""
+        self.printed = ""
+        for line in filter(None, map(str.strip, lines.splitlines())):
+            match = tutorials.STATUS.fullmatch(line)
+            command, status = (match["command"], int(match["status"])) if match else (line, 0)
+            program, *arguments = shlex.split(command)
+            if program == "cd":
+                self.folder = (self.folder / arguments[0]).resolve()
+                os.chdir(self.folder)
+                continue
+            if command == INSTALL:
+                self.install()
+                continue
+            run = {"esper": self.esper, "python": self.script}.get(program, self.other)
+            ended, told = run(program, arguments)
+            self.forget()
+            assert ended == status, f"{command} ended with {ended}\n{told}"
+            self.printed += told
+
+    def esper(self, _program: str, arguments: list[str]) -> tuple[int, str]:
+        """The command line, both streams in their order."""
+        return self.in_here(lambda: cli.main(arguments))
+
+    def script(self, _program: str, arguments: list[str]) -> tuple[int, str]:
+        """A Python file in the folder."""
+        file, before = str(self.folder / arguments[0]), (sys.path, sys.argv)
+        sys.path, sys.argv = [str(self.folder), *sys.path], [file, *arguments[1:]]
+        try:
+            return self.in_here(lambda: runpy.run_path(file, run_name="__main__"))
+        finally:
+            sys.path, sys.argv = before
+
+    def other(self, program: str, arguments: list[str]) -> tuple[int, str]:
+        """Another program, as the environment of the tests has it, with what was installed on the way."""
+        module = [sys.executable, "-m", program, *(["-p", "no:cacheprovider"] if program == "pytest" else [])]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "ESPER"))}
+        kept |= {"PYTHONPATH": os.pathsep.join(self.installed), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            [*module, *arguments], cwd=self.folder, env=kept, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def in_here(self, act) -> tuple[int, str]:
+        """How ``act`` ends, as a program of its own would, and what it prints."""
+        told, ended = io.StringIO(), 0
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                act()
+            except SystemExit as end:
+                ended = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+            except Exception:
+                traceback.print_exc(file=told)
+                ended = 1
+        return ended, told.getvalue()
+
+    def install(self) -> None:
+        """Installs the package in the folder, beside and not into the environment of the tests."""
+        target = self.folder.parent / "installed"
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+        subprocess.run(
+            [*pip, "--no-index", "--no-build-isolation", "--target", str(target), "--editable", "."],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
+        )
+        before = set(sys.path)
+        site.addsitedir(str(target))
+        self.installed = [path for path in sys.path if path not in before]
+
+    def forget(self) -> None:
+        """What was imported from the page's files, so that it is read anew when they have changed."""
+        importlib.invalidate_caches()
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if file is not None and (self.home / file).is_relative_to(self.home):
+                del sys.modules[name]
+
+
+@pytest.fixture
+def reader(monkeypatch):
+    """Somebody in an empty folder, who leaves nothing behind in this process."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    with answers._workplace() as folder:
+        reader = Quick(folder, sys.executable)
+        reader.home, reader.installed = folder, []
+        yield reader
+
+
+@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.stem)
+def test_a_page_works_as_it_is_written(page: Path, reader: Quick) -> None:
+    tutorials.follow(page.read_text(encoding="utf-8"), reader)
+
+
+def test_every_page_is_followed_but_those_that_only_tell() -> None:
+    assert {page.name for page in PAGES.glob("*.md")} - {page.name for page in FOLLOWED} == TOLD
+
+
+def test_a_false_answer_is_found_out(reader: Quick) -> None:
+    page = "```sh\nesper check nowhere.yaml    # exit status 2\n```\n\n```text\n{}\n```\n"
+    tutorials.follow(page.format("E101 there is no such file"), reader)
+    with pytest.raises(AssertionError, match="shown and not printed"):
+        tutorials.follow(page.format("all is well"), reader)
+
+
+def test_a_command_that_ends_otherwise_is_found_out(reader: Quick) -> None:
+    with pytest.raises(AssertionError, match="ended with 2"):
+        tutorials.follow("```sh\nesper check nowhere.yaml\n```\n", reader)
+
+
+def test_a_script_that_raises_is_found_out(reader: Quick) -> None:
+    page = '```python\n# wrong.py\nraise KeyError("lost")\n```\n\n```sh\npython wrong.py{}\n```\n'
+    tutorials.follow(page.format("    # exit status 1"), reader)
+    with pytest.raises(AssertionError, match="KeyError: 'lost'"):
+        tutorials.follow(page.format(""), reader)
+
+
+def test_a_file_that_was_changed_is_read_anew(reader: Quick) -> None:
+    page = '```python\n# said.py\nWORD = "{0}"\n```\n\n```python\n# say.py\nimport said\n\nprint(said.WORD)\n```\n\n'
+    page += "```sh\npython say.py\n```\n\n```text\n{0}\n```\n"
+    tutorials.follow(page.format("one"), reader)
+    tutorials.follow(page.format("two"), reader)
+    assert "said" not in sys.modules

@@ -12,6 +12,21 @@ import pytest
 from esper_core.leyline import SlotPlace
 from esper_tasks import plugin
 
+NAMES = [
+    "bytes",
+    "cnn1d",
+    "cnn2d",
+    "images-synthetic",
+    "marked-sum",
+    "mlp",
+    "mnist1d",
+    "mnist1d-shuffled",
+    "pointwise-mlp",
+    "stripes",
+    "token-mlp",
+    "transformer",
+]
+
 
 class Book:
     """A registry that only writes down."""
@@ -37,14 +52,14 @@ def attribute(where):
 
 
 def test_it_registers_these():
-    assert sorted(registered()) == ["mnist1d", "mnist1d-shuffled", "pointwise-mlp", "stripes"]
+    assert sorted(registered()) == NAMES
     assert registered()["pointwise-mlp"][1].slots == {
         "early": SlotPlace("stem", "sequence"),
         "late": SlotPlace("hidden", "vector"),
     }
 
 
-@pytest.mark.parametrize("name", ["mnist1d", "mnist1d-shuffled", "pointwise-mlp", "stripes"])
+@pytest.mark.parametrize("name", NAMES)
 def test_settings_and_factory_have_the_same_names_and_defaults(name):
     target, spec = registered()[name]
     parameters = inspect.signature(attribute(target)).parameters.values()

@@ -38,6 +38,26 @@ class Right(nn.Module):
         return x + self.last(torch.tanh(self.first(x)))
 
 
+class MovesWhenInformed(Right):
+    def inform(self, inputs, gradients):
+        self.last.bias.add_(1e-3)
+
+
+class DividesWhenInformed(Right):
+    def inform(self, inputs, gradients):
+        self.first.weight.copy_(self.first.weight / gradients.norm())
+
+
+class GuessesWhenInformed(Right):
+    def inform(self, inputs, gradients):
+        self.first.weight.copy_(torch.from_numpy(np.random.default_rng().standard_normal(self.first.weight.shape)))
+
+
+class WritesWhenInformed(Right):
+    def inform(self, inputs, gradients):
+        inputs.zero_()
+
+
 class TurnsTheShape(Right):
     def forward(self, x):
         return super().forward(x)[:, None] if len(x) == 1 else super().forward(x)
@@ -336,7 +356,12 @@ def test_a_block_without_a_fault_passes_every_check():
     results = check_blueprint(Right, claims("deterministic", "bf16"))
     assert {one.status for one in results} == {"passed", "skipped"}
     skipped = {one.check: one.message for one in results if one.status == "skipped"}
-    assert set(skipped) == {"compiles[vector]", "is_stateful[vector]", "takes_other_sizes[vector]"}
+    assert set(skipped) == {
+        "compiles[vector]",
+        "is_stateful[vector]",
+        "takes_other_sizes[vector]",
+        "is_born_informed[vector]",
+    }
     assert skipped["compiles[vector]"] == "compile is not claimed"
 
 
@@ -374,6 +399,11 @@ def test_a_block_without_a_fault_passes_every_check():
         (Right, claims("stateful"), "is_stateful", "training changed none of its 0 buffers"),
         (HasABufferThatStands, claims("stateful"), "is_stateful", "training changed none of its 1 buffers"),
         (NeedsItsSize, claims("dynamic_spatial", accepts="tokens"), "takes_other_sizes", "does not take (11,)"),
+        (Right, claims("informed_birth"), "is_born_informed", "has no method inform(inputs, gradients)"),
+        (MovesWhenInformed, claims("informed_birth"), "is_born_informed", "not the identity any more once it is"),
+        (DividesWhenInformed, claims("informed_birth"), "is_born_informed", "not finite: first.weight"),
+        (GuessesWhenInformed, claims("informed_birth"), "is_born_informed", "when it is shown the same: first.weight"),
+        (WritesWhenInformed, claims("informed_birth"), "is_born_informed", "writes to what it is shown"),
         (Right, replace(SPEC, version=0), "is_well_declared", "a version is a whole number from 1. Received: 0"),
         (Right, replace(SPEC, traits=("quick",)), "is_well_declared", "Received: quick"),
     ],
@@ -429,7 +459,10 @@ def test_a_claim_of_compiling_that_is_false_is_found_and_a_true_one_passes():
 def test_true_claims_pass():
     spec = claims("stateful", "dynamic_spatial", "deterministic", "bf16", accepts="tokens")
     status = {one.check: one.status for one in check_blueprint(KeepsAMean, spec)}
-    assert {name for name, found in status.items() if found != "passed"} == {"compiles[tokens]"}
+    assert {name for name, found in status.items() if found != "passed"} == {
+        "compiles[tokens]",
+        "is_born_informed[tokens]",
+    }
 
 
 def test_an_identity_that_is_not_claimed_is_not_asked_for():

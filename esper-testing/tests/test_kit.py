@@ -91,20 +91,25 @@ def raises():
     raise KeyError("missing")
 
 
+def ends_the_program():
+    raise SystemExit(0)
+
+
 def says_nothing():
     raise NotApplicable("not claimed")
 
 
 def test_each_way_a_check_can_go_is_data():
-    runs = {"a": passes, "b": fails, "c": raises, "d": says_nothing}
+    runs = {"a": passes, "b": fails, "c": raises, "d": says_nothing, "e": ends_the_program}
     checks = [Check("mine", name, run, "image" if name == "a" else None) for name, run in runs.items()]
     assert run_checks(checks) == [
         CheckResult("mine", "a[image]", "passed"),
         CheckResult("mine", "b", "failed", "it is broken"),
         CheckResult("mine", "c", "failed", "raised KeyError: 'missing'"),
         CheckResult("mine", "d", "skipped", "not claimed"),
+        CheckResult("mine", "e", "failed", "raised SystemExit: 0"),
     ]
-    assert [result.ok for result in run_checks(checks)] == [True, False, False, True]
+    assert [result.ok for result in run_checks(checks)] == [True, False, False, True, False]
 
 
 @pytest.mark.parametrize("key", ["b", "mine-b", "b[image]", "mine-b[image]"])
@@ -135,7 +140,10 @@ def test_a_component_with_settings_of_its_own_needs_them():
     (schedule,) = [one for one in components_of("policies") if one.short == "schedule"]
     told = check_component(schedule)
     assert {one.status for one in told} == {"skipped"}
-    assert told[0].message == 'it needs settings (plan): give them as settings={"schedule": …}'
+    assert told[0].message == (
+        "it needs settings (plan): give them with  --set 'schedule.plan=…'  "
+        '(of pytest: --esper-set), or in Python as settings={"schedule": …}'
+    )
     assert {one.status for one in check_component(schedule, settings={"plan": ()})} == {"passed"}
 
 
@@ -144,9 +152,18 @@ def test_settings_for_a_component_that_is_not_there_are_an_error():
         check_plugin("policies", settings={"shedule": {}})
 
 
-def test_a_host_is_told_to_have_no_checks():
-    (host,) = [one for one in components_of("tasks") if one.kind == "host"]
-    assert [one.status for one in check_component(host)] == ["skipped"]
+def test_a_host_is_checked_with_its_own_slots():
+    (host,) = [one for one in components_of("tasks") if one.short == "pointwise-mlp"]
+    told = {one.check: one.status for one in check_component(host)}
+    assert set(told.values()) == {"passed", "skipped"}
+    assert (told["grafting_changes_no_number[sequence]"], told["is_well_declared"]) == ("passed", "passed")
+    assert told["grafting_changes_no_number[image]"] == "skipped"
+
+
+def test_a_host_is_built_with_the_settings_that_it_is_given():
+    (host,) = [one for one in components_of("tasks") if one.short == "pointwise-mlp"]
+    assert all(one.ok for one in check_component(host, settings={"channels": 3}))
+    assert not all(one.ok for one in check_component(host, settings={"channels": "3"}))
 
 
 def test_a_module_with_hooks_is_checked_as_if_it_were_installed(module):
@@ -185,6 +202,67 @@ def test_the_command_answers_in_a_table_and_in_json(installed):
     assert answer.exit_code == 3
     assert {one["status"] for one in told} == {"passed", "failed"}
     assert set(told[0]) == {"component", "check", "status", "message"}
+
+
+def the_plan(*ops):
+    return f"schedule.plan=[{', '.join(f'{{step: 0, op: {op}, slot: slot-0, blueprint: blueprint-0}}' for op in ops)}]"
+
+
+def test_the_command_gives_a_component_its_settings_and_they_reach_it(esper_cli):
+    without = esper_cli("plugins", "check", "policies")
+    assert without.out.splitlines()[1] == "schedule   0       0       24"
+    grown = esper_cli("plugins", "check", "policies", "--set", the_plan("germinate"))
+    assert (grown.status, grown.out.splitlines()[1]) == (0, "schedule   24      0       0")
+    nowhere = the_plan("germinate").replace("slot-0", "slot-9")
+    lost = esper_cli("plugins", "check", "policies", "--set", nowhere)
+    assert (lost.status, lost.out.splitlines()[1]) == (3, "schedule   0       24      0")
+    assert 'there is no slot "slot-9"' in lost.out
+    deeper = esper_cli(
+        "plugins", "check", "policies", "--set", nowhere, "--set", 'policies/schedule.plan[0].slot="slot-0"'
+    )
+    assert (deeper.status, "named in two ways" in deeper.err) == (2, True)
+    mended = esper_cli("plugins", "check", "policies", "--set", nowhere, "--set", "schedule.plan[0].slot=slot-0")
+    assert mended.status == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            "shedule.plan=[]",
+            'E200 unknown component "shedule"\n  --set shedule.plan=[]\n  Did you mean "schedule"?\n',
+        ),
+        (
+            "schedule.paln=[]",
+            'E110 unknown key "paln"\n  --set schedule.paln=[]   schedule.paln\n  Did you mean "plan"?',
+        ),
+        (
+            "schedule.plan=[{step: -1, op: prune, slot: a}]",
+            "E112 expected a whole number, at least 0, received -1\n",
+        ),
+        ("schedule.plan", 'E115 expected path=value, received "schedule.plan": it has no =\n'),
+        ("schedule=3", "E115 expected settings, schedule.NAME=value, received 3\n  --set schedule=3   schedule\n"),
+        ("static.size=3", 'E121 policy "static" has no settings\n  --set static.size=3   static\n'),
+    ],
+)
+def test_a_setting_that_cannot_be_is_told_before_anything_is_checked(given, told, esper_cli):
+    answer = esper_cli("plugins", "check", "policies", "--set", given)
+    assert (answer.status, answer.out) == (2, "")
+    assert told in answer.err
+
+
+def test_pytest_gives_a_component_its_settings(tmp_path):
+    def answer(*arguments):
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments]
+        return subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+
+    found = answer("--esper-check", "policies", "--esper-set", the_plan("germinate"), "-k", "schedule")
+    assert (found.returncode, "24 passed" in found.stdout) == (0, True), found.stdout
+    wrong = answer("--esper-check", "policies", "--esper-set", "shedule.plan=[]")
+    assert wrong.returncode == 4
+    assert 'E200 unknown component "shedule"\n  --esper-set shedule.plan=[]' in wrong.stderr
+    alone = answer("--esper-set", "schedule.plan=[]")
+    assert (alone.returncode, "--esper-set goes with --esper-check PLUGIN" in alone.stderr) == (4, True)
 
 
 def test_pytest_needs_no_test_file(installed, tmp_path):

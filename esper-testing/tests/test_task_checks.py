@@ -103,12 +103,47 @@ class TellsAnotherKind(Right):
     shape = DataShape("image", (4,), 3)
 
 
+class Symbols(Right):
+    """Which of three symbols comes next, for each of twelve."""
+
+    shape = DataShape("tokens", (12,), 3)
+
+    def made(self, place):
+        rows = torch.randint(3, (8, 13), generator=torch.Generator().manual_seed(place))
+        return Split(rows[:, :-1], rows[:, 1:])
+
+    def losses(self, outputs, targets):
+        return torch.nn.functional.cross_entropy(outputs.transpose(1, 2), targets, reduction="none").mean(1)
+
+    def scores(self, outputs, targets):
+        return (outputs.argmax(2) == targets).float().mean(1)
+
+
+class CountsSymbolsInFloats(Symbols):
+    def made(self, place):
+        found = super().made(place)
+        return Split(found.inputs.float(), found.targets)
+
+
+class CountsSymbolsFromMinus1(Symbols):
+    def made(self, place):
+        found = super().made(place)
+        return Split(found.inputs - 1, found.targets)
+
+
+class HasWholeNumbers(Right):
+    def made(self, place):
+        found = super().made(place)
+        return Split((1000 * found.inputs).long(), found.targets)
+
+
 def failed(factory):
     return {one.check: one.message for one in check_task(factory) if not one.ok}
 
 
-def test_a_task_without_a_fault_passes_every_check():
-    assert {one.status for one in check_task(Right)} == {"passed"}
+@pytest.mark.parametrize("factory", [Right, Symbols])
+def test_a_task_without_a_fault_passes_every_check(factory):
+    assert {one.status for one in check_task(factory)} == {"passed"}
 
 
 @pytest.mark.parametrize(
@@ -118,6 +153,9 @@ def test_a_task_without_a_fault_passes_every_check():
         (ComesOutDifferently, "is_seeded", 'the inputs of "train" are others when it is built twice'),
         (DrawsFromTheGlobalGenerator, "is_seeded", 'the inputs of "train" are others when it is built twice'),
         (HasAHole, "inputs_are_finite", '1 numbers among the inputs of "train" are not finite'),
+        (HasWholeNumbers, "inputs_are_finite", 'inputs of "train" are torch.int64, not floating point'),
+        (CountsSymbolsInFloats, "inputs_are_finite", 'symbols of "train" are torch.float32, not torch.int64'),
+        (CountsSymbolsFromMinus1, "inputs_are_finite", 'symbols of "train" go below 0'),
         (HasAClassTooMany, "targets_fit", 'classes of "train" go from 0 to 3, for 3 outputs'),
         (LosesATarget, "targets_fit", '"train" has 30 inputs and 29 targets'),
         (MeansItsLosses, "losses_are_per_example", "losses have the shape ()"),

@@ -219,7 +219,7 @@ def test_every_unknown_name_is_told_at_once_with_its_line(esper: Esper, small: P
 
 def test_check_and_explain_of_a_file_that_is_in_order(esper: Esper, small: Path) -> None:
     assert esper("check", small).code == 0
-    assert esper("check", small, "--json").json == {"ok": True, "problems": []}
+    assert esper("check", small, "--json").json == {"ok": True, "problems": [], "warnings": []}
     (told,) = esper("explain", small, "episode.steps", "--json").json
     assert (told["value"], told["default"], told["path"]) == (8, 40, "episode.steps")
     assert told["origin"].endswith("small.yaml:13:18")

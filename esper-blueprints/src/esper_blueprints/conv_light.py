@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from esper_blueprints.birth import start_at_zero
 from esper_blueprints.convolution import convolution
+from esper_blueprints.informed import inform_convolutions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +34,13 @@ class ConvLight(nn.Module):
         self.conv_a = convolution(site, site.channels, site.channels, width=5)
         self.conv_b = convolution(site, site.channels, site.channels, width=5)
         start_at_zero(self.conv_b)
+
+    def inform(self, inputs: Tensor, gradients: Tensor) -> None:
+        """The first filters become those that go along best with what the loss asks for; it stays the identity.
+
+        inputs: what arrives, for a batch. gradients: of the loss with respect to what leaves, in the same shape.
+        """
+        inform_convolutions(self.conv_a, self.conv_b, inputs, gradients)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs in the shape of the inputs."""

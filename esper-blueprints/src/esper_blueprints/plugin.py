@@ -2,9 +2,187 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Final
 
 from esper_core import BlueprintSpec, PluginInfo, hookimpl
+
+if TYPE_CHECKING:
+    from esper_core.leyline import Registrar
+
+ANY_SIZE: Final = ("deterministic", "bf16", "compile", "dynamic_spatial")
+"""What all claim that a compiler takes whole."""
+
+INFORMED: Final = (*ANY_SIZE, "informed_birth")
+"""What those claim that choose their first weights from what passes at their place."""
+
+BLUEPRINTS: Final = (
+    (
+        "norm",
+        "norm:Norm",
+        BlueprintSpec(
+            accepts=("image", "sequence", "vector", "tokens"),
+            params="2*c",
+            summary="The features brought to one size: a gain and a shift for each.",
+            starts_as_identity=True,
+            traits=ANY_SIZE,
+        ),
+    ),
+    (
+        "squeeze_excite",
+        "squeeze_excite:SqueezeExcite",
+        BlueprintSpec(
+            accepts=("image", "sequence", "tokens"),
+            params="2*c*max(c//4, 1) + max(c//4, 1) + c",
+            summary="A gate for each feature, which all places decide upon together.",
+            starts_as_identity=True,
+            traits=ANY_SIZE,
+        ),
+    ),
+    (
+        "pointwise",
+        "pointwise:Pointwise",
+        BlueprintSpec(
+            accepts=("image", "sequence"),
+            params="8*c*c + 5*c",
+            summary="Two layers at each position by itself, four times as wide between them.",
+            starts_as_identity=True,
+            traits=ANY_SIZE,
+        ),
+    ),
+    (
+        "depthwise_separable",
+        "depthwise_separable:DepthwiseSeparable",
+        BlueprintSpec(
+            accepts=("image", "sequence"),
+            params="5**n*c + c*c + 2*c",
+            summary="A convolution of width 5 within each feature, then a mix: neighbours for few parameters.",
+            starts_as_identity=True,
+            traits=ANY_SIZE,
+        ),
+    ),
+    (
+        "conv_light",
+        "conv_light:ConvLight",
+        BlueprintSpec(
+            accepts=("image", "sequence"),
+            params="2*(5**n*c*c + c)",
+            summary="Two convolutions of width 5: sees neighbours.",
+            starts_as_identity=True,
+            traits=INFORMED,
+        ),
+    ),
+    (
+        "conv_heavy",
+        "conv_heavy:ConvHeavy",
+        BlueprintSpec(
+            accepts=("image", "sequence"),
+            params="8*5**n*c*c + 9*c",
+            summary="Three convolutions of width 5, twice as wide between them: sees shapes.",
+            starts_as_identity=True,
+            traits=ANY_SIZE,
+        ),
+    ),
+    (
+        "dilated",
+        "dilated:Dilated",
+        BlueprintSpec(
+            accepts=("image", "sequence"),
+            params="3*(3**n*c*c + c)",
+            summary="Three convolutions of width 3, ever further apart: sees 13 neighbours to each side.",
+            starts_as_identity=True,
+            traits=ANY_SIZE,
+        ),
+    ),
+    (
+        "bottleneck",
+        "bottleneck:Bottleneck",
+        BlueprintSpec(
+            accepts=("image", "sequence"),
+            params="2*c*max(c//4, 1) + 5**n*max(c//4, 1)**2 + 2*max(c//4, 1) + c",
+            summary="A convolution of width 5 over a quarter as many features.",
+            starts_as_identity=True,
+            traits=ANY_SIZE,
+        ),
+    ),
+    (
+        "mlp",
+        "mlp:Mlp",
+        BlueprintSpec(
+            accepts=("vector", "tokens"),
+            params="4*c*c + 3*c",
+            summary="Two layers over the features, twice as wide between them.",
+            starts_as_identity=True,
+            traits=ANY_SIZE,
+        ),
+    ),
+    (
+        "low_rank",
+        "low_rank:LowRank",
+        BlueprintSpec(
+            accepts=("vector", "tokens"),
+            params="2*c*max(c//4, 1) + c",
+            summary="A linear map over a quarter as many features.",
+            starts_as_identity=True,
+            traits=INFORMED,
+        ),
+    ),
+    (
+        "gated_mlp",
+        "gated_mlp:GatedMlp",
+        BlueprintSpec(
+            accepts=("vector", "tokens"),
+            params="6*c*c + 5*c",
+            summary="Two views of the features multiplied, twice as wide between the layers.",
+            starts_as_identity=True,
+            traits=ANY_SIZE,
+        ),
+    ),
+    (
+        "lora_small",
+        "lora:lora_small",
+        BlueprintSpec(
+            accepts="tokens",
+            params="2*c*max(min(4, c//2), 1)",
+            summary="A linear map of rank 4.",
+            starts_as_identity=True,
+            traits=INFORMED,
+        ),
+    ),
+    (
+        "lora_large",
+        "lora:lora_large",
+        BlueprintSpec(
+            accepts="tokens",
+            params="2*c*max(min(16, c//2), 1)",
+            summary="A linear map of rank 16.",
+            starts_as_identity=True,
+            traits=INFORMED,
+        ),
+    ),
+    (
+        "attention",
+        "attention:Attention",
+        BlueprintSpec(
+            accepts="tokens",
+            params="4*c*c + c",
+            summary="Self-attention without positions: each token asks all others.",
+            starts_as_identity=True,
+            traits=ANY_SIZE,
+        ),
+    ),
+    (
+        "gru_mixer",
+        "gru_mixer:GruMixer",
+        BlueprintSpec(
+            accepts="tokens",
+            params="7*c*c + 7*c",
+            summary="A memory that runs along the tokens: each sees those before it.",
+            starts_as_identity=True,
+            traits=("deterministic", "bf16", "dynamic_spatial"),
+        ),
+    ),
+)
+"""Each with the name that it is registered by, where it stands in this package, and what it says of itself."""
 
 
 @hookimpl
@@ -14,35 +192,7 @@ def esper_plugin_info() -> PluginInfo:
 
 
 @hookimpl
-def esper_register_blueprints(registry: Any) -> None:
+def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
     """Adds the blueprints."""
-    registry.add(
-        "conv_light",
-        "esper_blueprints.conv_light:ConvLight",
-        BlueprintSpec(
-            accepts=("image", "sequence"),
-            params="2*(5**n*c*c + c)",
-            summary="Two convolutions of width 5: sees neighbours.",
-            starts_as_identity=True,
-        ),
-    )
-    registry.add(
-        "pointwise",
-        "esper_blueprints.pointwise:Pointwise",
-        BlueprintSpec(
-            accepts=("image", "sequence"),
-            params="8*c*c + 5*c",
-            summary="Two layers at each position by itself, four times as wide between them.",
-            starts_as_identity=True,
-        ),
-    )
-    registry.add(
-        "mlp",
-        "esper_blueprints.mlp:Mlp",
-        BlueprintSpec(
-            accepts=("vector", "tokens"),
-            params="4*c*c + 3*c",
-            summary="Two layers over the features, twice as wide between them.",
-            starts_as_identity=True,
-        ),
-    )
+    for name, target, spec in BLUEPRINTS:
+        registry.add(name, f"esper_blueprints.{target}", spec)

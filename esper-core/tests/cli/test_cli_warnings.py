@@ -40,7 +40,9 @@ def test_check_in_json_has_the_same_as_a_list_of_problems(esper, site_packages, 
     assert json.loads(esper("check", str(file), "--json").out) == {"ok": True, "problems": [], "warnings": []}
     path = site_packages.plugin("esper-bad", "1 / 0\n", id="bad")
     site_packages.plugin("esper-torn", "", id="torn")
-    site_packages.folder.joinpath("esper_torn-1.0.dist-info", "entry_points.txt").write_text("[esper.plugins]\nnonsense\n")
+    site_packages.folder.joinpath("esper_torn-1.0.dist-info", "entry_points.txt").write_text(
+        "[esper.plugins]\nnonsense\n"
+    )
     answer = esper("check", str(file), "--json")
     told = json.loads(answer.out)
     assert (answer.status, told["ok"], told["problems"]) == (0, True, [])

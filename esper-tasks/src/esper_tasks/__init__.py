@@ -1,8 +1,15 @@
 """Hosts and data for Esper, all of it offline.
 
-    mnist1d, mnist1d_shuffled   esper_tasks.mnist1d         ten digits as short signals, and the negative control
-    stripes                     esper_tasks.stripes         a task of milliseconds, for tests
-    PointwiseMlp                esper_tasks.pointwise_mlp   a host that cannot see a shape
+    mnist1d, mnist1d_shuffled   esper_tasks.mnist1d            ten digits as short signals, and the negative control
+    images_synthetic            esper_tasks.images_synthetic   eight waves in noisy colour images
+    marked_sum                  esper_tasks.marked_sum         tokens that have to see one another
+    byte_text                   esper_tasks.byte_text          the next byte of Python's help texts
+    stripes                     esper_tasks.stripes            a task of milliseconds, for tests
+    PointwiseMlp                esper_tasks.pointwise_mlp      a host that cannot see a shape
+    cnn1d, cnn2d                esper_tasks.convolutional      three blocks of convolutions
+    Mlp                         esper_tasks.mlp                two hidden layers over whatever has numbers
+    TokenMlp                    esper_tasks.token_mlp          a host that cannot see two tokens together
+    Transformer                 esper_tasks.transformer        small, causal or not
 
 The plugin registers them by name; in a program, import them from where they stand. This page imports nothing.
 """

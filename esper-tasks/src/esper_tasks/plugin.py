@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from esper_core import HostSpec, PluginInfo, SlotPlace, TaskSpec, hookimpl
+
+if TYPE_CHECKING:
+    from esper_core.leyline import SiteKind
 
 
 @hookimpl
@@ -37,6 +40,30 @@ def esper_register_tasks(registry: Any) -> None:
             settings="esper_tasks.settings:StripesSettings",
         ),
     )
+    registry.add(
+        "images-synthetic",
+        "esper_tasks.images_synthetic:images_synthetic",
+        TaskSpec(
+            summary="Eight waves in noisy colour images; made in a tenth of a second.",
+            settings="esper_tasks.settings:ImagesSyntheticSettings",
+        ),
+    )
+    registry.add(
+        "marked-sum",
+        "esper_tasks.marked_sum:marked_sum",
+        TaskSpec(
+            summary="The sum of two marked tokens: they have to see one another.",
+            settings="esper_tasks.settings:MarkedSumSettings",
+        ),
+    )
+    registry.add(
+        "bytes",
+        "esper_tasks.byte_text:byte_text",
+        TaskSpec(
+            summary="The next byte of Python's help texts, in bits per byte.",
+            settings="esper_tasks.settings:BytesSettings",
+        ),
+    )
 
 
 @hookimpl
@@ -51,3 +78,57 @@ def esper_register_hosts(registry: Any) -> None:
             settings="esper_tasks.settings:PointwiseMlpSettings",
         ),
     )
+    registry.add(
+        "cnn1d",
+        "esper_tasks.convolutional:cnn1d",
+        HostSpec(
+            summary="Three narrow convolutions over a sequence.",
+            slots=_convolutional_slots("sequence"),
+            settings="esper_tasks.settings:Cnn1dSettings",
+        ),
+    )
+    registry.add(
+        "cnn2d",
+        "esper_tasks.convolutional:cnn2d",
+        HostSpec(
+            summary="Three convolutions over an image: 3 → 8 → 16 → 32 channels.",
+            slots=_convolutional_slots("image"),
+            settings="esper_tasks.settings:Cnn2dSettings",
+        ),
+    )
+    registry.add(
+        "mlp",
+        "esper_tasks.mlp:Mlp",
+        HostSpec(
+            summary="Two hidden layers over the flattened example.",
+            slots={"first": SlotPlace("first", "vector"), "second": SlotPlace("second", "vector")},
+            settings="esper_tasks.settings:MlpSettings",
+        ),
+    )
+    registry.add(
+        "token-mlp",
+        "esper_tasks.token_mlp:TokenMlp",
+        HostSpec(
+            summary="Looks at each token by itself, so it cannot see how two go together.",
+            slots={"early": SlotPlace("embed", "tokens"), "late": SlotPlace("mix", "tokens")},
+            settings="esper_tasks.settings:TokenMlpSettings",
+        ),
+    )
+    registry.add(
+        "transformer",
+        "esper_tasks.transformer:Transformer",
+        HostSpec(
+            summary="Two small blocks of attention and MLP; causal for text, or one answer for all tokens.",
+            slots={"block0": SlotPlace("blocks.0", "tokens"), "block1": SlotPlace("blocks.1", "tokens")},
+            settings="esper_tasks.settings:TransformerSettings",
+        ),
+    )
+
+
+def _convolutional_slots(kind: SiteKind) -> dict[str, SlotPlace]:
+    return {
+        "early": SlotPlace("early", kind),
+        "middle": SlotPlace("middle", kind),
+        "late": SlotPlace("late", kind),
+        "features": SlotPlace("features", "vector"),
+    }

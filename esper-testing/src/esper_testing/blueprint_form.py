@@ -15,16 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from esper_core import evaluate_formula
+from esper_core.leyline import Blend
 from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
 from esper_testing.checks import NotApplicable
 from esper_testing.sites import (
     BATCH,
+    STRENGTHS,
     Factory,
     built,
     evaluated,
     examples,
     expect,
     largest_difference,
+    newborn,
     seeded,
     sites,
     train_on,
@@ -85,7 +88,7 @@ def takes_one_example(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
 
 
 def identity_at_birth(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """A block that was just built returns its input, bit for bit up to the sign of zero, in both modes."""
+    """A block that was just built returns its input, bit for bit up to the sign of zero, however it is blended in."""
     if not spec.starts_as_identity:
         reason = "starts_as_identity is not claimed"
         raise NotApplicable(reason)
@@ -98,6 +101,13 @@ def identity_at_birth(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
                 same = outputs.shape == inputs.shape and torch.equal(outputs, inputs)
                 mode = "training" if training else "evaluation"
                 expect(same, site, f"is not the identity in {mode}: {largest_difference(outputs, inputs)}")
+            for blend in Blend:
+                seed = newborn(factory, spec, site, blend)
+                for alpha in STRENGTHS:
+                    outputs = seed(inputs, alpha)
+                    same = outputs.shape == inputs.shape and torch.equal(outputs, inputs)
+                    wide = largest_difference(outputs, inputs)
+                    expect(same, site, f"is not the identity under the blend {blend} at {alpha:g}: {wide}")
 
 
 def honest_parameter_count(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from esper_core.leyline import Op, Stage
+from esper_core.leyline import Blend, Op, Stage
 from esper_testing.sites import USUAL, expect
 from esper_testing.tiny import SLOT, Plot
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from esper_core import BlueprintSpec
+    from esper_core import BlueprintSpec, Site
     from esper_core.leyline import SiteKind
     from esper_testing.sites import Factory
 
@@ -24,14 +24,16 @@ STEPS: Final = 3
 
 
 def host_is_unchanged_at_alpha_0(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """With a newborn seed in its slot the host puts out, bit for bit, what it puts out without."""
-    plain, grown = Plot.of(factory, spec, kind), Plot.of(factory, spec, kind)
+    """With a newborn seed in its slot the host puts out, bit for bit, what it puts out without, under every blend."""
+    plain = Plot.of(factory, spec, kind)
     before = {training: plain.outputs(training=training) for training in (True, False)}
-    grown.apply(Op.GERMINATE)
-    for training, wanted in before.items():
-        mode = "training" if training else "evaluation"
-        same = torch.equal(grown.outputs(training=training), wanted)
-        expect(same, USUAL[kind], f"changes what its host puts out at alpha 0, in {mode}")
+    for blend in Blend:
+        grown = Plot.of(factory, spec, kind)
+        grown.apply(Op.GERMINATE, blend)
+        for training, wanted in before.items():
+            mode = "training" if training else "evaluation"
+            same = torch.equal(grown.outputs(training=training), wanted)
+            expect(same, USUAL[kind], f"changes what its host puts out at alpha 0, in {mode}, under the blend {blend}")
 
 
 def host_stands_still_while_incubating(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -46,9 +48,13 @@ def host_stands_still_while_incubating(factory: Factory, spec: BlueprintSpec, ki
 
 
 def lives_a_whole_life(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Germinated, trained, blended in, held and kept for good: no loss on the way that is not finite."""
-    plot, site = Plot.of(factory, spec, kind), USUAL[kind]
-    plot.apply(Op.GERMINATE)
+    """Germinated, trained, blended in in any way, held and kept for good: no loss on the way that is not finite."""
+    for blend in Blend:
+        _live(Plot.of(factory, spec, kind), USUAL[kind], blend)
+
+
+def _live(plot: Plot, site: Site, blend: Blend) -> None:
+    plot.apply(Op.GERMINATE, blend)
     for _ in range(STEPS):
         plot.train()
     plot.apply(Op.ADVANCE)

@@ -10,9 +10,11 @@ import torch
 
 from esper_core import Site
 from esper_testing.checks import NotApplicable
-from esper_testing.sites import USUAL, evaluated, examples, expect, largest_difference, seeded
+from esper_testing.sites import USUAL, built, evaluated, examples, expect, largest_difference, seeded, sites
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from esper_core import BlueprintSpec
     from esper_core.leyline import SiteKind
     from esper_testing.sites import Factory
@@ -97,6 +99,40 @@ def takes_other_sizes(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
             except (RuntimeError, ValueError) as error:
                 expect(False, site, f"does not take {size}: {error}")
         expect(outputs.shape == inputs.shape, site, f"gives back {tuple(outputs.shape)} for {tuple(inputs.shape)}")
+
+
+def is_born_informed(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """informed_birth: it looks at any batch, an empty one of a signal too, and stays what it says it is at birth."""
+    _demand_claim(spec, "informed_birth")
+    for site in sites(kind):
+        for passing, changing in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (1e4, 1e-6)):
+            with seeded(0):
+                inputs, gradients = passing * examples(site), changing * examples(site)
+            block, twin = built(factory, site), built(factory, site)
+            seen = inputs.clone(), gradients.clone()
+            with seeded(1):
+                _inform(block, site, inputs, gradients)
+            with seeded(1):
+                _inform(twin, site, inputs, gradients)
+            kept = torch.equal(inputs, seen[0]) and torch.equal(gradients, seen[1])
+            expect(kept, site, "writes to what it is shown")
+            weights = block.state_dict()
+            sick = [name for name, value in weights.items() if not value.isfinite().all()]
+            expect(not sick, site, f"chooses numbers that are not finite: {', '.join(sick)}")
+            others = [name for name, value in twin.state_dict().items() if not torch.equal(value, weights[name])]
+            expect(not others, site, f"chooses differently when it is shown the same: {', '.join(others)}")
+            outputs = evaluated(block, inputs)
+            moved = spec.starts_as_identity and not torch.equal(outputs, inputs)
+            wide = largest_difference(outputs, inputs)
+            expect(not moved, site, f"is not the identity any more once it is informed: {wide}")
+
+
+def _inform(block: nn.Module, site: Site, inputs: Tensor, gradients: Tensor) -> None:
+    inform = getattr(block, "inform", None)
+    expect(callable(inform), site, "has no method inform(inputs, gradients)")
+    assert callable(inform)
+    with torch.no_grad():
+        inform(inputs, gradients)
 
 
 def _demand_claim(spec: BlueprintSpec, trait: str) -> None:

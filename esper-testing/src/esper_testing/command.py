@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from esper_testing.checks import CheckResult
 
@@ -41,14 +42,28 @@ def check(context: click.Context, plugin: str, given: tuple[str, ...], *, as_jso
     components = components_of(plugin)
     settings = given_settings(given, components)
     results: list[CheckResult] = []
-    for component in components:
-        click.echo(f"checking {_visible(component.id)} …", err=True)
-        results += run_checks(component_checks(component, settings.get(component.id)))
+    with _one_thread():
+        for component in components:
+            click.echo(f"checking {_visible(component.id)} …", err=True)
+            results += run_checks(component_checks(component, settings.get(component.id)))
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))
     else:
         _show(plugin, results, every=every)
     context.exit(0 if all(result.ok for result in results) else NOT_CONFORMING)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A block in which torch computes on one thread: what is checked is small, and threads would only wait."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _show(plugin: str, results: Sequence[CheckResult], *, every: bool) -> None:

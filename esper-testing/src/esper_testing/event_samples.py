@@ -15,6 +15,7 @@ from esper_core.leyline.events import (
     SeedLost,
     StageChanged,
     StepFinished,
+    UpdateFinished,
 )
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def _of_one_environment(arm: str) -> list[Event]:
         replace(born, step=1, was=Stage.GERMINATED, now=Stage.TRAINING, reason="a step began"),
         lost,
         replace(born, step=1, was=Stage.TRAINING, now=Stage.PRUNED, reason="lost"),
+        UpdateFinished(round=0, arm=arm, figures={"loss": 0.25}),
         GovernorActed(round=0, arm=arm, seed=7, step=1, verdict="warning", reason="the loss rose"),
         StepFinished(round=0, arm=arm, seed=7, step=1, signals=_signals(1), reward={"improvement": 1.5}),
     ]

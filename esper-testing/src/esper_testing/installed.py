@@ -41,6 +41,7 @@ def component_checks(component: Component, settings: Any = None) -> Iterator[Che
     makers: dict[str, Callable[..., Iterator[Check]]] = {
         "policy": suites.policy_checks,
         "reward": suites.reward_checks,
+        "schedule": suites.schedule_checks,
         "sink": suites.sink_checks,
         "task": suites.task_checks,
     }

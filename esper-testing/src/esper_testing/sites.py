@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from esper_core import Site
+from esper_core import Seed, Site
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from esper_core.leyline import SiteKind
+    from esper_core import BlueprintSpec
+    from esper_core.leyline import Blend, SiteKind
 
 Factory = Callable[[Site], nn.Module]
 
@@ -38,6 +39,9 @@ USUAL: Final[Mapping[SiteKind, Site]] = {
 
 BATCH: Final = 16
 
+STRENGTHS: Final = (0.5, 1.0)
+"""Alphas at which a seed is tried: half blended in, and wholly."""
+
 
 def sites(kind: SiteKind) -> list[Site]:
     """The sites of the grid; AssertionError where there is no such kind."""
@@ -45,6 +49,11 @@ def sites(kind: SiteKind) -> list[Site]:
         msg = f"a blueprint accepts {', '.join(SHAPES)}. Received: {kind}"
         raise AssertionError(msg)
     return [Site.of(kind, shape) for shape in SHAPES[kind]]
+
+
+def newborn(factory: Factory, spec: BlueprintSpec, site: Site, blend: Blend) -> Seed:
+    """A seed as the core makes it: the block, and what blends it in."""
+    return Seed(factory(site), blueprint="tried/blueprint", spec=spec, site=site, number=0, blend=blend)
 
 
 def examples(site: Site, count: int = BATCH) -> Tensor:

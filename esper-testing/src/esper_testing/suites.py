@@ -61,6 +61,7 @@ def blueprint_checks(
         blueprint_traits.compiles,
         blueprint_traits.is_stateful,
         blueprint_traits.takes_other_sizes,
+        blueprint_traits.is_born_informed,
     )
     for promise in promises:
         for kind in [kind for kind in SITE_KINDS if kind in spec.kinds]:
@@ -130,6 +131,17 @@ def task_checks(
         yield Check(name or _name_of(factory), promise.__name__, partial(promise, workshop))
 
 
+def schedule_checks(
+    factory: Callable[..., Any], *, settings: Mapping[str, Any] | None = None, name: str | None = None
+) -> Iterator[Check]:
+    """The checks for a schedule of learning rates. factory: called as ``factory(**settings)``."""
+    from esper_testing import schedules as home
+
+    for promise in home.PROMISES:
+        run = partial(promise, partial(factory, **(settings or {})))
+        yield Check(name or _name_of(factory), promise.__name__, run)
+
+
 def sink_checks(
     factory: Callable[..., Any], *, settings: Mapping[str, Any] | None = None, name: str | None = None
 ) -> Iterator[Check]:
@@ -173,6 +185,17 @@ def check_reward(
 ) -> list[CheckResult]:
     """Run every check for a reward. Arguments as for ``reward_checks`` and ``run_checks``."""
     return run_checks(reward_checks(factory, settings=settings, name=name), expected_failures)
+
+
+def check_schedule(
+    factory: Callable[..., Any],
+    *,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    expected_failures: Mapping[str, str] | None = None,
+) -> list[CheckResult]:
+    """Run every check for a schedule. Arguments as for ``schedule_checks`` and ``run_checks``."""
+    return run_checks(schedule_checks(factory, settings=settings, name=name), expected_failures)
 
 
 def check_policy(

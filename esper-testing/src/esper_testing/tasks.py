@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from esper_core.leyline import Split, Task
 
 SPLITS: Final[tuple[SplitName, ...]] = ("train", "validation", "test")
-DIMENSIONS: Final = {"image": 3, "sequence": 2, "vector": 1, "tokens": 2}
+DIMENSIONS: Final = {"image": (3,), "sequence": (2,), "vector": (1,), "tokens": (1, 2)}
+"""How many dimensions an example may have. Tokens that are symbols by their number have one."""
 SOME: Final = 64
 """Examples on which losses and scores are tried."""
 
@@ -74,8 +75,14 @@ def is_seeded(workshop: Workshop) -> None:
 
 
 def inputs_are_finite(workshop: Workshop) -> None:
-    """Inputs are floating-point numbers, and finite."""
+    """Inputs are floating-point numbers, and finite; tokens may be symbols, whole numbers from 0 on."""
+    shape = workshop.task.shape
+    symbols = shape.kind == "tokens" and len(shape.example) == 1
     for name, split in workshop.splits():
+        if symbols:
+            _demand(split.inputs.dtype is torch.int64, f'symbols of "{name}" are {split.inputs.dtype}, not torch.int64')
+            _demand(int(split.inputs.min()) >= 0, f'symbols of "{name}" go below 0')
+            continue
         _demand(split.inputs.is_floating_point(), f'inputs of "{name}" are {split.inputs.dtype}, not floating point')
         bad = int((~split.inputs.isfinite()).sum())
         _demand(bad == 0, f'{bad} numbers among the inputs of "{name}" are not finite')
@@ -131,8 +138,9 @@ def shape_agrees_with_data(workshop: Workshop) -> None:
     shape = workshop.task.shape
     _demand(isinstance(shape, DataShape), f"a shape is a DataShape. Received: {shape!r}")
     _demand(shape.kind in SITE_KINDS, f"a kind is one of {', '.join(SITE_KINDS)}. Received: {shape.kind}")
-    fits = len(shape.example) == DIMENSIONS[shape.kind]
-    _demand(fits, f"an example of kind {shape.kind} has {DIMENSIONS[shape.kind]} dimensions. Received: {shape.example}")
+    allowed = DIMENSIONS[shape.kind]
+    told = f"an example of kind {shape.kind} has {' or '.join(map(str, allowed))} dimensions. Received: {shape.example}"
+    _demand(len(shape.example) in allowed, told)
     _demand(shape.outputs >= 1, f"there is at least one output. Received: {shape.outputs}")
     for name, split in workshop.splits():
         found = tuple(split.inputs.shape[1:])
@@ -163,11 +171,14 @@ def _rows(inputs: Tensor) -> list[bytes]:
 def _tried(workshop: Workshop) -> tuple[Tensor, Tensor]:
     """Random outputs for some examples, and their targets; where a target is none of the classes, it is left out."""
     targets, outputs = workshop.task.split("train").targets, workshop.task.shape.outputs
-    if not targets.is_floating_point():
-        targets = targets[(targets >= 0) & (targets < outputs)]
+    if targets.is_floating_point():
+        shape: tuple[int, ...] = (outputs,)
+    else:
+        targets = targets[((targets >= 0) & (targets < outputs)).reshape(len(targets), -1).all(dim=1)]
+        shape = (*targets.shape[1:], outputs)  # a class for each example, or for each token of it
     targets = targets[:SOME]
     with seeded(0):
-        return torch.randn(len(targets), outputs), targets
+        return torch.randn(len(targets), *shape), targets
 
 
 def _demand_per_example(values: Tensor, examples: int, what: str) -> None:

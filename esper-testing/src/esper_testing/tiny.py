@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from esper_core import Garden, GrowthConfig, OptimizerConfig, OptimizerKeeper, SlotPlace, Variety, graft, slots_of
-from esper_core.leyline import Action, Op, Stage
+from esper_core.leyline import Action, Blend, Op, Stage
 from esper_testing.sites import USUAL, examples, seeded
 
 if TYPE_CHECKING:
@@ -87,10 +87,11 @@ class Plot:
         garden = Garden(host, keeper, {SLOT: [variety]}, seed=0, batches=BATCHES, settings=GrowthConfig(embargo=0))
         return cls(host, garden, keeper, variety.id, [])
 
-    def apply(self, op: Op) -> None:
+    def apply(self, op: Op, blend: Blend = Blend.ADD) -> None:
         """Carry out one action in the slot."""
+        blueprint = self.blueprint if op is Op.GERMINATE else None
         with seeded(50 + self.step):
-            self.garden.apply(Action(op, SLOT, self.blueprint if op is Op.GERMINATE else None, speed=2), self.step)
+            self.garden.apply(Action(op, SLOT, blueprint, speed=2, blend=blend), self.step)
 
     @property
     def stage(self) -> Stage | None:

@@ -80,6 +80,4 @@ def _misfit(component: Component, kind: str) -> str | None:
     assert isinstance(component.spec, BlueprintSpec)
     if kind not in component.spec.kinds:
         return f"the slot is a {kind}, the blueprint takes {' or '.join(component.spec.kinds)}"
-    if not component.spec.starts_as_identity:
-        return "shadow incubation needs a seed that starts as the identity"
     return None

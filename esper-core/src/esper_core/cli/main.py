@@ -123,7 +123,7 @@ def _told(command: click.Group, arguments: Sequence[str]) -> int:
 def _is_closed(command: click.Group, context: click.Context) -> bool:
     """Whether what was typed is a command of the core, below which no other package has one."""
     name = context.invoked_subcommand
-    return name in BUILT_IN and not isinstance(command.get_command(context, name), OpenGroup)
+    return name is not None and name in BUILT_IN and not isinstance(command.get_command(context, name), OpenGroup)
 
 
 def _foreign_exit(end: SystemExit) -> Problem:

@@ -6,11 +6,13 @@ and does not, miscounts its parameters, or has one that no gradient ever reaches
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from esper_core.growth.faults import in_words
+from esper_core.growth.informing import TRAIT
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.leyline.errors import Problem
 from esper_core.plugins import FormulaError, evaluate_formula
@@ -18,7 +20,7 @@ from esper_core.plugins import FormulaError, evaluate_formula
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from esper_core.growth.planting import Variety
     from esper_core.leyline.specs import Site
@@ -31,17 +33,24 @@ def audition(variety: Variety, site: Site, device: torch.device) -> Problem | No
     """The first thing that is wrong with ``variety`` at ``site``; None where it keeps its word."""
     with RandomStream(derive_seed(0, "audition", variety.id), device), torch.enable_grad():
         try:
-            block = variety.factory(site).to(device)
-        except Exception as error:
+            block = variety.factory(site)
+        except (Exception, SystemExit) as error:
             return Problem("E321", f"{in_words(error)} when it was built for {_place(site)}")
+        if not isinstance(block, nn.Module):
+            return Problem("E321", f"builds a {type(block).__name__}, not a torch.nn.Module, for {_place(site)}")
         try:
-            return next(_lies(block, variety, site, torch.randn(BATCH, *site.example_shape, device=device)), None)
-        except Exception as error:
+            inputs = torch.randn(BATCH, *site.example_shape, device=device)
+            return next(_lies(block.to(device), variety, site, inputs), None)
+        except (Exception, SystemExit) as error:
             return Problem("E322", f"{in_words(error)} when it was tried on {_place(site)}")
 
 
 def _lies(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) -> Iterator[Problem]:
     yield from _miscount(block, variety, site)
+    if TRAIT in variety.spec.traits:
+        choosing: Any = block
+        with torch.no_grad():
+            choosing.inform(inputs.clone(), torch.randn_like(inputs))
     for training in (True, False):
         block.train(training)
         with torch.no_grad():

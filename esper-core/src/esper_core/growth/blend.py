@@ -11,23 +11,30 @@ None of them is called at α = 0, where the seed is not evaluated: a formula wou
 block that starts as the identity the identity. A block that does not is put behind a gain that starts at 0
 (``Eased``; ``residual`` has such a gain of its own). Only one factor on each way from the loss to a parameter is zero
 at birth, so that every parameter has a gradient within two steps: where the block itself starts at nothing, a gain
-of 0 in front of it would leave both without, for ever.
+of 0 in front of it would leave both without, for ever. So it is looked at what a block does, and not only at what it
+says: one that claims nothing and yet changes next to nothing is not eased.
 """
 
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor, nn
 
+from esper_core.growth.keeping import KeptBuffers
+from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.leyline.actions import Blend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from esper_core.leyline.specs import Site
+
+
+NOTICEABLE: Final = 1e-3
+"""Change of a newborn block, as a share of what it changes, from which on it is eased."""
 
 
 class Add(nn.Module):
@@ -88,8 +95,39 @@ class Eased(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs in the shape of the inputs."""
-        outputs: Tensor = inputs + self.gain * (self.block(inputs) - inputs)
+        outputs: Tensor = inputs + self.gain * (in_shape(self.block(inputs), inputs) - inputs)
         return outputs
+
+
+class OutOfShapeError(ValueError):
+    """A block put out another shape than it was given."""
+
+
+def in_shape(outputs: Tensor, inputs: Tensor) -> Tensor:
+    """``outputs``; OutOfShapeError where they have another shape than ``inputs``: broadcasting would hide it."""
+    if outputs.shape != inputs.shape:
+        msg = f"put out the shape {tuple(outputs.shape)} for {tuple(inputs.shape)}"
+        raise OutOfShapeError(msg)
+    return outputs
+
+
+def changes_at_birth(block: nn.Module, site: Site) -> bool:
+    """Whether a newborn block noticeably changes what passes through it; tried on random numbers, and no trace is left.
+
+    A block that gives back something else than its input's like does: others will tell.
+    """
+    tensor = next((tensor for tensor in block.parameters() if tensor.is_floating_point()), torch.zeros(()))
+    kept, training = KeptBuffers(block), block.training
+    try:
+        with torch.no_grad(), RandomStream(derive_seed(0, "trial"), tensor.device):
+            inputs = torch.randn(2, *site.example_shape, device=tensor.device, dtype=tensor.dtype)
+            outputs = block.eval()(inputs.clone())
+    finally:
+        block.train(training)
+        kept.put_back()
+    if not isinstance(outputs, Tensor) or outputs.shape != inputs.shape:
+        return True
+    return not bool((outputs - inputs).norm() <= NOTICEABLE * inputs.norm())
 
 
 _MAKERS: Mapping[Blend, Callable[[Site, bool], nn.Module]] = MappingProxyType(

@@ -29,7 +29,7 @@ class SeedFault(PluginError):
 def in_words(error: BaseException) -> str:
     """What an error says of itself, and where, in one line."""
     said = (str(error).strip().splitlines() or [""])[0][:200]
-    frames = extract_tb(error.__traceback__)
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"raised {type(error).__name__}: {said}{where}"
 

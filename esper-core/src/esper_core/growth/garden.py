@@ -296,7 +296,7 @@ class Garden:
             shadow.train(loss)
         except EsperError:  # somebody has answered for it already
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise SeedFault([slot], f'of blueprint "{shadow.blueprint}" {in_words(error)}') from error
 
     def take_incubation_losses(self) -> dict[str, Tensor]:

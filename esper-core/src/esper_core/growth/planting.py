@@ -60,17 +60,17 @@ class Soil:
             if self.probe is not None and TRAIT in variety.spec.traits:
                 stream = RandomStream(derive_seed(self.seed, "informing", number), device)
                 inform(block, self.model, slot, self.probe, stream)
-        except Exception as error:
+            seed = Seed(
+                block,
+                blueprint=variety.id,
+                spec=variety.spec,
+                site=slot.site,
+                number=number,
+                blend=action.blend,
+                course=Course(action.target, action.speed, action.curve),
+            )
+        except (Exception, SystemExit) as error:
             raise SeedFault([], f'of blueprint "{variety.id}" {in_words(error)} when it was built') from error
-        seed = Seed(
-            block,
-            blueprint=variety.id,
-            spec=variety.spec,
-            site=slot.site,
-            number=number,
-            blend=action.blend,
-            course=Course(action.target, action.speed, action.curve),
-        )
         seed.to(device, dtype).train(self.model.training)
         seed.born = step
         return seed

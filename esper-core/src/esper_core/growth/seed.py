@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from esper_core.growth.alpha import Alpha
-from esper_core.growth.blend import joined
+from esper_core.growth.blend import changes_at_birth, in_shape, joined
 from esper_core.leyline.actions import Blend, Curve
 from esper_core.leyline.constants import FULL, RAMP_STEPS
 from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stage
@@ -30,7 +30,8 @@ class Seed(nn.Module):
     """One seed: ``block`` is what trains, ``operator`` how it joins in, ``alpha`` how strongly.
 
     ``blueprint`` is the full id, ``number`` counts the seeds of one model from 0, ``course`` is what was planned for
-    its strength at its germination, ``born`` the step of its germination and ``kept`` that of its fossilisation.
+    its strength at its germination, ``identity`` whether the block started as the identity, or so near to it that it is
+    taken for it (None: it is tried), ``born`` the step of its germination and ``kept`` that of its fossilisation.
     """
 
     def __init__(
@@ -43,9 +44,13 @@ class Seed(nn.Module):
         number: int,
         blend: Blend = Blend.ADD,
         course: Course | None = None,
+        identity: bool | None = None,
     ) -> None:
         super().__init__()
-        self.block, self.operator = joined(block, blend, site, identity=spec.starts_as_identity)
+        if identity is None:
+            identity = spec.starts_as_identity or not changes_at_birth(block, site)
+        self.identity = identity
+        self.block, self.operator = joined(block, blend, site, identity=identity)
         self.blueprint = blueprint
         self.version = spec.version
         self.blend = blend
@@ -59,7 +64,7 @@ class Seed(nn.Module):
 
     def forward(self, host: Tensor, alpha: float) -> Tensor:
         """What leaves the slot when the seed acts at strength ``alpha`` > 0."""
-        return self.operator(host, self.block(host), alpha)  # type: ignore[no-any-return]
+        return self.operator(host, in_shape(self.block(host), host), alpha)  # type: ignore[no-any-return]
 
     def pass_on(self, event: SeedEvent) -> Stage:
         """Move to the stage after ``event`` and return the one before; LifecycleError where there is none."""

@@ -19,7 +19,7 @@ def answerable(component: str, doing: str) -> Iterator[None]:
         yield
     except EsperError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frame = extract_tb(error.__traceback__)[-1]
         received = str(error).strip().split("\n")[0][:300]
         message = f"{component} raised {type(error).__name__} {doing}: {received}"

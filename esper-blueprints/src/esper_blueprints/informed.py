@@ -1,0 +1,149 @@
+"""Which first weights let the loss fall fastest? Those under which the zero layer behind them has most to gain.
+
+A block x + up(f(down(x))) is the identity while up is zero, and its first step is the gradient of up: as large as what
+down lets through goes along with what the loss asks for. Of all rows of the same size that down may have, those do best
+that the product of the gradients with the inputs stretches most. Rows keep the sizes that they were built with, so that
+a learning rate that suits the plain block suits this one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+from torch.nn import functional, grad
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    Convolution = nn.Conv1d | nn.Conv2d
+
+ROUNDS: Final = 12
+"""How often a set of directions is turned towards the most stretched ones."""
+
+NOTHING: Final = 1e-6
+"""A stretch below this share of the largest is rounding: no direction that the probe speaks of."""
+
+
+def inform_linear(down: nn.Linear, inputs: Tensor, gradients: Tensor) -> None:
+    """Let the rows of ``down`` be the directions of the inputs that go along best with the gradients.
+
+    Of up(down(x)) with up zero, the gradient of up is then as large as it can be for orthogonal rows of these sizes.
+
+    inputs, gradients: (..., features), what comes in, and the gradient of the loss with respect to what leaves. Where
+    they are zero or not finite, ``down`` stays as it is; so does a row for which they name no direction.
+    """
+    if (probe := _usable(inputs, gradients)) is None:
+        return
+    seen, asked = (values.flatten(0, -2) for values in probe)
+    product = asked.T @ seen
+    built = down.weight.float()
+    rows, stretch = most_stretched(built, lambda rows: rows @ product.T @ product)
+    named = stretch > NOTHING * stretch[0]
+    down.weight.copy_(torch.where(named.unsqueeze(1), rows * built.norm(dim=1, keepdim=True), built))
+
+
+def inform_convolutions(first: Convolution, last: Convolution, inputs: Tensor, gradients: Tensor) -> None:
+    """Let the filters of ``first`` be those whose outputs, as they vary, go along best with the gradients.
+
+    Of last(relu(first(x))) with last zero. What an output is on average counts for nothing, since the shift of last can
+    give that. Each filter is turned so that the rectifier lets the better half through, and shifted so that it bends in
+    the middle; none has larger weights than it was built with, and none varies more than those did on average: filters
+    that go along with a large common part of the inputs would make the first steps too long.
+
+    inputs, gradients: as for ``inform_linear``, with the features in the second dimension. ``first`` has a shift.
+    """
+    if (probe := _usable(inputs, gradients)) is None:
+        return
+    assert first.bias is not None
+    seen, asked = probe
+    built = first.weight.float()
+
+    def there_and_back(rows: Tensor) -> Tensor:
+        response = _varying(_outputs(first, seen, rows.view_as(built)))
+        wanted = _input_gradient(last, response, _weight_gradient(last, response, asked), asked)
+        return _weight_gradient(first, seen, _varying(wanted)).flatten(1)
+
+    rows, stretch = most_stretched(built.flatten(1), there_and_back)
+    filters = (rows * built.flatten(1).norm(dim=1, keepdim=True)).view_as(built)
+    usual = _spread(_outputs(first, seen, built)).mean()
+    tamed = filters * _over(usual / _spread(_outputs(first, seen, filters)).clamp_min(usual), built)
+    varying = _varying(_outputs(first, seen, tamed))
+    up, down = (_worth(_weight_gradient(last, functional.relu(half), asked)) for half in (varying, -varying))
+    turned = torch.where(_over(up >= down, built), tamed, -tamed)
+    middle = _outputs(first, inputs.float(), turned).transpose(0, 1).flatten(1).mean(dim=1)
+    named = stretch > NOTHING * stretch[0]
+    first.weight.copy_(torch.where(_over(named, built), turned, built))
+    first.bias.copy_(torch.where(named, -middle, first.bias.float()))
+
+
+def most_stretched(rows: Tensor, there_and_back: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """As many orthonormal rows as are given, those that a linear map stretches most, and the squares of how much.
+
+    >>> stretch = torch.tensor([1.0, 3.0, 2.0])
+    >>> rows, squares = most_stretched(torch.eye(3)[:2] + 1, lambda rows: rows * stretch**2)
+    >>> rows.abs().round(decimals=3).tolist()
+    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    >>> squares.round(decimals=3).tolist()
+    [9.0, 4.0]
+
+    rows: where to start, at most as many as they are long. there_and_back: applies the map and then its transpose to
+    each row; the map itself is never written down, for it may be large.
+    """
+    for _ in range(ROUNDS):
+        rows = torch.linalg.qr(there_and_back(rows).T).Q.T
+    squares, turn = torch.linalg.eigh(there_and_back(rows) @ rows.T)
+    return turn.flip(1).T @ rows, squares.flip(0)
+
+
+def _usable(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Both as float32 and of size 1 at most; None where one of them says nothing."""
+    probe = inputs.float(), gradients.float()
+    largest = [values.abs().amax() for values in probe]
+    if not all(bool(size.isfinite()) and bool(size > 0) for size in largest):
+        return None
+    return probe[0] / largest[0], probe[1] / largest[1]
+
+
+def _varying(response: Tensor) -> Tensor:
+    """Each feature less its mean over examples and places."""
+    return response - response.mean(dim=(0, *range(2, response.dim())), keepdim=True)
+
+
+def _spread(response: Tensor) -> Tensor:
+    """How much each feature varies, as a standard deviation."""
+    return _varying(response).square().transpose(0, 1).flatten(1).mean(dim=1).sqrt()
+
+
+def _worth(gains: Tensor) -> Tensor:
+    """The square of the gradient that belongs to each incoming feature."""
+    return gains.square().transpose(0, 1).flatten(1).sum(dim=1)
+
+
+def _over(values: Tensor, filters: Tensor) -> Tensor:
+    """One value for each filter, in a shape that goes along with the filters."""
+    return values.view(-1, *(1 for _ in filters.shape[1:]))
+
+
+def _outputs(layer: Convolution, inputs: Tensor, weight: Tensor) -> Tensor:
+    """What ``layer`` would put out with other weights, and without a shift."""
+    convolve = functional.conv2d if isinstance(layer, nn.Conv2d) else functional.conv1d
+    return convolve(inputs, weight, padding=layer.padding, dilation=layer.dilation)
+
+
+def _weight_gradient(layer: Convolution, inputs: Tensor, gradients: Tensor) -> Tensor:
+    """The gradient of the weights of a layer like ``layer``, for any number of features before and after."""
+    of: Any = grad.conv2d_weight if isinstance(layer, nn.Conv2d) else grad.conv1d_weight
+    size = (gradients.shape[1], inputs.shape[1], *layer.kernel_size)
+    weight: Tensor = of(inputs, size, gradients, padding=layer.padding, dilation=layer.dilation)
+    return weight
+
+
+def _input_gradient(layer: Convolution, inputs: Tensor, weight: Tensor, gradients: Tensor) -> Tensor:
+    """The gradient of the inputs of a layer like ``layer`` with other weights."""
+    of: Any = grad.conv2d_input if isinstance(layer, nn.Conv2d) else grad.conv1d_input
+    values: Tensor = of(inputs.shape, weight, gradients, padding=layer.padding, dilation=layer.dilation)
+    return values

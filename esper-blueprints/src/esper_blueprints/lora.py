@@ -1,0 +1,81 @@
+"""How is a wide layer of tokens adapted for the price of a few vectors? By a low-rank map of a fixed rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from torch import nn
+
+from esper_blueprints.birth import start_at_zero
+from esper_blueprints.informed import inform_linear
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from esper_core import Site
+
+SMALL: Final = 4
+LARGE: Final = 16
+"""Ranks. Where the features are few, the rank is half their number: more would cost more than a full map."""
+
+
+class Lora(nn.Module):
+    """A linear map of a fixed rank without a shift, beside the input: what a linear layer behind it can take up whole.
+
+    Formula: x + up(down(x)), c → r → c with r = max(min(rank, c // 2), 1), up zero at birth. Parameters: 2·c·r.
+
+    >>> from esper_core import Site
+    >>> sum(p.numel() for p in Lora(Site("tokens", 32, (5,)), rank=4).parameters())
+    256
+
+    site: tokens. rank: the largest number of directions in which the map acts, from 1.
+    """
+
+    def __init__(self, site: Site, *, rank: int) -> None:
+        super().__init__()
+        if site.kind != "tokens":
+            msg = f"a LoRA grows in tokens. Received: {site.kind}"
+            raise ValueError(msg)
+        if rank < 1:
+            msg = f"a LoRA acts in one direction or more. Received: {rank}"
+            raise ValueError(msg)
+        directions = max(min(rank, site.channels // 2), 1)
+        self.down = nn.Linear(site.channels, directions, bias=False)
+        self.up = nn.Linear(directions, site.channels, bias=False)
+        start_at_zero(self.up)
+
+    def inform(self, inputs: Tensor, gradients: Tensor) -> None:
+        """The rows of ``down`` become those that go along best with what the loss asks for; it stays the identity.
+
+        inputs: what arrives, for a batch. gradients: of the loss with respect to what leaves, in the same shape.
+        """
+        inform_linear(self.down, inputs, gradients)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Outputs in the shape of the inputs."""
+        change: Tensor = self.up(self.down(inputs))
+        return inputs + change
+
+
+def lora_small(site: Site) -> Lora:
+    """A LoRA of rank 4.
+
+    >>> from esper_core import Site
+    >>> lora_small(Site("tokens", 32, (5,))).down
+    Linear(in_features=32, out_features=4, bias=False)
+
+    site: tokens.
+    """
+    return Lora(site, rank=SMALL)
+
+
+def lora_large(site: Site) -> Lora:
+    """A LoRA of rank 16.
+
+    >>> from esper_core import Site
+    >>> lora_large(Site("tokens", 32, (5,))).down
+    Linear(in_features=32, out_features=16, bias=False)
+
+    site: tokens.
+    """
+    return Lora(site, rank=LARGE)

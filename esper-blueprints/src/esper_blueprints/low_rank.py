@@ -1,0 +1,53 @@
+"""How does a network turn its features a little, at a small price? By a linear map of low rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from torch import nn
+
+from esper_blueprints.birth import start_at_zero
+from esper_blueprints.informed import inform_linear
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from esper_core import Site
+
+REDUCTION: Final = 4
+"""How much narrower the block is inside."""
+
+
+class LowRank(nn.Module):
+    """A linear map of rank r = max(c // 4, 1) and a shift, beside the input: no neighbours, no rectifier.
+
+    Formula: x + up(down(x)), c → r → c, up zero at birth. Parameters: 2·c·r + c.
+
+    >>> from esper_core import Site
+    >>> sum(p.numel() for p in LowRank(Site("vector", 32)).parameters())
+    544
+
+    site: a vector or tokens.
+    """
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        if site.kind not in ("vector", "tokens"):
+            msg = f"a low-rank map grows in a vector or in tokens. Received: {site.kind}"
+            raise ValueError(msg)
+        rank = max(site.channels // REDUCTION, 1)
+        self.down = nn.Linear(site.channels, rank, bias=False)
+        self.up = nn.Linear(rank, site.channels)
+        start_at_zero(self.up)
+
+    def inform(self, inputs: Tensor, gradients: Tensor) -> None:
+        """The rows of ``down`` become those that go along best with what the loss asks for; it stays the identity.
+
+        inputs: what arrives, for a batch. gradients: of the loss with respect to what leaves, in the same shape.
+        """
+        inform_linear(self.down, inputs, gradients)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Outputs in the shape of the inputs."""
+        change: Tensor = self.up(self.down(inputs))
+        return inputs + change

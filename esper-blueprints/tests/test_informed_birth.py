@@ -1,0 +1,239 @@
+"""Do blocks that choose their first weights choose well, stay the identity, and bear any probe?"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional
+
+from esper_blueprints import plugin
+from esper_blueprints.conv_light import ConvLight
+from esper_blueprints.informed import most_stretched
+from esper_blueprints.lora import lora_large, lora_small
+from esper_blueprints.low_rank import LowRank
+from esper_core import Site
+
+LINEAR = [
+    (LowRank, Site("vector", 16)),
+    (LowRank, Site("tokens", 12, (5,))),
+    (lora_small, Site("tokens", 32, (5,))),
+    (lora_large, Site("tokens", 64, (5,))),
+]
+CONVOLUTIONS = [(ConvLight, Site("sequence", 6, (20,))), (ConvLight, Site("image", 4, (7, 6)))]
+ALL = [*LINEAR, *CONVOLUTIONS]
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def probe(site, count=32):
+    """What passes behind a rectifier, and gradients that have something to do with it."""
+    inputs = torch.randn(count, *site.example_shape).relu()
+    return inputs, 1e-4 * (torch.randn_like(inputs) + inputs.roll(1, dims=-1) - inputs.mean())
+
+
+def inform(block, inputs, gradients):
+    with torch.no_grad():
+        block.inform(inputs, gradients)
+    return block
+
+
+def first_and_last(block):
+    return (block.conv_a, block.conv_b) if isinstance(block, ConvLight) else (block.down, block.up)
+
+
+def birth_gradient(block, inputs, gradients):
+    """By autograd: the squared norm of the gradient of the zero layer's weights."""
+    last = first_and_last(block)[1]
+    (found,) = torch.autograd.grad((block(inputs) * gradients).sum(), [last.weight])
+    return float(found.square().sum())
+
+
+def test_every_blueprint_that_claims_it_is_tried_here():
+    claimed = []
+
+    class Book:
+        def add(self, name, target, spec):
+            if "informed_birth" in spec.traits:
+                claimed.append(target.partition(":")[2])
+
+    plugin.esper_register_blueprints(registry=Book())
+    assert set(claimed) == {factory.__name__ for factory, _ in ALL}
+
+
+@pytest.mark.parametrize(("factory", "site"), LINEAR)
+def test_no_linear_block_of_twenty_would_begin_with_a_larger_gradient(factory, site):
+    inputs, gradients = probe(site)
+    others = [birth_gradient(factory(site), inputs, gradients) for _ in range(20)]
+    assert birth_gradient(inform(factory(site), inputs, gradients), inputs, gradients) >= max(others)
+
+
+def slow_birth_gradient(block, inputs, gradients):
+    """Of a convolution's varying part alone: each filter bends in the middle, and varies as much as the others."""
+    first, last = block.conv_a, block.conv_b
+    convolve = functional.conv1d if inputs.dim() == 3 else functional.conv2d
+    response = convolve(inputs, first.weight.detach(), padding=2)
+    over = (0, *range(2, response.dim()))
+    response = response - response.mean(dim=over, keepdim=True)
+    response = response / response.square().mean(dim=over, keepdim=True).sqrt()
+    weight = torch.zeros_like(last.weight, requires_grad=True)
+    (found,) = torch.autograd.grad((convolve(response.relu(), weight, padding=2) * gradients).sum(), [weight])
+    return float(found.square().sum())
+
+
+@pytest.mark.parametrize(("factory", "site"), CONVOLUTIONS)
+def test_no_convolution_of_twenty_that_varies_as_much_would_begin_with_a_larger_gradient(factory, site):
+    inputs, gradients = probe(site)
+    others = [slow_birth_gradient(factory(site), inputs, gradients) for _ in range(20)]
+    assert slow_birth_gradient(inform(factory(site), inputs, gradients), inputs, gradients) > 1.5 * max(others)
+
+
+@pytest.mark.parametrize(("factory", "site"), CONVOLUTIONS)
+def test_filters_point_where_the_whole_matrix_of_patches_would_have_them_point(factory, site):
+    inputs, gradients = probe(site)
+    flat = inputs.unflatten(2, (1, -1)) if inputs.dim() == 3 else inputs
+    asked = gradients.unflatten(2, (1, -1)) if inputs.dim() == 3 else gradients
+    kernel, padding = ((1, 5), (0, 2)) if inputs.dim() == 3 else ((5, 5), (2, 2))
+    patches = functional.unfold(flat, kernel, padding=padding).transpose(1, 2).flatten(0, 1)
+    around = functional.unfold(asked, kernel, padding=padding).transpose(1, 2).flatten(0, 1)
+    stretched = torch.linalg.svdvals(around.T @ (patches - patches.mean(dim=0)))[: site.channels]
+    rows = inform(factory(site), inputs, gradients).conv_a.weight.detach().flatten(1)
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(rows @ rows.T, torch.eye(len(rows)), rtol=0, atol=1e-4)
+    reached = (around.T @ (patches - patches.mean(dim=0)) @ rows.T).norm()
+    assert 0.98 * stretched.norm() < reached <= 1.0001 * stretched.norm()
+
+
+@pytest.mark.parametrize(("factory", "site"), CONVOLUTIONS)
+def test_filters_bend_in_the_middle_and_are_no_louder_than_plain_ones(factory, site):
+    inputs, gradients = probe(site)
+    plain = factory(site)
+    informed = inform(copy.deepcopy(plain), 50 * inputs, gradients)
+    over = (0, *range(2, inputs.dim()))
+    before, after = plain.conv_a(50 * inputs).detach(), informed.conv_a(50 * inputs).detach()
+    torch.testing.assert_close(after.mean(dim=over), torch.zeros(site.channels), rtol=0, atol=1e-3)
+    assert (after.std(dim=over) <= 1.001 * before.std(dim=over).mean()).all()
+    sizes = [block.conv_a.weight.detach().flatten(1).norm(dim=1) for block in (informed, plain)]
+    assert (sizes[0] <= 1.001 * sizes[1]).all()
+
+
+@pytest.mark.parametrize(("factory", "site"), LINEAR)
+def test_rows_keep_their_sizes_and_are_the_leading_directions(factory, site):
+    inputs, gradients = probe(site)
+    plain = factory(site)
+    informed = inform(copy.deepcopy(plain), inputs, gradients)
+    torch.testing.assert_close(informed.down.weight.norm(dim=1), plain.down.weight.norm(dim=1))
+    product = gradients.flatten(0, -2).T @ inputs.flatten(0, -2)
+    rows = functional.normalize(informed.down.weight.detach(), dim=1)
+    stretched = torch.linalg.svdvals(product)[: len(rows)]
+    assert 0.98 * stretched.norm() < (product @ rows.T).norm() <= 1.0001 * stretched.norm()
+
+
+@pytest.mark.parametrize(("factory", "site"), ALL)
+def test_an_informed_block_is_the_identity_and_learns_with_every_parameter(factory, site):
+    inputs, gradients = probe(site)
+    block = inform(factory(site), inputs, gradients)
+    assert torch.equal(block(inputs), inputs)
+    optimizer = torch.optim.SGD(block.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (block(inputs) - torch.randn_like(inputs)).square().mean().backward()
+        optimizer.step()
+    assert all(parameter.grad.any() for parameter in block.parameters())
+
+
+@pytest.mark.parametrize(("factory", "site"), ALL)
+def test_it_depends_on_the_probe_alone_and_changes_nothing_else(factory, site):
+    inputs, gradients = probe(site)
+    plain = factory(site)
+    kept = inputs.clone(), gradients.clone()
+    one, other = (inform(copy.deepcopy(plain), inputs, gradients) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+    assert not torch.equal(first_and_last(one)[0].weight, first_and_last(plain)[0].weight)
+    assert not any(parameter.any() for parameter in first_and_last(one)[1].parameters())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in one.parameters())
+    assert torch.equal(inputs, kept[0])
+    assert torch.equal(gradients, kept[1])
+
+
+@pytest.mark.parametrize("size", [2.0**-80, 2.0**-20, 2.0**60])
+@pytest.mark.parametrize(("factory", "site"), ALL)
+def test_the_choice_does_not_hang_on_the_size_of_the_gradients(factory, site, size):
+    inputs, gradients = probe(site)
+    plain = factory(site)
+    usual = inform(copy.deepcopy(plain), inputs, gradients)
+    other = inform(copy.deepcopy(plain), inputs, gradients * size)
+    assert torch.equal(first_and_last(other)[0].weight, first_and_last(usual)[0].weight)
+
+
+@pytest.mark.parametrize("spoilt", ["gradients of zero", "inputs of zero", "inputs not finite", "gradients not finite"])
+@pytest.mark.parametrize(("factory", "site"), ALL)
+def test_a_probe_that_says_nothing_leaves_the_block_as_it_was_built(factory, site, spoilt):
+    inputs, gradients = probe(site)
+    plain = factory(site)
+    which = inputs if spoilt.startswith("inputs") else gradients
+    if spoilt.endswith("zero"):
+        which.zero_()
+    else:
+        which.view(-1)[3] = float("nan" if which is inputs else "inf")
+    informed = inform(copy.deepcopy(plain), inputs, gradients)
+    before, after = plain.state_dict(), informed.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("factory", "site"), ALL)
+def test_it_works_in_other_precisions(factory, site, dtype):
+    inputs, gradients = probe(site)
+    block = inform(factory(site).to(dtype), inputs.to(dtype), gradients.to(dtype))
+    assert all(value.dtype is dtype and value.isfinite().all() for value in block.state_dict().values())
+    assert torch.equal(block(inputs.to(dtype)), inputs.to(dtype))
+
+
+@pytest.mark.parametrize("scene", ["one example", "constant inputs", "one example of one feature that counts"])
+@pytest.mark.parametrize(("factory", "site"), ALL)
+def test_a_poor_probe_gives_weights_that_are_finite_and_no_larger_than_before(factory, site, scene):
+    inputs, gradients = probe(site, count=1 if "one example" in scene else 32)
+    if scene == "constant inputs":
+        inputs.fill_(3.0)
+    if "counts" in scene:
+        gradients.view(-1)[1:] = 0
+    plain = factory(site)
+    informed = inform(copy.deepcopy(plain), inputs, gradients)
+    weight, before = (first_and_last(block)[0].weight.detach().flatten(1) for block in (informed, plain))
+    assert all(value.isfinite().all() for value in informed.state_dict().values())
+    assert (weight.norm(dim=1) <= 1.001 * before.norm(dim=1)).all()
+    assert torch.linalg.matrix_rank(weight, rtol=1e-4) == len(weight), "a row that is named no direction stays its own"
+
+
+@pytest.mark.parametrize(("factory", "site", "named"), [(*one, 1) for one in LINEAR] + [(*CONVOLUTIONS[0], 3)])
+def test_rows_for_which_the_probe_names_no_direction_stay_their_own(factory, site, named):
+    inputs, gradients = probe(site)
+    gradients.view(len(gradients), -1)[:, 1:] = 0
+    gradients[1:] = 0
+    plain = factory(site)
+    informed = inform(copy.deepcopy(plain), inputs, gradients)
+    layers = (first_and_last(block)[0] for block in (plain, informed))
+    for before, after in zip(*(layer.parameters() for layer in layers), strict=True):
+        same = (before == after).flatten(1).all(dim=1) if before.dim() > 1 else before == after
+        assert same.tolist() == [row >= named for row in range(len(before))]
+
+
+@pytest.mark.parametrize(("factory", "kind"), [(ConvLight, "image"), (LowRank, "vector"), (lora_small, "tokens")])
+@pytest.mark.parametrize("c", [1, 2, 3])
+def test_a_narrow_place_is_no_obstacle(factory, kind, c):
+    site = Site.of(kind, {"image": (c, 1, 2), "vector": (c,), "tokens": (1, c)}[kind])
+    block = inform(factory(site), *probe(site, count=2))
+    assert all(value.isfinite().all() for value in block.state_dict().values())
+
+
+def test_rows_that_a_map_does_not_stretch_are_found_without_nan():
+    rows, squares = most_stretched(torch.randn(3, 5), torch.zeros_like)
+    assert rows.isfinite().all()
+    assert squares.tolist() == [0.0, 0.0, 0.0]

@@ -1,0 +1,250 @@
+"""Does each standard blueprint compute what its formula says, and can it learn what it is for?"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from esper_blueprints.attention import Attention
+from esper_blueprints.bottleneck import Bottleneck
+from esper_blueprints.conv_heavy import ConvHeavy
+from esper_blueprints.conv_light import ConvLight
+from esper_blueprints.depthwise_separable import DepthwiseSeparable
+from esper_blueprints.dilated import Dilated
+from esper_blueprints.gated_mlp import GatedMlp
+from esper_blueprints.gru_mixer import GruMixer
+from esper_blueprints.lora import Lora, lora_large, lora_small
+from esper_blueprints.low_rank import LowRank
+from esper_blueprints.mlp import Mlp
+from esper_blueprints.norm import Norm
+from esper_blueprints.pointwise import Pointwise
+from esper_blueprints.squeeze_excite import SqueezeExcite
+from esper_core import Site
+
+SITES = {
+    "image": Site("image", 4, (6, 6)),
+    "sequence": Site("sequence", 4, (12,)),
+    "vector": Site("vector", 8),
+    "tokens": Site("tokens", 8, (5,)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def neighbours(x):
+    return x + 0.5 * torch.relu(functional.pad(x, (1, 0))[..., :-1])
+
+
+def neighbours_of_one(x):
+    return x + 0.5 * functional.pad(x, (1, 0))[:, :1, ..., :-1]
+
+
+def features(x):
+    return x + 0.5 * torch.relu(x.flip(dims=(1,)))
+
+
+def token_features(x):
+    return x + 0.5 * torch.relu(x.flip(dims=(2,)))
+
+
+def one_direction(x):
+    return x + 0.5 * (x[..., :1] - x[..., 1:2])
+
+
+def products(x):
+    return x + 0.5 * x * x.flip(dims=(-1,))
+
+
+def loud_features(x):
+    return x * torch.tensor([0.3, 1.7, 1.7, 0.3]).view(1, -1, *(1 for _ in x.shape[2:]))
+
+
+def one_size(x):
+    return x + 0.3 + 0.7 * functional.normalize(x.flatten(1)).view_as(x) * x[0].numel() ** 0.5
+
+
+def tokens_before(x):
+    memories, memory = [], torch.zeros_like(x[:, 0])
+    for token in x.tanh().unbind(dim=1):
+        memory = (memory + token) / 2
+        memories.append(memory)
+    return x + torch.stack(memories, dim=1)
+
+
+def mean_token(x):
+    return x + x.mean(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("factory", "kind", "teacher"),
+    [
+        (Norm, "image", one_size),
+        (Norm, "vector", one_size),
+        (SqueezeExcite, "image", loud_features),
+        (SqueezeExcite, "sequence", loud_features),
+        (Pointwise, "sequence", features),
+        (Pointwise, "image", features),
+        (DepthwiseSeparable, "sequence", neighbours),
+        (DepthwiseSeparable, "image", neighbours),
+        (ConvLight, "sequence", neighbours),
+        (ConvLight, "image", neighbours),
+        (ConvHeavy, "sequence", neighbours),
+        (ConvHeavy, "image", neighbours),
+        (Dilated, "sequence", neighbours),
+        (Dilated, "image", neighbours),
+        (Bottleneck, "sequence", neighbours_of_one),
+        (Bottleneck, "image", neighbours_of_one),
+        (Mlp, "vector", features),
+        (Mlp, "tokens", token_features),
+        (LowRank, "vector", one_direction),
+        (LowRank, "tokens", one_direction),
+        (GatedMlp, "vector", products),
+        (GatedMlp, "tokens", products),
+        (lora_small, "tokens", one_direction),
+        (lora_large, "tokens", one_direction),
+        (Attention, "tokens", mean_token),
+        (GruMixer, "tokens", tokens_before),
+    ],
+)
+def test_the_loss_falls_to_a_half_within_fifty_steps(factory, kind, teacher):
+    wide = factory in (Pointwise, ConvLight, ConvHeavy)
+    block, inputs = factory(SITES[kind]), torch.randn(64, *SITES[kind].example_shape)
+    optimizer = torch.optim.Adam(block.parameters(), lr=0.01 if wide else 0.03)
+    losses = []
+    for _ in range(50):
+        optimizer.zero_grad()
+        loss = (block(inputs) - teacher(inputs)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
+
+
+REACH = [(Pointwise, 0), (Bottleneck, 2), (DepthwiseSeparable, 2), (ConvLight, 4), (ConvHeavy, 6), (Dilated, 13)]
+
+
+@pytest.mark.parametrize(("factory", "reach"), REACH)
+def test_a_place_sees_just_so_many_neighbours_to_each_side(factory, reach):
+    block = factory(Site("sequence", 4, (41,)))
+    block.norm = torch.nn.Identity()  # that of ConvHeavy looks at all places
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter)
+    inputs = torch.randn(64, 4, 41)
+    changed = inputs.clone()
+    changed[:, :, 20] += 5
+    seen = (block(inputs) != block(changed)).any(dim=0).any(dim=0).nonzero().flatten().tolist()
+    assert seen == list(range(20 - reach, 21 + reach))
+
+
+def test_dilated_reaches_each_place_on_exactly_one_path():
+    block = Dilated(Site("sequence", 1, (41,)))
+    for parameter in block.parameters():
+        torch.nn.init.constant_(parameter, float(parameter.dim() > 1))
+    pulse = functional.one_hot(torch.tensor(20), 41).float().view(1, 1, 41)
+    assert (block(pulse) - pulse).flatten()[7:34].tolist() == [1.0] * 27
+
+
+def stirred(block):
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    return block
+
+
+def test_depthwise_separable_looks_within_each_feature_before_it_mixes():
+    block = stirred(DepthwiseSeparable(SITES["sequence"]))
+    inputs = torch.randn(2, 4, 12)
+    changed = inputs.clone()
+    changed[:, 1] += 1
+    moved = (block.look(changed) != block.look(inputs)).any(dim=2).any(dim=0)
+    assert moved.tolist() == [False, True, False, False]
+
+
+def test_attention_takes_tokens_in_any_order_and_lets_each_see_all():
+    block, inputs = stirred(Attention(SITES["tokens"])), torch.randn(4, 5, 8)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    torch.testing.assert_close(block(inputs[:, order]), block(inputs)[:, order])
+    changed = inputs.clone()
+    changed[:, 4] += 1
+    assert ((block(changed) - block(inputs)).abs() > 1e-4).any(dim=2).any(dim=0).all()
+
+
+def test_attention_is_what_its_formula_says():
+    block, inputs = stirred(Attention(Site("tokens", 12, (5,)))), torch.randn(3, 5, 12)
+    query, key, value = block.ask(inputs).split(12, dim=-1)
+    answers = []
+    for head in range(4):
+        own = slice(3 * head, 3 * head + 3)
+        scores = query[..., own] @ key[..., own].transpose(1, 2) / 3**0.5
+        answers.append(scores.softmax(dim=-1) @ value[..., own])
+    torch.testing.assert_close(block(inputs), inputs + block.out(torch.cat(answers, dim=-1)))
+
+
+@pytest.mark.parametrize(("c", "heads"), [(1, 1), (2, 2), (3, 1), (6, 2), (12, 4), (16, 8), (24, 8)])
+def test_attention_has_as_many_heads_as_divide_its_width(c, heads):
+    assert Attention(Site("tokens", c, (5,))).heads == heads
+
+
+def test_a_gru_mixer_sees_only_what_came_before():
+    block, inputs = stirred(GruMixer(SITES["tokens"])), torch.randn(4, 5, 8)
+    changed = inputs.clone()
+    changed[:, 1] += 1
+    moved = ((block(changed) - block(inputs)).abs() > 1e-6).any(dim=2).any(dim=0)
+    assert moved.tolist() == [False, True, True, True, True]
+
+
+@pytest.mark.parametrize("kind", SITES)
+def test_norm_is_what_its_formula_says(kind):
+    site = SITES[kind]
+    block, inputs = stirred(Norm(site)), 3 * torch.randn(4, *site.example_shape)
+    if kind == "tokens":
+        mean, shape = inputs.square().mean(dim=2, keepdim=True), (1, 1, -1)
+    else:
+        mean = inputs.flatten(1).square().mean(dim=1).view(-1, *(1 for _ in site.example_shape))
+        shape = (1, -1, *(1 for _ in site.size))
+    wanted = inputs + block.gain.view(shape) * inputs / (mean + 1e-5).sqrt() + block.shift.view(shape)
+    torch.testing.assert_close(block(inputs), wanted)
+
+
+@pytest.mark.parametrize("kind", ["image", "sequence", "tokens"])
+def test_squeeze_excite_gives_all_places_of_a_feature_the_same_gate_between_0_and_2(kind):
+    block, inputs = stirred(SqueezeExcite(SITES[kind])), torch.randn(4, *SITES[kind].example_shape) + 6
+    gates = block(inputs) / inputs
+    gates = (gates.movedim(-1, 1) if kind == "tokens" else gates).flatten(2)
+    torch.testing.assert_close(gates, gates[:, :, :1].expand_as(gates))
+    assert ((gates > 0) & (gates < 2)).all()
+    assert (gates[:, :, 0].std(dim=0) > 1e-4).all()
+
+
+def test_a_gated_mlp_is_what_its_formula_says():
+    block, inputs = stirred(GatedMlp(SITES["vector"])), torch.randn(4, 8)
+    gate, view = block.views(inputs)[:, :16], block.views(inputs)[:, 16:]
+    torch.testing.assert_close(block(inputs), inputs + block.mix(gate * gate.sigmoid() * view))
+
+
+@pytest.mark.parametrize("factory", [lora_small, lora_large, LowRank])
+def test_a_map_of_low_rank_is_linear_beside_its_shift(factory):
+    block = stirred(factory(Site("tokens", 64, (5,))))
+    shift = block(torch.zeros(1, 5, 64))[0, 0]
+    change = block(torch.eye(64)) - shift - torch.eye(64)
+    assert torch.linalg.matrix_rank(change, rtol=1e-4) == block.down.out_features
+    inputs = torch.randn(2, 5, 64)
+    torch.testing.assert_close(block(inputs), inputs + inputs @ change + shift, rtol=1e-4, atol=1e-3)
+    assert shift.any() == (factory is LowRank)
+
+
+def test_the_ranks_are_as_promised_and_half_the_width_where_that_is_less():
+    ranks = {c: [make(Site("tokens", c, (5,))).down.out_features for make in (lora_small, lora_large)] for c in (1, 6)}
+    assert ranks == {1: [1, 1], 6: [3, 3]}
+    assert [make(Site("tokens", 32, (5,))).down.out_features for make in (lora_small, lora_large)] == [4, 16]
+
+
+def test_a_lora_of_no_rank_is_refused():
+    with pytest.raises(ValueError, match="Received: 0"):
+        Lora(Site("tokens", 8, (5,)), rank=0)

@@ -1,0 +1,102 @@
+"""Are the windows parted without overlap, is the next byte the target, and are bits counted for each example?"""
+
+from __future__ import annotations
+
+import math
+import sys
+from itertools import pairwise
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from esper_core.leyline import ConfigError, DataShape, Metric, Task
+from esper_tasks.byte_text import NextByte, byte_text
+from esper_tasks.settings import BytesSettings
+
+SPLITS = ("train", "validation", "test")
+TEXT = bytes(place * 7 % 251 if place % 3 else place // 256 for place in range(10_000))
+
+
+@pytest.fixture(scope="module")
+def task():
+    return byte_text()
+
+
+def test_the_task_keeps_its_contract(task):
+    assert isinstance(task, Task)
+    assert task.metric == Metric("bits per byte", "down")
+    assert task.shape == DataShape("tokens", (64,), 256)
+    assert [len(task.split(name)) for name in SPLITS[1:]] == [200, 200]
+    for name in SPLITS:
+        split = task.split(name)
+        assert split.inputs.shape == split.targets.shape == (len(split), 64)
+        assert split.inputs.dtype == split.targets.dtype == torch.int64
+        assert 0 <= int(split.inputs.min()) <= int(split.inputs.max()) < 256
+        assert split.inputs.is_contiguous()
+
+
+def test_a_target_is_the_byte_after_its_input():
+    for name in SPLITS:
+        split = NextByte(TEXT, BytesSettings(length=16)).split(name)
+        for inputs, targets in zip(split.inputs.tolist(), split.targets.tolist(), strict=True):
+            assert bytes([*inputs, targets[-1]]) in TEXT
+            assert inputs[1:] == targets[:-1]
+
+
+def test_the_splits_are_three_blocks_of_the_text_that_share_no_byte():
+    task = NextByte(TEXT, BytesSettings(length=16, held_out=1000))
+    places = {}
+    for name in SPLITS:
+        split = task.split(name)
+        rows = [bytes([*a, b[-1]]) for a, b in zip(split.inputs.tolist(), split.targets.tolist(), strict=True)]
+        assert all(TEXT.count(row) == 1 for row in rows)
+        places[name] = [TEXT.index(row) for row in rows]
+    ends = {name: (found[0], found[-1] + 17) for name, found in places.items()}
+    assert ends["train"][1] <= 8000 <= ends["validation"][0]
+    assert ends["validation"][1] <= 9000 <= ends["test"][0]
+    assert all(b - a == 17 for found in places.values() for a, b in pairwise(found))
+
+
+def test_a_window_that_stands_in_an_earlier_split_is_left_out():
+    whole = NextByte(TEXT, BytesSettings(length=16)).split("validation")
+    copied = TEXT[:8017] + TEXT[17:34] + TEXT[8034:]
+    parted = NextByte(copied, BytesSettings(length=16)).split("validation")
+    assert torch.equal(parted.inputs, whole.inputs[[0, *range(2, len(whole))]])
+
+
+def test_fewer_windows_are_taken_evenly_from_the_block():
+    every = NextByte(TEXT, BytesSettings(length=16)).split("train").inputs
+    some = NextByte(TEXT, BytesSettings(length=16, windows=10)).split("train").inputs
+    assert torch.equal(some, every[[place * len(every) // 10 for place in range(10)]])
+
+
+def test_losses_are_nats_and_scores_are_bits_and_both_are_means_over_a_window(task):
+    outputs = torch.zeros(2, 3, 256)
+    outputs[1, :, 65] = 1e4
+    targets = torch.tensor([[1, 2, 3], [65, 65, 66]])
+    torch.testing.assert_close(task.losses(outputs, targets), torch.tensor([math.log(256), 1e4 / 3]))
+    torch.testing.assert_close(task.scores(outputs, targets), torch.tensor([8.0, 1e4 / 3 / math.log(2)]))
+
+
+def test_a_host_with_one_output_for_all_bytes_is_told_what_is_missing(task):
+    with pytest.raises(ConfigError, match=r"outputs for each byte\n[\s\S]*causal: true[\s\S]*\(2, 256\) .* \(2, 64\)"):
+        task.losses(torch.zeros(2, 256), torch.zeros(2, 64, dtype=torch.int64))
+
+
+def test_a_python_without_its_help_texts_is_told_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(ConfigError, match=r"bytes needs pydoc_data\.topics"):
+        byte_text()
+
+
+def test_a_text_that_only_repeats_itself_leaves_nothing_to_hold_out_and_is_refused():
+    with pytest.raises(ConfigError, match="validation would be empty"):
+        NextByte(b"spam and eggs, " * 600, BytesSettings(length=16))
+
+
+def test_a_window_longer_than_what_is_held_out_is_refused():
+    with pytest.raises(ConfigError, match=r"length is longer than what is held out[\s\S]*1000 bytes. Received: 1000"):
+        NextByte(TEXT, BytesSettings(length=1000))
+    with pytest.raises(ValidationError, match="length"):
+        byte_text(length=8)

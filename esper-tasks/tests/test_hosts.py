@@ -1,0 +1,168 @@
+"""Are the hosts what the plugin says: modules behind which a slot fires, data they refuse, numbers of their own?"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from esper_core import graft, slots_of
+from esper_core.leyline import ConfigError, DataShape
+from esper_tasks import plugin
+from esper_tasks.convolutional import cnn1d, cnn2d
+from esper_tasks.mlp import Mlp
+from esper_tasks.token_mlp import TokenMlp
+from esper_tasks.transformer import Transformer
+
+IMAGE, SIGNAL = DataShape("image", (3, 16, 16), 8), DataShape("sequence", (1, 40), 10)
+ROWS, SYMBOLS = DataShape("tokens", (12, 5), 4), DataShape("tokens", (24,), 256)
+
+
+def example(shape):
+    if shape is SYMBOLS:
+        return torch.randint(256, (2, 24))
+    return torch.randn(2, *shape.example)
+
+
+class Slots:
+    """A registry that only writes down which slots a host suggests."""
+
+    def __init__(self):
+        self.of = {}
+
+    def add(self, name, target, spec):
+        self.of[name] = dict(spec.slots)
+
+
+@pytest.mark.parametrize(
+    ("name", "build", "shape", "sites"),
+    [
+        ("cnn2d", cnn2d, IMAGE, {"early": (8, 16, 16), "middle": (16, 8, 8), "late": (32, 4, 4), "features": (32,)}),
+        ("cnn1d", cnn1d, SIGNAL, {"early": (4, 40), "middle": (8, 20), "late": (16, 10), "features": (16,)}),
+        ("mlp", Mlp, DataShape("vector", (7,), 3), {"first": (32,), "second": (32,)}),
+        ("token-mlp", TokenMlp, ROWS, {"early": (12, 16), "late": (12, 16)}),
+        ("transformer", Transformer, ROWS, {"block0": (12, 32), "block1": (12, 32)}),
+        (
+            "transformer",
+            lambda shape: Transformer(shape, causal=True),
+            SYMBOLS,
+            {"block0": (24, 32), "block1": (24, 32)},
+        ),
+    ],
+)
+def test_every_slot_that_a_host_suggests_fires_and_has_this_shape(name, build, shape, sites):
+    book = Slots()
+    plugin.esper_register_hosts(registry=book)
+    host = graft(build(shape), book.of[name], example=example(shape))
+    assert {slot.name: slot.site.example_shape for slot in slots_of(host).each()} == sites
+
+
+@pytest.mark.parametrize(
+    ("build", "shape", "takes"),
+    [
+        (cnn2d, SIGNAL, "cnn2d takes images"),
+        (cnn2d, DataShape("image", (3, 16, 7), 8), "at least 8 × 8"),
+        (cnn1d, IMAGE, "cnn1d takes sequences"),
+        (cnn1d, DataShape("sequence", (1, 7), 8), "at least 8 long"),
+        (Mlp, SYMBOLS, "mlp takes rows of numbers"),
+        (TokenMlp, SYMBOLS, "token-mlp takes tokens that are rows"),
+        (TokenMlp, SIGNAL, "token-mlp takes tokens that are rows"),
+        (Transformer, SIGNAL, "transformer takes tokens"),
+    ],
+)
+def test_data_that_a_host_cannot_take_are_refused_with_what_was_received(build, shape, takes):
+    with pytest.raises(ConfigError, match=f"{takes}[\\s\\S]*Received: {shape.kind}"):
+        build(shape)
+
+
+@pytest.mark.parametrize(
+    ("build", "shape", "settings"),
+    [
+        (cnn2d, IMAGE, {"kernel": 2}),
+        (cnn1d, SIGNAL, {"channels": 0}),
+        (Mlp, SIGNAL, {"hidden": 0}),
+        (TokenMlp, ROWS, {"width": 0}),
+        (Transformer, ROWS, {"blocks": 0}),
+        (Transformer, ROWS, {"width": 30}),
+    ],
+)
+def test_a_setting_out_of_bounds_is_refused(build, shape, settings):
+    with pytest.raises(ValidationError, match=next(iter(settings))):
+        build(shape, **settings)
+
+
+def test_a_kernel_of_1_sees_no_neighbours():
+    blind, seeing = cnn2d(IMAGE, kernel=1).early[0], cnn2d(IMAGE).early[0]
+    dot = torch.zeros(1, 3, 16, 16)
+    dot[:, :, 5, 5] = 1
+    assert (blind(dot) != 0).any(dim=1).sum() == 1
+    assert (seeing(dot) != 0).any(dim=1).sum() == 9
+
+
+def test_no_layer_of_token_mlp_sees_two_tokens_together():
+    host, tokens = TokenMlp(ROWS), torch.randn(1, 12, 5)
+    changed = tokens.clone()
+    changed[:, 3] += 1
+    moved = (host.mix(host.embed(tokens)) != host.mix(host.embed(changed))).any(dim=2)
+    assert moved[0].nonzero().flatten().tolist() == [3]
+
+
+def symbols_before_and_after_a_change(host):
+    symbols = torch.randint(256, (2, 24))
+    changed = symbols.clone()
+    changed[:, 10] = (changed[:, 10] + 1) % 256
+    with torch.no_grad():
+        return host.eval()(symbols), host(changed)
+
+
+def test_a_causal_transformer_sees_nothing_that_comes_later_and_all_that_came_before():
+    before, after = symbols_before_and_after_a_change(Transformer(SYMBOLS, causal=True))
+    assert before.shape == (2, 24, 256)
+    assert torch.equal(before[:, :10], after[:, :10])
+    assert (before[:, 10:] != after[:, 10:]).any(dim=2).all()
+
+
+def test_a_transformer_that_is_not_causal_sees_all_and_answers_once():
+    before, after = symbols_before_and_after_a_change(Transformer(SYMBOLS))
+    assert before.shape == (2, 256)
+    assert (before != after).any(dim=1).all()
+    host = Transformer(SYMBOLS)
+    seen = []
+    host.blocks[0].register_forward_hook(lambda _module, _inputs, features: seen.append(features))
+    symbols_before_and_after_a_change(host)
+    assert (seen[0] != seen[1]).any(dim=2).all()
+
+
+def test_positions_make_a_difference():
+    host, tokens = Transformer(ROWS), torch.randn(1, 12, 5)
+    with torch.no_grad():
+        assert not torch.allclose(host(tokens), host(tokens.flip(1)), atol=1e-5)
+
+
+def test_a_tied_head_has_the_embeddings_weights_once_and_both_train_them():
+    tied, untied = Transformer(SYMBOLS, causal=True), Transformer(SYMBOLS, causal=True, tied=False)
+    count = {host: sum(p.numel() for p in host.parameters()) for host in (tied, untied)}
+    assert count[untied] - count[tied] == 256 * 32 + 256
+    assert [name for name in tied.state_dict() if name.startswith("head")] == []
+    storages = [tensor.untyped_storage().data_ptr() for tensor in tied.state_dict().values()]
+    assert len(set(storages)) == len(storages)
+    tied(torch.zeros(1, 24, dtype=torch.int64)).logsumexp(dim=2).sum().backward()
+    assert (tied.embed.weight.grad != 0).any(dim=1).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings"),
+    [(ROWS, {"causal": True}), (SYMBOLS, {}), (SYMBOLS, {"causal": True, "vocabulary": 300})],
+)
+def test_a_head_that_cannot_be_tied_is_refused_if_asked_for_and_else_stands_alone(shape, settings):
+    with pytest.raises(ConfigError, match=r"a head can be tied only where[\s\S]*Received: causal="):
+        Transformer(shape, tied=True, **settings)
+    assert Transformer(shape, **settings).head is not None
+
+
+def test_dropout_acts_in_training_alone():
+    host, tokens = Transformer(ROWS, dropout=0.5), torch.randn(2, 12, 5)
+    assert not torch.equal(host.train()(tokens), host(tokens))
+    assert torch.equal(host.eval()(tokens), host(tokens))
+    quiet = Transformer(ROWS).train()
+    assert torch.equal(quiet(tokens), quiet(tokens))

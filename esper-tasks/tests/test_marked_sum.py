@@ -1,0 +1,59 @@
+"""Is the target the sum of the marked symbols, and does neither of them alone give it away?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from esper_core.leyline import DataShape, Task
+from esper_tasks.marked_sum import marked_sum
+
+
+def all_tokens(task):
+    splits = [task.split(name) for name in ("train", "validation", "test")]
+    return torch.cat([split.inputs for split in splits]), torch.cat([split.targets for split in splits])
+
+
+def test_the_task_keeps_its_contract():
+    task = marked_sum()
+    assert isinstance(task, Task)
+    assert task.shape == DataShape("tokens", (12, 5), 4)
+    assert [len(task.split(name)) for name in ("train", "validation", "test")] == [3000, 750, 750]
+    inputs, _ = all_tokens(task)
+    assert inputs.dtype == torch.float32
+    assert len(torch.unique(inputs.flatten(1), dim=0)) == 4500
+
+
+@pytest.mark.parametrize(("length", "symbols"), [(12, 4), (16, 3), (40, 2)])
+def test_the_target_is_the_sum_of_the_two_marked_symbols(length, symbols):
+    inputs, targets = all_tokens(marked_sum(samples=300, length=length, symbols=symbols))
+    assert torch.equal(inputs[:, :, :-1].sum(dim=2), torch.ones(300, length))
+    assert inputs[:, :, -1].sum(dim=1).tolist() == [2.0] * 300
+    for tokens, target in zip(inputs, targets, strict=True):
+        marked = tokens[tokens[:, -1] == 1, :-1].argmax(dim=1)
+        assert int(marked.sum()) % symbols == int(target)
+
+
+def test_one_marked_symbol_says_nothing_of_the_sum():
+    inputs, targets = all_tokens(marked_sum(samples=4500))
+    first = torch.stack([tokens[tokens[:, -1] == 1, :-1].argmax(dim=1)[0] for tokens in inputs])
+    share = torch.stack(
+        [targets[first == symbol].bincount(minlength=4) / (first == symbol).sum() for symbol in range(4)]
+    )
+    assert (share - 0.25).abs().max() < 0.06
+
+
+def test_the_same_seed_gives_the_same_tokens_and_leaves_numpys_own_generator_alone():
+    np.random.seed(3)
+    state = np.random.get_state()[1].copy()
+    one, again, other = (marked_sum(samples=60, seed=seed).split("train").inputs for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+
+
+def test_settings_under_which_examples_would_come_twice_are_refused():
+    with pytest.raises(ValidationError, match=r"symbols=2 and length=12 give too few[\s\S]*Received: samples=4500"):
+        marked_sum(symbols=2)

@@ -1,0 +1,19 @@
+"""Do the examples that come with the tasks still fit what is installed?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from esper_core.app.preparing import prepare
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("name", ["images", "tokens", "bytes"])
+def test_an_example_is_in_order(name):
+    prepared = prepare(EXAMPLES / f"{name}.yaml")
+    assert prepared.composition.arm_names[-1] == "twin"
+    assert prepared.warnings == ()

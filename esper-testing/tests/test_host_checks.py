@@ -1,0 +1,354 @@
+"""Does each check of a host find the one fault that it is there for, and no fault in what is right?"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from esper_core import HostSpec, SlotPlace
+from esper_core.leyline import ConfigError, Problem
+from esper_testing import check_host
+from esper_testing import hosts as home
+
+SPEC = HostSpec("Good.", {"early": SlotPlace("stem", "vector"), "late": SlotPlace("hidden")})
+
+
+class Right(nn.Module):
+    """Two layers over vectors of three numbers or more, with what is easily disturbed: batch norm and dropout."""
+
+    def __init__(self, shape, *, width=8):
+        if shape.kind != "vector" or shape.example[0] < 3:
+            raise ConfigError(Problem("E120", "right takes vectors of three", hint=f"Received: {shape.example}"))
+        super().__init__()
+        self.stem = nn.Sequential(nn.Linear(shape.example[0], width), nn.BatchNorm1d(width))
+        self.drop = nn.Dropout(0.2)
+        self.hidden = nn.Linear(width, width)
+        self.head = nn.Linear(width, shape.outputs)
+        nn.init.zeros_(self.head.weight)  # nothing behind it has a gradient at the first step
+
+    def forward(self, inputs):
+        return self.head(torch.relu(self.hidden(self.drop(self.stem(inputs)))))
+
+
+class TripsOverOtherKinds(Right):
+    def __init__(self, shape):
+        if shape.kind == "image":
+            raise KeyError(shape.kind)
+        super().__init__(shape)
+
+
+def is_no_module(shape):
+    return "a host" if shape.kind == "image" else Right(shape)
+
+
+class TripsAtItsFirstBatch(Right):
+    def forward(self, inputs):
+        return super().forward(inputs) if inputs.shape[1] != 64 else inputs.reshape(3, 3, 3)
+
+
+class PutsOutOneTooMany(Right):
+    def forward(self, inputs):
+        found = super().forward(inputs)
+        return torch.cat([found, found[:, :1]], 1)
+
+
+class PutsOutDoubles(Right):
+    def forward(self, inputs):
+        return super().forward(inputs).double()
+
+
+class PutsOutInfinityInTraining(Right):
+    """Where nothing can be learned from it; the number is added to a part that has no gradient."""
+
+    def forward(self, inputs):
+        return super().forward(inputs) + (math.inf if self.training and not torch.is_grad_enabled() else 0.0)
+
+
+class NeedsCompany(Right):
+    def forward(self, inputs):
+        if len(inputs) < 2:
+            raise ValueError("lonely")
+        return super().forward(inputs)
+
+
+class Squeezes(Right):
+    def forward(self, inputs):
+        return super().forward(inputs).squeeze(0)
+
+
+class IsNeverTheSame(Right):
+    def __init__(self, shape):
+        super().__init__(shape)
+        with torch.no_grad():
+            self.hidden.bias.add_(random.SystemRandom().random())
+
+
+class DrawsFromNumpy(Right):
+    def __init__(self, shape):
+        super().__init__(shape)
+        with torch.no_grad():
+            self.hidden.bias.add_(float(np.random.random()))
+
+
+class DrawsFromPythonInTraining(Right):
+    def forward(self, inputs):
+        return super().forward(inputs) + (0 * random.random() if self.training else 0)
+
+
+class SeedsTorch(Right):
+    def __init__(self, shape):
+        torch.manual_seed(3)
+        super().__init__(shape)
+
+
+class HasADeadLayer(Right):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.unused = nn.Linear(2, 2)
+
+
+class CannotLearn(Right):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.requires_grad_(requires_grad=False)
+
+    def forward(self, inputs):
+        return super().forward(inputs) + torch.zeros((), requires_grad=True)
+
+
+class DropsInEvaluation(Right):
+    def forward(self, inputs):
+        return super().forward(inputs) + 0 * torch.rand(())
+
+
+class CountsItsEvaluations(Right):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs):
+        if not self.training:
+            self.seen += 1
+        return super().forward(inputs)
+
+
+class IsLouderEachTime(Right):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.times = 0
+
+    def forward(self, inputs):
+        self.times += not self.training
+        return super().forward(inputs) * self.times
+
+
+class CallsItsStemTwice(Right):
+    def forward(self, inputs):
+        return super().forward(inputs) + 0 * self.stem(inputs).sum()
+
+
+class CallsItsStemInTrainingOnly(Right):
+    def forward(self, inputs):
+        hidden = self.stem(inputs) if self.training else nn.Sequential.forward(self.stem, inputs)
+        return self.head(torch.relu(self.hidden(self.drop(hidden))))
+
+
+class MindsItsModules(Right):
+    def forward(self, inputs):
+        return super().forward(inputs) * len(list(self.modules()))
+
+
+class KeepsAnAttribute(Right):
+    """A number that is drawn at birth and stands in no state dict."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.offset = torch.rand(())
+
+    def forward(self, inputs):
+        return super().forward(inputs) + self.offset
+
+
+class KeepsTextInItsState(Right):
+    def get_extra_state(self):
+        return "a note"
+
+    def set_extra_state(self, state):
+        pass
+
+
+class CopiesByReference(Right):
+    def __deepcopy__(self, memo):
+        return self
+
+
+SHARED = {}
+
+
+class SharesALayer(Right):
+    """One layer for all hosts of a shape, with the same numbers at each birth."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.hidden = SHARED.setdefault(shape, self.hidden)
+        with torch.no_grad():
+            self.hidden.weight.fill_(0.1)
+            self.hidden.bias.fill_(0.1)
+
+
+STEPS = Counter()
+
+
+class RemembersItsTraining(Right):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.shape = shape
+        with torch.no_grad():
+            self.hidden.bias.add_(STEPS[shape])
+
+    def forward(self, inputs):
+        STEPS[self.shape] += self.training and bool(inputs.any())
+        return super().forward(inputs)
+
+
+def failed(factory, spec=SPEC):
+    return {one.check: one.message for one in check_host(factory, spec) if not one.ok}
+
+
+def test_a_host_without_a_fault_passes_every_check_of_its_kind_and_skips_the_others():
+    told = check_host(Right, SPEC)
+    passed = {one.check for one in told if one.status == "passed"}
+    assert {one.status for one in told} == {"passed", "skipped"}
+    assert {f"{promise.__name__}[vector]" for promise in home.PROMISES} <= passed
+    (reason,) = {one.message for one in told if one.check == "outputs_fit[image]"}
+    assert reason == "it takes no image: right takes vectors of three"
+
+
+@pytest.mark.parametrize(
+    ("factory", "check", "says"),
+    [
+        (TripsOverOtherKinds, "builds_or_says_why_not[image]", "image (1, 8, 8): raised KeyError: 'image'; what it"),
+        (is_no_module, "builds_or_says_why_not[image]", "image (1, 8, 8): builds a str, not a torch.nn.Module"),
+        (TripsAtItsFirstBatch, "builds_or_says_why_not[vector]", "is built, and raised RuntimeError at its first"),
+        (PutsOutDoubles, "outputs_fit[vector]", "vector (8,): puts out torch.float64, not torch.float32"),
+        (PutsOutInfinityInTraining, "outputs_fit[vector]", "vector (8,): puts out what is not finite"),
+        (NeedsCompany, "takes_one_example[vector]", "raised ValueError for a batch of one example: lonely"),
+        (Squeezes, "takes_one_example[vector]", "vector (8,): puts out 3 rows for one example"),
+        (DrawsFromNumpy, "leaves_generators_alone[vector]", "vector (8,): draws from numpy's; torch's default"),
+        (DrawsFromPythonInTraining, "leaves_generators_alone[vector]", "draws from Python's global generator"),
+        (HasADeadLayer, "every_parameter_gets_a_gradient[vector]", "in two steps: unused.weight, unused.bias"),
+        (CannotLearn, "every_parameter_gets_a_gradient[vector]", "has no parameter that could be trained"),
+        (DropsInEvaluation, "evaluates_repeatably[vector]", "draws random numbers in evaluation"),
+        (CountsItsEvaluations, "evaluates_repeatably[vector]", "changes in evaluation: seen"),
+        (CallsItsStemTwice, "slots_fire_where_its_spec_says[vector]", 'module "stem" is called 2 times in one pass'),
+        (
+            CallsItsStemInTrainingOnly,
+            "slots_fire_where_its_spec_says[vector]",
+            'module "stem" is not called in evaluation',
+        ),
+        (MindsItsModules, "grafting_changes_no_number[vector]", "changes when it is grafted: outputs in training, out"),
+        (KeepsAnAttribute, "survives_a_round_trip[vector]", "is another after save and load: off by up to"),
+        (KeepsTextInItsState, "survives_a_round_trip[vector]", "keeps what is no tensor in its state: _extra_state"),
+        (CopiesByReference, "deepcopy_is_independent[vector]", "changes when its deep copy is trained"),
+        (SharesALayer, "starts_afresh_each_time[vector]", "shares with the host that was built before: hidden.weight"),
+        (RemembersItsTraining, "starts_afresh_each_time[vector]", "is built differently once another was trained"),
+    ],
+)
+def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
+    found = failed(factory)
+    assert list(found) == [check], found
+    assert says in found[check]
+
+
+@pytest.mark.parametrize(
+    ("factory", "check", "says"),
+    [
+        (PutsOutOneTooMany, "outputs_fit[vector]", "vector (8,): puts out the shape (16, 4), not (16, 3)"),
+        (IsNeverTheSame, "same_seed_same_weights[vector]", "is built differently under the same seed: hidden.bias"),
+        (SeedsTorch, "leaves_generators_alone[vector]", "seeds torch's default generator itself"),
+        (IsLouderEachTime, "evaluates_repeatably[vector]", "evaluates differently: off by up to"),
+    ],
+)
+def test_a_fault_that_others_follow_from_is_found_by_its_own_check(factory, check, says):
+    found = failed(factory)
+    assert says in found[check], found
+
+
+@pytest.mark.parametrize(
+    ("spec", "check", "says"),
+    [
+        (HostSpec("Two\nlines."), "is_well_declared", "a summary is one line"),
+        (HostSpec(slots={"a slot": SlotPlace("stem")}), "is_well_declared", "Received: a slot"),
+        (HostSpec(slots={"early": SlotPlace("stem", stack=0)}), "is_well_declared", 'slot "early" keeps one seed'),
+        (
+            HostSpec(slots={"early": SlotPlace("stme")}),
+            "slots_fire_where_its_spec_says[vector]",
+            'no module of Right is called "stme"',
+        ),
+        (
+            HostSpec(slots={"early": SlotPlace("stem", "image")}),
+            "slots_fire_where_its_spec_says[vector]",
+            'module "stem" does not put out a image',
+        ),
+    ],
+)
+def test_a_spec_that_is_wrong_is_found(spec, check, says):
+    found = failed(Right, spec)
+    assert list(found) == [check], found
+    assert says in found[check]
+
+
+def test_a_kind_of_slot_that_there_is_not_is_found():
+    found = failed(Right, HostSpec(slots={"early": SlotPlace("stem", "picture")}))
+    assert found["is_well_declared"] == 'slot "early" is one of image, sequence, vector, tokens. Received: picture'
+
+
+def test_a_host_without_slots_says_nothing_of_grafting():
+    told = {one.check: one for one in check_host(Right, HostSpec())}
+    assert told["grafting_changes_no_number[vector]"].message == "its spec names no slots"
+    assert {one.status for one in told.values()} == {"passed", "skipped"}
+
+
+def test_a_host_that_takes_nothing_is_told_what_was_tried_and_what_would_help():
+    class Picky(Right):
+        def __init__(self, shape):
+            raise ConfigError(Problem("E120", "picky takes vectors of 12,345"))
+
+    (message,) = failed(Picky).values()
+    assert message.startswith("accepts no data of the shapes that are tried: ((1, 8, 8), (1, 28, 28)")
+    assert message.endswith("It says: picky takes vectors of 12,345. Give it settings with which it takes one of them")
+
+
+def test_settings_reach_the_factory():
+    told = check_host(Right, SPEC, settings={"width": 0})
+    assert not all(one.ok for one in told)
+    assert all(one.ok for one in check_host(Right, SPEC, settings={"width": 3}))
+
+
+def test_without_safetensors_the_state_dict_itself_goes_round(monkeypatch):
+    monkeypatch.setattr(home, "find_spec", lambda name: None)
+    monkeypatch.setattr(home, "import_module", lambda name: pytest.fail("imported"))
+    assert failed(Right) == {}
+    assert list(failed(KeepsAnAttribute)) == ["survives_a_round_trip[vector]"]
+
+
+def test_the_state_is_written_as_safetensors_where_they_are_installed(monkeypatch):
+    pytest.importorskip("safetensors")
+    asked = []
+    plain = home.import_module
+    monkeypatch.setattr(home, "import_module", lambda name: asked.append(name) or plain(name))
+    assert failed(Right) == {}
+    assert set(asked) == {"safetensors.torch"}
+
+
+def test_every_check_of_a_host_has_a_case_here_that_fails_it():
+    source = Path(__file__).read_text()
+    names = ["is_well_declared", *(f"{promise.__name__}[" for promise in home.PROMISES)]
+    assert [name for name in names if f'"{name}' not in source] == []

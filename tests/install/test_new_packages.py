@@ -143,6 +143,7 @@ def test_the_configuration_in_a_new_readme_is_right(nursery: Nursery, kind: str,
     assert json.loads(nursery.environment.run("esper", "check", str(file), "--json").stdout) == {
         "ok": True,
         "problems": [],
+        "warnings": [],
     }
 
 

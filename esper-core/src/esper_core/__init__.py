@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         TaskSpec,
     )
     from esper_core.plugins import Component, Plugins, evaluate_formula, load_plugins
+    from esper_core.runs.networks import load, save
     from esper_core.telemetry import EventFile, read_events
 
 __version__ = "0.1.0"
@@ -60,8 +61,10 @@ _HOME = {
     "given_settings": "esper_core.app.giving",
     "graft": "esper_core.growth",
     "hookimpl": "esper_core.hooks",
+    "load": "esper_core.runs.networks",
     "load_plugins": "esper_core.plugins",
     "read_events": "esper_core.telemetry",
+    "save": "esper_core.runs.networks",
     "slots_of": "esper_core.growth",
 }
 
@@ -92,8 +95,10 @@ __all__ = [
     "given_settings",
     "graft",
     "hookimpl",
+    "load",
     "load_plugins",
     "read_events",
+    "save",
     "slots_of",
 ]
 

@@ -1,27 +1,48 @@
-"""What did the network grow into? The architecture journal: which blueprint, in which version, grew where, and when."""
+"""What did the network grow into? The architecture journal: which blueprint, in which version, grew where, and when.
+
+It is plain data. With it and the numbers of the state dict a fresh process builds the same network.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from esper_core.growth.grafting import slots_of
+from pydantic import TypeAdapter, ValidationError
+
+from esper_core.leyline.actions import Blend  # noqa: TC001  pydantic reads it
+from esper_core.leyline.constants import GROWTH_FORMAT
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.signals import RECORD
+from esper_core.leyline.specs import SiteKind  # noqa: TC001  pydantic reads it
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from esper_core.growth.slot import Slot, Slots
+
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """One fossil: all that it takes to build its like in the same place."""
+    """One seed: all that it takes to build its like in the same place. Its numbers stand in the state dict.
 
+    identity: whether it started as the identity; where it did not, a gain stands before it. stage and alpha: where it
+    is in its life; a fossil is at 1.
+    """
+
+    __pydantic_config__ = RECORD
     slot: str
     at: str
-    kind: str
+    kind: SiteKind
     example_shape: tuple[int, ...]
     blueprint: str
     version: int
-    blend: str
+    blend: Blend
+    identity: bool
+    stage: Stage
+    alpha: float
     number: int
     born: int | None
     kept: int | None
@@ -32,9 +53,82 @@ class Growth:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One slot: where it stands, what it sees, and how many seeds it may keep."""
+
+    __pydantic_config__ = RECORD
+    name: str
+    at: str
+    kind: SiteKind | None
+    example_shape: tuple[int, ...] | None
+    stack: int
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The slots of a model, and the seeds in them, in the order in which they act.
+
+    model: name of the host's class, for people. format: of this record.
+    """
+
+    __pydantic_config__ = RECORD
+    model: str
+    slots: tuple[Place, ...]
+    seeds: tuple[Growth, ...]
+    format: int = GROWTH_FORMAT
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as plain data."""
+        return asdict(self)
+
+    @property
+    def grown(self) -> tuple[Growth, ...]:
+        """The seeds that were kept for good."""
+        return tuple(seed for seed in self.seeds if seed.stage is Stage.FOSSILIZED)
+
+
+def read_network(home: Slots, model: str) -> Network:
+    """What has grown in the slots of a model, whose class is called ``model``."""
+    places = tuple(
+        Place(
+            name=slot.name,
+            at=slot.at,
+            kind=slot.kind if slot.site is None else slot.site.kind,
+            example_shape=None if slot.site is None else slot.site.example_shape,
+            stack=slot.limit,
+        )
+        for slot in home.each()
+    )
+    return Network(model, places, tuple(growth for slot in home.each() for growth in _seeds(slot)))
+
+
 def read_growth(model: nn.Module) -> tuple[Growth, ...]:
     """The fossils of a grafted model, slot by slot, in the order in which they act."""
-    return tuple(
+    from esper_core.growth.grafting import slots_of
+
+    return read_network(slots_of(model), type(model).__name__).grown
+
+
+def parse_network(text: str | bytes, *, source: str) -> Network:
+    """The record that ``text``, JSON, holds; GrowthError where it holds none. ``source`` says where it is from."""
+    try:
+        network = _adapter().validate_json(text, strict=True)
+    except ValidationError as error:
+        newer = _format_of(text)
+        if newer is not None and newer > GROWTH_FORMAT:
+            raise _too_new(source, newer) from error
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        hint = f"{where}: {first['msg']}. It was cut off or changed, or is another file."
+        raise GrowthError(Problem("E330", f"{source} is no growth journal", hint=hint)) from error
+    if network.format > GROWTH_FORMAT:
+        raise _too_new(source, network.format)
+    return network
+
+
+def _seeds(slot: Slot) -> list[Growth]:
+    return [
         Growth(
             slot=slot.name,
             at=slot.at,
@@ -42,12 +136,33 @@ def read_growth(model: nn.Module) -> tuple[Growth, ...]:
             example_shape=seed.site.example_shape,
             blueprint=seed.blueprint,
             version=seed.version,
-            blend=seed.blend.value,
+            blend=seed.blend,
+            identity=seed.identity,
+            stage=seed.stage,
+            alpha=seed.alpha.value,
             number=seed.number,
             born=seed.born,
             kept=seed.kept,
             parameters=seed.parameter_count,
         )
-        for slot in slots_of(model).each()
-        for seed in slot.fossils
-    )
+        for seed in slot.stack
+    ]
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[Network]:
+    return TypeAdapter(Network)
+
+
+def _format_of(text: str | bytes) -> int | None:
+    """The number of the format, where the text is JSON with one, whatever else it holds."""
+    try:
+        value = TypeAdapter(dict[str, Any]).validate_json(text).get("format")
+    except ValidationError:
+        return None
+    return value if type(value) is int else None
+
+
+def _too_new(source: str, found: int) -> GrowthError:
+    message = f"{source} has the format {found}, and this esper-core reads {GROWTH_FORMAT}"
+    return GrowthError(Problem("E331", message, hint="It was written by a newer one:  pip install -U esper-core"))

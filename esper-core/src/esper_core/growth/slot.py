@@ -11,10 +11,11 @@ from torch.utils import checkpoint
 
 from esper_core.growth.blend import OutOfShapeError
 from esper_core.growth.faults import SeedFault, in_words
+from esper_core.growth.state_keys import heed_growth, tell_growth
 from esper_core.leyline.lifecycle import SlotState, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from esper_core.growth.seed import Seed
     from esper_core.leyline.specs import Site, SiteKind
@@ -118,6 +119,11 @@ class Slot(nn.Module):
 
 class Slots(nn.ModuleDict):
     """All slots of a model: its one child ``_esper``, in the order in which they were asked for."""
+
+    def __init__(self, slots: Mapping[str, Slot] | None = None) -> None:
+        super().__init__(slots)
+        self.register_state_dict_post_hook(tell_growth)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(heed_growth)  # type: ignore[no-untyped-call]
 
     def forward(self, hidden: Any) -> Any:
         """Nothing. A Sequential runs each of its children, this one too, and it must not make a difference."""

@@ -10,6 +10,9 @@ API_LEVEL: Final = 1
 EVENT_FORMAT: Final = 1
 """Version of the lines in events.jsonl."""
 
+GROWTH_FORMAT: Final = 1
+"""Version of the growth journal."""
+
 RUN_FORMAT: Final = 1
 """Version of the layout of a run directory."""
 

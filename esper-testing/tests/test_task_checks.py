@@ -131,6 +131,12 @@ class CountsSymbolsFromMinus1(Symbols):
         return Split(found.inputs - 1, found.targets)
 
 
+class HasDoubles(Right):
+    def made(self, place):
+        found = super().made(place)
+        return Split(found.inputs.double(), found.targets)
+
+
 class HasWholeNumbers(Right):
     def made(self, place):
         found = super().made(place)
@@ -153,7 +159,8 @@ def test_a_task_without_a_fault_passes_every_check(factory):
         (ComesOutDifferently, "is_seeded", 'the inputs of "train" are others when it is built twice'),
         (DrawsFromTheGlobalGenerator, "is_seeded", 'the inputs of "train" are others when it is built twice'),
         (HasAHole, "inputs_are_finite", '1 numbers among the inputs of "train" are not finite'),
-        (HasWholeNumbers, "inputs_are_finite", 'inputs of "train" are torch.int64, not floating point'),
+        (HasWholeNumbers, "inputs_are_finite", 'inputs of "train" are torch.int64, not torch.float32'),
+        (HasDoubles, "inputs_are_finite", 'inputs of "train" are torch.float64, not torch.float32'),
         (CountsSymbolsInFloats, "inputs_are_finite", 'symbols of "train" are torch.float32, not torch.int64'),
         (CountsSymbolsFromMinus1, "inputs_are_finite", 'symbols of "train" go below 0'),
         (HasAClassTooMany, "targets_fit", 'classes of "train" go from 0 to 3, for 3 outputs'),

@@ -15,7 +15,7 @@ RUN = re.compile(r"^```(?:console|python)$", re.MULTILINE)
 # Their examples were copied from a run or from a test: to provoke them anew would need a second package, a machine
 # without something, a signal, a damaged file, or a fault of ours.
 COPIED = {
-    *("E100", "E102", "E103", "E123", "E212", "E222", "E223", "E224", "E228", "E229", "E231", "E232", "E233"),
+    *("E100", "E102", "E103", "E123", "E212", "E222", "E223", "E224", "E228", "E229", "E231", "E232", "E233", "E234"),
     *(
         "E301",
         "E302",

@@ -42,8 +42,8 @@ def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in: str, caplog
         listener.close()
         listener.close()
     expected = {
-        "hear": ["hear"],
-        "settle": ["hear", "settle"],
+        "hear": ["hear", "close"],  # it may hold a file open
+        "settle": ["hear", "settle", "close"],
         "close": ["hear", "settle"] * 3 + ["close"],
         "never": ["hear", "settle"] * 3 + ["close"],
     }

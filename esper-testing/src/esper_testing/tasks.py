@@ -75,7 +75,7 @@ def is_seeded(workshop: Workshop) -> None:
 
 
 def inputs_are_finite(workshop: Workshop) -> None:
-    """Inputs are floating-point numbers, and finite; tokens may be symbols, whole numbers from 0 on."""
+    """Inputs are torch.float32, which hosts compute in, and finite; tokens may be symbols, whole numbers from 0 on."""
     shape = workshop.task.shape
     symbols = shape.kind == "tokens" and len(shape.example) == 1
     for name, split in workshop.splits():
@@ -83,7 +83,7 @@ def inputs_are_finite(workshop: Workshop) -> None:
             _demand(split.inputs.dtype is torch.int64, f'symbols of "{name}" are {split.inputs.dtype}, not torch.int64')
             _demand(int(split.inputs.min()) >= 0, f'symbols of "{name}" go below 0')
             continue
-        _demand(split.inputs.is_floating_point(), f'inputs of "{name}" are {split.inputs.dtype}, not floating point')
+        _demand(split.inputs.dtype is torch.float32, f'inputs of "{name}" are {split.inputs.dtype}, not torch.float32')
         bad = int((~split.inputs.isfinite()).sum())
         _demand(bad == 0, f'{bad} numbers among the inputs of "{name}" are not finite')
 

@@ -16,7 +16,7 @@ from esper_core.app.selection import select_varieties
 from esper_core.config import parse_path
 from esper_core.growth import RandomStream, derive_seed, graft
 from esper_core.leyline.actions import ActionSpace
-from esper_core.leyline.errors import ConfigError, GraftError, Problem
+from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.trainer.answerable import answerable
 from esper_core.trainer.environment import Recipe, count_parameters
 from esper_core.trainer.pool import Pool
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from esper_core.leyline.health import HealthSnapshot, Verdict
     from esper_core.leyline.protocols import Policy, Reward, Schedule, Split, SplitName, Task
     from esper_core.telemetry import Bus, Clock
+
+HOST_DTYPE = torch.float32
+"""What hosts compute in; symbols come as whole numbers."""
 
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
@@ -83,12 +86,12 @@ def compose(resolution: Resolution) -> Composition:
     """Build and check every piece. ConfigError or PluginError with a place in the file where there is one."""
     config = resolution.loaded.config
     device = choose_device(resolution)
-    task = AnswerableTask(cast("Task", _built(resolution.task)), resolution.task.label)
+    task = AnswerableTask(cast("Task", _built(resolution, resolution.task)), resolution.task.label)
     data = {name: _on_device(resolution, task, name, device) for name in SPLITS}
     _check_batches(resolution, data["train"])
 
     def build_host() -> nn.Module:
-        return cast("nn.Module", _built(resolution.host, task.shape))
+        return cast("nn.Module", _built(resolution, resolution.host, task.shape))
 
     host = _grafted(resolution, build_host, data["train"], device)
     varieties = select_varieties(resolution, host, device)
@@ -105,6 +108,7 @@ def compose(resolution: Resolution) -> Composition:
         host_schedule=_schedule(resolution, "host"),
         seed_schedule=_schedule(resolution, "seed"),
     )
+    reward = _built(resolution, resolution.reward, metric=task.metric)
     space = ActionSpace({name: tuple(variety.id for variety in own) for name, own in varieties.items()})
     return Composition(
         resolution=resolution,
@@ -112,7 +116,7 @@ def compose(resolution: Resolution) -> Composition:
         recipe=recipe,
         space=space,
         arms=_arms(resolution, space),
-        judge=Judge(cast("Reward", _built(resolution.reward, metric=task.metric)), resolution.reward.label),
+        judge=Judge(cast("Reward", reward), resolution.reward.label),
         host_parameters=count_parameters(host),
     )
 
@@ -129,20 +133,36 @@ def choose_device(resolution: Resolution) -> torch.device:
     return device
 
 
-def _built(chosen: Chosen, *arguments: Any, **runtime: Any) -> Any:
-    """A component built from its settings; a fault of its own is told as its package's."""
+def _built(resolution: Resolution, chosen: Chosen, *arguments: Any, **runtime: Any) -> Any:
+    """A component built from its settings; what it says against these gets the line it is on.
+
+    A fault of its own is told as its package's.
+    """
     factory = chosen.component.load()
-    with answerable(chosen.label, "while it was built"):
-        return factory(*arguments, **runtime, **chosen.settings)
+    try:
+        with answerable(chosen.label, "while it was built"):
+            return factory(*arguments, **runtime, **chosen.settings)
+    except ConfigError as error:
+        raise ConfigError([_at_setting(resolution, chosen, problem) for problem in error.problems]) from error
+
+
+def _at_setting(resolution: Resolution, chosen: Chosen, problem: Problem) -> Problem:
+    if problem.file is not None:
+        return problem
+    path = (*chosen.path, "settings", *parse_path(problem.path)) if problem.path else chosen.path
+    return resolution.loaded.problem(problem.code, path, problem.message, problem.hint)
 
 
 def _schedule(resolution: Resolution, side: str) -> Schedule | None:
     chosen = resolution.schedules.get(side)
-    return None if chosen is None else AnswerableSchedule(cast("Schedule", _built(chosen)), chosen.label)
+    return None if chosen is None else AnswerableSchedule(cast("Schedule", _built(resolution, chosen)), chosen.label)
 
 
 def _on_device(resolution: Resolution, task: Task, name: SplitName, device: torch.device) -> Split:
     split = task.split(name)
+    if isinstance(split.inputs, torch.Tensor) and split.inputs.is_floating_point() and split.inputs.dtype != HOST_DTYPE:
+        message = f'{resolution.task.label} gives inputs of {split.inputs.dtype} in its split "{name}"'
+        raise PluginError(Problem("E234", message, hint="Hosts compute in torch.float32: give inputs.float()."))
     with answerable(resolution.task.label, f'with its split "{name}"'):
         return type(split)(split.inputs.to(device), split.targets.to(device))
 
@@ -182,11 +202,9 @@ def _arms(resolution: Resolution, space: ActionSpace) -> tuple[Arm, ...]:
     problems: list[Problem] = []
     for name, chosen in resolution.policies.items():
         try:
-            arms.append(Arm(name, cast("Policy", _built(chosen, space)), chosen.label))
+            arms.append(Arm(name, cast("Policy", _built(resolution, chosen, space)), chosen.label))
         except ConfigError as error:
-            for problem in error.problems:
-                path = (*chosen.path, "settings", *parse_path(problem.path)) if problem.path else chosen.path
-                problems.append(resolution.loaded.problem(problem.code, path, problem.message, problem.hint))
+            problems += error.problems
     if problems:
         raise ConfigError(problems)
     return tuple(arms)

@@ -90,6 +90,11 @@ class Refuses(Honest):
         raise ValueError("not today")
 
 
+class Rectifies(Honest):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden.relu_())
+
+
 def tried(
     factory: Callable[[Site], nn.Module], params: str = "2*(c*c + c)", *, identity: bool = True
 ) -> tuple[str, str] | None:
@@ -118,6 +123,8 @@ def test_an_honest_blueprint_passes_and_the_default_generator_is_left_alone() ->
         (Pretender, "E326", "says it starts as the identity, and is off by up to 1"),
         (OnlyInEvaluation, "E326", "says it starts as the identity, and is off by up to 1"),
         (Dead, "E327", "has parameters that no gradient reaches in two steps: first.weight, first.bias, last.weight"),
+        (Rectifies, "E323", "writes to its input"),
+        (lambda site: "a block", "E321", "builds a str, not a torch.nn.Module"),
         (Unbuildable, "E321", "raised KeyError: 'sequence'"),
         (Refuses, "E322", "raised ValueError: not today"),
     ],

@@ -53,8 +53,13 @@ def _lies(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) -> Ite
             choosing.inform(inputs.clone(), torch.randn_like(inputs))
     for training in (True, False):
         block.train(training)
+        given = inputs.clone()
         with torch.no_grad():
-            outputs = block(inputs)
+            outputs = block(given)
+        if not torch.equal(given, inputs):
+            yield Problem(
+                "E323", "writes to its input", hint="The host goes on with it: no inplace=True on what comes in."
+            )
         yield from _unfit(outputs, inputs)
         if variety.spec.starts_as_identity and not torch.equal(outputs, inputs):
             distance = (outputs - inputs).abs().max().item()

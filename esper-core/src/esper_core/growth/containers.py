@@ -1,4 +1,4 @@
-"""What of a model that is itself a list of layers? Its slots are no layer of it: it is as long as it was."""
+"""What of modules that hold others? A list of layers is as long as it was, and one that is never called is told."""
 
 from __future__ import annotations
 
@@ -38,3 +38,12 @@ def container_face(plain: type[nn.Module], home: str) -> dict[str, Any]:
 
     mutators = ("__setitem__", "__delitem__", "append", "insert", "extend", "pop")
     return {"__len__": length, "__iter__": iterate, "__getitem__": item, **dict.fromkeys(mutators, refuse)}
+
+
+def is_never_called(module: nn.Module) -> bool:
+    """Whether the module only holds others: a ModuleList, a ModuleDict.
+
+    >>> is_never_called(nn.ModuleList()), is_never_called(nn.Sequential())
+    (True, False)
+    """
+    return getattr(module.forward, "__func__", None) is nn.Module.forward

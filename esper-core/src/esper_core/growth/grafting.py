@@ -2,23 +2,23 @@
 
 ``graft`` finds modules by name, puts a slot behind each, and leaves every number of the model what it was. A slot is
 registered as forward hook of its module and, so that ``.to()``, ``state_dict()`` and deep copies know of its seeds, as
-a child of one module ``_esper`` in the root. The root gets a class of its own, a subclass of what it was: a compiler
-caches what it traced by class, and would otherwise run the code of an ungrafted sibling and skip the hooks.
+a child of one module ``_esper`` in the root. The root, and what lies between it and a slot, gets a class of its own.
 """
 
 from __future__ import annotations
 
-import copyreg
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import nn
 
-from esper_core.growth.containers import container_face
+from esper_core.growth.classes import HOME, Family
+from esper_core.growth.containers import is_never_called
 from esper_core.growth.probe import observe
 from esper_core.growth.slot import Slot, Slots, key_of
 from esper_core.leyline.errors import GraftError, Problem
@@ -27,9 +27,6 @@ from esper_core.leyline.specs import SlotPlace
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-HOME = "_esper"
-"""Name of the one child that a graft adds to the root."""
 
 MATCH_LIMIT = 256
 """Modules that one pattern may match; more is taken for a slip."""
@@ -62,11 +59,11 @@ def graft(
     """
     _refuse_unfit(model)
     planned = [Slot(name, place.at, kind=place.kind, limit=place.stack) for name, place in _places(model, slots)]
-    home = Slots({key_of(slot.name): slot for slot in planned})
-    plain_class = type(model)
+    home, family = Slots({key_of(slot.name): slot for slot in planned}), Family()
     with ExitStack() as undo:
-        _change_class(model, plain_class)
-        undo.callback(setattr, model, "__class__", plain_class)
+        for module, places in _ways(model, [slot.at for slot in planned]):
+            undo.callback(setattr, module, "__class__", type(module))
+            _change_class(module, family, places)
         model.add_module(HOME, home)
         undo.callback(delattr, model, HOME)
         for slot in planned:
@@ -81,13 +78,28 @@ def _refuse_unfit(model: nn.Module) -> None:
     if any(isinstance(module, Slots) for module in model.modules()):
         hint = "Graft all slots in one call, on a fresh model."
         raise GraftError(Problem("E310", "this model has slots already", hint=hint))
+    if HOME in vars(model) or any(name == HOME for name, _ in model.named_children()):
+        hint = "That is where its seeds would live. Give it another name."
+        raise GraftError(Problem("E318", f'this model has a "{HOME}" of its own', hint=hint))
     if any(name == "_orig_mod" for name, _ in model.named_children()):
         raise GraftError(Problem("E318", "this model is compiled already", hint="Graft first, and compile then."))
 
 
-def _change_class(model: nn.Module, plain: type[nn.Module]) -> None:
+def _ways(model: nn.Module, slots: Sequence[str]) -> list[tuple[nn.Module, tuple[str, ...]]]:
+    """The root and every module on the way to a slot that has code of its own; with the slots' places seen from it."""
+    places: dict[str, list[str]] = {"": list(slots)}
+    for at in slots:
+        parts = at.split(".")
+        for depth in range(1, len(parts)):
+            places.setdefault(".".join(parts[:depth]), []).append(".".join(parts[depth:]))
+    ways = [(model.get_submodule(name), tuple(below)) for name, below in places.items()]
+    return [(module, below) for module, below in ways if not is_never_called(module)]
+
+
+def _change_class(module: nn.Module, family: Family, places: tuple[str, ...]) -> None:
+    plain = type(module)
     try:
-        model.__class__ = _grafted_class(plain)
+        module.__class__ = family.class_of(plain, places)
     except Exception as error:
         message = f"the class {plain.__name__} cannot be derived from: {error}"
         hint = "Put the model into a module of your own, and graft that."
@@ -122,7 +134,7 @@ def _places(model: nn.Module, slots: Any) -> list[tuple[str, SlotPlace]]:
     problems: list[Problem] = []
     for name, pattern in wanted:
         place = pattern if isinstance(pattern, SlotPlace) else SlotPlace(pattern)
-        found = [module for module in known if matches(module, place.at)]
+        found = [place.at] if place.at in known else [module for module in known if matches(module, place.at)]
         problems += _match_problems(model, name, place.at, found, known)
         for module in found:
             own = module if name is None else name if len(found) == 1 else f"{name}:{module}"
@@ -140,16 +152,36 @@ def _match_problems(
 ) -> list[Problem]:
     path = None if name is None else f"slots.{name}"
     if not found:
-        message = f'no module of {type(model).__name__} is called "{pattern}"'
-        return [Problem("E313", message, path=path, hint=suggestion(pattern, known))]
+        message, hint = _nothing_found(model, pattern, known)
+        return [Problem("E313", message, path=path, hint=hint)]
     if len(found) > MATCH_LIMIT:
         message = f'"{pattern}" matches {len(found)} modules, more than {MATCH_LIMIT}'
         return [Problem("E314", message, path=path, hint=f"The first are {', '.join(found[:3])}; name what you mean.")]
-    return [
-        Problem("E315", f'"{module}" is a script module and takes no slot', path=path, hint="Graft before scripting.")
-        for module in found
-        if isinstance(model.get_submodule(module), torch.jit.ScriptModule)
-    ]
+    outcomes = [_unfit(module, model.get_submodule(module), path) for module in found]
+    return [problem for problem in outcomes if problem is not None]
+
+
+def _nothing_found(model: nn.Module, pattern: str, known: list[str]) -> tuple[str, str | None]:
+    """Message and hint for a pattern that no name fits."""
+    if not pattern:
+        return "a slot stands behind a part of a model, not behind the whole", "Put it into a module of your own."
+    for alias, module in model.named_modules(remove_duplicate=False):
+        if alias == pattern:
+            first = next(name for name, other in model.named_modules() if other is module)
+            return f'"{pattern}" is another name of the module "{first}"', f'Name it "{first}".'
+    return f'no module of {type(model).__name__} is called "{pattern}"', suggestion(pattern, known)
+
+
+def _unfit(name: str, module: nn.Module, path: str | None) -> Problem | None:
+    """Why a slot could never stand behind the module; None where a probe will tell."""
+    if isinstance(module, torch.jit.ScriptModule):
+        hint = "Graft before scripting."
+        return Problem("E315", f'"{name}" is a script module and takes no slot', path=path, hint=hint)
+    if is_never_called(module):
+        within = ", ".join(f"{name}.{child}" for child, _ in islice(module.named_children(), 8))
+        message = f'"{name}" is a {type(module).__name__}, which is never called'
+        return Problem("E317", message, path=path, hint=f"Within it are: {within or 'none'}")
+    return None
 
 
 def _collisions(places: list[tuple[str, SlotPlace]]) -> list[Problem]:
@@ -175,29 +207,3 @@ def matches(module: str, pattern: str) -> bool:
     """
     parts, wanted = module.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(fnmatchcase(part, want) for part, want in zip(parts, wanted, strict=True))
-
-
-def _grafted_class(plain: type[nn.Module]) -> type[nn.Module]:
-    """A new subclass of ``plain`` under the same name, which copies and pickles as ``plain`` with slots."""
-    namespace = {
-        **container_face(plain, HOME),
-        "__module__": plain.__module__,
-        "__qualname__": plain.__qualname__,
-        "__doc__": plain.__doc__,
-        "__reduce_ex__": _reduce_grafted,
-        "_esper_plain_class": plain,
-    }
-    return type(plain.__name__, (plain,), namespace)
-
-
-def _reduce_grafted(model: nn.Module, protocol: Any) -> Any:
-    plain: type[nn.Module] = model._esper_plain_class  # type: ignore[assignment]
-    reduced = plain.__reduce_ex__(model, protocol)
-    if isinstance(reduced, tuple) and reduced[0] is getattr(copyreg, "__newobj__"):  # noqa: B009
-        return (_new_grafted, (plain, *reduced[1][1:]), *reduced[2:])
-    return reduced
-
-
-def _new_grafted(plain: type[nn.Module], *args: Any) -> nn.Module:
-    grafted = _grafted_class(plain)
-    return grafted.__new__(grafted, *args)

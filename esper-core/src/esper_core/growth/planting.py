@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from esper_core.growth.blend import blend_parameters
 from esper_core.growth.faults import SeedFault, in_words
 from esper_core.growth.informing import TRAIT, inform
-from esper_core.growth.probe import device_of, dtype_of
+from esper_core.growth.probe import device_of, dtype_at
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.growth.seed import Course, Seed
 from esper_core.leyline.actions import Blend
@@ -53,7 +53,7 @@ class Soil:
     def plant(self, variety: Variety, slot: Slot, action: Action, number: int, step: int) -> Seed:
         """A newborn seed, not in its slot yet. SeedFault where its block cannot be built."""
         assert slot.site is not None
-        device, dtype = device_of(self.model), dtype_of(self.model)
+        device, dtype = device_of(self.model), dtype_at(slot, self.model)
         try:
             with RandomStream(derive_seed(self.seed, "birth", number), device):
                 block = variety.factory(slot.site).to(device, dtype)

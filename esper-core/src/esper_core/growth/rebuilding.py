@@ -50,8 +50,11 @@ def rebuild(
 
     GrowthError where something does not fit; the model is then as it was.
     """
-    seeds = [_reborn(growth, find(growth.blueprint), model) for growth in network.seeds]
     numbers = {key: value for key, value in state.items() if key != f"{HOME}.{JOURNAL}"}
+    seeds = [
+        _reborn(growth, find(growth.blueprint), device_of(model), _dtype(growth, numbers) or dtype_of(model))
+        for growth in network.seeds
+    ]
     if problems := list(_misfits(model, network, seeds, numbers)):
         more = [f"… and {len(problems) - 5} more"] if len(problems) > 5 else []
         hint = "\n".join([*problems[:5], *more, "Build the host with the settings that it had."])
@@ -65,7 +68,13 @@ def rebuild(
     model.load_state_dict(dict(numbers))
 
 
-def _reborn(growth: Growth, variety: Variety, model: nn.Module) -> Seed:
+def _dtype(growth: Growth, numbers: Mapping[str, Tensor]) -> torch.dtype | None:
+    """What the seeds of a slot computed in, as far as it has numbers."""
+    own = (value.dtype for key, value in numbers.items() if key.startswith(f"{HOME}.{key_of(growth.slot)}."))
+    return next((dtype for dtype in own if dtype.is_floating_point), None)
+
+
+def _reborn(growth: Growth, variety: Variety, device: torch.device, dtype: torch.dtype) -> Seed:
     if variety.spec.version != growth.version:
         message = (
             f'"{growth.blueprint}" grew in version {growth.version}, and what is installed is {variety.spec.version}'
@@ -83,7 +92,7 @@ def _reborn(growth: Growth, variety: Variety, model: nn.Module) -> Seed:
             blend=growth.blend,
             identity=growth.identity,
         )
-    seed.to(device_of(model), dtype_of(model))
+    seed.to(device, dtype)
     seed.stage, seed.born, seed.kept = growth.stage, growth.born, growth.kept
     seed.alpha.value = seed.alpha.target = growth.alpha
     return seed

@@ -35,6 +35,8 @@ class Slot(nn.Module):
         self.kind = kind
         self.limit = limit
         self.site: Site | None = None
+        self.dtypes: tuple[torch.dtype, torch.dtype] | None = None
+        """What was seen here, and what the model began with then: who changes one with ``.to()`` changes both."""
         self.state = SlotState.FREE
         self.embargo = 0
         self.seeds = nn.ModuleList()

@@ -1,0 +1,47 @@
+"""What tests of slots share: a seed that makes a difference, put where they want it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core.growth import slots_of
+from esper_core.growth.seed import Seed
+from esper_core.leyline import BlueprintSpec, Site
+from esper_core.leyline.lifecycle import Stage
+
+
+class Bend(nn.Module):
+    """x + tanh(mix(x)): changes everything a little."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.axis = -1 if site.kind == "tokens" else 1
+        self.mix = nn.Linear(site.channels, site.channels)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + torch.tanh(self.mix(hidden.movedim(self.axis, -1))).movedim(-1, self.axis)
+
+
+@pytest.fixture
+def plant() -> Callable[..., Seed]:
+    """``plant(model, slot, alpha=…, fossil=…)``: a seed there, of the host's numbers, that acts at once."""
+
+    def put(model: nn.Module, name: str, *, alpha: float = 1.0, fossil: bool = False, seed: int = 0) -> Seed:
+        slot = slots_of(model).named(name)
+        assert slot.site is not None
+        spec = BlueprintSpec(slot.site.kind, "c*c + c", starts_as_identity=True)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            block = Bend(slot.site)
+        grown = Seed(block, blueprint="test/bend", spec=spec, site=slot.site, number=len(slot.seeds))
+        grown.to(next(model.parameters()).dtype).train(model.training)
+        grown.stage = Stage.FOSSILIZED if fossil else Stage.HOLDING
+        grown.alpha.aim(alpha, 0)
+        slot.seeds.append(grown)
+        return grown
+
+    return put

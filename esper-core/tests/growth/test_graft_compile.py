@@ -1,0 +1,201 @@
+"""Slots and torch.compile: whatever was compiled before, and whatever alpha does, every slot is heard."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from esper_core.growth import graft, slots_of
+from esper_core.growth.seed import Seed
+from esper_core.leyline import GraftError
+
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own
+
+INPUTS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(inputs)))
+
+
+class Tower(nn.Module):
+    def __init__(self, blocks: int = 2) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(blocks))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        for block in self.blocks:
+            hidden = block(hidden)
+        return hidden
+
+
+class Broken(Block):
+    """What a compiler cannot swallow whole: a print stands in the middle."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs)
+        torch.compiler.disable(lambda: None)()
+        return self.last(hidden)
+
+
+class Counting:
+    """A backend that runs what it is given and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.compiled = 0
+
+    def __call__(self, graph: GraphModule, example: list[Any]) -> Callable[..., Any]:
+        self.compiled += 1
+        return graph
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def tower(blocks: int = 2, kind: type[nn.Module] = Block) -> nn.Module:
+    torch.manual_seed(0)
+    model = Tower(blocks)
+    for index in range(blocks):
+        model.blocks[index] = kind()
+    return model.eval()
+
+
+@pytest.mark.parametrize("first", ["twin", "grafted"])
+def test_plain_and_grafted_are_both_right_in_whatever_order_they_are_compiled(
+    first: str, plant: Callable[..., Seed]
+) -> None:
+    twin, model = tower(), graft(tower(), ["blocks.1.first"], example=INPUTS)
+    plant(model, "blocks.1.first")
+    expected = {"twin": twin(INPUTS), "grafted": model(INPUTS)}
+    compiled = {
+        "twin": torch.compile(twin, backend="aot_eager"),
+        "grafted": torch.compile(model, backend="aot_eager"),
+    }
+    for name in (first, *(other for other in compiled if other != first)):
+        torch.testing.assert_close(compiled[name](INPUTS), expected[name])
+    assert not torch.allclose(expected["twin"], expected["grafted"])
+
+
+@pytest.mark.parametrize("kind", [Block, Broken])
+@pytest.mark.parametrize("way", ["whole", "regional"])
+def test_code_that_was_compiled_for_a_part_of_a_twin_is_not_run_for_the_part_that_has_a_slot_in_it(
+    kind: type[nn.Module], way: str, plant: Callable[..., Seed]
+) -> None:
+    def compile_it(model: nn.Module) -> None:
+        for part in [model] if way == "whole" else model.blocks:
+            part.compile(backend="eager")
+
+    twin = tower(kind=kind)
+    compile_it(twin)
+    twin(INPUTS)
+    model = graft(tower(kind=kind), ["blocks.1.first"], example=INPUTS)
+    plant(model, "blocks.1.first")
+    expected = model(INPUTS)
+    compile_it(model)
+    torch.testing.assert_close(model(INPUTS), expected)
+
+
+def test_parts_that_were_compiled_and_run_before_grafting_take_slots(plant: Callable[..., Seed]) -> None:
+    model = tower()
+    for block in model.blocks:
+        block.compile(backend="eager")
+    before = model(INPUTS)
+    graft(model, ["blocks.0.first", "blocks.1"], example=INPUTS)
+    assert torch.equal(model(INPUTS), before)
+    for name in ("blocks.0.first", "blocks.1"):
+        plain = model(INPUTS)
+        plant(model, name)
+        assert not torch.allclose(model(INPUTS), plain)
+
+
+def test_blocks_that_are_alike_share_what_is_compiled_for_them(plant: Callable[..., Seed]) -> None:
+    backend = Counting()
+    model = graft(tower(12), ["blocks.*.first"], example=INPUTS)
+    again = copy.deepcopy(model)
+    for each in (model, again):
+        for slot in slots_of(each).each():
+            plant(each, slot.name)
+        expected = each(INPUTS)
+        before = backend.compiled
+        for block in each.blocks:
+            block.compile(backend=backend)
+        torch.testing.assert_close(each(INPUTS), expected)
+        assert backend.compiled - before <= 3
+
+
+def test_two_models_with_slots_in_different_places_do_not_run_each_others_code(plant: Callable[..., Seed]) -> None:
+    one = graft(tower(), ["blocks.0.first"], example=INPUTS)
+    two = graft(tower(), ["blocks.0.first", "blocks.1.first"], example=INPUTS)
+    plant(two, "blocks.1.first")
+    torch.compile(one, backend="eager")(INPUTS)
+    torch.testing.assert_close(torch.compile(two, backend="eager")(INPUTS), two(INPUTS))
+
+
+def test_compiling_first_is_refused() -> None:
+    with pytest.raises(GraftError, match="E318 this model is compiled already"):
+        graft(torch.compile(tower(), backend="eager"), ["_orig_mod.blocks.0"])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_with_empty_slots_it_is_bitwise_the_eager_model(backend: str) -> None:
+    model = graft(tower(), ["blocks.0.first", "blocks.1"], example=INPUTS)
+    compiled = torch.compile(model, backend=backend)
+    assert torch.equal(compiled(INPUTS), model(INPUTS))
+
+
+def test_alpha_may_change_from_batch_to_batch(plant: Callable[..., Seed]) -> None:
+    backend = Counting()
+    check_ramp(plant, backend)
+    assert backend.compiled <= 3  # empty, the first strength, any strength
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_alpha_may_change_from_batch_to_batch_under_inductor(plant: Callable[..., Seed]) -> None:
+    from torch._dynamo.utils import counters  # nothing public tells how often a real backend was asked
+
+    counters.clear()
+    check_ramp(plant, "inductor")
+    assert counters["frames"]["total"] <= 3
+    assert counters["frames"]["ok"] == counters["frames"]["total"]
+
+
+def check_ramp(plant: Callable[..., Seed], backend: object) -> None:
+    model = graft(tower(), ["blocks.0"], example=INPUTS)
+    compiled = torch.compile(model, backend=backend)
+    host = model(INPUTS)
+    torch.testing.assert_close(compiled(INPUTS), host)
+    seed = plant(model, "blocks.0", alpha=0.0)
+    torch.testing.assert_close(compiled(INPUTS), host)
+    seed.alpha.aim(1.0, 12)
+    while seed.alpha.moving:
+        seed.alpha.tick()
+        torch.testing.assert_close(compiled(INPUTS), model(INPUTS))
+    assert not torch.allclose(compiled(INPUTS), host)
+
+
+def test_a_compiled_seed_learns_as_an_eager_one(plant: Callable[..., Seed]) -> None:
+    gradients = []
+    for compiled in (False, True):
+        model = graft(tower(), ["blocks.0"], example=INPUTS)
+        plant(model, "blocks.0", alpha=0.3)
+        run = torch.compile(model, backend="aot_eager") if compiled else model
+        run(INPUTS).square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    torch.testing.assert_close(gradients[0], gradients[1])

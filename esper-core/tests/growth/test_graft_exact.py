@@ -1,0 +1,296 @@
+"""The numbers of a grafted model: bitwise the host's while slots are empty, and what the seeds make of them then."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from esper_core.config import OptimizerConfig
+from esper_core.growth import OptimizerKeeper, graft, slots_of
+from esper_core.growth.seed import Seed
+from esper_core.leyline import SlotPlace
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+class Conv(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+        self.body = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.body(self.stem(inputs)).mean((2, 3)))
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.encoder(inputs))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(8, 6, batch_first=True)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.cell(inputs)[0][:, -1])
+
+
+class Skipping(nn.Module):
+    """A small U-net, which adds in place to what a module has put out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+        self.deep = nn.Conv2d(4, 4, 3, padding=1)
+        self.up = nn.ConvTranspose2d(4, 3, 2, stride=2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        down = self.down(inputs)
+        out = self.deep(torch.relu(down))
+        out += down
+        up = self.up(out)
+        up += inputs
+        return up.relu_()
+
+
+HOSTS = {
+    "conv": (Conv, {"stem": "stem", "norm": "body.1", "body": "body"}, draw(6, 3, 8, 8)),
+    "encoder": (Encoder, {"part": "encoder.layers.0.linear1", "whole": "encoder.layers.1"}, draw(6, 5, 8)),
+    "lstm": (Recurrent, {"head": "head"}, draw(6, 5, 8)),
+    "u-net": (Skipping, {"down": "down", "deep": "deep", "up": "up"}, draw(6, 3, 8, 8)),
+}
+
+
+def trained(model: nn.Module, inputs: Tensor) -> list[Tensor]:
+    """Twenty steps with momentum; all outputs, the last gradients, and everything that the model holds then."""
+    torch.manual_seed(5)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    outputs = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        outputs.append(model(inputs))
+        outputs[-1].square().mean().backward()
+        optimizer.step()
+    model.eval()
+    return [*outputs, model(inputs), *(p.grad for p in model.parameters()), *model.state_dict().values()]
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_with_empty_slots_it_trains_to_the_bit_as_its_twin(name: str) -> None:
+    build, slots, inputs = HOSTS[name]
+    torch.manual_seed(1)
+    twin = build()
+    model = graft(copy.deepcopy(twin), slots, example=inputs)
+    expected, found = trained(twin, inputs), trained(model, inputs)
+    assert len(expected) == len(found)
+    assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
+
+
+def test_the_probe_leaves_running_statistics_where_they_were() -> None:
+    torch.manual_seed(1)
+    model = Conv()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    graft(model, ["stem", "body"], example=draw(6, 3, 8, 8) + 3.0)
+    assert before
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+
+
+def test_what_is_written_into_a_slots_output_in_place_is_differentiated_rightly(plant: Callable[..., Seed]) -> None:
+    torch.manual_seed(1)
+    inputs, plain = draw(4, 3, 8, 8), Skipping()
+    model = graft(copy.deepcopy(plain), ["down", "deep", "up"], example=inputs)
+    seeds = {slot.name: plant(model, slot.name, alpha=0.4) for slot in slots_of(model).each()}
+    by_hand = {name: copy.deepcopy(seed.block) for name, seed in seeds.items()}
+
+    def grown(name: str, hidden: Tensor) -> Tensor:
+        return 0.6 * hidden + 0.4 * by_hand[name](hidden)
+
+    down = grown("down", plain.down(inputs))
+    out = grown("deep", plain.deep(torch.relu(down))) + down
+    expected = torch.relu(grown("up", plain.up(out)) + inputs)
+    found = model(inputs)
+    torch.testing.assert_close(found, expected)
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    for one, other in zip(
+        plain.parameters(), [p for n, p in model.named_parameters() if "_esper" not in n], strict=True
+    ):
+        torch.testing.assert_close(other.grad, one.grad)
+    for name, seed in seeds.items():
+        for one, other in zip(by_hand[name].parameters(), seed.block.parameters(), strict=True):
+            torch.testing.assert_close(other.grad, one.grad)
+
+
+@pytest.mark.parametrize("at", ["encoder.layers.0.linear1", "encoder.layers.0.norm1", "encoder.layers.0.dropout1"])
+def test_a_slot_inside_a_transformer_layer_is_heard_in_its_fast_path_too(at: str, plant: Callable[..., Seed]) -> None:
+    inputs = draw(4, 5, 8)
+    model = graft(Encoder(), {"slot": SlotPlace(at, "tokens")}, example=inputs).eval()
+    with torch.no_grad():
+        before = model(inputs)
+        plant(model, "slot")
+        quick = model(inputs)
+    assert not torch.allclose(quick, before)
+    torch.testing.assert_close(quick, model(inputs).detach())
+
+
+@pytest.mark.parametrize("at", ["encoder.layers.0", "encoder.layers.1", "encoder"])
+def test_a_slot_behind_a_whole_transformer_layer_counts_in_the_fast_path(at: str, plant: Callable[..., Seed]) -> None:
+    inputs = draw(4, 5, 8)
+    model = graft(Encoder(), {"slot": SlotPlace(at, "tokens")}, example=inputs).eval()
+    with torch.no_grad():
+        before = model(inputs)
+        plant(model, "slot")
+        quick = model(inputs)
+    assert not torch.allclose(quick, before)
+    torch.testing.assert_close(quick, model(inputs).detach())
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 4)
+        self.mix = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(torch.relu(self.mix(self.embed(inputs))))
+
+
+@pytest.mark.parametrize("at", ["embed", "head"])
+def test_tied_weights_stay_tied_and_are_owned_once(at: str) -> None:
+    torch.manual_seed(1)
+    inputs = torch.arange(12).reshape(3, 4) % 7
+    models = [Tied(), None]
+    models[1] = graft(copy.deepcopy(models[0]), {"slot": SlotPlace(at, "tokens")}, example=inputs)
+    outcomes = []
+    for model in models:
+        keeper = OptimizerKeeper(model.parameters(), host_settings=OptimizerConfig(), seed_settings=OptimizerConfig())
+        for _ in range(5):
+            keeper.zero_grad()
+            model(inputs).square().mean().backward()
+            keeper.step([])
+        assert keeper.astray(model) == []
+        assert model.head.weight is model.embed.weight
+        outcomes.append(list(model.state_dict().values()))
+    assert all(torch.equal(one, other) for one, other in zip(*outcomes, strict=True))
+
+
+def test_fossils_act_one_behind_the_other_and_their_keys_stay(plant: Callable[..., Seed]) -> None:
+    inputs = draw(3, 4)
+    model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {"slot": SlotPlace("0", stack=3)}, example=inputs)
+    keys = list(model.state_dict())
+    blocks = []
+    for number in range(3):
+        blocks.append(plant(model, "slot", fossil=True, seed=number).block)
+        keys += [f"_esper.slot.seeds.{number}.block.mix.{name}" for name in ("weight", "bias")]
+        assert [key for key in model.state_dict() if key in keys] == keys
+    first, second, third = blocks
+    host = nn.functional.linear(inputs, model[0].weight, model[0].bias)
+    assert torch.equal(model(inputs), third(second(first(host))).relu())
+    assert not torch.equal(model(inputs), first(second(third(host))).relu())
+    twin = copy.deepcopy(model)
+    assert list(twin.state_dict()) == list(model.state_dict())
+    assert torch.equal(twin(inputs), model(inputs))
+    assert not {id(parameter) for parameter in twin.parameters()} & {id(parameter) for parameter in model.parameters()}
+
+
+class Checkpointing(nn.Module):
+    def __init__(self, *, spare: bool) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        self.last = nn.Linear(4, 2)
+        self.spare = spare
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = checkpoint(self.layer, inputs, use_reentrant=False) if self.spare else self.layer(inputs)
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize("at", ["layer", "layer.0"])
+def test_a_slot_in_a_checkpointed_part_learns_the_same(at: str, plant: Callable[..., Seed]) -> None:
+    inputs, gradients = draw(3, 4), []
+    for spare in (False, True):
+        torch.manual_seed(1)
+        model = graft(Checkpointing(spare=spare), [at], example=inputs)
+        plant(model, at, alpha=0.5)
+        model(inputs).square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_living_seed_follows_its_host_to_other_numbers(kind: torch.dtype, plant: Callable[..., Seed]) -> None:
+    inputs = draw(3, 4)
+    model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"], example=inputs)
+    plant(model, "0", alpha=0.5)
+    expected = model(inputs)
+    {torch.float16: model.half, torch.bfloat16: model.bfloat16, torch.float64: model.double}[kind]()
+    assert {parameter.dtype for parameter in model.parameters()} == {kind}
+    found = model(inputs.to(kind))
+    assert found.dtype is kind
+    torch.testing.assert_close(found.float(), expected, atol=0.05, rtol=0.05)
+    meta = model.to("meta")
+    assert {parameter.device.type for parameter in meta.parameters()} == {"meta"}
+
+
+HOST = """
+from torch import nn
+
+
+class Host(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    def forward(self, inputs):
+        return self.part(inputs)
+"""
+
+READER = """
+import pickle, sys
+import torch
+from esper_core import slots_of
+
+model = pickle.loads(open(sys.argv[1], "rb").read())
+print(type(model).__module__, type(model).__name__, len(slots_of(model).named("part/0".replace("/", ".")).seeds))
+print(model(torch.arange(12.0).reshape(3, 4)).tolist())
+"""
+
+
+def test_a_pickled_model_is_the_same_in_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[..., Seed]
+) -> None:
+    (tmp_path / "a_host.py").write_text(HOST)
+    monkeypatch.syspath_prepend(tmp_path)
+    from a_host import Host
+
+    inputs = torch.arange(12.0).reshape(3, 4)
+    model = graft(Host(), ["part.0"], example=inputs)
+    seed = plant(model, "part.0", alpha=0.5)
+    seed.block = nn.Linear(4, 4)  # of a class that is known everywhere
+    (tmp_path / "model").write_bytes(pickle.dumps(model))
+    command = [sys.executable, "-c", READER, str(tmp_path / "model")]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout.splitlines()
+    assert told == ["a_host Host 1", str(model(inputs).tolist())]

@@ -102,7 +102,7 @@ def test_a_loaded_configuration_cannot_be_changed(small):
         ("plugins: {disable: a}", "E111", 20, 'expected a list of names, received "a"', "disable: [a]"),
         ("plugins: {disable: 'a, b'}", "E111", 20, 'received "a, b"', "disable: [a, b]"),
         ("plugins: {disable: [3]}", "E111", 21, "expected a name of 1 to 100 characters, received 3", '"3"'),
-        ("optimizer: {host: {kind: adm}}", "E112", 26, 'expected adam, adamw or sgd, received "adm"', 'Did you mean "adam"?'),
+        ("optimizer: {host: {kind: adm}}", "E112", 26, 'expected adam, adamw or sgd, received "adm"', "Did you mean"),
         (
             "optimizer: {host: {momentum: 1}}",
             "E112",

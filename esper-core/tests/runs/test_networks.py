@@ -425,3 +425,43 @@ def test_a_fresh_process_builds_the_same_network(tmp_path: Path) -> None:
         assert json.loads(done.stdout) == model.eval()(inputs).double().flatten().tolist()
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_network_that_was_loaded_grows_on(
+    noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
+) -> None:
+    """Fossils go on learning, a seed that lived goes on living, and the next one has a number of its own."""
+    esper.save(grown(noisy_host, (local_conv, Blend.ADD, True), (LOUD, Blend.ADD, False)), tmp_path)
+    model = build(noisy_host, seed=9)
+    host = list(model.parameters())
+    esper.load(model, tmp_path, plugins=plugins)
+    settings = OptimizerConfig()
+    keeper = OptimizerKeeper(host, host_settings=settings, seed_settings=settings)
+    garden = Garden(model, keeper, {"early": [local_conv]}, seed=0, batches=1, settings=GrowthConfig(embargo=0))
+    assert keeper.astray(model) == []
+    assert (list(keeper.fossils), list(keeper.seeds), garden.blended) == ([0], [1], (1,))
+    garden.apply(Action(Op.PRUNE, "early", speed=0), 0)
+    garden.close_step()
+    garden.apply(Action(Op.GERMINATE, "early", local_conv.id), 1)
+    assert [seed.number for seed in garden.slots["early"].stack] == [0, 2]
+
+
+def test_a_seed_that_incubated_incubates_on(
+    noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
+) -> None:
+    model = graft(build(noisy_host), {"early": SlotPlace("stem")}, example=EXAMPLE)
+    settings = OptimizerConfig()
+    keeper = OptimizerKeeper(model.parameters(), host_settings=settings, seed_settings=settings)
+    garden = Garden(model, keeper, {"early": [local_conv]}, seed=0, batches=1)
+    garden.apply(Action(Op.GERMINATE, "early", local_conv.id, target=0.5), 0)
+    garden.open_step()
+    esper.save(model, tmp_path)
+    again = build(noisy_host, seed=9)
+    host = list(again.parameters())
+    esper.load(again, tmp_path, plugins=plugins)
+    keeper = OptimizerKeeper(host, host_settings=settings, seed_settings=settings)
+    garden = Garden(again, keeper, {"early": [local_conv]}, seed=0, batches=1)
+    assert garden.incubating_slots == ("early",)
+    garden.incubate("early", lambda model: model(EXAMPLE).square().mean())
+    assert garden.slots["early"].living is not None
+    assert garden.slots["early"].living.course.target == 0.5

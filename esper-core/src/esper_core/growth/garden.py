@@ -17,7 +17,7 @@ from esper_core.growth.planting import Soil, Variety
 from esper_core.growth.probe import device_of
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.growth.transaction import whole_or_nothing
-from esper_core.leyline.actions import Action, ActionMask, Op
+from esper_core.leyline.actions import ARGUMENTS, Action, ActionMask, Op
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import EsperError, GrowthError, LifecycleError, Problem
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, may, next_slot_state
@@ -58,7 +58,7 @@ class Garden:
 
     Args:
         model: grafted, its slots observed.
-        keeper: owns the model's parameters.
+        keeper: owns the host's parameters; the garden gives it those of the seeds.
         varieties: for each slot what may grow in it.
         seed: from which the random numbers of newborn seeds are derived.
         batches: training batches in a decision step; alpha moves with each.
@@ -67,6 +67,8 @@ class Garden:
         probe: the mean loss on a batch, for blueprints that choose their first weights by it.
         ready: whether the seed in a slot has shown what it takes to be blended in (G2), None where that is unknown.
             One that has is advanced at the end of the step, though nobody asked.
+
+    ``born`` counts the seeds that were ever born here: a seed that was not born has no number.
     """
 
     def __init__(
@@ -91,8 +93,9 @@ class Garden:
         self._settings = GrowthConfig() if settings is None else settings
         self._faults = FaultBook() if faults is None else faults
         self._ready = ready
-        self._born = 0
+        self.born = 0
         self._shadows: dict[str, Shadow] = {}
+        self._take_in()
 
     # What is possible.
 
@@ -140,10 +143,7 @@ class Garden:
         slot = self._slot(action.slot)
         _refuse_unfit(action)
         with whole_or_nothing(self, self._shadows):
-            transition = self._carried_out(slot, action, step)
-        if action.op is Op.GERMINATE:
-            self._born += 1  # only now: a seed that was not born has no number
-        return [transition]
+            return [self._carried_out(slot, action, step)]
 
     def _carried_out(self, slot: Slot, action: Action, step: int) -> Transition:
         if action.op is Op.GERMINATE:
@@ -174,12 +174,12 @@ class Garden:
         if variety is None or (why := self._hindrance(slot, variety)):
             message = f'"{action.blueprint}" cannot grow in slot "{slot.name}"' + (f": {why}" if variety else "")
             raise GrowthError(Problem("E303", message, hint=suggestion(action.blueprint or "", self._fitting(slot))))
-        seed = self._soil.plant(variety, slot, action, self._born, step)
+        seed = self._soil.plant(variety, slot, action, self.born, step)
+        self.born += 1
         slot.seeds.append(seed)
         slot.state = occupied
         self.keeper.adopt(seed)
-        stream = RandomStream(derive_seed(self._soil.seed, "shadow", seed.number), device_of(self.model))
-        self._shadows[slot.name] = Shadow(self.model, slot, self.keeper, stream)
+        self._shadows[slot.name] = self._shadow(slot, seed)
         return self._transition(slot, seed, None, "asked for")
 
     def _advance(self, slot: Slot, seed: Seed, reason: str) -> Transition:
@@ -193,11 +193,7 @@ class Garden:
         seed.kept = step
         at_limit = len(slot.fossils) >= slot.limit
         slot.state = next_slot_state(slot.state, SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED)
-        if self._settings.freeze_fossils:
-            self.keeper.release(seed.number)
-            seed.requires_grad_(requires_grad=False)
-        else:
-            self.keeper.hand_over(seed.number)
+        self._settle(seed)
         return self._transition(slot, seed, before, "asked for")
 
     def _aim(self, slot: Slot, seed: Seed, action: Action) -> Transition:
@@ -214,11 +210,9 @@ class Garden:
 
     def open_step(self) -> list[Transition]:
         """A step begins: schedules go on, and newborn seeds start to train."""
-        self.keeper.open_step()
         newborn = [(slot, seed) for slot, seed in self._living() if seed.stage is Stage.GERMINATED]
-        if not newborn:
-            return []
         with whole_or_nothing(self, self._shadows):  # G1: it is owned by an optimizer, or nothing starts
+            self.keeper.open_step()
             return [
                 self._transition(slot, seed, seed.pass_on(SeedEvent.TRAIN), "a step began") for slot, seed in newborn
             ]
@@ -239,7 +233,7 @@ class Garden:
                 slot.embargo -= 1
                 self._lift_embargo(slot)
             passed = [self._time_passed(slot, seed) for slot, seed in waiting]
-        return [transition for transition in passed if transition is not None]
+            return [transition for transition in passed if transition is not None]
 
     def _time_passed(self, slot: Slot, seed: Seed) -> Transition | None:
         """What the end of a step does to a seed whose alpha stands still."""
@@ -258,13 +252,13 @@ class Garden:
         doomed = [(slot, seed) for slot, seed in self._living() if slots is None or slot.name in slots]
         if not doomed:
             return []
-        transitions: list[Transition] = []
         with whole_or_nothing(self, self._shadows):
+            transitions: list[Transition] = []
             for slot, seed in doomed:
                 before = seed.pass_on(SeedEvent.UPROOT)
                 self._remove(slot, seed)
                 transitions.append(self._transition(slot, seed, before, reason))
-        return transitions
+            return transitions
 
     # Training.
 
@@ -311,6 +305,29 @@ class Garden:
 
     # Pieces.
 
+    def _take_in(self) -> None:
+        """Seeds that are there already, for the model was loaded, live on; the keeper trains them from now on."""
+        there = [(slot, seed) for slot in self.slots.values() for seed in slot.stack]
+        self.born = max((seed.number + 1 for _, seed in there), default=0)
+        for slot, seed in there:
+            self.keeper.adopt(seed)
+            if seed.stage is Stage.FOSSILIZED:
+                self._settle(seed)
+            elif seed.incubating:
+                self._shadows[slot.name] = self._shadow(slot, seed)
+
+    def _settle(self, seed: Seed) -> None:
+        """A seed is part of the host from now on: it goes on learning on the host's side, or not at all."""
+        if self._settings.freeze_fossils:
+            self.keeper.release(seed.number)
+            seed.requires_grad_(requires_grad=False)
+        else:
+            self.keeper.hand_over(seed.number)
+
+    def _shadow(self, slot: Slot, seed: Seed) -> Shadow:
+        stream = RandomStream(derive_seed(self._soil.seed, "shadow", seed.number), device_of(self.model))
+        return Shadow(self.model, slot, self.keeper, stream)
+
     def _living(self) -> list[tuple[Slot, Seed]]:
         return [(slot, seed) for slot in self.slots.values() if (seed := slot.living) is not None]
 
@@ -341,10 +358,11 @@ def _obstacle(seed: Seed, op: Op) -> str | None:
 
 
 def _refuse_unfit(action: Action) -> None:
-    """GrowthError for numbers that no action can have."""
-    if not 0.0 < action.target <= FULL:
+    """GrowthError for numbers that the op reads and cannot have."""
+    reads = ARGUMENTS[action.op]
+    if "target" in reads and not 0.0 < action.target <= FULL:
         hint = f"To take a seed out, prune it. Received: {action.target}"
         raise GrowthError(Problem("E307", "a target lies above 0 and is 1 at most", hint=hint))
-    if action.speed < 0:
+    if "speed" in reads and action.speed < 0:
         hint = f"0 is at once. Received: {action.speed}"
         raise GrowthError(Problem("E307", "a speed is a number of decision steps, 0 or more", hint=hint))

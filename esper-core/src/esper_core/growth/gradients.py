@@ -43,7 +43,7 @@ class GradientCollector:
         if not gradients:
             msg = "gradients are at least one. Received: none"
             raise ValueError(msg)
-        norms = [torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32) for gradient in there]
+        norms = [_norm(gradient.detach()) for gradient in there]
         absent = [torch.zeros((), device=norms[0].device if norms else None)] * (len(gradients) - len(there))
         self._norms.append(torch.stack([*norms, *absent]))
 
@@ -64,6 +64,14 @@ class GradientCollector:
                 (~finite_NP).float().mean(),
             ]
         )
+
+
+def _norm(gradient: Tensor) -> Tensor:
+    """The Euclidean norm in float32; numbers of half the width are added up in it, and doubles in their own."""
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    narrow = values.dtype in (torch.float16, torch.bfloat16)
+    norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.float32 if narrow else None)
+    return norm.float()
 
 
 WIDTH = 6

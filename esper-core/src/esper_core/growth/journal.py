@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from esper_core.leyline.actions import Blend  # noqa: TC001  pydantic reads it
+from esper_core.leyline.actions import Blend, Curve  # noqa: TC001  pydantic reads it
 from esper_core.leyline.constants import GROWTH_FORMAT
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import Stage
@@ -29,7 +29,7 @@ class Growth:
     """One seed: all that it takes to build its like in the same place. Its numbers stand in the state dict.
 
     identity: whether it started as the identity; where it did not, a gain stands before it. stage and alpha: where it
-    is in its life; a fossil is at 1.
+    is in its life; a fossil is at 1. target, speed and curve: what was planned for alpha at its germination.
     """
 
     __pydantic_config__ = RECORD
@@ -43,6 +43,9 @@ class Growth:
     identity: bool
     stage: Stage
     alpha: float
+    target: float
+    speed: int
+    curve: Curve
     number: int
     born: int | None
     kept: int | None
@@ -140,6 +143,9 @@ def _seeds(slot: Slot) -> list[Growth]:
             identity=seed.identity,
             stage=seed.stage,
             alpha=seed.alpha.value,
+            target=seed.course.target,
+            speed=seed.course.speed,
+            curve=seed.course.curve,
             number=seed.number,
             born=seed.born,
             kept=seed.kept,

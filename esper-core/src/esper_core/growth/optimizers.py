@@ -65,8 +65,8 @@ def build_optimizer(settings: OptimizerConfig, parameters: Sequence[nn.Parameter
 class Share:
     """Parameters that step together, and what makes them step.
 
-    optimizer: None where there is nothing to train: a frozen host, say. rates: the learning rate of each of its
-    groups, before any schedule. begun: the keeper's step in which they began to learn.
+    optimizer: None where there is nothing to train: a frozen host, say. build: what made it. rates: the learning rate
+    of each of its groups, before any schedule. begun: the keeper's step in which they began to learn.
     """
 
     parameters: tuple[nn.Parameter, ...]
@@ -75,6 +75,7 @@ class Share:
     schedule: Schedule | None = None
     rates: tuple[float, ...] = ()
     begun: int = 0
+    build: Build | None = None
     gradients: GradientCollector = field(default_factory=GradientCollector)
 
     @classmethod
@@ -86,7 +87,7 @@ class Share:
         optimizer = regimen.build(own)
         _refuse_unfit(optimizer)
         rates = tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
-        return cls(own, optimizer, regimen.clip_norm, regimen.schedule, rates, begun)
+        return cls(own, optimizer, regimen.clip_norm, regimen.schedule, rates, begun, regimen.build)
 
     def owned(self) -> list[nn.Parameter]:
         """What the optimizer really steps."""
@@ -99,10 +100,14 @@ class Share:
         factor = self.schedule.factor(step - self.begun, None if steps is None else max(1, steps - self.begun))
         with_rate = [group for group in self.optimizer.param_groups if "lr" in group]
         for group, rate in zip(with_rate, self.rates, strict=True):
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate * factor)
-            else:
-                group["lr"] = rate * factor
+            _set_rate(group, rate * factor)
+
+    def rates_now(self) -> list[tuple[dict[str, Any], float | Tensor]]:
+        """Each group that a schedule moves, and the learning rate that it has."""
+        if self.schedule is None or self.optimizer is None:
+            return []
+        with_rate = [group for group in self.optimizer.param_groups if "lr" in group]
+        return [(group, rate.clone() if isinstance(rate := group["lr"], Tensor) else rate) for group in with_rate]
 
     def clip(self) -> None:
         """Bring the gradients' global norm down to the bound, where there is one."""
@@ -120,9 +125,18 @@ class Share:
             self.optimizer.zero_grad(set_to_none=True)
 
     def forget_state(self) -> None:
-        """Clear what the optimizer remembers."""
-        if self.optimizer is not None:
+        """Clear what the optimizer remembers: what a new one begins with is all that it knows then."""
+        if self.optimizer is not None and self.build is not None:
             self.optimizer.state.clear()
+            self.optimizer.state.update(self.build(self.parameters).state)
+
+
+def _set_rate(group: dict[str, Any], rate: float | Tensor) -> None:
+    """Give a group a learning rate: a tensor stays the tensor that it is, for a compiled step holds on to it."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].copy_(rate) if isinstance(rate, Tensor) else group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
 
 
 def _refuse_unfit(optimizer: torch.optim.Optimizer) -> None:
@@ -164,12 +178,27 @@ class OptimizerKeeper:
         self.seeds[seed.number] = share
 
     def release(self, number: int) -> None:
-        """Let a seed's parameters and their state go: it was pruned, or is kept and learns no more."""
-        del self.seeds[number]
+        """Let a seed's parameters, gradients and state go: it was pruned, or is kept and learns no more."""
+        self.seeds.pop(number).forget_gradients()
 
     def hand_over(self, number: int) -> None:
         """A fossilised seed goes over to the host's side; its optimizer's state comes along untouched."""
         self.fossils[number] = self.seeds.pop(number)
+
+    def undo(self) -> Callable[[], None]:
+        """What makes owners, the step and the learning rates what they are now; what parameters learnt stays."""
+        seeds, fossils, step = dict(self.seeds), dict(self.fossils), self._step
+        rates = [rate for share in self.shares() for rate in share.rates_now()]
+
+        def put_back() -> None:
+            for owned, before in ((self.seeds, seeds), (self.fossils, fossils)):
+                owned.clear()
+                owned.update(before)
+            self._step = step
+            for group, rate in rates:
+                _set_rate(group, rate)
+
+        return put_back
 
     def shares(self) -> tuple[Share, ...]:
         """Every share there is."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from esper_core.growth.grafting import graft, is_grafted, slots_of
 from esper_core.growth.probe import device_of, dtype_of
 from esper_core.growth.randomness import RandomStream, derive_seed
-from esper_core.growth.seed import Seed
+from esper_core.growth.seed import Course, Seed
 from esper_core.growth.slot import key_of
 from esper_core.growth.state_keys import HOME, JOURNAL
 from esper_core.leyline.errors import GrowthError, Problem
@@ -90,6 +90,7 @@ def _reborn(growth: Growth, variety: Variety, device: torch.device, dtype: torch
             site=site,
             number=growth.number,
             blend=growth.blend,
+            course=Course(growth.target, growth.speed, growth.curve),
             identity=growth.identity,
         )
     seed.to(device, dtype)

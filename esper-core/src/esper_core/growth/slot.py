@@ -94,8 +94,8 @@ class Slot(nn.Module):
     @contextmanager
     def trying(self) -> Iterator[None]:
         """While this lasts, an incubating seed acts as it would when it is blended in up to its target."""
-        self._tried = True
         try:
+            self._tried = True
             yield
         finally:
             self._tried = False
@@ -103,8 +103,8 @@ class Slot(nn.Module):
     @contextmanager
     def tapped(self) -> Iterator[list[Tensor]]:
         """While this lasts, what leaves the slot is written down, as a leaf by which a loss can be differentiated."""
-        self._tapped = []
         try:
+            self._tapped = []
             yield self._tapped
         finally:
             self._tapped = None
@@ -112,8 +112,8 @@ class Slot(nn.Module):
     @contextmanager
     def watched(self) -> Iterator[list[Any]]:
         """While this lasts, what the module puts out is written down."""
-        self._seen = []
         try:
+            self._seen = []
             yield self._seen
         finally:
             self._seen = None

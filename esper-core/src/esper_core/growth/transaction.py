@@ -6,10 +6,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
+
+from esper_core.growth.probe import device_of
 from esper_core.leyline.errors import GrowthError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from esper_core.growth.garden import Garden
     from esper_core.growth.incubation import Shadow
@@ -20,24 +23,41 @@ if TYPE_CHECKING:
 def whole_or_nothing(garden: Garden, shadows: dict[str, Shadow]) -> Iterator[None]:
     """A block after which slots, seeds, optimizers and shadows agree, or are what they were before it.
 
+    So are torch's default random numbers and whether it keeps gradients: what ends the block may end it where these
+    are lent, and not given back yet.
+
     GrowthError, and everything as before, where a trainable parameter would be left without exactly one optimizer.
     """
     slots = [_SlotState(slot) for slot in garden.slots.values()]
-    keeper, incubating = garden.keeper, dict(shadows)
-    seeds, fossils = dict(keeper.seeds), dict(keeper.fossils)
+    put_keeper_back, incubating, born = garden.keeper.undo(), dict(shadows), garden.born
+    put_torch_back = _torch_wide(device_of(garden.model))
     try:
         yield
-        if astray := keeper.astray(garden.model):
+        if astray := garden.keeper.astray(garden.model):
             raise GrowthError(Problem("E304", f"not owned by exactly one optimizer: {', '.join(astray[:5])}"))
     except BaseException:
         for state in slots:
             state.restore()
-        for owned, before in ((keeper.seeds, seeds), (keeper.fossils, fossils)):
-            owned.clear()
-            owned.update(before)
+        put_keeper_back()
         shadows.clear()
         shadows.update(incubating)
+        garden.born = born
+        put_torch_back()
         raise
+
+
+def _torch_wide(device: torch.device) -> Callable[[], None]:
+    """What makes torch's default generators, the CPU's and that of ``device``, and its mode what they are now."""
+    cpu, gradients = torch.get_rng_state(), torch.is_grad_enabled()
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def put_back() -> None:
+        torch.set_grad_enabled(gradients)
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda, device)
+
+    return put_back
 
 
 class _SlotState:

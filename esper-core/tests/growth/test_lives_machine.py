@@ -1,0 +1,500 @@
+"""Random lives against a second account of the two tables, in plain dicts: what may happen, and what it leaves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from esper_core.config import OptimizerConfig
+from esper_core.config.model import GrowthConfig
+from esper_core.growth import Garden, SeedFault, Variety, graft
+from esper_core.growth.optimizers import OptimizerKeeper
+from esper_core.leyline import Action, Blend, BlueprintSpec, Curve, GrowthError, Op, Site, SlotPlace
+
+WIDTH, BATCHES, STEEPNESS = 2, 2, 12.0
+
+# The tables once more, as the design has them.
+SLOT = {
+    ("free", "germinate"): "occupied",
+    ("occupied", "fossilise"): "free",
+    ("occupied", "fossilise the last"): "closed",
+    ("occupied", "prune"): "embargoed",
+    ("embargoed", "rest over"): "free",
+}
+SEED = {
+    ("germinated", "next step"): "training",
+    ("training", "advance"): "blending",
+    ("blending", "arrived"): "holding",
+    ("blending", "retarget"): "blending",
+    ("holding", "retarget"): "blending",
+    ("holding", "fossilise"): "fossilized",
+    **{(stage, "prune"): "pruned" for stage in ("germinated", "training")},
+    **{(stage, "prune"): "draining" for stage in ("blending", "holding")},
+    ("draining", "arrived"): "pruned",
+}
+OWN = {"test/tame": 6, "test/wild": 4, "test/faulty": 6}  # parameters of each block at two features
+WITH_BLEND = {
+    "test/tame": {"add": 0, "residual": 1, "multiply": 0, "gate": 3},
+    "test/wild": {"add": 1, "residual": 1, "multiply": 1, "gate": 4},  # behind a gain, for it is not the identity
+}
+WITH_BLEND["test/faulty"] = WITH_BLEND["test/tame"]
+
+
+class Tame(nn.Module):
+    """x + W·x + b, both 0: the identity."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.inner = nn.Linear(site.channels, site.channels)
+        nn.init.zeros_(self.inner.weight)
+        nn.init.zeros_(self.inner.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.inner(hidden)
+
+
+class Wild(nn.Module):
+    """W·x, far from the identity."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.inner = nn.Linear(site.channels, site.channels, bias=False)
+        nn.init.constant_(self.inner.weight, -0.5)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.inner(hidden)
+
+
+def faulty(site: Site, built: list[bool]) -> nn.Module:
+    """Raises every other time."""
+    built.append(True)
+    if len(built) % 2:
+        torch.rand(1)
+        raise ValueError("not this time")
+    return Tame(site)
+
+
+@dataclass
+class Strength:
+    """Alpha, by formula, from where it set out."""
+
+    start: float = 0.0
+    target: float = 0.0
+    ticks: int = 0
+    done: int = 0
+    curve: str = "linear"
+
+    def value(self) -> float:
+        if self.done >= self.ticks:
+            return self.target
+        x = self.done / self.ticks
+        if self.curve == "cosine":
+            x = 0.5 - 0.5 * math.cos(math.pi * x)
+        if self.curve == "sigmoid":
+            low, high = 1 / (1 + math.exp(STEEPNESS / 2)), 1 / (1 + math.exp(-STEEPNESS / 2))
+            x = (1 / (1 + math.exp(-STEEPNESS * (x - 0.5))) - low) / (high - low)
+        return self.start + (self.target - self.start) * x
+
+
+@dataclass
+class SeedBook:
+    number: int
+    blueprint: str
+    blend: str
+    plan: tuple[float, int, str]
+    parameters: int
+    stage: str = "germinated"
+    alpha: Strength = field(default_factory=Strength)
+
+    def go(self, what: str) -> None:
+        self.stage = SEED[self.stage, what]
+
+    def aim(self, target: float, speed: int, curve: str) -> None:
+        self.alpha = Strength(self.alpha.value(), target, speed * BATCHES, 0, curve)
+
+
+@dataclass
+class SlotBook:
+    limit: int
+    state: str = "free"
+    rest: int = 0
+    kept: list[SeedBook] = field(default_factory=list)
+    seed: SeedBook | None = None
+
+    def go(self, what: str) -> None:
+        self.state = SLOT[self.state, what]
+
+
+class Book:
+    """What should be so."""
+
+    def __init__(self, limits: dict[str, int], growth: GrowthConfig) -> None:
+        self.slots = {name: SlotBook(limit) for name, limit in limits.items()}
+        self.growth = growth
+        self.born = 0
+        self.built: list[bool] = []  # of the blueprint that raises
+        self.verdicts: dict[str, bool | None] = {}
+
+    def seeds(self) -> list[SeedBook]:
+        return [seed for slot in self.slots.values() for seed in (*slot.kept, slot.seed) if seed is not None]
+
+    def grows(self, name: str, blueprint: str) -> bool:
+        most, budget = self.growth.seeds, self.growth.parameters
+        if self.slots[name].state != "free" or blueprint not in OWN:
+            return False
+        if most is not None and len(self.seeds()) >= most:
+            return False
+        asked = OWN[blueprint] + max(WITH_BLEND[blueprint].values())
+        return budget is None or sum(seed.parameters for seed in self.seeds()) + asked <= budget
+
+    def legal(self, action: Action) -> bool:
+        op, slot = action.op, self.slots.get(action.slot or "")
+        if op is Op.WAIT:
+            return True
+        if slot is None or (op in (Op.GERMINATE, Op.RETARGET) and not 0 < action.target <= 1):
+            return False
+        if op in (Op.GERMINATE, Op.RETARGET, Op.PRUNE) and action.speed < 0:
+            return False
+        if op is Op.GERMINATE:
+            return self.grows(action.slot or "", action.blueprint or "")
+        if slot.seed is None or (slot.seed.stage, op.value) not in SEED:
+            return False
+        alpha = slot.seed.alpha
+        if op is Op.RETARGET:
+            return alpha.done >= alpha.ticks
+        return op is not Op.FOSSILISE or alpha.value() == 1.0
+
+    def act(self, action: Action) -> None:
+        """Of an action that is legal and does not fail."""
+        slot = self.slots[action.slot or ""]
+        if action.op is Op.GERMINATE:
+            blueprint = action.blueprint or ""
+            count = OWN[blueprint] + WITH_BLEND[blueprint][action.blend.value]
+            plan = (action.target, action.speed, action.curve.value)
+            slot.seed = SeedBook(self.born, blueprint, action.blend.value, plan, count)
+            slot.go("germinate")
+            self.born += 1
+            return
+        assert slot.seed is not None
+        slot.seed.go(action.op.value)
+        if action.op is Op.ADVANCE:
+            slot.seed.aim(*slot.seed.plan)
+        elif action.op is Op.RETARGET:
+            slot.seed.aim(action.target, action.speed, action.curve.value)
+        elif action.op is Op.FOSSILISE:
+            slot.kept.append(slot.seed)
+            slot.seed = None
+            slot.go("fossilise the last" if len(slot.kept) == slot.limit else "fossilise")
+        elif slot.seed.stage == "draining":
+            slot.seed.aim(0.0, action.speed, action.curve.value)
+        else:
+            self.out(slot)
+
+    def out(self, slot: SlotBook) -> None:
+        slot.seed = None
+        slot.go("prune")
+        slot.rest = self.growth.embargo
+        if slot.rest == 0:
+            slot.go("rest over")
+
+    def opened(self) -> None:
+        for seed in (slot.seed for slot in self.slots.values()):
+            if seed is not None and seed.stage == "germinated":
+                seed.go("next step")
+
+    def ticked(self) -> None:
+        for alpha in (slot.seed.alpha for slot in self.slots.values() if slot.seed is not None):
+            alpha.done = min(alpha.done + 1, alpha.ticks)
+
+    def closed(self) -> None:
+        for name, slot in self.slots.items():
+            if slot.state == "embargoed":
+                slot.rest -= 1
+                if slot.rest == 0:
+                    slot.go("rest over")
+                continue
+            seed = slot.seed
+            if seed is None or seed.alpha.done < seed.alpha.ticks:
+                continue
+            if seed.stage == "training" and self.verdicts.get(name):
+                seed.go("advance")
+                seed.aim(*seed.plan)
+            elif seed.stage in ("blending", "draining"):
+                seed.go("arrived")
+                if seed.stage == "pruned":
+                    self.out(slot)
+
+
+class World:
+    """The garden itself, and its book beside it."""
+
+    def __init__(self, limits: dict[str, int], growth: GrowthConfig) -> None:
+        torch.manual_seed(1)
+        self.model = nn.Sequential()
+        for name in limits:
+            self.model.add_module(name, nn.Linear(WIDTH, WIDTH))
+        self.model.add_module("head", nn.Linear(WIDTH, 1))
+        self.inputs, self.targets = torch.randn(4, WIDTH), torch.randn(4, 1)
+        self.host_keys = list(self.model.state_dict())
+        places = {name: SlotPlace(name, stack=limit) for name, limit in limits.items()}
+        graft(self.model, places, example=self.inputs)
+        self.hooks, self.modules = self.count()
+        optimizer = OptimizerConfig(learning_rate=1e-2, clip_norm=1.0, implementation="plain")
+        self.keeper = OptimizerKeeper(self.model.parameters(), host_settings=optimizer, seed_settings=optimizer)
+        self.book = Book(limits, growth)
+        spec = partial(BlueprintSpec, "vector")
+        varieties = (
+            Variety("test/tame", spec("c*c + c", starts_as_identity=True), Tame),
+            Variety("test/wild", spec("c*c"), Wild),
+            Variety("test/faulty", spec("c*c + c", starts_as_identity=True), partial(faulty, built=self.book.built)),
+            Variety("test/elsewhere", BlueprintSpec("image", "c"), Tame),
+        )
+        self.garden = Garden(
+            self.model,
+            self.keeper,
+            dict.fromkeys(limits, varieties),
+            seed=3,
+            batches=BATCHES,
+            settings=growth,
+            ready=lambda slot: self.book.verdicts.get(slot),
+        )
+        self.moments: dict[nn.Parameter, Tensor] = {}
+
+    def count(self) -> tuple[int, int]:
+        """Hooks, and modules."""
+        modules = list(self.model.modules())
+        return sum(len(module._forward_hooks) for module in modules), len(modules)
+
+    # What can happen.
+
+    def act(self, action: Action) -> None:
+        legal = self.book.legal(action)
+        assert self.garden.mask().allows(action) is legal
+        if legal and action.op is Op.GERMINATE and action.blueprint == "test/faulty" and not len(self.book.built) % 2:
+            self.refused(action, SeedFault)
+        elif legal:
+            self.garden.apply(action, 0)
+            if action.op is not Op.WAIT:
+                self.book.act(action)
+        else:
+            self.refused(action, GrowthError)
+
+    def refused(self, action: Action, kind: type[Exception]) -> None:
+        before, random = self.picture(), torch.get_rng_state()
+        with pytest.raises(kind):
+            self.garden.apply(action, 0)
+        assert self.picture() == before
+        assert torch.equal(torch.get_rng_state(), random)
+
+    def act_legally(self, choice: int, action: Action) -> None:
+        """One of the actions that are legal now, with the numbers of ``action``."""
+        every = [
+            replace(action, op=op, slot=slot, blueprint=blueprint)
+            for slot in self.book.slots
+            for op in Op
+            for blueprint in (OWN if op is Op.GERMINATE else [None])
+            if op is not Op.WAIT
+        ]
+        if legal := [each for each in every if self.book.legal(each)]:
+            self.act(legal[choice % len(legal)])
+
+    def grow(self, choice: int, action: Action) -> None:
+        """What brings one slot nearer to its next fossil, which chance alone would seldom do."""
+        name = list(self.book.slots)[choice % len(self.book.slots)]
+        seed = self.book.slots[name].seed
+        if seed is None:
+            self.act(replace(action, op=Op.GERMINATE, slot=name, blueprint=list(OWN)[choice % 2]))
+        elif seed.stage == "training":
+            self.act(Action(Op.ADVANCE, name))
+        elif seed.stage == "holding":
+            op = Op.FOSSILISE if seed.alpha.value() == 1.0 else Op.RETARGET
+            self.act(replace(action, op=op, slot=name, target=1.0))
+        else:
+            self.whole_step()
+
+    def open(self) -> None:
+        self.garden.open_step()
+        self.book.opened()
+
+    def tick(self) -> None:
+        self.garden.tick()
+        self.book.ticked()
+
+    def close(self) -> None:
+        self.garden.close_step()
+        self.book.closed()
+
+    def whole_step(self) -> None:
+        self.open()
+        for _ in range(BATCHES):
+            self.tick()
+        self.close()
+
+    def train(self) -> None:
+        """A batch for the host, what is blended in, and what incubates."""
+
+        def loss(model: nn.Module) -> Tensor:
+            return (model(self.inputs) - self.targets).square().mean()
+
+        self.tick()
+        self.keeper.zero_grad()
+        loss(self.model).backward()
+        self.keeper.step(self.garden.blended)
+        for slot in self.garden.incubating_slots:
+            self.garden.incubate(slot, loss)
+
+    def uproot(self, choice: int) -> None:
+        doomed = {name: slot for place, (name, slot) in enumerate(self.book.slots.items()) if choice >> place & 1}
+        self.garden.uproot("torn out", doomed)
+        for slot in (slot for slot in doomed.values() if slot.seed is not None):
+            self.book.out(slot)
+
+    def judge(self, choice: int, verdict: bool | None) -> None:
+        self.book.verdicts[list(self.book.slots)[choice % len(self.book.slots)]] = verdict
+
+    # What must be so.
+
+    def picture(self) -> object:
+        """What is there now, to be compared with what is there later."""
+        return (
+            [(slot.state, slot.embargo, list(slot.seeds)) for slot in self.garden.slots.values()],
+            [(seed.stage, replace(seed.alpha)) for slot in self.garden.slots.values() for seed in slot.stack],
+            [(number, id(share)) for number, share in self.keeper.seeds.items()],
+            [(number, id(share)) for number, share in self.keeper.fossils.items()],
+            self.garden.incubating_slots,
+            list(self.model.state_dict()),
+        )
+
+    def check(self) -> None:
+        for name, written in self.book.slots.items():
+            self._check_slot(name, written)
+        self._check_owners()
+        mask = self.garden.mask()
+        for name in self.book.slots:
+            for op in Op:
+                for blueprint in (*OWN, "test/elsewhere", "test/nowhere") if op is Op.GERMINATE else (None,):
+                    action = Action(op, name, blueprint)
+                    assert mask.allows(action) is self.book.legal(action), action
+        seeds = self.book.seeds()
+        eased = [seed for seed in seeds if seed.blueprint == "test/wild" and seed.blend != "residual"]
+        each = 4  # itself, its operator, its block and the layer in it
+        assert self.count() == (self.hooks, self.modules + each * len(seeds) + len(eased))
+        assert [key for key in self.model.state_dict() if not key.startswith("_esper.")] == self.host_keys
+
+    def _check_slot(self, name: str, written: SlotBook) -> None:
+        slot = self.garden.slots[name]
+        assert (slot.state.value, slot.embargo) == (written.state, written.rest)
+        assert [seed.number for seed in slot.fossils] == [seed.number for seed in written.kept]
+        expected = [*written.kept, *([written.seed] if written.seed is not None else [])]
+        assert len(slot.seeds) == len(expected)
+        for seed, should in zip(slot.stack, expected, strict=True):
+            assert (seed.number, seed.blueprint, seed.blend) == (should.number, should.blueprint, should.blend)
+            assert (seed.stage.value, seed.parameter_count) == (should.stage, should.parameters)
+            assert seed.alpha.moving is (should.alpha.done < should.alpha.ticks)
+            assert seed.alpha.value == pytest.approx(should.alpha.value(), abs=1e-12)
+            assert seed.alpha.moving or seed.alpha.value == should.alpha.target
+
+    def _check_owners(self) -> None:
+        living = [slot.seed for slot in self.book.slots.values() if slot.seed is not None]
+        kept = [seed for slot in self.book.slots.values() for seed in slot.kept]
+        frozen = self.book.growth.freeze_fossils
+        assert self.keeper.astray(self.model) == []
+        assert set(self.keeper.seeds) == {seed.number for seed in living}
+        assert set(self.keeper.fossils) == (set() if frozen else {seed.number for seed in kept})
+        assert set(self.garden.incubating_slots) == {
+            name
+            for name, slot in self.book.slots.items()
+            if slot.seed is not None and slot.seed.stage in ("germinated", "training")
+        }
+        acting = {seed.number for seed in living if seed.stage in ("blending", "holding", "draining")}
+        assert set(self.garden.blended) == acting
+        groups = [group for share in self.keeper.shares() if share.optimizer for group in share.optimizer.param_groups]
+        assert len(groups) == 1 + len(living) + (0 if frozen else len(kept))
+        now = {
+            parameter: share.optimizer.state[parameter]["exp_avg"]
+            for share in self.keeper.shares()
+            if share.optimizer is not None
+            for parameter in share.parameters
+            if share.optimizer.state.get(parameter)
+        }
+        owned = {id(parameter) for share in self.keeper.shares() for parameter in share.parameters}
+        assert all(now[parameter] is moment for parameter, moment in self.moments.items() if id(parameter) in owned)
+        self.moments = now
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[dict[str, int], GrowthConfig]:
+    limits = draw(st.lists(st.integers(1, 3), min_size=2, max_size=3))
+    growth = GrowthConfig(
+        embargo=draw(st.integers(0, 3)),
+        seeds=draw(st.sampled_from([None, None, 1, 2, 3])),
+        parameters=draw(st.sampled_from([None, None, 9, 20])),
+        freeze_fossils=draw(st.booleans()),
+    )
+    return {f"slot{place}": limit for place, limit in enumerate(limits)}, growth
+
+
+TARGETS = st.sampled_from([1.0, 1.0, 1.0, 0.5, 0.3])
+SPEEDS = st.sampled_from([0, 1, 1, 2, 3])
+CHOICES = st.integers(0, 11)
+ACTIONS = st.builds(
+    Action,
+    st.sampled_from(Op),
+    st.sampled_from(["slot0", "slot1", "slot2"]),
+    st.sampled_from([*OWN, "test/elsewhere"]),
+    blend=st.sampled_from(Blend),
+    speed=st.sampled_from([0, 1, 2, -1]),
+    curve=st.sampled_from(Curve),
+    target=st.sampled_from([1.0, 1.0, 0.5, 0.0, 1.5, math.nan]),
+)
+PLANS = st.builds(Action, blend=st.sampled_from(Blend), speed=SPEEDS, curve=st.sampled_from(Curve), target=TARGETS)
+
+
+def happening(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, tuple[Any, ...]]]:
+    return st.tuples(st.just(name), st.tuples(*arguments))
+
+
+HAPPENINGS = st.one_of(
+    *[happening("grow", CHOICES, PLANS)] * 2,
+    *[happening("grow", st.just(0), PLANS)] * 3,
+    *[happening("act_legally", CHOICES, PLANS)] * 2,
+    happening("act", ACTIONS),
+    happening("whole_step"),
+    *[happening(name) for name in ("open", "tick", "close")],
+    happening("train"),
+    st.one_of(
+        happening("uproot", st.integers(1, 7)), happening("judge", CHOICES, st.sampled_from([True, False, None]))
+    ),
+)
+LIVES = st.lists(HAPPENINGS, min_size=14, max_size=26)
+QUICK = settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+def live(world: tuple[dict[str, int], GrowthConfig], life: list[tuple[str, tuple[Any, ...]]]) -> None:
+    there = World(*world)
+    for name, arguments in [("check", ()), *life]:
+        getattr(there, name)(*arguments)
+        there.check()
+
+
+@QUICK
+@given(worlds(), LIVES)
+def test_b8_drl_02_any_life_is_the_one_that_the_tables_tell(world, life) -> None:
+    """Over random lives stages, strengths, masks, owners and their state are what the tables say, event for event."""
+    live(world, life)
+
+
+@pytest.mark.slow
+@settings(QUICK, max_examples=10_000)
+@given(worlds(), LIVES)
+def test_b8_drl_02_ten_thousand_lives_are_those_that_the_tables_tell(world, life) -> None:
+    """The same over ten thousand random lives."""
+    live(world, life)

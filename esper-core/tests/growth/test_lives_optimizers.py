@@ -1,0 +1,297 @@
+"""Who trains which parameter over a whole life, with whatever optimizer: exactly once, and with its memory."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core.config import OptimizerConfig
+from esper_core.config.model import GrowthConfig
+from esper_core.growth import Garden, Variety, graft
+from esper_core.growth.optimizers import OptimizerKeeper, Regimen
+from esper_core.leyline import Action, BlueprintSpec, GrowthError, Op, Site, SlotPlace
+
+WIDTH = 3
+
+
+class Tame(nn.Module):
+    """x + W·tanh(V·x), W at 0: the identity."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.first = nn.Linear(site.channels, site.channels)
+        self.last = nn.Linear(site.channels, site.channels, bias=False)
+        nn.init.zeros_(self.last.weight)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.last(torch.tanh(self.first(hidden)))
+
+
+TAME = Variety("test/tame", BlueprintSpec("vector", "2*c*c + c", starts_as_identity=True), Tame)
+
+
+class Signs(torch.optim.Optimizer):
+    """A user's own: steps by the sign of a running mean, which is there from the start."""
+
+    def __init__(self, parameters: Any, lr: float = 0.01) -> None:
+        super().__init__(parameters, {"lr": lr})
+        for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
+            self.state[parameter]["mean"] = torch.zeros_like(parameter)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    mean = self.state[parameter]["mean"]
+                    mean.lerp_(parameter.grad, 0.1)
+                    parameter.sub_(mean.sign(), alpha=group["lr"])
+
+
+def two_groups(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    flat = [parameter for parameter in parameters if parameter.ndim < 2]
+    deep = [parameter for parameter in parameters if parameter.ndim >= 2]
+    groups = [{"params": deep, "weight_decay": 0.1}, {"params": flat, "lr": 0.002}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=0.01)
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "adam": partial(torch.optim.Adam, lr=0.01),
+    "adam fused": partial(torch.optim.Adam, lr=0.01, fused=True),
+    "adam foreach": partial(torch.optim.Adam, lr=0.01, foreach=True),
+    "adam plain": partial(torch.optim.Adam, lr=0.01, foreach=False),
+    "adam with a rate on the device": lambda own: torch.optim.Adam(own, lr=torch.tensor(0.01)),
+    "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
+    "sgd with momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+    "sgd fused": partial(torch.optim.SGD, lr=0.01, momentum=0.9, fused=True),
+    "rmsprop": partial(torch.optim.RMSprop, lr=0.01),
+    "adagrad": partial(torch.optim.Adagrad, lr=0.01),
+    "a user's own": Signs,
+    "two groups": two_groups,
+}
+every_optimizer = pytest.mark.parametrize("build", OPTIMIZERS.values(), ids=OPTIMIZERS)
+
+
+class World:
+    """A host of one slot, its garden, and how a batch is trained there."""
+
+    def __init__(self, regimen: Regimen | OptimizerConfig, *, freeze: bool = False, steps: int | None = None) -> None:
+        torch.manual_seed(2)
+        self.model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+        self.inputs, self.targets = torch.randn(8, WIDTH), torch.randn(8, 1)
+        graft(self.model, {"early": SlotPlace("0", stack=2)}, example=self.inputs)
+        self.keeper = OptimizerKeeper(
+            self.model.parameters(), host_settings=regimen, seed_settings=regimen, steps=steps
+        )
+        growth = GrowthConfig(embargo=0, freeze_fossils=freeze)
+        self.garden = Garden(self.model, self.keeper, {"early": (TAME,)}, seed=1, batches=1, settings=growth)
+
+    @property
+    def seed(self) -> Any:
+        return self.garden.slots["early"].living
+
+    def loss(self, model: nn.Module) -> Tensor:
+        return (model(self.inputs) - self.targets).square().mean()
+
+    def backward(self) -> None:
+        self.keeper.zero_grad()
+        self.loss(self.model).backward()
+
+    def train(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self.garden.open_step()
+            self.garden.tick()
+            self.backward()
+            self.keeper.step(self.garden.blended)
+            for slot in self.garden.incubating_slots:
+                self.garden.incubate(slot, self.loss)
+            self.garden.close_step()
+
+    def act(self, op: Op, **numbers: Any) -> None:
+        blueprint = "test/tame" if op is Op.GERMINATE else None
+        self.garden.apply(Action(op, "early", blueprint, **{"speed": 1, **numbers}), 0)
+
+    def incubated(self) -> World:
+        self.act(Op.GERMINATE)
+        self.train(2)
+        return self
+
+    def held(self) -> World:
+        self.incubated().act(Op.ADVANCE)
+        self.train(2)
+        return self
+
+    def owners(self) -> list[int]:
+        return [id(p) for share in self.keeper.shares() for p in share.owned()]
+
+
+@every_optimizer
+def test_run_03_whatever_the_optimizer_each_parameter_has_one_all_life_long(build) -> None:
+    """Any optimizer, one or several groups: no parameter is ever without an owner, or has two."""
+    world = World(Regimen(build, 1.0))
+    acts: list[Op | None] = [Op.GERMINATE, None, Op.ADVANCE, None, Op.RETARGET, None, None, Op.FOSSILISE]
+    acts += [Op.GERMINATE, None, Op.PRUNE, Op.GERMINATE, None, Op.ADVANCE, None, Op.PRUNE, None, None]
+    for op in acts:
+        if op is not None:
+            world.act(op)
+        for _ in range(2):
+            owners = world.owners()
+            assert len(set(owners)) == len(owners)
+            assert set(owners) == {id(p) for p in world.model.parameters()}
+            assert world.keeper.astray(world.model) == []
+            world.train()
+    assert (len(world.keeper.fossils), len(world.keeper.seeds)) == (1, 0)
+
+
+@every_optimizer
+def test_every_parameter_moves_at_every_stage_in_which_it_learns(build) -> None:
+    world = World(Regimen(build)).incubated()
+    for op in (None, Op.ADVANCE, None, Op.FOSSILISE, None):
+        if op is not None:
+            world.act(op)
+            world.train()
+        before = {name: value.detach().clone() for name, value in world.model.named_parameters()}
+        world.train()
+        still = [name for name, value in world.model.named_parameters() if torch.equal(value, before[name])]
+        assert still == []
+
+
+def test_an_optimizer_that_needs_the_loss_again_and_again_is_refused() -> None:
+    with pytest.raises(GrowthError, match="E306 LBFGS computes the loss itself"):
+        World(Regimen(torch.optim.LBFGS))
+    world = World(Regimen(OPTIMIZERS["adam"]))
+    late = OptimizerKeeper(
+        world.model.parameters(), host_settings=OptimizerConfig(), seed_settings=Regimen(torch.optim.LBFGS)
+    )
+    garden = Garden(world.model, late, {"early": (TAME,)}, seed=1, batches=1)
+    with pytest.raises(GrowthError, match="E306"):
+        garden.apply(Action(Op.GERMINATE, "early", "test/tame"), 0)
+    assert garden.slots["early"].living is None
+    assert late.seeds == {}
+
+
+@every_optimizer
+def test_b8_drl_02_a_fossils_next_step_is_that_of_an_optimizer_that_nobody_touched(build) -> None:
+    """Bit for bit: what an optimizer remembers goes over to the host's side as it is."""
+    world = World(Regimen(build)).held()
+    own = list(world.seed.parameters())
+    twins = [nn.Parameter(parameter.detach().clone()) for parameter in own]
+    twin = build(twins)
+    share = world.keeper.seeds[0]
+    known = copy.deepcopy(share.optimizer.state_dict())
+    twin.load_state_dict(known)
+    world.act(Op.FOSSILISE)
+    for _ in range(3):
+        world.garden.open_step()
+        world.backward()
+        for mine, parameter in zip(twins, own, strict=True):
+            mine.grad = parameter.grad.clone()
+        world.keeper.step(world.garden.blended)
+        twin.step()
+        assert all(torch.equal(mine, parameter) for mine, parameter in zip(twins, own, strict=True))
+
+
+@every_optimizer
+@pytest.mark.parametrize("blended", [False, True], ids=["before it was blended", "after it drained"])
+def test_b8_drl_02_what_a_pruned_seed_had_is_freed(build, blended: bool) -> None:
+    """Neither its parameters nor what its optimizer knew of them are held by anybody."""
+    world = World(Regimen(build, 1.0, Falling()))
+    world = world.held() if blended else world.incubated()
+    optimizer = world.keeper.seeds[0].optimizer
+    gone: list[Any] = [weakref.ref(parameter) for parameter in world.seed.parameters()]
+    gone += [weakref.ref(v) for s in optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
+    gone += [weakref.ref(optimizer), weakref.ref(world.seed)]
+    del optimizer
+    assert len(gone) >= 5
+    world.act(Op.PRUNE)
+    world.train(2)
+    gc.collect()
+    assert [one() for one in gone if one() is not None] == []
+
+
+class Falling:
+    def factor(self, step: int, steps: int | None) -> float:
+        return 1.0 / (1 + step)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e6, float("inf"), float("nan")])
+def test_the_hosts_clipped_step_does_not_depend_on_what_a_seed_would_do(scale: float) -> None:
+    worlds = [World(Regimen(partial(torch.optim.SGD, lr=0.1), clip_norm=1e-2)).held() for _ in range(2)]
+    for world, factor in zip(worlds, (1.0, scale), strict=True):
+        world.backward()
+        for parameter in world.seed.parameters():
+            parameter.grad = parameter.grad * factor
+        world.keeper.step(world.garden.blended)
+    sides = [list(world.keeper.host.parameters) for world in worlds]
+    assert all(torch.equal(one, other) for one, other in zip(*sides, strict=True))
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["a number", "a tensor"])
+def test_a_schedule_moves_the_rate_from_each_ones_own_beginning(tensor: bool) -> None:
+    def build(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=torch.tensor(0.01) if tensor else 0.01)
+
+    world = World(Regimen(build, schedule=Falling()))
+    world.train(2)
+    world.act(Op.GERMINATE)
+    seen: list[tuple[float, float]] = []
+    groups = [share.optimizer.param_groups[0] for share in (world.keeper.host, world.keeper.seeds[0])]
+    rates = [group["lr"] for group in groups]
+    for _ in range(3):
+        world.train()
+        seen.append((float(groups[0]["lr"]), float(groups[1]["lr"])))
+    assert seen == [pytest.approx(pair) for pair in [(0.01 / 3, 0.01), (0.01 / 4, 0.005), (0.01 / 5, 0.01 / 3)]]
+    assert not tensor or all(group["lr"] is rate for group, rate in zip(groups, rates, strict=True))
+    world.act(Op.ADVANCE)
+    world.train(1)
+    world.act(Op.FOSSILISE)
+    world.train(1)
+    assert float(groups[1]["lr"]) == pytest.approx(0.01 / 5)  # its own clock goes on
+
+
+@every_optimizer
+def test_a_frozen_fossil_has_no_owner_and_does_not_move(build) -> None:
+    world = World(Regimen(build, 1.0), freeze=True).held()
+    own = list(world.seed.parameters())
+    world.backward()
+    world.act(Op.FOSSILISE)
+    before = [parameter.detach().clone() for parameter in own]
+    assert [parameter.grad for parameter in own] == [None] * len(own)
+    assert world.keeper.astray(world.model) == []
+    assert not {id(parameter) for parameter in own} & set(world.owners())
+    world.act(Op.GERMINATE)  # another behind it
+    world.train(2)
+    world.act(Op.ADVANCE)
+    world.train(3)
+    assert all(torch.equal(parameter, value) for parameter, value in zip(own, before, strict=True))
+    assert world.keeper.astray(world.model) == []
+
+
+@every_optimizer
+def test_b1_pt_01_an_optimizer_that_forgets_is_as_good_as_new(build) -> None:
+    """Also one that begins with a memory: its next step is the first step of a new one."""
+    world = World(Regimen(build)).held()
+    world.act(Op.FOSSILISE)
+    world.train()
+    sides = [world.keeper.host, world.keeper.fossils[0]]
+    twins = [[nn.Parameter(parameter.detach().clone()) for parameter in share.parameters] for share in sides]
+    fresh = [build(own) for own in twins]
+    world.keeper.forget_host_state()
+    for _ in range(2):
+        world.backward()
+        for share, own in zip(sides, twins, strict=True):
+            for mine, parameter in zip(own, share.parameters, strict=True):
+                mine.grad = parameter.grad.clone()
+        world.keeper.step(())
+        for one in fresh:
+            one.step()
+        for share, own in zip(sides, twins, strict=True):
+            assert all(torch.equal(mine, parameter) for mine, parameter in zip(own, share.parameters, strict=True))

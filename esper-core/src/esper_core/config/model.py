@@ -105,7 +105,9 @@ class OptimizersConfig(Section):
 class GrowthConfig(Section):
     """How seeds live."""
 
-    incubation: Literal["shadow"] = Field(default="shadow", description="How a seed learns before it is blended in.")
+    incubation: Literal["shadow", "branch", "straight_through", "live"] = Field(
+        default="shadow", description="How a seed learns before it is blended in."
+    )
     embargo: int = Field(
         default=constants.EMBARGO_STEPS, ge=0, le=100_000, description="Steps for which a slot rests after a prune."
     )

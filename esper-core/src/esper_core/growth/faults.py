@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 from traceback import extract_tb
 from typing import TYPE_CHECKING
 
 from esper_core.leyline.constants import FAULTS_UNTIL_WITHDRAWN
-from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.errors import EsperError, PluginError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from esper_core.growth.slot import Slot
 
 
 class SeedFault(PluginError):
@@ -32,6 +35,18 @@ def in_words(error: BaseException) -> str:
     frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"raised {type(error).__name__}: {said}{where}"
+
+
+@contextmanager
+def blamed_on(slot: Slot) -> Iterator[None]:
+    """A block in which the seed that lives in ``slot`` answers for whatever is raised, unless somebody has already."""
+    try:
+        yield
+    except EsperError:
+        raise
+    except (Exception, SystemExit) as error:
+        whose = "" if slot.living is None else f'of blueprint "{slot.living.blueprint}" '
+        raise SeedFault([slot.name], f"{whose}{in_words(error)}") from error
 
 
 class FaultBook:

@@ -10,24 +10,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from esper_core.config import GrowthConfig
-from esper_core.growth.faults import FaultBook, SeedFault, in_words
+from esper_core.growth.conditions import beyond_bounds, misfit, obstacle, refuse_unfit
+from esper_core.growth.faults import FaultBook, blamed_on
 from esper_core.growth.grafting import slots_of
-from esper_core.growth.incubation import Shadow
+from esper_core.growth.incubating import begin
 from esper_core.growth.planting import Soil, Variety
 from esper_core.growth.probe import device_of
 from esper_core.growth.randomness import RandomStream, derive_seed
+from esper_core.growth.seed import Presence
 from esper_core.growth.transaction import whole_or_nothing
-from esper_core.leyline.actions import ARGUMENTS, Action, ActionMask, Op
-from esper_core.leyline.constants import FULL
-from esper_core.leyline.errors import EsperError, GrowthError, LifecycleError, Problem
+from esper_core.leyline.actions import Action, ActionMask, Op
+from esper_core.leyline.errors import GrowthError, LifecycleError, Problem
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, may, next_slot_state
 from esper_core.leyline.nearest import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
 
+    from esper_core.growth.incubation import Incubation
     from esper_core.growth.optimizers import OptimizerKeeper
     from esper_core.growth.seed import Seed
     from esper_core.growth.slot import Slot
@@ -94,7 +97,7 @@ class Garden:
         self._faults = FaultBook() if faults is None else faults
         self._ready = ready
         self.born = 0
-        self._shadows: dict[str, Shadow] = {}
+        self._incubations: dict[str, Incubation] = {}
         self._take_in()
 
     # What is possible.
@@ -110,28 +113,20 @@ class Garden:
 
     def _hindrance(self, slot: Slot, variety: Variety) -> str | None:
         """Why the blueprint cannot grow in the slot now; None where it can."""
-        if slot.state is not SlotState.FREE:
-            return f"the slot is {slot.state}"
-        if slot.site is None or slot.site.kind not in variety.spec.kinds:
-            seen = "nothing yet" if slot.site is None else f"a {slot.site.kind}"
-            return f"the slot sees {seen}, and the blueprint takes {' or '.join(variety.spec.kinds)}"
+        if why := misfit(slot, variety):
+            return why
+        if branched := [name for name, incubation in self._incubations.items() if incubation.lasting]:
+            return f"a branch of the host is open in slot {branched[0]}, and there is one at a time"
         if self._faults.is_withdrawn(variety.id):
             return "it went wrong too often and is withdrawn from this run"
-        seeds = [seed for other in self.slots.values() for seed in other.stack]
-        most, budget = self._settings.seeds, self._settings.parameters
-        if most is not None and len(seeds) >= most:
-            return f"the network holds {len(seeds)} of {most} seeds (growth.seeds)"
-        added = sum(seed.parameter_count for seed in seeds)
-        if budget is not None and added + (new := variety.most_parameters(slot.site)) > budget:
-            return f"growth has added {added:,} of {budget:,} parameters (growth.parameters), and it takes {new:,}"
-        return None
+        return beyond_bounds(slot, variety, self.slots.values(), self._settings)
 
     def _ops(self, slot: Slot, fitting: tuple[str, ...]) -> frozenset[Op]:
         seed = slot.living
         if seed is None:
             return frozenset({Op.GERMINATE}) if fitting else frozenset()
         return frozenset(
-            op for op, event in _EVENT_OF_OP.items() if may(seed.stage, event) and _obstacle(seed, op) is None
+            op for op, event in _EVENT_OF_OP.items() if may(seed.stage, event) and obstacle(seed, op) is None
         )
 
     # What a policy asks for.
@@ -141,8 +136,8 @@ class Garden:
         if action.op is Op.WAIT:
             return []
         slot = self._slot(action.slot)
-        _refuse_unfit(action)
-        with whole_or_nothing(self, self._shadows):
+        refuse_unfit(action)
+        with whole_or_nothing(self, self._incubations):
             return [self._carried_out(slot, action, step)]
 
     def _carried_out(self, slot: Slot, action: Action, step: int) -> Transition:
@@ -154,7 +149,7 @@ class Garden:
             raise LifecycleError(
                 what="slot", state=slot.state.value, event=action.op.value, legal=legal, name=slot.name
             )
-        if may(seed.stage, _EVENT_OF_OP[action.op]) and (why := _obstacle(seed, action.op)):
+        if may(seed.stage, _EVENT_OF_OP[action.op]) and (why := obstacle(seed, action.op)):
             raise LifecycleError(what="seed", state=seed.stage.value, event=action.op.value, legal=legal, why=why)
         if action.op is Op.ADVANCE:
             return self._advance(slot, seed, "asked for")
@@ -179,13 +174,17 @@ class Garden:
         slot.seeds.append(seed)
         slot.state = occupied
         self.keeper.adopt(seed)
-        self._shadows[slot.name] = self._shadow(slot, seed)
+        self._incubations[slot.name] = self._incubation(slot, seed)
         return self._transition(slot, seed, None, "asked for")
 
     def _advance(self, slot: Slot, seed: Seed, reason: str) -> Transition:
         before = seed.pass_on(SeedEvent.ADVANCE)
-        seed.alpha.aim(seed.course.target, seed.course.speed * self._batches, seed.course.curve)
-        del self._shadows[slot.name]
+        incubation = self._incubations[slot.name]
+        at_once = incubation.lasting or seed.alpha.value > 0.0  # it acts already, on a branch or in the host
+        seed.alpha.aim(seed.course.target, 0 if at_once else seed.course.speed * self._batches, seed.course.curve)
+        if not incubation.lasting:
+            seed.presence = Presence.ACTING
+            del self._incubations[slot.name]
         return self._transition(slot, seed, before, reason)
 
     def _fossilise(self, slot: Slot, seed: Seed, step: int) -> Transition:
@@ -194,6 +193,8 @@ class Garden:
         at_limit = len(slot.fossils) >= slot.limit
         slot.state = next_slot_state(slot.state, SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED)
         self._settle(seed)
+        if (incubation := self._incubations.pop(slot.name, None)) is not None:
+            incubation.commit()
         return self._transition(slot, seed, before, "asked for")
 
     def _aim(self, slot: Slot, seed: Seed, action: Action) -> Transition:
@@ -202,8 +203,9 @@ class Garden:
         if seed.stage is Stage.PRUNED:
             self._remove(slot, seed)
         else:
-            target = 0.0 if seed.stage is Stage.DRAINING else action.target
-            seed.alpha.aim(target, action.speed * self._batches, action.curve)
+            drained = seed.stage is Stage.DRAINING
+            speed = 0 if drained and slot.name in self._incubations else action.speed  # nobody sees a branch end
+            seed.alpha.aim(0.0 if drained else action.target, speed * self._batches, action.curve)
         return self._transition(slot, seed, before, "asked for")
 
     # What time brings.
@@ -211,7 +213,7 @@ class Garden:
     def open_step(self) -> list[Transition]:
         """A step begins: schedules go on, and newborn seeds start to train."""
         newborn = [(slot, seed) for slot, seed in self._living() if seed.stage is Stage.GERMINATED]
-        with whole_or_nothing(self, self._shadows):  # G1: it is owned by an optimizer, or nothing starts
+        with whole_or_nothing(self, self._incubations):  # G1: it is owned by an optimizer, or nothing starts
             self.keeper.open_step()
             return [
                 self._transition(slot, seed, seed.pass_on(SeedEvent.TRAIN), "a step began") for slot, seed in newborn
@@ -228,10 +230,10 @@ class Garden:
         waiting = [(slot, seed) for slot, seed in self._living() if not seed.alpha.moving]
         if not resting and not waiting:
             return []
-        with whole_or_nothing(self, self._shadows):
+        with whole_or_nothing(self, self._incubations):
             for slot in resting:
                 slot.embargo -= 1
-                self._lift_embargo(slot)
+                _lift_embargo(slot)
             passed = [self._time_passed(slot, seed) for slot, seed in waiting]
             return [transition for transition in passed if transition is not None]
 
@@ -252,7 +254,7 @@ class Garden:
         doomed = [(slot, seed) for slot, seed in self._living() if slots is None or slot.name in slots]
         if not doomed:
             return []
-        with whole_or_nothing(self, self._shadows):
+        with whole_or_nothing(self, self._incubations):
             transitions: list[Transition] = []
             for slot, seed in doomed:
                 before = seed.pass_on(SeedEvent.UPROOT)
@@ -264,13 +266,19 @@ class Garden:
 
     @property
     def blended(self) -> tuple[int, ...]:
-        """Numbers of the living seeds that act on the host, and so learn with it."""
-        return tuple(seed.number for _, seed in self._living() if seed.stage in BLENDED)
+        """Numbers of the living seeds that act on the host."""
+        return tuple(seed.number for _, seed in self._acting())
+
+    @property
+    def learning(self) -> tuple[int, ...]:
+        """Numbers of the living seeds that learn in the host's own step: those that act on it, or whisper."""
+        whispering = [seed.number for _, seed in self._living() if seed.presence is Presence.WHISPERING]
+        return (*self.blended, *whispering)
 
     @property
     def blended_slots(self) -> tuple[str, ...]:
         """The slots whose living seeds act on the host."""
-        return tuple(slot.name for slot, seed in self._living() if seed.stage in BLENDED)
+        return tuple(slot.name for slot, _ in self._acting())
 
     def living_seeds(self) -> list[Seed]:
         """The seeds whose fate is open."""
@@ -279,23 +287,21 @@ class Garden:
     @property
     def incubating_slots(self) -> tuple[str, ...]:
         """The slots whose living seeds learn behind the host's back."""
-        return tuple(self._shadows)
+        return tuple(self._incubations)
 
     def incubate(self, slot: str, loss: Callable[[nn.Module], Tensor]) -> None:
         """Train the incubating seed of one slot, if it still lives, on one batch. SeedFault where it cannot be."""
-        shadow = self._shadows.get(slot)
-        if shadow is None:
-            return
-        try:
-            shadow.train(loss)
-        except EsperError:  # somebody has answered for it already
-            raise
-        except (Exception, SystemExit) as error:
-            raise SeedFault([slot], f'of blueprint "{shadow.blueprint}" {in_words(error)}') from error
+        if (incubation := self._incubations.get(slot)) is not None:
+            with blamed_on(self.slots[slot]):
+                incubation.train(loss)
+
+    def trial(self, slot: str) -> AbstractContextManager[None]:
+        """A block in which the model acts as it would with the incubating seed of ``slot`` at its target."""
+        return self._incubations[slot].trial()
 
     def take_incubation_losses(self) -> dict[str, Tensor]:
         """Mean incubation loss by slot since they were taken last, on the device."""
-        taken = {name: shadow.take_loss() for name, shadow in self._shadows.items()}
+        taken = {name: incubation.take_loss() for name, incubation in self._incubations.items()}
         return {name: loss for name, loss in taken.items() if loss is not None}
 
     def take_gradients(self) -> dict[str, Tensor]:
@@ -313,8 +319,8 @@ class Garden:
             self.keeper.adopt(seed)
             if seed.stage is Stage.FOSSILIZED:
                 self._settle(seed)
-            elif seed.incubating:
-                self._shadows[slot.name] = self._shadow(slot, seed)
+            elif seed.incubating or seed.presence is Presence.BRANCHED:
+                self._incubations[slot.name] = self._incubation(slot, seed)
 
     def _settle(self, seed: Seed) -> None:
         """A seed is part of the host from now on: it goes on learning on the host's side, or not at all."""
@@ -324,45 +330,32 @@ class Garden:
         else:
             self.keeper.hand_over(seed.number)
 
-    def _shadow(self, slot: Slot, seed: Seed) -> Shadow:
-        stream = RandomStream(derive_seed(self._soil.seed, "shadow", seed.number), device_of(self.model))
-        return Shadow(self.model, slot, self.keeper, stream)
+    def _incubation(self, slot: Slot, seed: Seed) -> Incubation:
+        stream = RandomStream(derive_seed(self._soil.seed, "incubation", seed.number), device_of(self.model))
+        return begin(self._settings.incubation, self.model, slot, self.keeper, stream)
+
+    def _acting(self) -> list[tuple[Slot, Seed]]:
+        return [
+            (slot, seed)
+            for slot, seed in self._living()
+            if seed.presence is Presence.ACTING and (seed.stage in BLENDED or seed.alpha.value > 0.0)
+        ]
 
     def _living(self) -> list[tuple[Slot, Seed]]:
         return [(slot, seed) for slot in self.slots.values() if (seed := slot.living) is not None]
 
     def _remove(self, slot: Slot, seed: Seed) -> None:
         del slot.seeds[-1]
-        self._shadows.pop(slot.name, None)
+        self._incubations.pop(slot.name, None)
         self.keeper.release(seed.number)
         slot.state = next_slot_state(slot.state, SlotEvent.PRUNED)
         slot.embargo = self._settings.embargo
-        self._lift_embargo(slot)
-
-    @staticmethod
-    def _lift_embargo(slot: Slot) -> None:
-        if slot.embargo <= 0:
-            slot.state = next_slot_state(slot.state, SlotEvent.EMBARGO_OVER)
+        _lift_embargo(slot)
 
     def _transition(self, slot: Slot, seed: Seed, was: Stage | None, reason: str) -> Transition:
         return Transition(slot.name, seed.number, seed.blueprint, was, seed.stage, seed.parameter_count, reason)
 
 
-def _obstacle(seed: Seed, op: Op) -> str | None:
-    """What of a seed's alpha stands in the way of an op that its stage allows."""
-    if op is Op.RETARGET and seed.alpha.moving:
-        return f"alpha is on its way to {seed.alpha.target:g}"
-    if op is Op.FOSSILISE and seed.alpha.value != FULL:
-        return f"alpha is {seed.alpha.value:g}, and only at 1 can a seed be kept"
-    return None
-
-
-def _refuse_unfit(action: Action) -> None:
-    """GrowthError for numbers that the op reads and cannot have."""
-    reads = ARGUMENTS[action.op]
-    if "target" in reads and not 0.0 < action.target <= FULL:
-        hint = f"To take a seed out, prune it. Received: {action.target}"
-        raise GrowthError(Problem("E307", "a target lies above 0 and is 1 at most", hint=hint))
-    if "speed" in reads and action.speed < 0:
-        hint = f"0 is at once. Received: {action.speed}"
-        raise GrowthError(Problem("E307", "a speed is a number of decision steps, 0 or more", hint=hint))
+def _lift_embargo(slot: Slot) -> None:
+    if slot.embargo <= 0:
+        slot.state = next_slot_state(slot.state, SlotEvent.EMBARGO_OVER)

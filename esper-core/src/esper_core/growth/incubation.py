@@ -1,21 +1,25 @@
-"""How does a seed learn before the host sees it? In the shadow of the host, on the loss that it would cause.
+"""How does a seed learn before the host sees it? Four ways behind one protocol.
 
-After the host's own step the same batch passes once more, with the seed at the strength that it will have when it is
-blended in. The loss of that pass trains the seed alone: the host's parameters get no gradient, its buffers are put
-back, and random numbers come from a stream of the seed's own. So the host stays bit for bit what it would have been,
-and yet the seed is told what it does. It needs a seed that is the identity at birth.
+    shadow             a second pass with the seed in it trains the seed alone; the host stays what it would have been
+    branch             host and seed train together on a branch of the host's numbers; the host itself goes its own way
+    straight_through   the host's own gradient trains the seed, which says nothing: for comparison, it has no feedback
+    live               the seed acts from its birth on: for comparison, the host is disturbed at once
+
+Two things must hold for the first two: the host is bit for bit its twin, and the seed is told what it does.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
 from esper_core.growth.keeping import KeptBuffers
+from esper_core.growth.seed import Presence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
@@ -25,8 +29,47 @@ if TYPE_CHECKING:
     from esper_core.growth.slot import Slot
 
 
+class Incubation(Protocol):
+    """One seed's way from its birth on.
+
+    lasting: whether it goes on until the seed is kept or pruned, rather than ending when the seed is blended in.
+    in_host: whether the seed learns in the host's own step.
+    """
+
+    lasting: bool
+    in_host: bool
+
+    def train(self, loss: Callable[[nn.Module], Tensor]) -> None:
+        """Train on one batch, after the host's own step; ``loss`` runs the model on it and returns the mean loss."""
+        ...
+
+    def trial(self) -> AbstractContextManager[None]:
+        """A block in which the model acts as it would with the seed at its target."""
+        ...
+
+    def commit(self) -> None:
+        """The seed is kept: what was tried becomes what is."""
+        ...
+
+    def reopen(self) -> None:
+        """Undo a commit, as long as nothing was trained since."""
+        ...
+
+    def take_loss(self) -> Tensor | None:
+        """The mean loss of the batches since it was taken last, on the device; None where nothing was measured."""
+        ...
+
+
 class Shadow:
-    """One seed's incubation."""
+    """In the shadow of the host, on the loss that the seed would cause.
+
+    After the host's own step the same batch passes once more, with the seed at its target. The loss of that pass trains
+    the seed alone: the host's parameters get no gradient, its buffers are put back, and random numbers come from a
+    stream of the seed's own.
+    """
+
+    lasting = False
+    in_host = False
 
     def __init__(self, model: nn.Module, slot: Slot, keeper: OptimizerKeeper, stream: RandomStream) -> None:
         self._model = model
@@ -36,25 +79,63 @@ class Shadow:
         self._stream = stream
         self._losses: list[Tensor] = []
 
-    @property
-    def blueprint(self) -> str:
-        """Full id of what is incubated."""
-        return self._seed.blueprint
-
     def train(self, loss: Callable[[nn.Module], Tensor]) -> None:
-        """Train the seed on one batch; ``loss`` runs the model on it and returns the mean loss."""
-        kept = KeptBuffers(self._model, without=[self._seed])
+        """Train the seed on one batch."""
         share = self._keeper.seeds[self._seed.number]
+        with self.trial(), self._stream:
+            whole = loss(self._model)
+            gradients = torch.autograd.grad(whole, share.parameters, allow_unused=True)
+        self._keeper.step_seed(self._seed.number, gradients)
+        self._losses.append(whole.detach())
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """The host as it is, with the seed at its target; the host's buffers are put back."""
+        kept = KeptBuffers(self._model, without=[self._seed])
         try:
-            with self._stream, self._slot.trying():
-                trial = loss(self._model)
-                gradients = torch.autograd.grad(trial, share.parameters, allow_unused=True)
+            with self._slot.trying():
+                yield
         finally:
             kept.put_back()
-        self._keeper.step_seed(self._seed.number, gradients)
-        self._losses.append(trial.detach())
+
+    def commit(self) -> None:
+        """Nothing: the host is blended with, in place."""
+
+    def reopen(self) -> None:
+        """Nothing."""
 
     def take_loss(self) -> Tensor | None:
-        """The mean loss of the batches since it was taken last, on the device; None where there was no batch."""
+        """The mean loss of the batches since it was taken last."""
         losses, self._losses = self._losses, []
         return torch.stack(losses).mean() if losses else None
+
+
+class InHost:
+    """The seed learns in the host's own step: straight through, where it says nothing, or live, where it acts."""
+
+    lasting = False
+    in_host = True
+
+    def __init__(self, slot: Slot, presence: Presence) -> None:
+        self._slot = slot
+        seed = cast("Seed", slot.living)
+        seed.presence = presence
+        if presence is Presence.ACTING:
+            seed.alpha.aim(seed.course.target, 0)
+
+    def train(self, loss: Callable[[nn.Module], Tensor]) -> None:
+        """Nothing: the host's step was the seed's."""
+
+    def trial(self) -> AbstractContextManager[None]:
+        """The host with the seed at its target."""
+        return self._slot.trying()
+
+    def commit(self) -> None:
+        """Nothing: it is in the host."""
+
+    def reopen(self) -> None:
+        """Nothing."""
+
+    def take_loss(self) -> None:
+        """Nothing was measured."""
+        return

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from esper_core.growth.seed import Presence  # noqa: TC001  pydantic reads it
 from esper_core.leyline.actions import Blend, Curve  # noqa: TC001  pydantic reads it
 from esper_core.leyline.constants import GROWTH_FORMAT
 from esper_core.leyline.errors import GrowthError, Problem
@@ -30,6 +31,7 @@ class Growth:
 
     identity: whether it started as the identity; where it did not, a gain stands before it. stage and alpha: where it
     is in its life; a fossil is at 1. target, speed and curve: what was planned for alpha at its germination.
+    presence: what it is to the host; a branch is not saved, and begins anew from the host.
     """
 
     __pydantic_config__ = RECORD
@@ -46,6 +48,7 @@ class Growth:
     target: float
     speed: int
     curve: Curve
+    presence: Presence
     number: int
     born: int | None
     kept: int | None
@@ -146,6 +149,7 @@ def _seeds(slot: Slot) -> list[Growth]:
             target=seed.course.target,
             speed=seed.course.speed,
             curve=seed.course.curve,
+            presence=seed.presence,
             number=seed.number,
             born=seed.born,
             kept=seed.kept,

@@ -94,7 +94,7 @@ def _reborn(growth: Growth, variety: Variety, device: torch.device, dtype: torch
             identity=growth.identity,
         )
     seed.to(device, dtype)
-    seed.stage, seed.born, seed.kept = growth.stage, growth.born, growth.kept
+    seed.stage, seed.born, seed.kept, seed.presence = growth.stage, growth.born, growth.kept, growth.presence
     seed.alpha.value = seed.alpha.target = growth.alpha
     return seed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -15,6 +16,17 @@ from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stag
 
 if TYPE_CHECKING:
     from esper_core.leyline.specs import BlueprintSpec, Site
+
+
+class Presence(StrEnum):
+    """What a seed is to the host's own pass: how it incubates decides it, until it is blended in."""
+
+    ACTING = "acting"
+    """It acts at the strength of its alpha, which is 0 while it is in the shadow."""
+    BRANCHED = "branched"
+    """It is not there: it acts on the branch, and only while that is switched in."""
+    WHISPERING = "whispering"
+    """It changes nothing, and the gradient of what it would have changed passes through it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,7 @@ class Seed(nn.Module):
         self.course = Course() if course is None else course
         self.stage = Stage.GERMINATED
         self.alpha = Alpha()
+        self.presence = Presence.ACTING
         self.born: int | None = None
         self.kept: int | None = None
 

@@ -11,6 +11,7 @@ from torch.utils import checkpoint
 
 from esper_core.growth.blend import OutOfShapeError
 from esper_core.growth.faults import SeedFault, in_words
+from esper_core.growth.seed import Presence
 from esper_core.growth.state_keys import heed_growth, tell_growth
 from esper_core.leyline.lifecycle import SlotState, Stage
 
@@ -41,6 +42,7 @@ class Slot(nn.Module):
         self.embargo = 0
         self.seeds = nn.ModuleList()
         self._tried = False
+        self._left_out = False
         self._seen: list[Any] | None = None
         self._tapped: list[Tensor] | None = None
 
@@ -50,13 +52,21 @@ class Slot(nn.Module):
             self._seen.append(output)
         hidden = output
         for seed in self.stack:
-            alpha = seed.course.target if self._tried and seed.incubating else seed.alpha.value
+            alpha = self._strength(seed)
             if alpha > 0.0:
                 hidden = self._grown(seed, hidden, alpha)
+            elif seed.presence is Presence.WHISPERING and self.training and torch.is_grad_enabled():
+                whispered = self._grown(seed, hidden.detach(), seed.course.target)
+                hidden = Whisper.apply(hidden, whispered)  # type: ignore[no-untyped-call]
         if self._tapped is not None:
             hidden = hidden.detach().requires_grad_()
             self._tapped.append(hidden)
         return None if hidden is output else hidden
+
+    def _strength(self, seed: Seed) -> float:
+        if self._tried and seed.incubating:
+            return seed.course.target
+        return 0.0 if seed.presence is Presence.BRANCHED and not self._tried else seed.alpha.value
 
     def _grown(self, seed: Seed, hidden: Tensor, alpha: float) -> Tensor:
         # A compiler takes a plain number for a constant and compiles anew for each: not so what is reckoned from it.
@@ -101,6 +111,16 @@ class Slot(nn.Module):
             self._tried = False
 
     @contextmanager
+    def switched(self, *, on: bool) -> Iterator[None]:
+        """While this lasts, the living seed acts, one that incubates as when it is tried; or it does not act at all."""
+        before = self._tried, self._left_out
+        self._tried, self._left_out = on, not on
+        try:
+            yield
+        finally:
+            self._tried, self._left_out = before
+
+    @contextmanager
     def tapped(self) -> Iterator[list[Tensor]]:
         """While this lasts, what leaves the slot is written down, as a leaf by which a loss can be differentiated."""
         try:
@@ -117,6 +137,20 @@ class Slot(nn.Module):
             yield self._seen
         finally:
             self._seen = None
+
+
+class Whisper(torch.autograd.Function):
+    """Hands the host's output on as it is, and its gradient to the seed as well."""
+
+    @staticmethod
+    def forward(ctx: Any, host: Tensor, seed: Tensor) -> Tensor:
+        """The host's output."""
+        return host.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """The same to both."""
+        return gradients[0], gradients[0]
 
 
 class Slots(nn.ModuleDict):

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from esper_core.growth.garden import Garden
-    from esper_core.growth.incubation import Shadow
+    from esper_core.growth.incubation import Incubation
     from esper_core.growth.slot import Slot
 
 
 @contextmanager
-def whole_or_nothing(garden: Garden, shadows: dict[str, Shadow]) -> Iterator[None]:
+def whole_or_nothing(garden: Garden, incubations: dict[str, Incubation]) -> Iterator[None]:
     """A block after which slots, seeds, optimizers and shadows agree, or are what they were before it.
 
     So are torch's default random numbers and whether it keeps gradients: what ends the block may end it where these
@@ -29,7 +29,7 @@ def whole_or_nothing(garden: Garden, shadows: dict[str, Shadow]) -> Iterator[Non
     GrowthError, and everything as before, where a trainable parameter would be left without exactly one optimizer.
     """
     slots = [_SlotState(slot) for slot in garden.slots.values()]
-    put_keeper_back, incubating, born = garden.keeper.undo(), dict(shadows), garden.born
+    put_keeper_back, incubating, born = garden.keeper.undo(), dict(incubations), garden.born
     put_torch_back = _torch_wide(device_of(garden.model))
     try:
         yield
@@ -39,8 +39,10 @@ def whole_or_nothing(garden: Garden, shadows: dict[str, Shadow]) -> Iterator[Non
         for state in slots:
             state.restore()
         put_keeper_back()
-        shadows.clear()
-        shadows.update(incubating)
+        incubations.clear()
+        incubations.update(incubating)
+        for incubation in incubating.values():
+            incubation.reopen()
         garden.born = born
         put_torch_back()
         raise
@@ -66,13 +68,13 @@ class _SlotState:
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
         self._state, self._embargo = slot.state, slot.embargo
-        self._seeds = [(seed, seed.stage, seed.kept, replace(seed.alpha)) for seed in slot.stack]
+        self._seeds = [(seed, seed.stage, seed.kept, replace(seed.alpha), seed.presence) for seed in slot.stack]
         self._trained = [(parameter, parameter.requires_grad) for parameter in slot.parameters()]
 
     def restore(self) -> None:
         self._slot.state, self._slot.embargo = self._state, self._embargo
-        for seed, stage, kept, alpha in self._seeds:
-            seed.stage, seed.kept, seed.alpha = stage, kept, alpha
+        for seed, stage, kept, alpha, presence in self._seeds:
+            seed.stage, seed.kept, seed.alpha, seed.presence = stage, kept, alpha, presence
         for parameter, trained in self._trained:
             parameter.requires_grad_(trained)
         if [id(seed) for seed in self._slot.stack] != [id(seed) for seed, *_ in self._seeds]:

@@ -165,7 +165,7 @@ class Environment:
             if not self.garden.blended:
                 raise
             raise SeedFault(self.garden.blended_slots, f"{in_words(error)} in backward") from error
-        self.keeper.step(self.garden.blended)
+        self.keeper.step(self.garden.learning)
         return whole.detach()
 
     def evaluate(self, split: SplitName) -> Tensor:

@@ -1,0 +1,123 @@
+"""What would host and seed become together, if the host could be asked twice? A branch tells, and the host never knows.
+
+A branch holds a second set of the host's numbers: parameters, buffers, and what the optimizers remember. They are
+switched in for the branch's step on each batch, and out again; no second module is needed, and parameters keep their
+identity. When the seed is kept the branch becomes the host; when it is pruned, the host is as if the seed had never
+been.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from esper_core.growth.seed import Presence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import nn
+
+    from esper_core.growth.optimizers import OptimizerKeeper, Share
+    from esper_core.growth.randomness import RandomStream
+    from esper_core.growth.seed import Seed
+    from esper_core.growth.slot import Slot
+
+
+class Branch:
+    """Host and seed together, on numbers of their own."""
+
+    lasting = True
+    in_host = False
+
+    def __init__(self, model: nn.Module, slot: Slot, keeper: OptimizerKeeper, stream: RandomStream) -> None:
+        self._model = model
+        self._slot = slot
+        self._seed = cast("Seed", slot.living)
+        self._seed.presence = Presence.BRANCHED
+        self._keeper = keeper
+        self._stream = stream
+        self._losses: list[Tensor] = []
+        self._committed = False
+        own = {id(part) for part in self._seed.modules()}
+        apart = {id(parameter) for parameter in self._seed.parameters()}
+        self._of_host = [parameter for parameter in model.parameters() if id(parameter) not in apart]
+        self._numbers = [parameter.detach().clone() for parameter in self._of_host]
+        self._fields = [
+            (module, name, buffer.detach().clone())
+            for module in model.modules()
+            if id(module) not in own
+            for name, buffer in module.named_buffers(recurse=False)
+        ]
+        self._memories = [(share, _copied(share)) for share in (keeper.host, *keeper.fossils.values())]
+
+    def train(self, loss: Callable[[nn.Module], Tensor]) -> None:
+        """One step of host and seed together, on the branch's numbers."""
+        with self.trial(), self._stream:
+            self._keeper.zero_grad()
+            whole = loss(self._model)
+            whole.backward()
+            self._keeper.step([self._seed.number])
+            self._keeper.zero_grad()
+        self._losses.append(whole.detach())
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """The branch's numbers, with the seed acting."""
+        self._switch()
+        try:
+            with self._slot.trying():
+                yield
+        finally:
+            self._switch()
+
+    def commit(self) -> None:
+        """The branch becomes the host."""
+        self._switch()
+        self._seed.presence = Presence.ACTING
+        self._committed = True
+
+    def reopen(self) -> None:
+        """Undo a commit."""
+        if self._committed:
+            self._committed = False
+            self._seed.presence = Presence.BRANCHED
+            self._switch()
+
+    def take_loss(self) -> Tensor | None:
+        """The mean loss of the batches since it was taken last."""
+        losses, self._losses = self._losses, []
+        return torch.stack(losses).mean() if losses else None
+
+    def _switch(self) -> None:
+        """Change host and branch: what was in is out, and what was out is in."""
+        for place, parameter in enumerate(self._of_host):
+            parameter.data, self._numbers[place] = self._numbers[place], parameter.data
+        for place, (module, name, other) in enumerate(self._fields):
+            self._fields[place] = (module, name, getattr(module, name))
+            setattr(module, name, other)
+        for place, (share, other_memory) in enumerate(self._memories):
+            self._memories[place] = (share, _exchanged(share, other_memory))
+
+
+def _copied(share: Share) -> dict[Any, Any]:
+    """What an optimizer remembers of each parameter, as a copy."""
+    if share.optimizer is None:
+        return {}
+    return {
+        parameter: {key: value.clone() if isinstance(value, Tensor) else value for key, value in memory.items()}
+        for parameter, memory in share.optimizer.state.items()
+    }
+
+
+def _exchanged(share: Share, memory: dict[Any, Any]) -> dict[Any, Any]:
+    """Let the optimizer remember ``memory``; what it remembered before."""
+    if share.optimizer is None:
+        return {}
+    before = dict(share.optimizer.state)
+    share.optimizer.state.clear()
+    share.optimizer.state.update(memory)
+    return before

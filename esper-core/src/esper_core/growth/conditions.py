@@ -1,0 +1,62 @@
+"""What stands in the way of an action, beside the tables? Numbers: alpha, bounds on growth, a branch that is open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from esper_core.leyline.actions import ARGUMENTS, Op
+from esper_core.leyline.constants import FULL
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.lifecycle import SlotState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from esper_core.config import GrowthConfig
+    from esper_core.growth.planting import Variety
+    from esper_core.growth.seed import Seed
+    from esper_core.growth.slot import Slot
+    from esper_core.leyline.actions import Action
+
+
+def misfit(slot: Slot, variety: Variety) -> str | None:
+    """Why the blueprint cannot grow in the slot as it is now; None where it can."""
+    if slot.state is not SlotState.FREE:
+        return f"the slot is {slot.state}"
+    if slot.site is None or slot.site.kind not in variety.spec.kinds:
+        seen = "nothing yet" if slot.site is None else f"a {slot.site.kind}"
+        return f"the slot sees {seen}, and the blueprint takes {' or '.join(variety.spec.kinds)}"
+    return None
+
+
+def beyond_bounds(slot: Slot, variety: Variety, slots: Iterable[Slot], settings: GrowthConfig) -> str | None:
+    """Why there is no room for one more; None where there is. The slot fits the blueprint."""
+    assert slot.site is not None
+    seeds = [seed for other in slots for seed in other.stack]
+    most, budget = settings.seeds, settings.parameters
+    if most is not None and len(seeds) >= most:
+        return f"the network holds {len(seeds)} of {most} seeds (growth.seeds)"
+    added = sum(seed.parameter_count for seed in seeds)
+    if budget is not None and added + (new := variety.most_parameters(slot.site)) > budget:
+        return f"growth has added {added:,} of {budget:,} parameters (growth.parameters), and it takes {new:,}"
+    return None
+
+
+def obstacle(seed: Seed, op: Op) -> str | None:
+    """What of a seed's alpha stands in the way of an op that its stage allows."""
+    if op is Op.RETARGET and seed.alpha.moving:
+        return f"alpha is on its way to {seed.alpha.target:g}"
+    if op is Op.FOSSILISE and seed.alpha.value != FULL:
+        return f"alpha is {seed.alpha.value:g}, and only at 1 can a seed be kept"
+    return None
+
+
+def refuse_unfit(action: Action) -> None:
+    """GrowthError for numbers that the op reads and cannot have."""
+    reads = ARGUMENTS[action.op]
+    if "target" in reads and not 0.0 < action.target <= FULL:
+        hint = f"To take a seed out, prune it. Received: {action.target}"
+        raise GrowthError(Problem("E307", "a target lies above 0 and is 1 at most", hint=hint))
+    if "speed" in reads and action.speed < 0:
+        hint = f"0 is at once. Received: {action.speed}"
+        raise GrowthError(Problem("E307", "a speed is a number of decision steps, 0 or more", hint=hint))

@@ -1,0 +1,27 @@
+"""Which way of incubating is meant by a name?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from esper_core.growth.branch import Branch
+from esper_core.growth.incubation import Incubation, InHost, Shadow
+from esper_core.growth.seed import Presence
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from esper_core.growth.optimizers import OptimizerKeeper
+    from esper_core.growth.randomness import RandomStream
+    from esper_core.growth.slot import Slot
+
+Way = Literal["shadow", "branch", "straight_through", "live"]
+
+
+def begin(way: Way, model: nn.Module, slot: Slot, keeper: OptimizerKeeper, stream: RandomStream) -> Incubation:
+    """The incubation of the seed that lives in ``slot``, in one of the four ways."""
+    if way == "shadow":
+        return Shadow(model, slot, keeper, stream)
+    if way == "branch":
+        return Branch(model, slot, keeper, stream)
+    return InHost(slot, Presence.ACTING if way == "live" else Presence.WHISPERING)

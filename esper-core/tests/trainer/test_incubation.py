@@ -1,0 +1,199 @@
+"""Four ways to incubate: what each leaves of the host, and what the seed learns meanwhile."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from esper_core.config import GrowthConfig
+from esper_core.growth.seed import Presence
+from esper_core.leyline import WAIT, Action, Blend, Op, SlotPlace, Stage
+from esper_core.trainer.environment import Recipe
+from esper_core.trainer.pool import Pool
+
+_spec = importlib.util.spec_from_file_location("oracle", Path(__file__).with_name("test_oracle.py"))
+assert _spec is not None
+assert _spec.loader is not None
+oracle: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(oracle)
+
+Make = Callable[..., Recipe]
+GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=2)
+ADVANCE, PRUNE, FOSSILISE = (Action(op, "early") for op in (Op.ADVANCE, Op.PRUNE, Op.FOSSILISE))
+OPTIMIZERS = {
+    "adam": {},
+    "sgd": {"kind": "sgd", "momentum": 0.9},
+    "clipped": {"clip_norm": 0.1},
+    "foreach": {"implementation": "foreach"},
+}
+
+
+def begin(recipe: Recipe, way: str, **growth: Any) -> Pool:
+    from dataclasses import replace
+
+    settings = GrowthConfig.model_validate({"incubation": way, "embargo": 0, **growth})
+    pool = Pool(replace(recipe, growth=settings), ["grown", "twin"], 1)
+    pool.reset(0, 3)
+    return pool
+
+
+def live(pool: Pool, plan: dict[int, Action], steps: int) -> list[tuple[bool, Any]]:
+    """For each step whether the host differs from its twin, and what the slot says of itself."""
+    told = []
+    for step in range(steps):
+        pool.train(step)
+        pool.evaluate(step)
+        signals = pool.synchronise(step)
+        grown, twin = pool.environments
+        told.append((bool(oracle.differing(grown, twin)), signals[0].slots[0]))
+        assert grown.keeper.astray(grown.model) == []
+        pool.apply([plan.get(step, WAIT), WAIT], step)
+    return told
+
+
+def memories(environment: Any) -> dict[str, torch.Tensor]:
+    """What the host's optimizer remembers, by name."""
+    return {key: value for key, value in oracle.host_state(environment).items() if key.startswith("optimizer.")}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("host", ["noisy", "replacing"])
+def test_on_a_branch_the_host_is_its_twin_until_the_seed_is_kept_and_the_seed_has_learnt(
+    host: str, optimizer: str, make_recipe: Make, noisy_host: Callable[[], nn.Module]
+) -> None:
+    build = {"noisy": noisy_host, "replacing": oracle.Replacing}[host]
+    pool = begin(make_recipe(host=build, optimizer=OPTIMIZERS[optimizer], batches=8), "branch")
+    default = torch.get_rng_state()
+    told = live(pool, {1: GERMINATE, 5: ADVANCE, 7: FOSSILISE}, 10)
+    assert [differs for differs, _ in told] == [False] * 8 + [True] * 2
+    losses = [slot.incubation_loss for _, slot in told if slot.incubation_loss is not None]
+    assert len(losses) == 6  # on the branch it trains until it is kept
+    assert losses[-1] < losses[0]
+    assert [slot.stage for _, slot in told[5:8]] == [Stage.TRAINING, Stage.HOLDING, Stage.HOLDING]
+    assert torch.equal(torch.get_rng_state(), default)
+
+
+def test_when_the_seed_is_kept_the_branch_is_the_host(make_recipe: Make) -> None:
+    pool = begin(make_recipe(batches=4), "branch")
+    live(pool, {0: GERMINATE, 3: ADVANCE}, 6)
+    grown = pool.environments[0]
+    with grown.garden.trial("early"):
+        before = {key: value.clone() for key, value in grown.model.state_dict().items()}
+        memory = {key: value.clone() for key, value in memories(grown).items()}
+        tried = grown.evaluate("validation")
+    assert not torch.equal(grown.evaluate("validation"), tried)
+    grown.apply(FOSSILISE, 6)
+    assert torch.equal(grown.evaluate("validation"), tried)
+    assert all(
+        torch.equal(value, before[key]) for key, value in grown.model.state_dict().items() if "esper_core" not in key
+    )
+    assert memory
+    assert all(torch.equal(memories(grown)[key], value) for key, value in memory.items())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("when", [2, 4, 6])
+@pytest.mark.parametrize("host", ["noisy", "replacing"])
+def test_a_pruned_branch_leaves_the_host_as_if_the_seed_had_never_been(
+    host: str, when: int, optimizer: str, make_recipe: Make, noisy_host: Callable[[], nn.Module]
+) -> None:
+    build = {"noisy": noisy_host, "replacing": oracle.Replacing}[host]
+    pool = begin(make_recipe(host=build, optimizer=OPTIMIZERS[optimizer]), "branch")
+    advance = {3: ADVANCE} if when > 3 else {}
+    told = live(pool, {0: GERMINATE, **advance, when: PRUNE}, 10)
+    assert not any(differs for differs, _ in told)
+    grown, twin = pool.environments
+    assert torch.equal(grown.evaluate("validation"), twin.evaluate("validation"))
+    assert list(grown.model.state_dict()) == list(twin.model.state_dict())
+    assert grown.garden.incubating_slots == ()
+
+
+def test_there_is_one_branch_at_a_time(make_recipe: Make, noisy_host: Callable[[], nn.Module]) -> None:
+    from dataclasses import replace
+
+    recipe = make_recipe(host=noisy_host)
+    recipe = replace(
+        recipe,
+        slots={"early": SlotPlace("stem", "sequence"), "again": SlotPlace("drop", "sequence")},
+        varieties={**recipe.varieties, "again": recipe.varieties["early"]},
+    )
+    pool = begin(recipe, "branch")
+    grown = pool.environments[0]
+    assert grown.mask().blueprints["again"]
+    grown.apply(GERMINATE, 0)
+    assert grown.mask().blueprints["again"] == ()
+    grown.apply(PRUNE, 1)
+    assert grown.mask().blueprints["again"]
+
+
+@pytest.mark.parametrize("blend", list(Blend))
+def test_straight_through_the_host_is_its_twin_and_the_seed_moves(blend: Blend, make_recipe: Make) -> None:
+    pool = begin(make_recipe(batches=4), "straight_through")
+    grown = pool.environments[0]
+    pool.apply([Action(Op.GERMINATE, "early", "test/local-conv", blend=blend), WAIT], 0)
+    before = [parameter.detach().clone() for parameter in grown.keeper.seeds[0].parameters]
+    told = live(pool, {3: ADVANCE}, 5)
+    assert [differs for differs, _ in told] == [False] * 4 + [True]
+    moved = [not torch.equal(b, p) for b, p in zip(before, grown.keeper.seeds[0].parameters, strict=True)]
+    assert any(moved)
+    assert told[1][1].incubation_loss is None  # nobody measured what it would cause
+
+
+def test_live_the_host_is_another_at_once(make_recipe: Make) -> None:
+    pool = begin(make_recipe(batches=4), "live")
+    told = live(pool, {1: GERMINATE, 4: ADVANCE, 6: FOSSILISE}, 8)
+    assert [differs for differs, _ in told] == [False, False] + [True] * 6
+    assert [slot.alpha for _, slot in told[2:7]] == [1.0] * 5
+    assert [slot.stage for _, slot in told[2:7]] == [Stage.TRAINING] * 3 + [Stage.HOLDING] * 2
+
+
+@pytest.mark.parametrize("way", ["shadow", "branch", "straight_through", "live"])
+def test_a_whole_life_in_each_way(way: str, make_recipe: Make) -> None:
+    pool = begin(make_recipe(), way)
+    live(pool, {0: GERMINATE, 2: ADVANCE, 6: FOSSILISE}, 8)
+    (seed,) = pool.environments[0].garden.slots["early"].fossils
+    assert (seed.alpha.value, seed.presence, seed.kept) == (1.0, Presence.ACTING, 6)
+    assert pool.environments[0].garden.incubating_slots == ()
+
+
+def test_a_fault_after_the_commit_of_a_branch_leaves_it_open(
+    make_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = begin(make_recipe(), "branch")
+    live(pool, {0: GERMINATE, 2: ADVANCE}, 5)
+    grown, twin = pool.environments
+    outside = grown.evaluate("validation")
+
+    def fails(*arguments: object) -> None:
+        raise MemoryError("in the middle")
+
+    monkeypatch.setattr(grown.garden, "_transition", fails)
+    with pytest.raises(MemoryError):
+        grown.apply(FOSSILISE, 5)
+    monkeypatch.undo()
+    assert torch.equal(grown.evaluate("validation"), outside)
+    assert not oracle.differing(grown, twin)
+    assert grown.garden.incubating_slots == ("early",)
+    grown.apply(FOSSILISE, 5)
+    assert bool(oracle.differing(grown, twin))
+
+
+def test_run_04_straight_through_has_no_feedback_and_a_branch_has(make_recipe: Make) -> None:
+    """The loss that the seed would cause: it falls where the seed is told, and rises where it is not."""
+    found = {}
+    for way in ("branch", "shadow", "straight_through"):
+        pool = begin(make_recipe(batches=30, optimizer={"learning_rate": 0.03}), way)
+        live(pool, {0: GERMINATE}, 8)
+        grown = pool.environments[0]
+        with grown.garden.trial("early"):
+            tried = float(grown.evaluate("validation")[0])
+        found[way] = tried - float(grown.evaluate("validation")[0])
+    assert found["branch"] < 0.05
+    assert found["shadow"] < 0.05
+    assert found["straight_through"] > 1.0

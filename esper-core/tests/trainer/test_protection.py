@@ -76,6 +76,15 @@ class Bad(nn.Module):
             raise ValueError("out of patience")
         if self.harm == "shape":
             return grown[:, :, 1:]
+        if self.harm == "no gradients":
+            torch.set_grad_enabled(False)
+            return grown
+        if self.harm == "doubles":
+            torch.set_default_dtype(torch.float64)
+            return grown
+        if self.harm == "one more":
+            self.more = nn.Parameter(torch.zeros(2))
+            return grown
         if self.harm == "nan":
             return grown * math.nan
         return (NanGradient if self.harm == "nan gradient" else RaisingGradient).apply(grown)
@@ -86,7 +95,7 @@ def bad(harm: str, patience: int, mode: str = "train") -> Variety:
     return Variety("test/bad", spec, lambda site: Bad(site, harm, patience, mode))
 
 
-HARMS = ["raise", "shape", "nan", "nan gradient", "raise in backward"]
+HARMS = ["raise", "shape", "nan", "nan gradient", "raise in backward", "no gradients", "doubles", "one more"]
 
 
 @pytest.mark.parametrize("harm", HARMS)
@@ -112,7 +121,11 @@ def test_a_seed_that_goes_wrong_while_it_incubates_is_lost_and_the_host_is_still
 
 
 @pytest.mark.parametrize(
-    ("harm", "mode"), [*((harm, "train") for harm in HARMS), *((harm, "eval") for harm in ("raise", "shape", "nan"))]
+    ("harm", "mode"),
+    [
+        *((harm, "train") for harm in HARMS),
+        *((harm, "eval") for harm in ("raise", "shape", "nan", "no gradients", "doubles")),
+    ],
 )
 def test_a_seed_that_goes_wrong_when_it_is_blended_in_is_lost_and_the_host_goes_on(
     harm: str, mode: str, make_recipe: Make

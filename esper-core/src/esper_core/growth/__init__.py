@@ -11,6 +11,7 @@ from esper_core.growth.planting import Variety
 from esper_core.growth.probe import observe
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.growth.seed import Course, Seed
+from esper_core.growth.settled import disturbed
 from esper_core.growth.slot import Slot, Slots
 from esper_core.growth.snapshot import Snapshot
 
@@ -33,6 +34,7 @@ __all__ = [
     "Variety",
     "audition",
     "derive_seed",
+    "disturbed",
     "graft",
     "in_words",
     "is_grafted",

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from esper_core.growth.faults import SeedFault
 from esper_core.growth.probe import device_of
+from esper_core.growth.slot import key_of
+from esper_core.growth.state_keys import HOME
 from esper_core.leyline.errors import GrowthError, Problem
 
 if TYPE_CHECKING:
@@ -26,14 +29,18 @@ def whole_or_nothing(garden: Garden, incubations: dict[str, Incubation]) -> Iter
     So are torch's default random numbers and whether it keeps gradients: what ends the block may end it where these
     are lent, and not given back yet.
 
-    GrowthError, and everything as before, where a trainable parameter would be left without exactly one optimizer.
+    GrowthError, and everything as before, where a trainable parameter would be left without exactly one optimizer;
+    SeedFault where a seed is to blame for it, that lived before.
     """
+    living = {slot.name: slot for slot in garden.slots.values() if slot.living is not None}
     slots = [_SlotState(slot) for slot in garden.slots.values()]
     put_keeper_back, incubating, born = garden.keeper.undo(), dict(incubations), garden.born
     put_torch_back = _torch_wide(device_of(garden.model))
     try:
         yield
         if astray := garden.keeper.astray(garden.model):
+            if culprits := [name for name, slot in living.items() if any(map(_under(slot), astray))]:
+                raise SeedFault(culprits, f"has parameters that it was not born with: {', '.join(astray[:5])}")
             raise GrowthError(Problem("E304", f"not owned by exactly one optimizer: {', '.join(astray[:5])}"))
     except BaseException:
         for state in slots:
@@ -46,6 +53,12 @@ def whole_or_nothing(garden: Garden, incubations: dict[str, Incubation]) -> Iter
         garden.born = born
         put_torch_back()
         raise
+
+
+def _under(slot: Slot) -> Callable[[str], bool]:
+    """Whether a parameter of this name belongs to what lives in the slot."""
+    prefix = f"{HOME}.{key_of(slot.name)}."
+    return lambda name: name.startswith(prefix)
 
 
 def _torch_wide(device: torch.device) -> Callable[[], None]:

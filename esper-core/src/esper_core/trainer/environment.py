@@ -22,6 +22,7 @@ from esper_core.growth import (
     SeedFault,
     Snapshot,
     derive_seed,
+    disturbed,
     graft,
     in_words,
     read_health,
@@ -122,7 +123,7 @@ class Environment:
 
     def train(self) -> list[Transition]:
         """One decision step of training: every batch trains host and blended seeds, and then each incubating seed."""
-        transitions = self.garden.open_step()
+        transitions = self._despite_faults(self.garden.open_step)
         self._sane = (Snapshot(self.garden), self._train_loss) if self.garden.blended else None
         data, device = self.recipe.data["train"], self.recipe.device
         self.model.train()
@@ -135,7 +136,7 @@ class Environment:
         self._train_loss = torch.stack(losses).mean()
         self._incubation_losses = self.garden.take_incubation_losses()
         self._gradients = self.garden.take_gradients()
-        return transitions + self.garden.close_step()
+        return transitions + self._despite_faults(self.garden.close_step)
 
     def _train_batch(self, inputs: Tensor, targets: Tensor) -> Tensor:
         def loss(model: nn.Module) -> Tensor:
@@ -144,8 +145,13 @@ class Environment:
         self.garden.tick()
         whole = self._despite_faults(lambda: self._train_host(loss))
         for slot in self.garden.incubating_slots:
-            self._despite_faults(partial(self.garden.incubate, slot, loss))
+            self._despite_faults(partial(self._incubate, slot, loss))
         return whole
+
+    def _incubate(self, slot: str, loss: Callable[[nn.Module], Tensor]) -> None:
+        self.garden.incubate(slot, loss)
+        if done := disturbed():
+            raise SeedFault([slot], done)
 
     def _probe_loss(self, model: nn.Module) -> Tensor:
         """The mean loss on some of the training data: what a block looks at that is born informed."""
@@ -157,8 +163,12 @@ class Environment:
     def _train_host(self, loss: Callable[[nn.Module], Tensor]) -> Tensor:
         self.keeper.zero_grad()
         whole = loss(self.model)
-        if not whole.requires_grad:  # a frozen host, and no seed that acts on it yet
-            return whole
+        if done := disturbed():
+            self._blame_those_who_act(f"{done} while it was in the host")
+        if not whole.requires_grad:
+            if self.keeper.host.parameters or self.garden.learning:
+                self._blame_those_who_act("left the loss without a gradient")
+            return whole  # a frozen host, and no seed that acts on it yet
         try:
             whole.backward()
         except Exception as error:
@@ -168,10 +178,22 @@ class Environment:
         self.keeper.step(self.garden.learning)
         return whole.detach()
 
+    def _blame_those_who_act(self, what: str) -> None:
+        """The seeds that act on the host did it; where there are none, host or task."""
+        if self.garden.blended:
+            raise SeedFault(self.garden.blended_slots, what)
+        raise RuntimeError(what)
+
     def evaluate(self, split: SplitName) -> Tensor:
         """Mean loss and metric of the network as it acts now, on one split; two numbers on the device."""
         with self.evaluation_stream:
-            return self._despite_faults(lambda: evaluate(self.model, self.recipe.task, self.recipe.data[split]))
+            return self._despite_faults(partial(self._evaluate, split))
+
+    def _evaluate(self, split: SplitName) -> Tensor:
+        measured = evaluate(self.model, self.recipe.task, self.recipe.data[split])
+        if done := disturbed():
+            self._blame_those_who_act(done)
+        return measured
 
     def heal(self, signals: Signals) -> bool:
         """Take out the seeds that made a loss not finite, and bring the host back; whether there were any.
@@ -204,6 +226,7 @@ class Environment:
             try:
                 return act()
             except SeedFault as fault:
+                disturbed()  # what raised in the middle may have left torch in disorder
                 self._lose(fault)
 
     def _lose(self, fault: SeedFault, *, blamed: bool = True) -> None:

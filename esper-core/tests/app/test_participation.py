@@ -75,7 +75,7 @@ def test_another_version_is_not_imported_and_stops_the_run(install, refused) -> 
     ("id_", "hint"),
     [
         ("zzz", '  Install the package that brings it:  pip install "PACKAGE>=0.2"'),
-        ("testing", '  Install it:  pip install "esper-testing>=0.2"'),
+        ("testing", '  Install the package that brings it:  pip install "PACKAGE>=0.2"'),
         ("esper-tasks", '  Did you mean "tasks"?\n  Install the package that brings it:  pip install "PACKAGE>=0.2"'),
     ],
 )

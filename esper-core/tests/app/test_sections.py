@@ -27,10 +27,19 @@ def test_sections_are_kept_in_the_summary(install, run_small) -> None:
 
 
 @pytest.mark.members
-@pytest.mark.parametrize("wrong", ["1 / 0", "'words'", "[1]", "7"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("1 / 0", "'words'", "[1]", "7"),
+        *("[ReportSection(1, 'x')]", "[ReportSection('x', None)]", "[ReportSection('', 'x')]"),
+        "[ReportSection('two\\nlines', 'x')]",
+    ],
+)
 def test_one_that_fails_is_told_once_and_the_others_stay(wrong: str, install, run_small) -> None:
     install(
-        "bad", f"from esper_core import hookimpl\n\n@hookimpl\ndef esper_report_sections(run):\n    return {wrong}\n"
+        "bad",
+        "from esper_core import hookimpl\nfrom esper_core.leyline import ReportSection\n\n"
+        f"@hookimpl\ndef esper_report_sections(run):\n    return {wrong}\n",
     )
     install("critic", CRITIC)
     summary = run_small()["summary"]

@@ -13,7 +13,7 @@ import pytest
 
 from esper_core import __version__
 from esper_core.cli import main
-from esper_core.cli.commands import BUILT_IN, load_built_in
+from esper_core.cli.commands import BUILT_IN, OpenGroup, load_built_in
 
 ESPER = [sys.executable, "-m", "esper_core"]
 
@@ -307,3 +307,26 @@ def test_a_command_can_be_called_with_clicks_own_runner() -> None:
     result = CliRunner().invoke(main, ["plugins", "show", "nope"])
     assert result.exit_code == 2
     assert 'E208 unknown plugin "nope"' in result.output
+
+
+def test_a_command_below_one_that_takes_none_is_told_in_the_help(esper, site_packages) -> None:
+    site_packages.command("esper-lost", "", command="run.probe")
+    site_packages.command("esper-astray", "", command="nowhere.probe")
+    lines = " ".join(esper("--help").out.split())
+    told = 'not reachable: of the commands only "plugins" takes those of others below it.'
+    assert f"run.probe From esper-lost 1.0; {told}" in lines
+    assert f"nowhere.probe From esper-astray 1.0; {told}" in lines
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_table_knows_which_commands_are_open(name: str) -> None:
+    assert BUILT_IN[name].is_open is isinstance(load_built_in(name), OpenGroup)
+
+
+@pytest.mark.parametrize("error", ["asyncio.CancelledError()", "GeneratorExit()"])
+def test_a_command_that_raises_what_is_no_exception_crashes_like_any_other(esper, site_packages, error: str) -> None:
+    source = f"import asyncio, click\n@click.command()\ndef command():\n    raise {error}\n"
+    site_packages.command("esper-odd", source, command="odd")
+    answer = esper("odd")
+    assert answer.status == 1
+    assert '"odd" is from esper-odd 1.0: please report this there' in answer.err

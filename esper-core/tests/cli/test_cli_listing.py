@@ -122,7 +122,7 @@ def test_where_nothing_is_installed_the_list_says_so(esper, monkeypatch) -> None
     from esper_core.plugins import pipeline
 
     found = pipeline.load_plugins(distributions=())
-    monkeypatch.setattr("esper_core.plugins.load_plugins", lambda: found)
+    monkeypatch.setattr("esper_core.plugins.load_plugins", lambda **_: found)
     assert esper("plugins", "list").out.startswith("No plugin is installed. The project's own:  pip install ")
     assert esper("plugins", "list", "--json").out == "[]\n"
     assert esper("components", "list").out == "There is no component.\n"

@@ -60,13 +60,13 @@ def test_check_in_json_has_the_same_as_a_list_of_problems(esper, site_packages, 
 
 
 @pytest.mark.members
-def test_a_file_with_problems_has_no_warnings_in_json(esper, site_packages, tmp_path) -> None:
+def test_a_file_with_problems_has_its_warnings_in_json_too(esper, site_packages, tmp_path) -> None:
     site_packages.plugin("esper-bad", "1 / 0\n", id="bad")
     file = tmp_path / "small.yaml"
     file.write_text(SMALL.replace("stripes", "stripse"))
     answer = esper("check", str(file), "--json")
     told = json.loads(answer.out)
-    assert (answer.status, told["ok"], told["warnings"]) == (2, False, [])
+    assert (answer.status, told["ok"], [one["code"] for one in told["warnings"]]) == (2, False, ["E210"])
     assert [one["code"] for one in told["problems"]] == ["E205"]
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from esper_core import growth
 from esper_core.config.model import GrowthConfig
-from esper_core.growth import Garden, Variety, graft
+from esper_core.growth import Garden, Seed, Variety, graft
 from esper_core.growth.optimizers import OptimizerKeeper, Regimen
 from esper_core.leyline import Action, Blend, BlueprintSpec, Op, Site, SlotPlace, SlotState, Stage
 
@@ -94,8 +94,12 @@ class World:
             seed=9,
             batches=BATCHES,
             settings=GrowthConfig(embargo=2, freeze_fossils=self.freeze),
-            ready=self.ready,
+            gates=SimpleNamespace(refusal=lambda seed, op: None, ready=self.is_ready),
         )
+
+    def is_ready(self, seed: Seed) -> bool:
+        (name,) = [name for name, slot in self.garden.slots.items() if slot.living is seed]
+        return self.ready is not None and bool(self.ready(name))
 
     def loss(self, model: nn.Module) -> Tensor:
         return (model(self.inputs) - self.targets).square().mean()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from esper_core.config import OptimizerConfig
-from esper_core.config.model import GrowthConfig
-from esper_core.growth import Garden, SeedFault, Variety, graft
-from esper_core.growth.optimizers import OptimizerKeeper
+from esper_core.config import GrowthConfig, OptimizerConfig
+from esper_core.growth import Garden, OptimizerKeeper, Seed, SeedFault, Variety, graft
 from esper_core.leyline import Action, Blend, BlueprintSpec, Curve, GrowthError, Op, Site, SlotPlace
 
 WIDTH, BATCHES, STEEPNESS = 2, 2, 12.0
@@ -264,12 +263,14 @@ class World:
             seed=3,
             batches=BATCHES,
             settings=growth,
-            ready=lambda slot: self.book.verdicts.get(slot),
+            gates=SimpleNamespace(refusal=lambda seed, op: None, ready=self.is_ready),
         )
         self.moments: dict[nn.Parameter, Tensor] = {}
 
+    def is_ready(self, seed: Seed) -> bool:
+        return any(self.book.verdicts.get(name) for name, slot in self.garden.slots.items() if slot.living is seed)
+
     def count(self) -> tuple[int, int]:
-        """Hooks, and modules."""
         modules = list(self.model.modules())
         return sum(len(module._forward_hooks) for module in modules), len(modules)
 

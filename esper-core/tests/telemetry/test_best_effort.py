@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from typing import Any
 
 import pytest
 
 from esper_core.leyline.events import RunFinished
+from esper_core.plugins.faults import Label
 from esper_core.telemetry import BestEffort
+
+
+LINE = 28
+"""Where ``Fragile`` raises."""
 
 
 class Fragile:
@@ -31,6 +37,23 @@ class Fragile:
         self._called("close")
 
 
+@pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit(), KeyboardInterrupt(), CancelledError()])
+def test_a_sink_that_wants_to_end_the_program_does_not(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    class Quitter(Fragile):
+        def _called(self, name: str) -> None:
+            self.calls.append(name)
+            raise error
+
+    listener = BestEffort(sink := Quitter("hear"), Label('sink "x/y" (x 1.0)', "nowhere:Quitter"))
+    listener.hear(RunFinished(status="done"))
+    listener.close()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith('E228 sink "x/y" (x 1.0) raised ')
+    assert type(error).__name__ in told
+    assert told.endswith("\n  nowhere:Quitter")
+    assert sink.calls == ["hear", "close"]
+
+
 @pytest.mark.parametrize("breaks_in", ["hear", "settle", "close", "never"])
 def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in: str, caplog: pytest.LogCaptureFixture) -> None:
     sink = Fragile(breaks_in)
@@ -49,5 +72,8 @@ def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in: str, caplog
     }
     assert sink.calls == expected[breaks_in]
     told = [record.getMessage() for record in caplog.records]
-    message = 'sink "x/y" (x 1.0) raised OSError: the line is dead; it is shut off for the rest of the run'
+    message = (
+        'E228 sink "x/y" (x 1.0) raised OSError: the line is dead; it is shut off for the rest of the run\n'
+        f"  {__file__}:{LINE}"
+    )
     assert told == ([] if breaks_in == "never" else [message])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -20,16 +21,32 @@ COUNTED: Final = ("passed", "failed", "skipped")
 
 @click.command()
 @click.argument("plugin")
+@click.option(
+    "--local",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Load a one-file plugin, too, as plugins.local in a file does.",
+)
 @click.option("--set", "given", multiple=True, metavar="NAME.PATH=VALUE", help="Set one setting of a component.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {component, check, status, message} as JSON.")
 @click.option("--all", "every", is_flag=True, help="Show every check, not only those that failed.")
 @click.pass_context
-def check(context: click.Context, plugin: str, given: tuple[str, ...], *, as_json: bool, every: bool) -> None:
-    """Run the conformance checks of an installed plugin.
+def check(
+    context: click.Context,
+    plugin: str,
+    local: tuple[Path, ...],
+    given: tuple[str, ...],
+    *,
+    as_json: bool,
+    every: bool,
+) -> None:
+    """Run the conformance checks of a plugin: one that is installed, or of one file.
 
     \b
     esper plugins check blueprints            exit status 0 if nothing failed, 3 otherwise
     esper plugins check blueprints --json
+    esper plugins check my-plugin --local my_plugin.py
     esper plugins check policies --set 'schedule.plan=[{step: 0, op: germinate, slot: slot-0, blueprint: blueprint-0}]'
 
     A component whose settings have no defaults is skipped until it is given some. A policy is tried with the slots
@@ -39,7 +56,7 @@ def check(context: click.Context, plugin: str, given: tuple[str, ...], *, as_jso
     from esper_testing.checks import run_checks
     from esper_testing.installed import component_checks, components_of
 
-    components = components_of(plugin)
+    components = components_of(plugin, local)
     settings = given_settings(given, components)
     results: list[CheckResult] = []
     with _one_thread():

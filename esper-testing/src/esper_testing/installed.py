@@ -18,6 +18,7 @@ from esper_testing.fakes import fake_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from esper_core import Plugins
     from esper_testing.checks import CheckResult
@@ -95,15 +96,18 @@ def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Se
     ]
 
 
-def components_of(target: Target) -> tuple[Component, ...]:
-    """The components that are meant: of a plugin, of a package, of a module with hooks, or of several of these."""
+def components_of(target: Target, local: Sequence[Path] = ()) -> tuple[Component, ...]:
+    """The components that are meant: of a plugin, of a package, of a module with hooks, or of several of these.
+
+    local: files of one-file plugins, whose ids can be named, too.
+    """
     if isinstance(target, Component):
         return (target,)
     if isinstance(target, str):
-        return _of_name(target, load_plugins())
+        return _of_name(target, load_plugins(local=local))
     if isinstance(target, ModuleType):
         return _of_module(target)
-    return tuple(component for one in target for component in components_of(one))
+    return tuple(component for one in target for component in components_of(one, local))
 
 
 def _of_name(name: str, plugins: Plugins) -> tuple[Component, ...]:
@@ -111,6 +115,8 @@ def _of_name(name: str, plugins: Plugins) -> tuple[Component, ...]:
     if not records:
         own = _normal(name)
         records = [one for one in plugins.records if own in (_normal(one.package), _normal(_root(one.origin)))]
+    if not records and (unfit := [replace(one, path=None) for one in plugins.problems if one.code == "E227"]):
+        raise ConfigError(unfit)
     if not records:
         message, known = f'unknown plugin "{name}"', [record.id for record in plugins.records]
         hint = f"{suggestion(name, known)}\nAll plugins:  esper plugins list"

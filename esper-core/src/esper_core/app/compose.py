@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from esper_core.app.ability import demand_able
 from esper_core.app.blaming import AnswerableSchedule, AnswerableTask
 from esper_core.app.resolution import TWIN
 from esper_core.app.selection import select_varieties
@@ -17,6 +18,7 @@ from esper_core.config import parse_path
 from esper_core.growth import RandomStream, derive_seed, graft
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
+from esper_core.leyline.protocols import Split
 from esper_core.trainer.answerable import answerable
 from esper_core.trainer.environment import Recipe, count_parameters
 from esper_core.trainer.pool import Pool
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from esper_core.app.resolution import Chosen, Path, Resolution
     from esper_core.leyline.health import HealthSnapshot, Verdict
-    from esper_core.leyline.protocols import Policy, Reward, Schedule, Split, SplitName, Task
+    from esper_core.leyline.protocols import Policy, Reward, Schedule, SplitName, Task
     from esper_core.telemetry import Bus, Clock
 
 HOST_DTYPE = torch.float32
@@ -62,7 +64,7 @@ class Composition:
         """The study, ready for ``trainer.loop.run_study``."""
         config = self.resolution.loaded.config
         return Study(
-            pool=Pool(self.recipe, self.arm_names, config.environments),
+            pool=Pool(self.recipe, self.arm_names, config.environments, twin=TWIN if config.twin else None),
             arms=self.arms,
             twin=TWIN if config.twin else None,
             reward=self.judge,
@@ -141,7 +143,9 @@ def _built(resolution: Resolution, chosen: Chosen, *arguments: Any, **runtime: A
     factory = chosen.component.load()
     try:
         with answerable(chosen.label, "while it was built"):
-            return factory(*arguments, **runtime, **chosen.settings)
+            built = factory(*arguments, **runtime, **chosen.settings)
+            demand_able(chosen.component.kind, built, chosen.label)
+            return built
     except ConfigError as error:
         raise ConfigError([_at_setting(resolution, chosen, problem) for problem in error.problems]) from error
 
@@ -160,7 +164,11 @@ def _schedule(resolution: Resolution, side: str) -> Schedule | None:
 
 def _on_device(resolution: Resolution, task: Task, name: SplitName, device: torch.device) -> Split:
     split = task.split(name)
-    if isinstance(split.inputs, torch.Tensor) and split.inputs.is_floating_point() and split.inputs.dtype != HOST_DTYPE:
+    if not (isinstance(split, Split) and all(isinstance(one, torch.Tensor) for one in (split.inputs, split.targets))):
+        message = f'{resolution.task.label} gives no Split of two tensors when asked for its split "{name}"'
+        hint = "Task.split returns Split(inputs, targets)."
+        raise PluginError(Problem("E231", message, path=resolution.task.label.target, hint=hint))
+    if split.inputs.is_floating_point() and split.inputs.dtype != HOST_DTYPE:
         message = f'{resolution.task.label} gives inputs of {split.inputs.dtype} in its split "{name}"'
         raise PluginError(Problem("E234", message, hint="Hosts compute in torch.float32: give inputs.float()."))
     with answerable(resolution.task.label, f'with its split "{name}"'):

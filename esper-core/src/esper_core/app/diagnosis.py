@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from esper_core import __version__
 from esper_core.plugins import load_plugins
 from esper_core.plugins.discovery import Announcement
-from esper_core.plugins.gate import FIRST_PARTY, other_core_wanted, safe_mode_from_environment
+from esper_core.plugins.gate import FIRST_PARTY_PACKAGES, other_core_wanted, safe_mode_from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ def _requirements() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     """The project's other packages: whether they are there and were made for this core."""
-    for package in FIRST_PARTY.values():
+    for package in FIRST_PARTY_PACKAGES:
         version = _version(package)
         if version is None:
             if package in _NEEDED:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from esper_core.app.observing import module_of
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.health import Level, Verdict, most_severe
 from esper_core.plugins.calling import callers
-from esper_core.plugins.faults import place_of
+from esper_core.plugins.faults import Label, place_of
 from esper_core.plugins.loading import blame
 from esper_core.trainer.answerable import answerable
 
@@ -26,15 +25,18 @@ HOOK = "esper_check_health"
 def health_check(plugins: Plugins) -> Callable[[HealthSnapshot], Verdict]:
     """Asks every plugin that looks after health. PluginError where one raises, or gives something else."""
     calls = callers(plugins.manager, HOOK)
-    records = {record.id: record for record in plugins.records if record.id in calls}
+    sources = {
+        record.id: Label(f'plugin "{record.id}" ({record.source})', f"{module_of(plugins, record.id, HOOK)}:{HOOK}")
+        for record in plugins.records
+        if record.id in calls
+    }
 
     def check(snapshot: HealthSnapshot) -> Verdict:
         verdicts = []
         for plugin, call in calls.items():
-            source = f'plugin "{plugin}" ({records[plugin].source})'
-            with answerable(source, f"in {HOOK}"), redirect_stdout(sys.stderr):
+            with answerable(sources[plugin], f"in {HOOK}"):
                 given = call(snapshot=snapshot)
-            verdicts += [_signed(plugins, plugin, source, verdict) for verdict in given]
+            verdicts += [_signed(plugins, plugin, sources[plugin], verdict) for verdict in given]
         return most_severe(verdicts)
 
     return check

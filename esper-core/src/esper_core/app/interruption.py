@@ -16,19 +16,28 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-@contextmanager
-def heeded_signals() -> Iterator[Callable[[], None]]:
-    """While this lasts SIGINT and SIGTERM are noted; the function it gives raises Interrupted where one was."""
-    noted: list[int] = []
+class _Note:
+    """Keeps what was asked for. ``pressed`` says that no KeyboardInterrupt is of its raising."""
 
-    def note(number: int, frame: FrameType | None) -> None:
-        noted.append(number)
+    pressed = False
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.numbers.append(number)
         for one in _SIGNALS:
             signal.signal(one, signal.SIG_DFL)
 
+
+@contextmanager
+def heeded_signals() -> Iterator[Callable[[], None]]:
+    """While this lasts SIGINT and SIGTERM are noted; the function it gives raises Interrupted where one was."""
+    note = _Note()
+
     def pause() -> None:
-        if noted:
-            raise Interrupted(noted[0])
+        if note.numbers:
+            raise Interrupted(note.numbers[0])
 
     if threading.current_thread() is not threading.main_thread():
         yield pause

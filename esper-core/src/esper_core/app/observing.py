@@ -6,15 +6,13 @@ Nothing is caught for good: what a plugin raises is told once, with its package 
 from __future__ import annotations
 
 import logging
-import sys
-from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import Problem
 from esper_core.leyline.events import GovernorActed, StageChanged, StepFinished, UpdateFinished
 from esper_core.leyline.running import PluginConfig, frozen
 from esper_core.plugins.calling import callers
-from esper_core.plugins.faults import fault_in, root_of
+from esper_core.plugins.faults import attempt, fault_in, root_of
 from esper_core.plugins.loading import blame
 
 if TYPE_CHECKING:
@@ -82,13 +80,11 @@ class Observers:
             self._tell(plugin, hook, **arguments)
 
     def _tell(self, plugin: str, hook: str, **arguments: Any) -> None:
-        try:
-            with redirect_stdout(sys.stderr):
-                self._callers[hook][plugin](**arguments)
-        except (Exception, SystemExit) as error:
+        tried = attempt(lambda: self._callers[hook][plugin](**arguments))
+        if tried.error is not None:
             for calls in self._callers.values():
                 calls.pop(plugin, None)
-            warn_of(self._plugins, plugin, hook, error, "it is told no more of this run")
+            warn_of(self._plugins, plugin, hook, tried.error, "it is told no more of this run")
 
 
 def warn_of(plugins: Plugins, plugin: str, hook: str, error: BaseException, consequence: str) -> None:

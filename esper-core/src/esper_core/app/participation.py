@@ -13,7 +13,7 @@ from esper_core.plugins import load_plugins
 from esper_core.plugins.unknown import unknown_plugin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
     from esper_core.config import LoadedConfig
@@ -23,13 +23,14 @@ _IN_FILE = ("E208", "E227")
 """Problems that are the file's: a name that stands for nothing."""
 
 
-def load_for(loaded: LoadedConfig, folder: Path) -> Plugins:
-    """The plugins of a configuration, whose one-file plugins are looked for in ``folder``.
+def load_for(loaded: LoadedConfig, folder: Path, looked: Callable[[Plugins], None] = lambda plugins: None) -> Plugins:
+    """The plugins of a configuration, whose one-file plugins are looked for in ``folder``. ``looked`` is given them.
 
     PluginError where one that it requires, or brings along, is missing or at fault.
     """
     own = loaded.config.plugins
     plugins = load_plugins(disable=own.disable, require=own.require, local=[folder / name for name in own.local])
+    looked(plugins)
     problems = [_placed(loaded, problem) for problem in plugins.problems if problem.code == "E226"]
     for record in plugins.records:
         if record.id in own.require and record.status != "active":
@@ -64,6 +65,26 @@ def unused_faults(plugins: Plugins) -> tuple[str, ...]:
         if record.status in ("broken", "rejected")
     ]
     return (*lines, *(f"{one.message}  {one.hint}" for one in plugins.problems if one.code == "E223"))
+
+
+def unmarked_hooks(plugins: Plugins, used: Collection[str] | None = None) -> tuple[Problem, ...]:
+    """The functions that active plugins forgot to mark as hooks (E222).
+
+    used: ids of the installed plugins that count; None: all of them. A one-file plugin counts always.
+    """
+    found = [
+        problem
+        for record in plugins.records
+        if record.status == "active" and (used is None or record.id in used or _is_local(plugins, record))
+        for problem in record.problems
+        if problem.code == "E222"
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def in_one_line(problem: Problem) -> str:
+    """A problem as a warning tells it: code, message, place, and way out."""
+    return "  ".join(filter(None, [f"{problem.code} {problem.message}", problem.where(), *_lines(problem.hint)]))
 
 
 def _settings(loaded: LoadedConfig, plugins: Plugins) -> tuple[dict[str, Any], list[Problem]]:
@@ -110,6 +131,10 @@ def _placed(loaded: LoadedConfig, problem: Problem) -> Problem:
 
 def _is_local(plugins: Plugins, record: PluginRecord) -> bool:
     return any(file.announcement.file == record.origin for file in plugins.files)
+
+
+def _lines(text: str | None) -> list[str]:
+    return [] if text is None else text.splitlines()
 
 
 def _first(problems: Iterable[Problem]) -> str:

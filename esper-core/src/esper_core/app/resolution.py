@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from esper_core.config import LoadedConfig, Use
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins import Component, Registry
+    from esper_core.plugins.faults import Label
 
 Path = tuple[str | int, ...]
 T = TypeVar("T")
@@ -40,10 +41,9 @@ class Chosen:
     path: Path
 
     @property
-    def label(self) -> str:
+    def label(self) -> Label:
         """For messages: ``policy "policies/schedule" (esper-policies 0.1.0)``."""
-        component = self.component
-        return f'{component.kind} "{component.id}" ({component.package} {component.version})'
+        return self.component.title
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,14 @@ class Resolution:
     """By arm, in the order of the file; the twin is not among them."""
     places: Mapping[str, SlotPlace]
     blueprints: Mapping[str, tuple[Component, ...]]
+
+    @property
+    def plugins(self) -> frozenset[str]:
+        """Ids of the plugins whose components the run uses, or which the file requires."""
+        chosen = [self.task, self.host, self.reward, *self.sinks, *self.schedules.values(), *self.policies.values()]
+        grown = [component for components in self.blueprints.values() for component in components]
+        used = [component.plugin for component in [*(one.component for one in chosen), *grown]]
+        return frozenset([*used, *self.loaded.config.plugins.require])
 
 
 def resolve(loaded: LoadedConfig, registry: Registry, problems: Iterable[Problem] = ()) -> Resolution:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from esper_core.app.ability import demand_able
 from esper_core.app.guarding import health_check
 from esper_core.app.interruption import heeded_signals
 from esper_core.app.observing import Observers
@@ -52,9 +53,10 @@ READER_GONE = 141
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a finished run found; the same as its summary.json."""
+    """What a finished run found; the same as its summary.json. ``path`` is absolute; ``named`` as it was asked for."""
 
     path: Path
+    named: Path
     results: Mapping[str, Any]
     timing: Mapping[str, float]
     warnings: Sequence[str] = ()
@@ -65,7 +67,7 @@ class Outcome:
     def as_json(self) -> dict[str, Any]:
         """The one object that ``esper run --json`` prints."""
         return {
-            "run": str(self.path),
+            "run": str(self.named),
             "status": "done",
             "results": self.results,
             "timing": self.timing,
@@ -90,7 +92,7 @@ def run(
     warning, once.
     """
     config = prepared.composition.resolution.loaded.config
-    directory = RunDirectory.create(runs_dir, name=name or config.name, argv=list(argv))
+    directory = RunDirectory.create(prepared.started_in / runs_dir, name=name or config.name, argv=list(argv))
     with _failing(directory):
         _write_beginning(directory, prepared)
     about, observers = _about(directory, prepared.composition), Observers(prepared.plugins)
@@ -98,7 +100,8 @@ def run(
         with _closing(directory):
             finished, clock = _train(prepared, directory, about, observers, listeners)
             sections = collected_sections(prepared.plugins, about)
-            outcome = _outcome(directory, prepared.composition, finished, clock, warnings, sections)
+            named = runs_dir / directory.path.name
+            outcome = _outcome(directory, named, prepared.composition, finished, clock, warnings, sections)
             found(outcome)
             _write_end(directory, finished, outcome)
         done(outcome)
@@ -111,8 +114,8 @@ def _train(
     with heeded_signals() as pause:
         log.info("run %s begins", directory.path.name)
         observers.configured(prepared.settings, lambda: plain(resolved_config(prepared.composition.resolution)))
-        events = EventFile(directory.path / "events.jsonl")
         sinks = _sinks(prepared.composition.resolution, directory.path)
+        events = EventFile(directory.path / "events.jsonl")
         bus, clock = Bus([events, *listeners, *sinks, observers]), Clock()
         try:
             bus.publish(
@@ -201,12 +204,15 @@ def _sinks(resolution: Resolution, run: Path) -> list[BestEffort]:
     for chosen in resolution.sinks:
         factory = chosen.component.load()
         with answerable(chosen.label, "while it was built"):
-            sinks.append(BestEffort(factory(run, **chosen.settings), chosen.label))
+            sink = factory(run, **chosen.settings)
+            demand_able("sink", sink, chosen.label)
+        sinks.append(BestEffort(sink, chosen.label))
     return sinks
 
 
 def _outcome(
     directory: RunDirectory,
+    named: Path,
     composition: Composition,
     finished: Sequence[tuple[EpisodeFinished, Ending]],
     clock: Clock,
@@ -217,7 +223,7 @@ def _outcome(
     margin = composition.resolution.loaded.config.margin
     found = results(composition.task.metric, composition.arm_names, episodes, margin)
     timing = {key: round(value, 4) for key, value in clock.summary().items()}
-    return Outcome(directory.path, found, timing, tuple(warnings), sections)
+    return Outcome(directory.path, named, found, timing, tuple(warnings), sections)
 
 
 def _write_end(directory: RunDirectory, finished: Sequence[tuple[EpisodeFinished, Ending]], outcome: Outcome) -> None:

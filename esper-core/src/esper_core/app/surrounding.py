@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from esper_core.app.observing import module_of, warn_of
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.plugins.calling import callers
-from esper_core.plugins.faults import fault_in, root_of, summary_of
+from esper_core.plugins.faults import fault_in, is_ctrl_c, root_of, summary_of
 from esper_core.plugins.loading import blame
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ def surrounded(plugins: Plugins, context: RunContext, train: Callable[[], T]) ->
 
     try:
         plugins.manager.hook.esper_run.call_extra([esper_run], {"context": context})
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # a CancelledError, or a KeyboardInterrupt of its own, is a fault like any other
+        if is_ctrl_c(error):
+            raise
         if not results and not failures:
             raise _at_fault(plugins, error) from error
         if error not in failures:

@@ -25,20 +25,25 @@ def check(context: click.Context, file: Path, overrides: tuple[str, ...], *, as_
     """Check a configuration: its values, its names, and whether its pieces fit together.
 
     What is wrong with plugins that the file does not need is a warning, and stops nothing. In JSON, problems and
-    warnings are lists of {code, message, file, line, column, path, hint}; where there are problems it is not known
-    yet what a run would need, and there are no warnings.
+    warnings are lists of {code, message, file, line, column, path, hint}.
     """
+    from esper_core.app.participation import in_one_line, unmarked_hooks
     from esper_core.app.preparing import prepare
 
+    seen: list[Plugins] = []
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
     code = 0
     try:
-        prepared = prepare(config_file(file), overrides)
+        prepared = prepare(config_file(file), overrides, looked=seen.append)
     except EsperError as error:
         problems, code = error.problems, error.exit_code
+        unmarked = [one for plugins in seen for one in unmarked_hooks(plugins) if one not in problems]
+        found = [*(one for plugins in seen for one in _unneeded_faults(plugins)), *unmarked]
+        warnings = tuple(one for one in found if one not in problems)
+        print_warnings(map(in_one_line, unmarked))
     else:
-        warnings = _unneeded_faults(prepared.plugins)
+        warnings = (*_unneeded_faults(prepared.plugins), *prepared.unmarked)
         print_warnings(prepared.warnings)
     if as_json:
         told = {"problems": problems, "warnings": warnings}

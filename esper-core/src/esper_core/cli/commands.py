@@ -28,6 +28,8 @@ class BuiltIn:
 
     target: str
     help: str
+    is_open: bool = False
+    """Whether other packages may put commands below it; then it is an ``OpenGroup``."""
 
 
 BUILT_IN: Final[Mapping[str, BuiltIn]] = {
@@ -40,7 +42,9 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = {
         "esper_core.cli.explain:explain",
         "Explain a value: what it is, of which type, its default, and where it was said.",
     ),
-    "plugins": BuiltIn("esper_core.cli.plugins:plugins", "Show the installed plugins, and what is wrong with them."),
+    "plugins": BuiltIn(
+        "esper_core.cli.plugins:plugins", "Show the installed plugins, and what is wrong with them.", is_open=True
+    ),
     "components": BuiltIn(
         "esper_core.cli.components:components",
         "Show what a run can use: blueprints, hosts, policies, rewards, sinks, tasks.",
@@ -88,6 +92,11 @@ class External:
         return self.name.rpartition(".")[0]
 
     @property
+    def is_stranded(self) -> bool:
+        """Whether it is announced below a command that is not there, or takes none of other packages."""
+        return bool(self.group) and not (self.group in BUILT_IN and BUILT_IN[self.group].is_open)
+
+    @property
     def is_left_out(self) -> bool:
         """Whether safe mode leaves it out."""
         return safe_mode_from_environment() and not all(is_first_party(claim.package) for claim in self.claims)
@@ -97,6 +106,9 @@ class External:
         """Its line in ``esper --help``; its own text would have to be imported."""
         if self.is_shadowed:
             return f"From {self.package}; not reachable: the core has a command of this name."
+        if self.is_stranded:
+            groups = " and ".join(f'"{name}"' for name, one in BUILT_IN.items() if one.is_open)
+            return f"From {self.package}; not reachable: of the commands only {groups} takes those of others below it."
         if self.is_left_out:
             return f"From {self.package}; left out in safe mode."
         return f"From {self.package}."

@@ -66,7 +66,7 @@ class LazyCommands(click.Group):
         """Writes the lists of ``esper --help`` from the tables."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.help) for name, command in BUILT_IN.items()])
-        if others := {name: one for name, one in external_commands().items() if not one.group}:
+        if others := {name: one for name, one in external_commands().items() if not one.group or one.is_stranded}:
             with formatter.section("Commands of other packages"):
                 formatter.write_dl([(visible(name), visible(command.help)) for name, command in others.items()])
 
@@ -114,7 +114,7 @@ def _told(command: click.Group, arguments: Sequence[str]) -> int:
         problem = _foreign_exit(end)
         print_problems([problem])
         return PluginError.exit_code
-    except Exception:
+    except BaseException:  # a GeneratorExit, a CancelledError: nobody waits for them here
         _tell_crash(None if context is None else context.invoked_subcommand)
         return CRASHED
     return 0
@@ -128,12 +128,12 @@ def _is_closed(command: click.Group, context: click.Context) -> bool:
 
 def _foreign_exit(end: SystemExit) -> Problem:
     """What is said where code that we called ended the program: without a word that would look like success."""
-    from traceback import extract_tb
+    from esper_core.plugins.faults import place_in
 
-    frames = [frame for frame in extract_tb(end.__traceback__) if not frame.filename.startswith("<")]
+    file, line = place_in(end)
     message = f"a component ended the program in the middle of its work: SystemExit: {end.code}"
     hint = "This is a fault of its package: what goes wrong there is to be raised as an error."
-    return Problem("E231", message, file=frames[-1].filename, line=frames[-1].lineno, hint=hint)
+    return Problem("E231", message, file=file, line=line, hint=hint)
 
 
 def _tell_crash(name: str | None) -> None:

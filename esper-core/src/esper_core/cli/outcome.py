@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from esper_core.cli.rendering import print_table
+from esper_core.cli.rendering import print_line, print_table, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,9 +36,10 @@ def show_outcome(outcome: Outcome) -> None:
     for comparison in found["comparisons"]:
         click.echo(_sentence(metric, comparison))
     for own in outcome.sections:
-        click.echo(f"\n{own.section.title}   (plugin {own.plugin})")
-        click.echo(indent(own.section.text.rstrip(), "  "))
-    click.echo(f"\n{outcome.path}   {outcome.timing['total']:.1f} s, of which {_largest(outcome.timing)}")
+        print_line(f"\n{visible(own.section.title)}   (plugin {visible(own.plugin)})")
+        for line in own.section.text.rstrip().splitlines():
+            print_line(f"  {visible(line)}".rstrip())
+    click.echo(f"\n{outcome.named}   {outcome.timing['total']:.1f} s, of which {_largest(outcome.timing)}")
 
 
 def _sentence(metric: Mapping[str, str], comparison: Mapping[str, Any]) -> str:

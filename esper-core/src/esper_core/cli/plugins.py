@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +13,8 @@ from esper_core.cli.commands import OpenGroup
 from esper_core.cli.rendering import aligned, print_json, print_line, print_problems, print_table, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from esper_core.plugins import PluginRecord, Plugins
 
 
@@ -19,11 +23,21 @@ def plugins() -> None:
     """Show the installed plugins, and what is wrong with them."""
 
 
+_local = click.option(
+    "--local",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Load a one-file plugin, too, as plugins.local in a file does.",
+)
+
+
 @plugins.command("list")
+@_local
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {id, package, version, status, …} as JSON.")
-def list_plugins(*, as_json: bool) -> None:
+def list_plugins(local: tuple[Path, ...], *, as_json: bool) -> None:
     """List the installed plugins, and everything that is wrong with them."""
-    found = _load()
+    found = _load(local)
     if as_json:
         print_json([record.as_json() for record in found.records])
         return
@@ -41,10 +55,16 @@ def list_plugins(*, as_json: bool) -> None:
 
 @plugins.command("show")
 @click.argument("id")
+@_local
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {id, package, version, status, …} as JSON.")
-def show_plugin(id: str, *, as_json: bool) -> None:
-    """Show one plugin: its package, its hooks, its components, its problems."""
-    found = _load()
+def show_plugin(id: str, local: tuple[Path, ...], *, as_json: bool) -> None:
+    """Show one plugin: its package, its hooks, its components, its problems.
+
+    \b
+    esper plugins show blueprints
+    esper plugins show my-plugin --local my_plugin.py
+    """
+    found = _load(local)
     records = [record for record in found.records if record.id == id]
     if not records:
         from esper_core.leyline.errors import ConfigError
@@ -61,10 +81,15 @@ def show_plugin(id: str, *, as_json: bool) -> None:
         print_problems(problems, stream=sys.stdout)
 
 
-def _load() -> Plugins:
+def _load(local: Sequence[Path]) -> Plugins:
+    """The plugins; ConfigError where one of the files cannot be a plugin."""
+    from esper_core.leyline.errors import ConfigError
     from esper_core.plugins import load_plugins
 
-    return load_plugins()
+    found = load_plugins(local=local)
+    if unfit := [replace(problem, path=None) for problem in found.problems if problem.code == "E227"]:
+        raise ConfigError(unfit)
+    return found
 
 
 def _row(record: PluginRecord) -> list[str]:

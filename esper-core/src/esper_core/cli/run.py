@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from esper_core.cli.rendering import print_json, print_warning, print_warnings
+from esper_core.leyline.errors import EsperError
 
 if TYPE_CHECKING:
+    from esper_core.app.preparing import Prepared
     from esper_core.app.running import Outcome
+    from esper_core.plugins import Plugins
 
 
 def _name(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
@@ -52,9 +55,7 @@ def run(
     esper run plugins.yaml --set environments=2 --set episode.steps=10
     esper run runs/20261121-101512-quiet-otter
     """
-    from esper_core.app.preparing import prepare
-
-    prepared = prepare(config_file(file), overrides)
+    prepared = prepared_run(file, overrides)
     print_warnings(prepared.warnings)
 
     from esper_core.app.running import run as run_prepared
@@ -80,6 +81,20 @@ def run(
     finally:
         for outcome in found:  # also where it could not be written
             print_json(outcome.as_json()) if as_json else show_outcome(outcome)
+
+
+def prepared_run(file: Path, overrides: tuple[str, ...]) -> Prepared:
+    """The run made ready. Where it cannot be, hooks without their mark are told first: they may be why."""
+    from esper_core.app.participation import in_one_line, unmarked_hooks
+    from esper_core.app.preparing import prepare
+
+    seen: list[Plugins] = []
+    try:
+        return prepare(config_file(file), overrides, looked=seen.append)
+    except EsperError as error:
+        unmarked = [one for plugins in seen for one in unmarked_hooks(plugins) if one not in error.problems]
+        print_warnings(map(in_one_line, unmarked))
+        raise
 
 
 def config_file(given: Path) -> Path:

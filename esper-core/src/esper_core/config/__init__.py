@@ -5,6 +5,7 @@ from esper_core.config.loading import LoadedConfig, load_config, parse_config, s
 from esper_core.config.model import (
     ArmConfig,
     EpisodeConfig,
+    GovernorConfig,
     GrowthConfig,
     OptimizerConfig,
     OptimizersConfig,
@@ -19,6 +20,7 @@ __all__ = [
     "ArmConfig",
     "EpisodeConfig",
     "Explanation",
+    "GovernorConfig",
     "GrowthConfig",
     "LoadedConfig",
     "OptimizerConfig",

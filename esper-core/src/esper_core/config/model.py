@@ -25,6 +25,7 @@ Key = Annotated[
     Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,49}$"),
     InWords("a name of at most 50 letters, digits, - and _ that begins with a letter"),
 ]
+FilePath = Annotated[str, Field(min_length=1, max_length=4096), InWords("a path of 1 to 4096 characters")]
 Names = Annotated[tuple[Name, ...], Field(strict=False), InWords("a list of names")]
 Device = Annotated[
     str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"), InWords("auto, cpu, cuda, or cuda: with a number (cuda:0)")
@@ -108,6 +109,17 @@ class GrowthConfig(Section):
     incubation: Literal["shadow", "branch", "straight_through", "live"] = Field(
         default="shadow", description="How a seed learns before it is blended in."
     )
+    gates: Literal["strict", "permissive", "off"] = Field(
+        default="off", description="What a seed has to show before it is blended in, and before it is kept."
+    )
+    price: float = Field(
+        default=constants.NATS_PER_PARAMETER,
+        ge=0,
+        description="Validation loss in nats by which a seed has to pay for each of its parameters, read by the gates.",
+    )
+    auto_advance: bool = Field(
+        default=True, description="Whether a seed is blended in as soon as its gate opens, though nobody asks for it."
+    )
     embargo: int = Field(
         default=constants.EMBARGO_STEPS, ge=0, le=100_000, description="Steps for which a slot rests after a prune."
     )
@@ -117,7 +129,65 @@ class GrowthConfig(Section):
     parameters: Count | None = Field(
         default=None, description="Parameters that growth may add to a host in all; null: as many as it likes."
     )
-    freeze_fossils: bool = Field(default=False, description="Whether a seed that is kept for good learns no more.")
+    freeze_fossils: bool = Field(
+        default=False, description="Whether the parameters of a seed that is kept for good stand still from then on."
+    )
+
+
+class GovernorConfig(Section):
+    """When an environment is in trouble, and what is done about it."""
+
+    rollback: bool = Field(
+        default=True, description="Whether an environment in trouble goes back to a sane state; false: the run stops."
+    )
+    rollbacks: int = Field(
+        default=constants.ROLLBACKS_IN_EPISODE,
+        ge=0,
+        le=100_000,
+        description="Rollbacks of an environment in an episode; the next panic stops the run.",
+    )
+    penalty: float = Field(
+        default=constants.ROLLBACK_PENALTY, ge=0, description="What a rollback costs, in the reward's units."
+    )
+    snapshot_steps: Count = Field(
+        default=constants.SNAPSHOT_STEPS,
+        le=100_000,
+        description="Steps after which a snapshot is taken though nothing improved.",
+    )
+    snapshots: Count = Field(default=constants.SNAPSHOTS_KEPT, le=8, description="Snapshots kept of an environment.")
+    history_steps: int = Field(
+        default=constants.HISTORY_STEPS, ge=2, le=100_000, description="Healthy steps that losses are compared with."
+    )
+    surge_sigmas: float = Field(
+        default=constants.SURGE_SIGMAS, ge=0, description="Standard deviations above their mean at which a loss surges."
+    )
+    surge_ratio: float = Field(
+        default=constants.SURGE_RATIO,
+        ge=1,
+        description="Multiple of their mean at which a loss surges; both must hold.",
+    )
+    surge_steps: Count = Field(
+        default=constants.SURGE_STEPS, le=100_000, description="Steps running of a surge that are a panic."
+    )
+    collapse_share: float = Field(
+        default=constants.COLLAPSE_SHARE,
+        gt=0,
+        le=1,
+        description="Share of what was gained over guessing whose loss is a collapse.",
+    )
+    watch_steps: int = Field(
+        default=constants.WATCH_STEPS,
+        ge=0,
+        le=100_000,
+        description="Steps after a mutation in which a panic is laid at its door.",
+    )
+    patience: Count | None = Field(
+        default=None, description="Steps without improvement after which an episode ends early; null: never."
+    )
+    memory_mib: Count | None = Field(
+        default=None,
+        description="MiB that parameters, gradients, optimizer state and snapshots of one network may take; null: any.",
+    )
 
 
 class ArmConfig(Section):
@@ -134,7 +204,9 @@ class PluginsConfig(Section):
         default_factory=dict,
         description='Plugin ids that have to be there, with the versions that will do: ">=0.2,<0.3".',
     )
-    local: Names = Field(default=(), description="One-file plugins: paths, relative to this file.", max_length=64)
+    local: Annotated[tuple[FilePath, ...], Field(strict=False), InWords("a list of paths")] = Field(
+        default=(), description="One-file plugins: paths, relative to this file.", max_length=64
+    )
     settings: dict[Name, dict[str, Any]] = Field(
         default_factory=dict, description="Settings of plugins by plugin id, checked by them."
     )

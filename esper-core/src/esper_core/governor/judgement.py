@@ -1,13 +1,37 @@
-"""Is an environment still sane? One verdict for each environment and step, from signals that were read already."""
+"""Is an environment still sane? A verdict for each step, from signals that were read already and the steps before.
+
+Every bound is relative to what the environment itself did before: no loss is too large as such.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
-from esper_core.leyline.health import CALM, Level, Verdict
+from esper_core.leyline.constants import CLEAR_GAIN_SHARE, HISTORY_STEPS_NEEDED, TRIFLE_SHARE
+from esper_core.leyline.health import CALM, Level, Verdict, most_severe
 
 if TYPE_CHECKING:
-    from esper_core.leyline.signals import Signals
+    from collections.abc import Collection, Sequence
+
+    from esper_core.config import GovernorConfig
+    from esper_core.governor.history import History
+    from esper_core.leyline.signals import Metric, Signals
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is thought of one step.
+
+    history: what is remembered from now on. healthy: whether the host is, and could be gone back to.
+    improved: whether its validation loss was never so low.
+    """
+
+    verdict: Verdict
+    history: History
+    healthy: bool = False
+    improved: bool = False
 
 
 def judge(signals: Signals) -> Verdict:
@@ -17,3 +41,94 @@ def judge(signals: Signals) -> Verdict:
     incubation = {slot.name: slot.incubation_loss for slot in signals.slots if slot.incubation_loss is not None}
     reason = f"a loss is not finite: train {signals.train_loss}, validation {signals.validation_loss}"
     return Verdict(Level.PANIC, reason + (f", incubation {incubation}" if incubation else ""))
+
+
+def judge_step(
+    history: History,
+    signals: Signals,
+    settings: GovernorConfig,
+    *,
+    acting: Collection[str],
+    metric: Metric | None = None,
+    host_finite: bool | None = None,
+) -> Judgement:
+    """What to think of a step that was measured, after the healthy ones in ``history``.
+
+    acting: the slots whose living seeds act on the host: what goes on behind its back is no harm to it.
+    metric: what the task is judged by; None: only the loss counts as progress.
+    host_finite: whether the host's parameters and gradients are; None where nobody looked.
+    """
+    broken = most_severe([judge(signals), _judge_numbers(signals, acting, host_finite)])
+    if broken.level is Level.PANIC:
+        return Judgement(broken, history)
+    history = history.heeding_strengths(signals, acting)
+    surge, history = _judge_surge(history, signals, settings)
+    verdict = most_severe([_judge_collapse(history, signals, settings), surge])
+    if verdict.level is not Level.CALM:
+        return Judgement(verdict, history)
+    history, improved = history.with_step(signals, settings.history_steps, metric)
+    return Judgement(broken, history, healthy=True, improved=improved)
+
+
+def _judge_numbers(signals: Signals, acting: Collection[str], host_finite: bool | None) -> Verdict:
+    """PANIC for gradients that are no numbers where they reach the host; a WARNING for a seed's own."""
+    if host_finite is False:
+        return Verdict(Level.PANIC, "a parameter or a gradient of the host is not finite")
+    sick = [slot for slot in signals.slots if slot.gradients is not None and slot.gradients.non_finite > 0.0]
+    level = Level.PANIC if any(slot.name in acting for slot in sick) else Level.WARNING
+    names = ", ".join(slot.name for slot in sick)
+    return Verdict(level, f"gradients of the seed in {names} are not finite") if sick else CALM
+
+
+def _judge_collapse(history: History, signals: Signals, settings: GovernorConfig) -> Verdict:
+    """What was clearly better than guessing is not any more.
+
+    The validation loss alone is a WARNING: it rises in an overfitted network, too, whose metric is as good as ever.
+    Only a network that lost what it had learnt has the training loss of guessing as well.
+    """
+    guessing, best = history.guessing_loss, history.best_loss
+    if guessing is None or best is None or guessing - best <= CLEAR_GAIN_SHARE * abs(guessing):
+        return CALM
+    bound = guessing - (1.0 - settings.collapse_share) * (guessing - best)
+    if signals.validation_loss < bound:
+        return CALM
+    lost = f"the validation loss was {best:.4g} and is {signals.validation_loss:.4g}, where guessing has {guessing:.4g}"
+    if signals.train_loss < bound:
+        return Verdict(Level.WARNING, f"{lost}; the training loss is {signals.train_loss:.4g}: it may overfit")
+    return Verdict(Level.PANIC, f"collapse: {lost}; so is the training loss, {signals.train_loss:.4g}")
+
+
+def _judge_surge(history: History, signals: Signals, settings: GovernorConfig) -> tuple[Verdict, History]:
+    """WARNING where a loss stands out from its recent healthy history, PANIC where it does so some steps running."""
+    losses = {
+        "training": (_measure(history.train_losses, history, settings), signals.train_loss),
+        "validation": (_measure(history.validation_losses, history, settings), signals.validation_loss),
+    }
+    told = [
+        f"the {name} loss is {loss:.4g}, and was {fmean(before):.4g} ± {pstdev(before):.4g} before"
+        for name, (before, loss) in losses.items()
+        if before and _surges(before, loss, history.guessing_loss, settings)
+    ]
+    history = replace(history, surging_steps=history.surging_steps + 1 if told else 0)
+    if not told:
+        return CALM, history
+    level = Level.PANIC if history.surging_steps >= settings.surge_steps else Level.WARNING
+    return Verdict(level, f"surge, step {history.surging_steps} of {settings.surge_steps}: {'; '.join(told)}"), history
+
+
+def _measure(recent: Sequence[float], history: History, settings: GovernorConfig) -> Sequence[float]:
+    """What a loss is compared with: the recent ones, or while there are too few of them the loss of guessing."""
+    if len(recent) >= min(HISTORY_STEPS_NEEDED, settings.history_steps):
+        return recent
+    return () if history.guessing_loss is None else (history.guessing_loss,)
+
+
+def _surges(before: Sequence[float], loss: float, guessing: float | None, settings: GovernorConfig) -> bool:
+    """Whether the loss exceeds mean + k·σ, and m × the mean, and by more than a trifle.
+
+    m × the mean is written so that it holds for losses below 0, too; what a trifle is the loss of guessing says.
+    """
+    mean = fmean(before)
+    trifle = 0.0 if guessing is None else TRIFLE_SHARE * abs(guessing)
+    bounds = (settings.surge_sigmas * pstdev(before), (settings.surge_ratio - 1.0) * abs(mean), trifle)
+    return loss - mean > max(bounds)

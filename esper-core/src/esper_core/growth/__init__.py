@@ -1,8 +1,10 @@
 """Growth: slots in any model, seeds in slots, and the lives they lead."""
 
 from esper_core.growth.auditioning import audition
+from esper_core.growth.evidence import NUMBERS, paired, read_gain
 from esper_core.growth.faults import FaultBook, SeedFault, in_words
 from esper_core.growth.garden import Garden, Transition
+from esper_core.growth.gating import Gates
 from esper_core.growth.gradients import WIDTH, GradientCollector, read_health
 from esper_core.growth.grafting import graft, is_grafted, slots_of
 from esper_core.growth.journal import Growth, read_growth
@@ -16,10 +18,12 @@ from esper_core.growth.slot import Slot, Slots
 from esper_core.growth.snapshot import Snapshot
 
 __all__ = [
+    "NUMBERS",
     "WIDTH",
     "Course",
     "FaultBook",
     "Garden",
+    "Gates",
     "GradientCollector",
     "Growth",
     "OptimizerKeeper",
@@ -39,6 +43,8 @@ __all__ = [
     "in_words",
     "is_grafted",
     "observe",
+    "paired",
+    "read_gain",
     "read_growth",
     "read_health",
     "slots_of",

@@ -16,6 +16,7 @@ from esper_core.growth.informing import TRAIT
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.leyline.errors import Problem
 from esper_core.plugins import FormulaError, evaluate_formula
+from esper_core.plugins.faults import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,17 +33,23 @@ LEARNING_RATE = 0.05
 def audition(variety: Variety, site: Site, device: torch.device) -> Problem | None:
     """The first thing that is wrong with ``variety`` at ``site``; None where it keeps its word."""
     with RandomStream(derive_seed(0, "audition", variety.id), device), torch.enable_grad():
-        try:
-            block = variety.factory(site)
-        except (Exception, SystemExit) as error:
-            return Problem("E321", f"{in_words(error)} when it was built for {_place(site)}")
+        built = attempt(lambda: variety.factory(site))
+        if built.error is not None:
+            said = in_words(built.error, variety.factory)
+            return Problem("E321", f"{said} when it was built for {_place(site)}")
+        block = built.value
         if not isinstance(block, nn.Module):
             return Problem("E321", f"builds a {type(block).__name__}, not a torch.nn.Module, for {_place(site)}")
-        try:
-            inputs = torch.randn(BATCH, *site.example_shape, device=device)
-            return next(_lies(block.to(device), variety, site, inputs), None)
-        except (Exception, SystemExit) as error:
-            return Problem("E322", f"{in_words(error)} when it was tried on {_place(site)}")
+        tried = attempt(lambda: _first_lie(block, variety, site, device))
+        if tried.error is not None:
+            said = in_words(tried.error, variety.factory)
+            return Problem("E322", f"{said} when it was tried on {_place(site)}")
+        return tried.value
+
+
+def _first_lie(block: nn.Module, variety: Variety, site: Site, device: torch.device) -> Problem | None:
+    inputs = torch.randn(BATCH, *site.example_shape, device=device)
+    return next(_lies(block.to(device), variety, site, inputs), None)
 
 
 def _lies(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) -> Iterator[Problem]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from esper_core.leyline.actions import ARGUMENTS, Op
+from esper_core.leyline.actions import ARGUMENTS, Blend, Curve, Op
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import SlotState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from enum import StrEnum
 
     from esper_core.config import GrowthConfig
     from esper_core.growth.planting import Variety
@@ -53,10 +54,24 @@ def obstacle(seed: Seed, op: Op) -> str | None:
 
 def refuse_unfit(action: Action) -> None:
     """GrowthError for numbers that the op reads and cannot have."""
+    if not isinstance(action.op, Op):
+        raise GrowthError(Problem("E307", "there is no such op", hint=f"{_choice(Op)} Received: {action.op!r}"))
     reads = ARGUMENTS[action.op]
-    if "target" in reads and not 0.0 < action.target <= FULL:
-        hint = f"To take a seed out, prune it. Received: {action.target}"
+    for name, kind in (("blend", Blend), ("curve", Curve)):
+        if name in reads and not isinstance(getattr(action, name), kind):
+            hint = f"{_choice(kind)} Received: {getattr(action, name)!r}"
+            raise GrowthError(Problem("E307", f"there is no such {name}", hint=hint))
+    if "target" in reads and not (_is_number(action.target) and 0.0 < action.target <= FULL):
+        hint = f"To take a seed out, prune it. Received: {action.target!r}"
         raise GrowthError(Problem("E307", "a target lies above 0 and is 1 at most", hint=hint))
-    if "speed" in reads and action.speed < 0:
-        hint = f"0 is at once. Received: {action.speed}"
-        raise GrowthError(Problem("E307", "a speed is a number of decision steps, 0 or more", hint=hint))
+    if "speed" in reads and (type(action.speed) is not int or action.speed < 0):
+        hint = f"0 is at once. Received: {action.speed!r}"
+        raise GrowthError(Problem("E307", "a speed is a whole number of decision steps, 0 or more", hint=hint))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _choice(kind: type[StrEnum]) -> str:
+    return f"One of {kind.__name__}: {', '.join(kind)}."

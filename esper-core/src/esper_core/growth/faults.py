@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager
-from traceback import extract_tb
 from typing import TYPE_CHECKING
 
 from esper_core.leyline.constants import FAULTS_UNTIL_WITHDRAWN
 from esper_core.leyline.errors import EsperError, PluginError, Problem
+from esper_core.plugins.faults import is_authors, is_ctrl_c, place_in, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,16 +25,21 @@ class SeedFault(PluginError):
     def __init__(self, slots: Iterable[str], what: str) -> None:
         self.slots = tuple(slots)
         self.what = what
-        where = ", ".join(self.slots) or "a slot for good"
-        super().__init__(Problem("E320", f"the seed in {where} {what}"))
+        where = f"in {', '.join(self.slots)} " if self.slots else ""
+        super().__init__(Problem("E320", f"the seed {where}{what}"))
 
 
-def in_words(error: BaseException) -> str:
-    """What an error says of itself, and where, in one line."""
+def in_words(error: BaseException, maker: object = None) -> str:
+    """What an error says of itself, and on which line of its author's, in one line.
+
+    maker: what built the seed, or the seed's block: it says in which package the author's lines are, and is named
+    where the error passed through none of them.
+    """
     said = (str(error).strip().splitlines() or [""])[0][:200]
-    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"raised {type(error).__name__}: {said}{where}"
+    target = None if maker is None else target_of(maker)
+    file, line = place_in(error, target)
+    where = f"{file}:{line}" if file else target if target and is_authors(target) else None
+    return f"raised {type(error).__name__}: {said}" + (f" ({where})" if where else "")
 
 
 @contextmanager
@@ -44,9 +49,12 @@ def blamed_on(slot: Slot) -> Iterator[None]:
         yield
     except EsperError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
         whose = "" if slot.living is None else f'of blueprint "{slot.living.blueprint}" '
-        raise SeedFault([slot.name], f"{whose}{in_words(error)}") from error
+        block = None if slot.living is None else slot.living.block
+        raise SeedFault([slot.name], f"{whose}{in_words(error, block)}") from error
 
 
 class FaultBook:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from esper_core.config import GrowthConfig
 from esper_core.growth.conditions import beyond_bounds, misfit, obstacle, refuse_unfit
 from esper_core.growth.faults import FaultBook, blamed_on
+from esper_core.growth.gating import Gates
 from esper_core.growth.grafting import slots_of
 from esper_core.growth.incubating import begin
 from esper_core.growth.planting import Soil, Variety
@@ -68,8 +69,8 @@ class Garden:
         settings: how long a slot rests, how much may grow, whether fossils learn.
         faults: counts what goes wrong, over all models of a run; a withdrawn blueprint grows no more.
         probe: the mean loss on a batch, for blueprints that choose their first weights by it.
-        ready: whether the seed in a slot has shown what it takes to be blended in (G2), None where that is unknown.
-            One that has is advanced at the end of the step, though nobody asked.
+        gates: what seeds have to show before they pass; None: nothing. A seed whose gate opens is advanced at the end
+            of the step, though nobody asked, where the settings say so.
 
     ``born`` counts the seeds that were ever born here: a seed that was not born has no number.
     """
@@ -85,7 +86,7 @@ class Garden:
         settings: GrowthConfig | None = None,
         faults: FaultBook | None = None,
         probe: Callable[[nn.Module], Tensor] | None = None,
-        ready: Callable[[str], bool | None] | None = None,
+        gates: Gates | None = None,
     ) -> None:
         self.model = model
         self.keeper = keeper
@@ -95,7 +96,7 @@ class Garden:
         self._batches = batches
         self._settings = GrowthConfig() if settings is None else settings
         self._faults = FaultBook() if faults is None else faults
-        self._ready = ready
+        self.gates = Gates(self._settings, 1) if gates is None else gates
         self.born = 0
         self._incubations: dict[str, Incubation] = {}
         self._take_in()
@@ -126,8 +127,11 @@ class Garden:
         if seed is None:
             return frozenset({Op.GERMINATE}) if fitting else frozenset()
         return frozenset(
-            op for op, event in _EVENT_OF_OP.items() if may(seed.stage, event) and obstacle(seed, op) is None
+            op for op, event in _EVENT_OF_OP.items() if may(seed.stage, event) and self._obstacle(seed, op) is None
         )
+
+    def _obstacle(self, seed: Seed, op: Op) -> str | None:
+        return obstacle(seed, op) or self.gates.refusal(seed, op)
 
     # What a policy asks for.
 
@@ -149,7 +153,7 @@ class Garden:
             raise LifecycleError(
                 what="slot", state=slot.state.value, event=action.op.value, legal=legal, name=slot.name
             )
-        if may(seed.stage, _EVENT_OF_OP[action.op]) and (why := obstacle(seed, action.op)):
+        if may(seed.stage, _EVENT_OF_OP[action.op]) and (why := self._obstacle(seed, action.op)):
             raise LifecycleError(what="seed", state=seed.stage.value, event=action.op.value, legal=legal, why=why)
         if action.op is Op.ADVANCE:
             return self._advance(slot, seed, "asked for")
@@ -245,7 +249,7 @@ class Garden:
             before = seed.pass_on(SeedEvent.DRAINED)
             self._remove(slot, seed)
             return self._transition(slot, seed, before, "alpha at 0")
-        if seed.stage is Stage.TRAINING and self._ready is not None and self._ready(slot.name):
+        if seed.stage is Stage.TRAINING and self.gates.ready(seed):
             return self._advance(slot, seed, "its gain is shown")
         return None
 
@@ -308,8 +312,6 @@ class Garden:
         """The gradients' numbers of living seeds by slot since they were taken last, on the device."""
         taken = self.keeper.take_gradients()
         return {slot.name: taken[seed.number] for slot, seed in self._living() if seed.number in taken}
-
-    # Pieces.
 
     def _take_in(self) -> None:
         """Seeds that are there already, for the model was loaded, live on; the keeper trains them from now on."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from esper_core.growth.alpha import Alpha
+from esper_core.growth.plausible import objections
 from esper_core.growth.seed import Presence  # noqa: TC001  pydantic reads it
 from esper_core.leyline.actions import Blend, Curve  # noqa: TC001  pydantic reads it
 from esper_core.leyline.constants import GROWTH_FORMAT
@@ -20,17 +22,34 @@ from esper_core.leyline.signals import RECORD
 from esper_core.leyline.specs import SiteKind  # noqa: TC001  pydantic reads it
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
+    from esper_core.growth.seed import Seed
     from esper_core.growth.slot import Slot, Slots
+
+LARGEST: Final = 2**26
+"""Bytes of a journal that are read; one seed takes about 600."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """The way that alpha is on: where it set out, where it goes, in how many ticks, and how many of them lie behind."""
+
+    __pydantic_config__ = RECORD
+    start: float
+    target: float
+    ticks: int
+    done: int
+    curve: Curve
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
     """One seed: all that it takes to build its like in the same place. Its numbers stand in the state dict.
 
-    identity: whether it started as the identity; where it did not, a gain stands before it. stage and alpha: where it
-    is in its life; a fossil is at 1. target, speed and curve: what was planned for alpha at its germination.
+    identity: whether it started as the identity; where it did not, a gain stands before it. stage, alpha and ramp:
+    where it is in its life; a fossil is at 1. target, speed and curve: what was planned for alpha at its germination.
     presence: what it is to the host; a branch is not saved, and begins anew from the host.
     """
 
@@ -45,6 +64,7 @@ class Growth:
     identity: bool
     stage: Stage
     alpha: float
+    ramp: Ramp
     target: float
     speed: int
     curve: Curve
@@ -61,7 +81,10 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One slot: where it stands, what it sees, and how many seeds it may keep."""
+    """One slot: where it stands, what it sees, and how many seeds it may keep.
+
+    dtypes: names of what was seen there, and of what the model began with then. embargo: steps that it still rests.
+    """
 
     __pydantic_config__ = RECORD
     name: str
@@ -69,6 +92,8 @@ class Place:
     kind: SiteKind | None
     example_shape: tuple[int, ...] | None
     stack: int
+    dtypes: tuple[str, str] | None
+    embargo: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +128,8 @@ def read_network(home: Slots, model: str) -> Network:
             kind=slot.kind if slot.site is None else slot.site.kind,
             example_shape=None if slot.site is None else slot.site.example_shape,
             stack=slot.limit,
+            dtypes=None if slot.dtypes is None else (_name(slot.dtypes[0]), _name(slot.dtypes[1])),
+            embargo=slot.embargo,
         )
         for slot in home.each()
     )
@@ -116,8 +143,17 @@ def read_growth(model: nn.Module) -> tuple[Growth, ...]:
     return read_network(slots_of(model), type(model).__name__).grown
 
 
+def resume(seed: Seed, growth: Growth) -> None:
+    """Let a seed stand in its life where the journal says: its stage, its alpha, and the way that alpha is on."""
+    ramp = growth.ramp
+    seed.stage = growth.stage
+    seed.alpha = Alpha(growth.alpha, ramp.target, ramp.start, ramp.ticks, ramp.done, ramp.curve)
+
+
 def parse_network(text: str | bytes, *, source: str) -> Network:
     """The record that ``text``, JSON, holds; GrowthError where it holds none. ``source`` says where it is from."""
+    if len(text) > LARGEST:
+        raise no_journal(source, f"It has {len(text):,} bytes, and {LARGEST:,} are read")
     try:
         network = _adapter().validate_json(text, strict=True)
     except ValidationError as error:
@@ -126,11 +162,18 @@ def parse_network(text: str | bytes, *, source: str) -> Network:
             raise _too_new(source, newer) from error
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
-        hint = f"{where}: {first['msg']}. It was cut off or changed, or is another file."
-        raise GrowthError(Problem("E330", f"{source} is no growth journal", hint=hint)) from error
+        raise no_journal(source, f"{where}: {first['msg']}") from error
     if network.format > GROWTH_FORMAT:
         raise _too_new(source, network.format)
+    for what in objections(network):
+        raise no_journal(source, what)
     return network
+
+
+def no_journal(source: str, why: str) -> GrowthError:
+    """What is said of a journal that is none."""
+    hint = f"{why}. It was cut off or changed, or is another file."
+    return GrowthError(Problem("E330", f"{source} is no growth journal", hint=hint))
 
 
 def _seeds(slot: Slot) -> list[Growth]:
@@ -146,6 +189,7 @@ def _seeds(slot: Slot) -> list[Growth]:
             identity=seed.identity,
             stage=seed.stage,
             alpha=seed.alpha.value,
+            ramp=_ramp(seed.alpha),
             target=seed.course.target,
             speed=seed.course.speed,
             curve=seed.course.curve,
@@ -157,6 +201,14 @@ def _seeds(slot: Slot) -> list[Growth]:
         )
         for seed in slot.stack
     ]
+
+
+def _ramp(alpha: Alpha) -> Ramp:
+    return Ramp(alpha.start, alpha.target, alpha.ticks, alpha.done, alpha.curve)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @lru_cache(maxsize=1)

@@ -77,7 +77,9 @@ class Seed(nn.Module):
 
     def forward(self, host: Tensor, alpha: float) -> Tensor:
         """What leaves the slot when the seed acts at strength ``alpha`` > 0."""
-        return self.operator(host, in_shape(self.block(host), host), alpha)  # type: ignore[no-any-return]
+        changed = in_shape(self.block(host), host)
+        blended: Tensor = self.operator(host, changed.to(host.dtype), alpha)  # under autocast a block may change it
+        return blended.to(host.dtype)
 
     def pass_on(self, event: SeedEvent) -> Stage:
         """Move to the stage after ``event`` and return the one before; LifecycleError where there is none."""

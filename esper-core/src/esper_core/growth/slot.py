@@ -59,11 +59,13 @@ class Slot(nn.Module):
                 whispered = self._grown(seed, hidden.detach(), seed.course.target)
                 hidden = Whisper.apply(hidden, whispered)  # type: ignore[no-untyped-call]
         if self._tapped is not None:
-            hidden = hidden.detach().requires_grad_()
-            self._tapped.append(hidden)
+            self._tapped.append(hidden.detach().requires_grad_())
+            hidden = self._tapped[-1].clone()  # a leaf itself must not be written to, and hosts write in place
         return None if hidden is output else hidden
 
     def _strength(self, seed: Seed) -> float:
+        if self._left_out and seed.stage is not Stage.FOSSILIZED:
+            return 0.0
         if self._tried and seed.incubating:
             return seed.course.target
         return 0.0 if seed.presence is Presence.BRANCHED and not self._tried else seed.alpha.value
@@ -95,6 +97,12 @@ class Slot(nn.Module):
         """The seed whose fate is open, if there is one."""
         last = cast("Seed | None", self.seeds[-1] if len(self.seeds) else None)
         return last if last is not None and last.stage is not Stage.FOSSILIZED else None
+
+    @property
+    def strength(self) -> float:
+        """How strongly the living seed acts as things stand; 0 where there is none."""
+        seed = self.living
+        return 0.0 if seed is None else self._strength(seed)
 
     @property
     def fossils(self) -> tuple[Seed, ...]:

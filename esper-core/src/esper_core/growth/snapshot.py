@@ -1,34 +1,153 @@
-"""How does a host come back from harm? From a copy of its numbers, taken while it was sane, written back in place."""
+"""How does a host come back from harm? From a copy of its numbers, taken while it was sane, written back in place.
+
+The copy lies in memory that is allocated once: pinned memory of the CPU's where the host is on a GPU. Taking one waits
+for nothing; restoring one waits for the current stream, the lane of the environment that is restored, and no other.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from esper_core.growth.keeping import KeptBuffers
+from esper_core.growth.probe import device_of
+from esper_core.leyline.errors import GrowthError, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor, nn
+
     from esper_core.growth.garden import Garden
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+"""What numbers of so many bytes are read as when their bits are added up; larger ones as 64-bit integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One parameter or buffer: where it belongs, the object that it is, and its copy."""
+
+    module: nn.Module
+    attribute: str
+    name: str
+    tensor: Tensor
+    copy: Tensor
+    is_buffer: bool
 
 
 class Snapshot:
-    """Parameters and buffers of a model, without those of its living seeds, as they were when it was made."""
+    """Parameters and buffers of a model, without those of its living seeds, as they were when it was taken last."""
 
     def __init__(self, garden: Garden) -> None:
-        living = garden.living_seeds()
-        own = {id(parameter) for seed in living for parameter in seed.parameters()}
-        self._kept = KeptBuffers(garden.model, without=living)
-        self._weights = [
-            (parameter, parameter.detach().clone())
-            for parameter in garden.model.parameters()
-            if id(parameter) not in own
-        ]
+        self._cells: list[_Cell] = []
+        self.take(garden)
+
+    def take(self, garden: Garden) -> None:
+        """Write down what the model is now, in the memory that is there already as far as it fits."""
+        spare = [cell.copy for cell in self._cells]
+        self._cells = []
+        self._fossils = _fossils(garden)
+        self._device = device_of(garden.model)
+        seals: list[Tensor] = []
+        with torch.no_grad():
+            for place, (module, attribute, name, tensor, is_buffer) in enumerate(_host_tensors(garden)):
+                copy = _room(tensor, spare[place] if place < len(spare) else None)
+                copy.copy_(tensor, non_blocking=True)
+                seals.append(_seal(tensor))
+                self._cells.append(_Cell(module, attribute, name, tensor, copy, is_buffer))
+            self._seal = torch.stack(seals) if seals else torch.zeros(0, dtype=torch.int64)
+
+    def flaw(self, garden: Garden) -> str | None:
+        """Why it cannot be restored: it is of another structure, damaged, or of a sick state; None where it can."""
+        if _fossils(garden) != self._fossils:
+            return "a seed was kept for good since it was taken"
+        _wait_for_lane(self._device)
+        for cell, seal in zip(self._cells, self._seal.tolist(), strict=True):
+            if _seal(cell.copy).item() != seal:
+                return f'its copy of "{cell.name}" is damaged'
+            if not _sane(cell):
+                return f'"{cell.name}" was not finite when it was taken'
+        return None
 
     def restore(self, garden: Garden) -> None:
-        """Write everything back where it was, and forget what the optimizers remember of the time since."""
+        """Write everything back where it was, and forget what the optimizers remember of the time since.
+
+        Parameters and buffers are the objects that they were. GrowthError, and nothing changed, where there is a flaw.
+        """
+        if why := self.flaw(garden):
+            hint = "Only a snapshot of the same network, whole and finite, brings it back."
+            raise GrowthError(Problem("E308", f"the snapshot cannot be restored: {why}", hint=hint))
         with torch.no_grad():
-            for parameter, value in self._weights:
-                parameter.copy_(value)
-        self._kept.put_back()
+            for cell in self._cells:
+                cell.tensor.copy_(cell.copy)
+                if cell.is_buffer and getattr(cell.module, cell.attribute) is not cell.tensor:
+                    setattr(cell.module, cell.attribute, cell.tensor)
+        garden.keeper.zero_grad()
         garden.keeper.forget_host_state()
+        _wait_for_lane(self._device)
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The copies by the names of what they are copies of: to be written to a checkpoint, or read from one."""
+        _wait_for_lane(self._device)
+        return {cell.name: cell.copy for cell in self._cells}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what another snapshot of a network of the same structure gave out as its ``tensors``."""
+        if sorted(tensors) != sorted(cell.name for cell in self._cells):
+            missing = sorted({cell.name for cell in self._cells} ^ set(tensors))
+            hint = f"Received tensors that differ from the network's in: {', '.join(missing[:5])}"
+            raise GrowthError(Problem("E308", "the snapshot is of another network", hint=hint))
+        with torch.no_grad():
+            for cell in self._cells:
+                cell.copy.copy_(tensors[cell.name])
+            if self._cells:
+                self._seal = torch.stack([_seal(cell.copy) for cell in self._cells])
+
+
+def _host_tensors(garden: Garden) -> Iterator[tuple[nn.Module, str, str, Tensor, bool]]:
+    """Each parameter once, and each module's buffers, with where it belongs; nothing of living seeds."""
+    living = garden.living_seeds()
+    own = {id(parameter) for seed in living for parameter in seed.parameters()}
+    left_out = {id(module) for seed in living for module in seed.modules()}
+    for path, module in garden.model.named_modules():
+        prefix = f"{path}." if path else ""
+        for attribute, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in own:
+                own.add(id(parameter))
+                yield module, attribute, prefix + attribute, parameter, False
+        if id(module) not in left_out:
+            for attribute, buffer in module.named_buffers(recurse=False):
+                yield module, attribute, prefix + attribute, buffer, True
+
+
+def _room(tensor: Tensor, spare: Tensor | None) -> Tensor:
+    """Memory for a copy: ``spare``, where it fits."""
+    pinned = tensor.is_cuda
+    if spare is not None and (spare.shape, spare.dtype, spare.is_pinned()) == (tensor.shape, tensor.dtype, pinned):
+        return spare
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
+
+
+def _seal(tensor: Tensor) -> Tensor:
+    """The sum of its bits read as integers: the same on every device, in any order, and other for any one change."""
+    flat = tensor.contiguous().reshape(-1)
+    return flat.view(_BITS.get(flat.element_size(), torch.int64)).sum(dtype=torch.int64)
+
+
+def _sane(cell: _Cell) -> bool:
+    """Whether what is trained is finite, and what is not is a number: a mask may well hold infinities."""
+    if not (cell.copy.is_floating_point() or cell.copy.is_complex()):
+        return True
+    return bool(cell.copy.isfinite().all() if cell.tensor.requires_grad else not cell.copy.isnan().any())
+
+
+def _fossils(garden: Garden) -> tuple[tuple[str, int], ...]:
+    return tuple((slot.name, seed.number) for slot in garden.slots.values() for seed in slot.fossils)
+
+
+def _wait_for_lane(device: torch.device) -> None:
+    """Wait for what this environment's lane was told to do; the other lanes go on."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()

@@ -11,15 +11,17 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import Tensor
 
-from esper_core.growth.journal import Network, parse_network, read_network
-from esper_core.leyline.errors import GrowthError
+from esper_core.growth.journal import LARGEST, no_journal, parse_network, read_network, resume
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.lifecycle import INCUBATING, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
-
+    from esper_core.growth.journal import Growth, Network
+    from esper_core.growth.seed import Presence
     from esper_core.growth.slot import Slots
 
 HOME: Final = "_esper"
@@ -27,6 +29,9 @@ HOME: Final = "_esper"
 
 JOURNAL: Final = "for_esper_core.load"
 """Key of the journal below HOME."""
+
+ARITHMETIC: Final = f"Who adds up, averages or casts state dicts leaves {HOME}.{JOURNAL} as it is."
+"""What is said where somebody reckoned with the journal's bytes."""
 
 
 def tell_growth(home: Slots, state: dict[str, Any], prefix: str, metadata: Any) -> None:
@@ -47,9 +52,11 @@ def heed_growth(
     unexpected: list[str],
     errors: list[str],
 ) -> None:
-    """Take the journal out again, and object where another network has grown; the hook on the way in."""
+    """Take the journal out again, object where another network has grown, and where the same has, let its seeds stand
+    where they stood: a state dict is of one alpha. The hook on the way in.
+    """
     told = state.pop(prefix + JOURNAL, None)
-    if told is None or not strict:
+    if told is None:
         return
     try:
         theirs = network_in({f"{HOME}.{JOURNAL}": told})
@@ -57,23 +64,63 @@ def heed_growth(
         errors.append(str(error))
         return
     own = read_network(home, "")
-    if theirs is not None and _built(theirs) != _built(own):
-        errors.append(
-            f"the state dict is of a network that has grown {_in_words(theirs)}, and this one has grown "
-            f"{_in_words(own)}. Take a fresh model, and esper_core.load(model, state) instead of load_state_dict."
-        )
+    objection = None if theirs is None else _objection(theirs, own)
+    if theirs is None or objection is not None:
+        if objection is not None and strict:
+            errors.append(objection)
+        return
+    for seed, growth in zip((seed for slot in home.each() for seed in slot.stack), theirs.seeds, strict=True):
+        resume(seed, growth)
 
 
-def network_in(state: Mapping[str, Tensor]) -> Network | None:
+def network_in(state: Mapping[str, Any]) -> Network | None:
     """The journal that a state dict holds; None where nothing had grown."""
     told = state.get(f"{HOME}.{JOURNAL}")
     if told is None:
         return None
-    return parse_network(bytes(told.cpu().to(torch.uint8).tolist()), source="the state dict")
+    if not isinstance(told, Tensor):
+        raise no_journal("the state dict", f"for_esper_core.load is a {type(told).__name__}, and no tensor of bytes")
+    if told.dtype is not torch.uint8 or told.ndim != 1 or told.is_meta or told.layout is not torch.strided:
+        received = f"{told.dtype}, shape {tuple(told.shape)}, on {told.device}"
+        raise _no_bytes(f"for_esper_core.load holds no row of bytes: {received}")
+    if told.numel() > LARGEST:
+        raise _no_bytes(f"for_esper_core.load has {told.numel():,} bytes, and {LARGEST:,} are read")
+    return parse_network(bytes(told.tolist()), source="the state dict")
+
+
+def _no_bytes(why: str) -> GrowthError:
+    hint = f"{why}.\n{ARITHMETIC}"
+    return GrowthError(Problem("E330", "the state dict holds no growth journal that can be read", hint=hint))
+
+
+def _objection(theirs: Network, own: Network) -> str | None:
+    """Why a state dict is not for the network that has grown here; None where it is."""
+    way_out = "Take a fresh model, and esper_core.load(model, state) instead of load_state_dict."
+    if _built(theirs) != _built(own):
+        return (
+            f"the state dict is of a network that has grown {_in_words(theirs)}, and this one has grown "
+            f"{_in_words(own)}. {way_out}"
+        )
+    for their, seed in zip(theirs.seeds, own.seeds, strict=True):
+        if _phase(their) != _phase(seed):
+            return (
+                f"the state dict was taken when {their.blueprint} in {their.slot} was {_standing(their)}, and here it "
+                f"is {_standing(seed)}: who trains it is another then. {way_out}"
+            )
+    return None
 
 
 def _built(network: Network) -> list[tuple[Any, ...]]:
     return [(seed.slot, seed.blueprint, seed.version, seed.blend, seed.identity) for seed in network.seeds]
+
+
+def _phase(seed: Growth) -> tuple[bool, bool, Presence]:
+    """What decides who trains a seed: within one phase its stage and its alpha may be set back."""
+    return seed.stage in INCUBATING, seed.stage is Stage.FOSSILIZED, seed.presence
+
+
+def _standing(seed: Growth) -> str:
+    return f"{seed.stage} and {seed.presence}"
 
 
 def _in_words(network: Network) -> str:

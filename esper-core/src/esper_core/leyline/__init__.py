@@ -14,6 +14,7 @@ from esper_core.leyline.errors import (
     RunFolderError,
     SettingError,
 )
+from esper_core.leyline.evidence import Evidence, Finding, Gain, Opinion
 from esper_core.leyline.health import CALM, HealthSnapshot, Level, Verdict
 from esper_core.leyline.learning import Learner, Played, Rollout, Turn
 from esper_core.leyline.lifecycle import SeedEvent, SlotEvent, SlotState, Stage
@@ -65,7 +66,10 @@ __all__ = [
     "Curve",
     "DataShape",
     "EsperError",
+    "Evidence",
+    "Finding",
     "FollowsPlan",
+    "Gain",
     "GovernorStop",
     "GradientHealth",
     "GraftError",
@@ -80,6 +84,7 @@ __all__ = [
     "Metric",
     "Observation",
     "Op",
+    "Opinion",
     "Played",
     "PluginConfig",
     "PluginError",

@@ -104,6 +104,6 @@ class ActionMask:
         reads = ARGUMENTS[action.op]
         if "target" in reads and not 0.0 < action.target <= FULL:
             return False
-        if "speed" in reads and action.speed < 0:
+        if "speed" in reads and not (type(action.speed) is int and action.speed >= 0):
             return False
         return action.op is not Op.GERMINATE or action.blueprint in self.blueprints.get(action.slot, ())

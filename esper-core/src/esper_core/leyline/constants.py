@@ -40,6 +40,45 @@ PROBE_EXAMPLES: Final = 512
 FAULTS_UNTIL_WITHDRAWN: Final = 3
 """Faults of one blueprint after which it grows no more in a run."""
 
+HISTORY_STEPS: Final = 20
+"""Healthy decision steps that the governor remembers of each loss."""
+
+HISTORY_STEPS_NEEDED: Final = 5
+"""Healthy decision steps below which the governor knows too little of a loss to call one a surge."""
+
+SURGE_SIGMAS: Final = 4.0
+"""Standard deviations of its recent healthy history by which a loss surges."""
+
+SURGE_RATIO: Final = 2.0
+"""Multiple of the mean of its recent healthy history above which a loss surges."""
+
+SURGE_STEPS: Final = 3
+"""Decision steps running for which a loss surges before it is a panic."""
+
+TRIFLE_SHARE: Final = 0.05
+"""Share of the loss of guessing (0 to 1) below which no rise of a loss is a surge."""
+
+CLEAR_GAIN_SHARE: Final = 0.1
+"""Share of the loss of guessing (0 to 1) by which an environment has to be better before it can collapse."""
+
+COLLAPSE_SHARE: Final = 0.9
+"""Share of what an environment had gained over guessing (0 to 1) that is lost in a collapse."""
+
+WATCH_STEPS: Final = 8
+"""Decision steps after a mutation, or after its ramp, in which a panic is laid at its door."""
+
+SNAPSHOT_STEPS: Final = 5
+"""Decision steps after which a snapshot is taken though nothing improved."""
+
+SNAPSHOTS_KEPT: Final = 2
+"""Snapshots of one environment that are kept, each in memory of its own."""
+
+ROLLBACKS_IN_EPISODE: Final = 3
+"""Rollbacks of one environment in an episode; the next panic stops the run."""
+
+ROLLBACK_PENALTY: Final = 5.0
+"""What a rollback costs, in the units of the reward (`team`: points of the metric, in percent)."""
+
 CONFIDENCE: Final = 0.95
 """Level of every interval that is shown."""
 
@@ -48,3 +87,18 @@ MIN_SEEDS_FOR_VERDICT: Final = 8
 
 EXACT_SIGN_FLIP_BELOW: Final = 20
 """Pairs below which the sign-flip test enumerates every flip."""
+
+GATE_ALPHA: Final = 0.05
+"""Probability with which a gate may let one worthless seed pass, over all of its looks together."""
+
+GATE_LOOKS: Final = 40
+"""Looks at one seed between which a gate shares its alpha, where nobody says how long the episode is."""
+
+FIRST_LOOK: Final = 3
+"""Step of a gate's life, from 1, at which it looks first: what a newborn gains is soon gone."""
+
+MIN_EXAMPLES_FOR_EVIDENCE: Final = 100
+"""Validation examples below which a gain is unknown to a gate: a mean of fewer skewed differences deceives."""
+
+NATS_PER_PARAMETER: Final = 1e-4
+"""Price of one added parameter, in nats of validation loss, where a config names none."""

@@ -13,15 +13,20 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
-    """How bad it is, the least first."""
+    """How bad it is, the least first.
+
+    ENOUGH says that the episode may end: nothing is wrong, and nothing more is to be expected of it.
+    """
 
     CALM = "calm"
+    WARNING = "warning"
+    ENOUGH = "enough"
     PANIC = "panic"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A level and the reason for it. PANIC stops the run."""
+    """A level and the reason for it. After PANIC nothing goes on as it was."""
 
     level: Level
     reason: str = ""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from esper_core.leyline.evidence import Gain, Opinion
 from esper_core.leyline.lifecycle import SlotState, Stage
 
 RECORD: Final = {"ser_json_inf_nan": "strings", "extra": "forbid"}
@@ -70,6 +71,14 @@ class SlotSignals:
     """Mean training loss (nats) that the seed would cause at its target, over this step's batches."""
     gradients: GradientHealth | None = None
     """How the seed's gradients were in this step; None where it was not trained."""
+    gain: Gain | None = None
+    """By how much the validation loss is lower with the seed than without, over the same examples.
+
+    Against the undisturbed host: the host itself while the seed incubates or is on a branch, the twin at the same step,
+    with what had grown before, when it is blended in. None where there is no such host.
+    """
+    opinion: Opinion | None = None
+    """What the gate before the seed said to it; None where the seed stands before none."""
 
 
 @dataclass(frozen=True, slots=True)

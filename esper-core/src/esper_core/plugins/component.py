@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.plugins.faults import attempt, fault_in, root_of
+from esper_core.plugins.faults import Label, attempt, fault_in, root_of, target_of
 from esper_core.plugins.loading import author_of, import_target, remedy
 
 if TYPE_CHECKING:
@@ -40,9 +40,10 @@ class Component:
         return f"{self.package} {self.version}"
 
     @property
-    def title(self) -> str:
-        """How messages name it."""
-        return f'{self.kind} "{self.id}" ({self.source})'
+    def title(self) -> Label:
+        """How messages name it: ``policy "policies/schedule" (esper-policies 0.1.0)``. It knows its target."""
+        target = self.target if isinstance(self.target, str) else target_of(self.target)
+        return Label(f'{self.kind} "{self.id}" ({self.source})', target)
 
     def load(self) -> Callable[..., Any]:
         """What builds it. Imports the package's code; PluginError (E219) where that fails."""

@@ -1,6 +1,7 @@
 """What did plugin code do wrong, and on which of its author's lines?
 
-Every call into plugin code goes through ``attempt``, so nothing that it raises, prints or swallows reaches the core.
+Every call into plugin code goes through ``attempt`` or ``contained``, so nothing that it raises, prints or swallows
+reaches the core. Only where a network computes, many times a second, ``is_ctrl_c`` is asked instead, once it raised.
 """
 
 from __future__ import annotations
@@ -9,17 +10,22 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType, TracebackType
+    from typing import TextIO
 
 T = TypeVar("T")
 
 _LONGEST_SUMMARY = 400
+
+_LENDERS: Final = frozenset({"", "esper_core", "numpy", "pluggy", "pydantic", "torch", *sys.stdlib_module_names})
+"""Whose lines are never the place of a plugin's fault, where it is not known which package the plugin lives in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,51 +48,126 @@ class Fault:
     """The module that was not found, where that was the fault."""
 
 
-def attempt(call: Callable[[], T]) -> Attempt[T]:
-    """Calls plugin code. Whatever it raises comes back as data, SystemExit and RecursionError included.
+class Label(str):
+    """How messages name a component, and the ``target`` ("module:attribute") that its code stands behind."""
 
-    What it prints goes to stderr: stdout belongs to the command's result. Ctrl-C still stops us: a KeyboardInterrupt
-    that came with the signal is raised again, even where the plugin caught it; one that came without the signal is the
-    plugin's own, and a fault like any other.
-    """
+    target: str
+
+    def __new__(cls, text: str, target: str) -> Label:
+        """The text with its target."""
+        label = super().__new__(cls, text)
+        label.target = target
+        return label
+
+
+class Caught:
+    """What a block raised; None where it raised nothing."""
+
+    error: BaseException | None = None
+
+
+def attempt(call: Callable[[], T]) -> Attempt[T]:
+    """Calls plugin code. Whatever it raises comes back as data; see ``contained``."""
     started = time.perf_counter()
     value: T | None = None
-    error: BaseException | None = None
-    with _watching_for_ctrl_c() as ctrl_c, redirect_stdout(sys.stderr):
-        try:
-            value = call()
-        except BaseException as raised:  # whatever it is, it becomes a record that names the package
-            error = raised
-    if ctrl_c.pressed:
-        raise KeyboardInterrupt
-    return Attempt(value, error, (time.perf_counter() - started) * 1000)
-
-
-class _CtrlC:
-    pressed = False
+    with contained() as caught:
+        value = call()
+    return Attempt(value, caught.error, (time.perf_counter() - started) * 1000)
 
 
 @contextmanager
-def _watching_for_ctrl_c() -> Iterator[_CtrlC]:
-    """Notes whether SIGINT interrupts what is done within. Outside of the main thread Python delivers no signals."""
-    ctrl_c = _CtrlC()
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield ctrl_c
-        return
+def contained() -> Iterator[Caught]:
+    """A block in which plugin code is at work. Whatever it raises is caught: SystemExit and CancelledError, too.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    What it prints goes to stderr: stdout belongs to the command's result. Neither stream can be closed. Ctrl-C still
+    stops us: a KeyboardInterrupt that came with the signal is raised again, even where the plugin caught it; one that
+    came without the signal is the plugin's own, and a fault like any other.
+    """
+    caught = Caught()
+    with _watching_for_ctrl_c() as watch, _lent_streams():
         try:
-            handler(number, frame)
+            yield caught
+        except BaseException as raised:  # whatever it is, it becomes a record that names the package
+            caught.error = raised
+    if watch.pressed:
+        raise KeyboardInterrupt
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Whether this is the user's wish to stop, and nobody's fault. For places that are too busy for ``contained``.
+
+    What the handler in charge saw decides; one that says nothing of it, as Python's own, is taken to have raised it.
+    """
+    if not isinstance(error, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
+        return False
+    handler = signal.getsignal(signal.SIGINT)
+    return bool(getattr(handler, "pressed", callable(handler)))
+
+
+class _Watch:
+    """A handler of SIGINT that notes whether the one before it, which it calls, raised KeyboardInterrupt."""
+
+    def __init__(self, handler: Any) -> None:
+        self.handler = handler
+        self.pressed = False
+        self.asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        try:
+            self.handler(number, frame)
         except KeyboardInterrupt:
-            ctrl_c.pressed = True
+            self.pressed = True
             raise
 
-    signal.signal(signal.SIGINT, interrupt)
+
+@contextmanager
+def _watching_for_ctrl_c() -> Iterator[_Watch]:
+    """Notes whether SIGINT interrupts what is done within. Outside of the main thread Python delivers no signals."""
+    handler = signal.getsignal(signal.SIGINT)
+    watch = _Watch(handler)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield watch
+        return
+    signal.signal(signal.SIGINT, watch)
     try:
-        yield ctrl_c
+        yield watch
     finally:
-        signal.signal(signal.SIGINT, handler)
+        if not watch.asked or signal.getsignal(signal.SIGINT) is watch:  # a handler that ran may have left for another
+            signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def _lent_streams() -> Iterator[None]:
+    """stderr for both, lent: nobody within can close it."""
+    lent: Any = _Lent(sys.stderr)
+    with redirect_stdout(lent), redirect_stderr(lent):
+        yield
+
+
+class _Lent:
+    """A stream as others may use it: everything but close it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def close(self) -> None:
+        """Writes what is waiting; the stream stays open, for it is not the caller's."""
+        self._stream.flush()
+
+    detach = close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stream)
+
+    def __enter__(self) -> _Lent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def fault_in(error: BaseException, package: str) -> Fault:
@@ -96,6 +177,16 @@ def fault_in(error: BaseException, package: str) -> Fault:
         file, line = error.filename, error.lineno
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return Fault(summary_of(error), file, line, missing)
+
+
+def place_in(error: BaseException, target: str | None = None) -> tuple[str | None, int | None]:
+    """The innermost line that an error passed through and that its author wrote, in the package of ``target``.
+
+    Where no target is known, or it is a class of torch's, the line is nobody's that only lends code: not Esper's, not
+    torch's, not Python's own. Nothing where there is no such line.
+    """
+    own = root_of(target) if target is not None and is_authors(target) else None
+    return _own_frame(error.__traceback__, own)
 
 
 def summary_of(error: BaseException) -> str:
@@ -122,11 +213,24 @@ def place_of(thing: Any) -> tuple[str | None, int | None]:
     return (None, None) if code is None else (code.co_filename, code.co_firstlineno)
 
 
-def _own_frame(traceback: TracebackType | None, package: str) -> tuple[str | None, int | None]:
+def target_of(thing: Any) -> str:
+    """Where something callable stands, as ``"module:attribute"``: the class of an object that has no name."""
+    thing = thing.func if isinstance(thing, partial) else thing
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def is_authors(target: str) -> bool:
+    """Whether a target is an author's own: not Esper's, not torch's, not Python's."""
+    return root_of(target) not in _LENDERS
+
+
+def _own_frame(traceback: TracebackType | None, package: str | None) -> tuple[str | None, int | None]:
     place: tuple[str | None, int | None] = (None, None)
     while traceback is not None:
         frame = traceback.tb_frame
-        if root_of(str(frame.f_globals.get("__name__", ""))) == package:
-            place = (frame.f_code.co_filename, traceback.tb_lineno)
+        root, file = root_of(str(frame.f_globals.get("__name__", ""))), frame.f_code.co_filename
+        if root == package or (package is None and root not in _LENDERS and not file.startswith("<")):
+            place = (file, traceback.tb_lineno)
         traceback = traceback.tb_next
     return place

@@ -23,10 +23,11 @@ FIRST_PARTY: Final[Mapping[str, str]] = {
     "policies": "esper-policies",
     "rewards": "esper-rewards",
     "tasks": "esper-tasks",
-    "testing": "esper-testing",
-    "watch": "esper-watch",
 }
-"""The plugin ids of the project's own packages."""
+"""The plugin ids of the project's own packages that bring a plugin."""
+
+FIRST_PARTY_PACKAGES: Final = (*FIRST_PARTY.values(), "esper-testing", "esper-watch")
+"""The project's own packages beside the core."""
 
 LONGEST_NAME: Final = 48
 """Characters of a plugin's id, and of a component's name."""
@@ -95,7 +96,7 @@ def _outside_of_safe_mode(candidate: Candidate, rules: Rules) -> Candidate:
 
 def is_first_party(package: str) -> bool:
     """Whether a package is one of the project's own."""
-    return normalised(package) in FIRST_PARTY.values()
+    return normalised(package) in FIRST_PARTY_PACKAGES
 
 
 def _misnamed(candidate: Candidate, _rules: Rules) -> Candidate:

@@ -93,6 +93,10 @@ def remedy(fault: Fault, target: str, package: str, requires: Sequence[str] = ()
     if fault.missing is None:
         return None
     missing = root_of(fault.missing)
+    if package == LOCAL_FILE and fault.file is not None and Path(fault.file).with_name(f"{missing}.py").is_file():
+        return (
+            f"{missing}.py stands beside it, but a one-file plugin is one file: move it in, or make a package of both."
+        )
     if package == LOCAL_FILE:
         return f'Install the package that has the module "{missing}".'
     if missing == root_of(target):

@@ -69,7 +69,7 @@ def unknown(
         if other.kind != kind and name in (other.id, other.short)
     ]
     if not known:
-        lines.append(_none_there(kind))
+        lines.append(_none_there(kind, records))
     elif close := _close(name, known):
         lines.append(f'Did you mean "{close[0]}" ({close[1].source})?')
     elif missing := _missing_plugin(name, records):
@@ -111,7 +111,7 @@ def nothing_matches(
     missing = _missing_plugin(pattern, records)
     lines = [missing] if missing else []
     if all(component.kind != kind for component in components):
-        lines = [_none_there(kind)]
+        lines = [_none_there(kind, records)]
     message = f'no {kind} matches "{pattern}"{_within(context)}'
     return UnknownComponent(Problem("E207", message, hint=_hint(kind, lines, records)))
 
@@ -180,8 +180,13 @@ def with_line(error: UnknownComponent, line: str | None) -> UnknownComponent:
     return UnknownComponent(replace(problem, hint="\n".join([*first, line, last])))
 
 
-def _none_there(kind: ComponentKind) -> str:
+def _none_there(kind: ComponentKind, records: Sequence[PluginRecord]) -> str:
     package = USUAL_PACKAGE.get(kind)
+    for record in records:
+        if record.package == package and record.status == "disabled":
+            return f'No {kind} is there: "{record.id}" ({record.source}) is disabled. Take it out of plugins.disable.'
+        if record.package == package and record.status != "active":
+            return f'No {kind} is there: "{record.id}" ({record.source}) is {record.status}.'
     return f"No {kind} is installed." + (f" Install some:  pip install {package}" if package else "")
 
 

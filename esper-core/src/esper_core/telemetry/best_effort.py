@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
+
+from esper_core.leyline.errors import Problem
+from esper_core.plugins.faults import Label, attempt, place_in, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,12 +42,16 @@ class BestEffort:
             self._sink = None
 
     def _attempt(self, sink: Sink, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except Exception as error:
-            self._sink = None
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            log.warning("%s raised %s; it is shut off for the rest of the run", self._label, said)
-            if act != sink.close:  # it may hold a file open
-                with suppress(Exception):
-                    sink.close()
+        tried = attempt(act)
+        if tried.error is None:
+            return
+        self._sink = None
+        log.warning("%s", self._problem(tried.error))
+        if act != sink.close:  # it may hold a file open; what goes wrong with that, too, adds nothing
+            attempt(sink.close)
+
+    def _problem(self, error: BaseException) -> Problem:
+        target = self._label.target if isinstance(self._label, Label) else None
+        file, line = place_in(error, target)
+        message = f"{self._label} raised {summary_of(error)}; it is shut off for the rest of the run"
+        return Problem("E228", message, file=file, line=line, path=None if file else target)

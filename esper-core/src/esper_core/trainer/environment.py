@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from esper_core.growth import (
+    NUMBERS,
     WIDTH,
     FaultBook,
     Garden,
+    Gates,
     OptimizerKeeper,
     RandomStream,
     Regimen,
@@ -25,22 +27,26 @@ from esper_core.growth import (
     disturbed,
     graft,
     in_words,
+    read_gain,
     read_health,
 )
 from esper_core.leyline.constants import PROBE_EXAMPLES
-from esper_core.leyline.signals import GradientHealth, Signals, SlotSignals
+from esper_core.leyline.signals import Signals, SlotSignals
 from esper_core.trainer.batches import BatchOrder
-from esper_core.trainer.evaluation import evaluate
+from esper_core.trainer.evaluation import Measured, evaluate
+from esper_core.trainer.weighing import Scales
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor, nn
 
     from esper_core.config import EpisodeConfig, GrowthConfig, OptimizersConfig
     from esper_core.growth import Transition, Variety
     from esper_core.leyline.actions import Action, ActionMask
+    from esper_core.leyline.evidence import Gain
     from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
+    from esper_core.leyline.signals import GradientHealth
     from esper_core.leyline.specs import SlotPlace
 
 T = TypeVar("T")
@@ -112,6 +118,7 @@ class Environment:
             settings=recipe.growth,
             faults=self._faults,
             probe=self._probe_loss,
+            gates=Gates(recipe.growth, recipe.episode.steps),
         )
         self.order = BatchOrder(len(train), recipe.episode.batch_size, derive_seed(seed, "order"))
         self.training_stream = RandomStream(derive_seed(seed, "training"), recipe.device)
@@ -119,6 +126,9 @@ class Environment:
         self._train_loss = torch.full((), math.nan, device=recipe.device)
         self._incubation_losses: dict[str, Tensor] = {}
         self._gradients: dict[str, Tensor] = {}
+        self.scales = Scales(self.garden, RandomStream(derive_seed(seed, "trial"), recipe.device))
+        self._measured: Measured | None = None
+        self._looked = -1
         self._sane: tuple[Snapshot, Tensor] | None = None
 
     def train(self) -> list[Transition]:
@@ -187,9 +197,20 @@ class Environment:
     def evaluate(self, split: SplitName) -> Tensor:
         """Mean loss and metric of the network as it acts now, on one split; two numbers on the device."""
         with self.evaluation_stream:
-            return self._despite_faults(partial(self._evaluate, split))
+            measured = self._despite_faults(partial(self._evaluate, split))
+        if split == "validation":
+            self._measured = measured
+        return measured.means()
 
-    def _evaluate(self, split: SplitName) -> Tensor:
+    def weigh(self, twin: Environment | None) -> None:
+        """Measure what living seeds gain on the validation split, after every environment was evaluated on it."""
+        assert self._measured is not None
+        undisturbed = None if twin is None or twin is self or twin._measured is None else twin._measured.losses
+        self._despite_faults(
+            partial(self.scales.weigh, partial(self._evaluate, "validation"), self._measured.losses, undisturbed)
+        )
+
+    def _evaluate(self, split: SplitName) -> Measured:
         measured = evaluate(self.model, self.recipe.task, self.recipe.data[split])
         if done := disturbed():
             self._blame_those_who_act(done)
@@ -236,26 +257,30 @@ class Environment:
         for transition in lost:
             self._incubation_losses.pop(transition.slot, None)
             self._gradients.pop(transition.slot, None)
+            self.scales.gains.pop(transition.slot, None)
             withdrawn = blamed and self._faults.record(transition.blueprint)
             self._mishaps.append(Mishap(transition.slot, transition.blueprint, fault.what, withdrawn, transition))
 
     def readings(self, evaluation: Tensor) -> Tensor:
         """All that is to be read of this step, in one tensor.
 
-        Train loss, validation loss and metric, then the incubation losses, then the gradients' numbers, by slot.
+        Train loss, validation loss and metric; then, by slot, incubation losses, gradients' numbers, and gains'.
         """
         incubation = [loss.reshape(1) for loss in self._incubation_losses.values()]
-        return torch.cat([self._train_loss.reshape(1), evaluation, *incubation, *self._gradients.values()]).double()
+        by_slot = [*incubation, *self._gradients.values(), *self.scales.gains.values()]
+        numbers = [self._train_loss.reshape(1), evaluation, *by_slot]
+        return torch.cat([number.double() for number in numbers])
 
     def signals(self, step: int, readings: Sequence[float]) -> Signals:
         """What was read, with names to it, and what is known without reading."""
         train_loss, validation_loss, validation_metric, *rest = readings
-        incubation, gradients = rest[: len(self._incubation_losses)], rest[len(self._incubation_losses) :]
-        incubation_losses = dict(zip(self._incubation_losses, incubation, strict=True))
-        health = {
-            name: read_health(gradients[place * WIDTH : (place + 1) * WIDTH])
-            for place, name in enumerate(self._gradients)
-        }
+        losses = {name: loss for name, (loss,) in _dealt(rest, self._incubation_losses, 1)}
+        health = {name: read_health(numbers) for name, numbers in _dealt(rest, self._gradients, WIDTH)}
+        gains = {name: read_gain(numbers) for name, numbers in _dealt(rest, self.scales.gains, NUMBERS)}
+        if step > self._looked:
+            self._looked = step
+            living = {name: seed for name, slot in self.garden.slots.items() if (seed := slot.living) is not None}
+            self.garden.gates.look(living.values(), {living[name].number: gain for name, gain in gains.items()})
         return Signals(
             step=step,
             train_loss=train_loss,
@@ -264,13 +289,18 @@ class Environment:
             parameters=count_parameters(self.model),
             host_parameters=self.host_parameters,
             slots=tuple(
-                self._slot_signals(name, step, incubation_losses.get(name), health.get(name))
+                self._slot_signals(name, step, losses.get(name), health.get(name), gains.get(name))
                 for name in self.garden.slots
             ),
         )
 
     def _slot_signals(
-        self, name: str, step: int, incubation_loss: float | None, gradients: GradientHealth | None
+        self,
+        name: str,
+        step: int,
+        incubation_loss: float | None,
+        gradients: GradientHealth | None,
+        gain: Gain | None,
     ) -> SlotSignals:
         slot = self.garden.slots[name]
         seed = slot.living
@@ -286,6 +316,8 @@ class Environment:
             age=None if seed.born is None else step - seed.born,
             incubation_loss=incubation_loss,
             gradients=gradients,
+            gain=gain,
+            opinion=self.garden.gates.opinion(seed),
         )
 
     def mask(self) -> ActionMask:
@@ -301,6 +333,13 @@ class Environment:
             withdrawn = self._faults.record(blueprint)
             self._mishaps.append(Mishap(action.slot or "", blueprint, fault.what, withdrawn, None))
             return []
+
+
+def _dealt(numbers: list[float], slots: Iterable[str], width: int) -> Iterator[tuple[str, list[float]]]:
+    """For each slot the next ``width`` of ``numbers``, which are taken off."""
+    for name in list(slots):
+        yield name, numbers[:width]
+        del numbers[:width]
 
 
 def count_parameters(model: nn.Module) -> int:

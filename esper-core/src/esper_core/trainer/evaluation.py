@@ -1,7 +1,8 @@
-"""How good is the network as it acts now? Mean loss and metric over a split, in inference mode, left on the device."""
+"""How good is the network as it acts now? Its losses and its metric on a split, in inference mode, on the device."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,8 +16,20 @@ CHUNK = 500
 """Examples that are evaluated at once."""
 
 
-def evaluate(model: nn.Module, task: Task, split: Split) -> Tensor:
-    """(mean loss, metric) of ``model`` on the whole ``split``. The model is left in training mode."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a network does on a split: the loss of each example in nats, and the mean of their scores, the metric."""
+
+    losses: Tensor
+    metric: Tensor
+
+    def means(self) -> Tensor:
+        """(mean loss, metric)."""
+        return torch.stack([self.losses.mean(), self.metric])
+
+
+def evaluate(model: nn.Module, task: Task, split: Split) -> Measured:
+    """What ``model`` does on the whole ``split``. The model is left in training mode."""
     model.eval()
     losses: list[Tensor] = []
     scores: list[Tensor] = []
@@ -25,6 +38,6 @@ def evaluate(model: nn.Module, task: Task, split: Split) -> Tensor:
             outputs = model(inputs)
             losses.append(task.losses(outputs, targets))
             scores.append(task.scores(outputs, targets))
-        means = torch.stack([torch.cat(losses).mean(), torch.cat(scores).mean().to(losses[0].dtype)])
+        own, metric = torch.cat(losses), torch.cat(scores).mean()
     model.train()
-    return means.clone()
+    return Measured(own.clone(), metric.to(own.dtype).clone())

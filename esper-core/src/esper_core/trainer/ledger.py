@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.signals import RewardBreakdown
 from esper_core.trainer.answerable import answerable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from esper_core.leyline.signals import RewardBreakdown, Signals
+    from esper_core.leyline.signals import Signals
     from esper_core.trainer.study import Judge
 
 
@@ -41,6 +43,13 @@ class Ledger:
                     None if before is None else before[place],
                     signals_E[twin],
                     None if before is None else before[twin],
+                )
+            if not isinstance(breakdown, RewardBreakdown):
+                message = f"{self._judge.label} scored a step with {type(breakdown).__name__}, not a RewardBreakdown"
+                raise PluginError(
+                    Problem(
+                        "E231", message, hint='Reward.score returns RewardBreakdown({"accuracy": 0.5}): terms, by name.'
+                    )
                 )
             self._totals[place] += breakdown.total
             rewards.append(breakdown)

@@ -39,10 +39,14 @@ Mishaps = list[tuple[Environment, Mishap]]
 
 
 class Pool:
-    """The environments of every arm: ``environments`` of each, side by side on one lane."""
+    """The environments of every arm: ``environments`` of each, side by side on one lane.
 
-    def __init__(self, recipe: Recipe, arms: Sequence[str], environments: int) -> None:
+    ``twin`` is the arm that never grows, against which seeds are weighed.
+    """
+
+    def __init__(self, recipe: Recipe, arms: Sequence[str], environments: int, *, twin: str | None = None) -> None:
         faults = FaultBook()
+        self._twin = twin
         self.environments = [
             Environment(recipe, arm=arm, index=index, faults=faults) for index in range(environments) for arm in arms
         ]
@@ -71,6 +75,9 @@ class Pool:
         for environment in self.environments:
             with answerable(self._of(environment), f"in evaluation, step {step}"):
                 self._evaluations.append(environment.evaluate("validation"))
+        for environment in self.environments:
+            with answerable(self._of(environment), f"when its seeds were weighed, step {step}"):
+                environment.weigh(self._twin_of(environment))
 
     def synchronise(self, step: int) -> list[Signals]:
         """Read what was measured: the one place in a step where the host waits for the device."""
@@ -119,6 +126,10 @@ class Pool:
             test_loss, test_metric = test.tolist()
             endings.append(Ending(signals, test_loss, test_metric, read_growth(environment.model)))
         return changes, endings
+
+    def _twin_of(self, environment: Environment) -> Environment | None:
+        same = (one for one in self.environments if one.arm == self._twin and one.index == environment.index)
+        return next(same, None)
 
     def _turns(self, step: int) -> list[Environment]:
         first = step % len(self.environments)

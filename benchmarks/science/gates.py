@@ -1,0 +1,216 @@
+"""What do paired losses look like, how often does a gate pass a seed that is worth nothing, and what does it see?
+
+``real``: branch trials on ``mnist1d`` under ``pointwise-mlp``: 800 validation examples, a step is 32 batches of 100,
+Adam at 3e-3 for both networks, which see the same batches. Printed are the differences of the losses, example by
+example, over 4 seeds.
+
+``simulated``: episodes of 20 steps of which the gate looks at some. The differences of one example in successive steps
+are correlated at 0.85; they have a standard deviation of 0.5 nats and one of three shapes. Printed are how often a gate
+passes a seed that is worth its price and no more, and by how much a seed must exceed its price for a gate to pass four
+of five, for a gain that is there at once and for one that grows over the first ten steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from esper_blueprints.conv_light import ConvLight
+from esper_blueprints.mlp import Mlp
+from esper_blueprints.pointwise import Pointwise
+from esper_core import Site
+from esper_core.growth.evidence import lower_bound, paired, read_gain
+from esper_core.leyline.constants import FIRST_LOOK, GATE_ALPHA
+from esper_tasks.mnist1d import mnist1d
+from esper_tasks.pointwise_mlp import PointwiseMlp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from esper_core.leyline import Task
+    from esper_core.leyline.evidence import Gain
+
+    Bound = Callable[[Gain, float], float]
+
+STEPS: Final = 20
+SHOWN: Final = (1, 3, 5, 10, 20)
+"""Steps after germination whose differences are printed."""
+
+SEEDS, BATCHES, BATCH = 4, 32, 100
+LEARNING_RATE = 3e-3
+PLACES: Final = (
+    ("conv_light behind stem", ConvLight, Site("sequence", 8, (40,)), 1),
+    ("pointwise behind stem", Pointwise, Site("sequence", 8, (40,)), 1),
+    ("mlp behind hidden", Mlp, Site("vector", 32), 3),
+)
+
+EPISODES: Final = 2000
+EXAMPLES: Final = (100, 200, 400, 800, 1600)
+DEVIATION: Final = 0.5
+CORRELATION: Final = 0.85
+SHAPES: Final = ("normal", "skewed", "rare")
+CATASTROPHE: Final = 2.054
+"""How many standard deviations out the catastrophes of the shape ``rare`` begin: 2 % of the examples."""
+
+CATASTROPHE_SIZE: Final = 8.0
+RIPE: Final = 10
+"""Step at which a gain that grows is whole."""
+
+
+def real() -> None:
+    """Trains hosts with and without a seed on the same batches, and prints what their losses differ by."""
+    torch.set_num_threads(1)
+    task = mnist1d()
+    sys.stdout.write("real differences, host less trial, nats: mean over seeds of each figure\n")
+    for name, build, site, cut in PLACES:
+        for alone in (0, 15):
+            trials = [trial(task, seed, alone, partial(build, site), cut) for seed in range(SEEDS)]
+            for step in SHOWN:
+                gains = [gains[step - 1] for gains, _ in trials]
+                line = "  ".join(
+                    f"{what} {statistics.fmean(getattr(gain, what) for gain in gains):6.3f}"
+                    for what in ("mean", "standard_error", "deviation", "skewness", "worst")
+                )
+                again = statistics.fmean(correlations[step - 1] for _, correlations in trials)
+                head = f"  {name:<23} germinated at {alone:>2}  step {step:>2}"
+                sys.stdout.write(f"{head}  {line}  correlation with the step before {again:5.2f}\n")
+
+
+def trial(
+    task: Task, seed: int, alone: int, build: Callable[[], nn.Module], cut: int
+) -> tuple[list[Gain], list[float]]:
+    """The gain in each step after germination, and the correlation of its differences with those of the step before."""
+    torch.manual_seed(seed)
+    whole = PointwiseMlp(task.shape)
+    host = nn.Sequential(whole.stem, whole.pool, whole.hidden, whole.head)
+    optimizer = torch.optim.Adam(host.parameters(), LEARNING_RATE)
+    for step in range(alone):
+        learn(task, seed, step, [(host, optimizer)])
+    layers = copy.deepcopy(host)
+    block = build()
+    tried = nn.Sequential(layers[:cut], block, layers[cut:])
+    branch = torch.optim.Adam(layers.parameters(), LEARNING_RATE)
+    branch.load_state_dict(optimizer.state_dict())
+    branch.add_param_group({"params": list(block.parameters())})
+    data, gains, correlations, before = task.split("validation"), [], [], None
+    for step in range(alone, alone + STEPS):
+        learn(task, seed, step, [(host, optimizer), (tried, branch)])
+        with torch.no_grad():
+            both = [task.losses(model(data.inputs), data.targets) for model in (host, tried)]
+        now = both[0] - both[1]
+        gains.append(read_gain(paired(*both).tolist()))
+        correlations.append(math.nan if before is None else float(torch.corrcoef(torch.stack([before, now]))[0, 1]))
+        before = now
+    return gains, correlations
+
+
+def learn(task: Task, seed: int, step: int, nets: Sequence[tuple[nn.Module, torch.optim.Optimizer]]) -> None:
+    """One step of each network, on the same batches."""
+    data = task.split("train")
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(1000 * seed + step))
+    for batch in order.split(BATCH)[:BATCHES]:
+        for model, optimizer in nets:
+            optimizer.zero_grad()
+            functional.cross_entropy(model(data.inputs[batch]), data.targets[batch]).backward()
+            optimizer.step()
+
+
+def simulated() -> None:
+    """Prints how often gates pass a seed at its price, and what they see, by shape, examples and plan of looks."""
+    sys.stdout.write(f"simulated: {EPISODES} episodes of {STEPS} steps, differences with deviation {DEVIATION} nats\n")
+    for shape in SHAPES:
+        for examples in EXAMPLES:
+            episodes = [episode(shape, examples, number) for number in range(EPISODES)]
+            skewness = statistics.median(gain.skewness for gains in episodes for gain in gains)
+            sys.stdout.write(f"  {shape}, {examples} examples, median skewness {skewness:.1f}\n")
+            for name, plan, bound in plans():
+                at_once = [excess(gains, plan, bound, ripe=1) for gains in episodes]
+                growing = [excess(gains, plan, bound, ripe=RIPE) for gains in episodes]
+                passed = statistics.fmean(needed < 0 for needed in at_once)
+                seen = [float(np.quantile(needed, 0.8)) for needed in (at_once, growing)]
+                figures = f"passes at its price {100 * passed:5.1f} %   needs {seen[0]:.3f}, growing {seen[1]:.3f} nats"
+                sys.stdout.write(f"    {name:<38} {figures}\n")
+
+
+def plans() -> list[tuple[str, Mapping[int, float], Bound]]:
+    """What a gate might do: at which steps it looks, what it spends there, and by which bound. The first is Esper's."""
+    steps = range(FIRST_LOOK, STEPS + 1)
+    even = dict.fromkeys(steps, GATE_ALPHA / len(steps))
+    basel = {step: GATE_ALPHA * 6 / (math.pi * look) ** 2 for look, step in enumerate(steps, 1)}
+    few = [step for step in (3, 4, 5, 6, 8, 10, 13, 17) if step <= STEPS]
+    falling = {step: GATE_ALPHA / (look * (look + 1)) for look, step in enumerate(few, 1)}
+    return [
+        ("each step, alpha / looks", even, lower_bound),
+        ("the same, by the plain normal bound", even, plain_bound),
+        ("each step, alpha 6 / (π k)²", basel, lower_bound),
+        ("eight steps, alpha / 8", dict.fromkeys(few, GATE_ALPHA / len(few)), lower_bound),
+        ("eight steps, alpha / k (k + 1)", falling, lower_bound),
+        ("each step, alpha spent anew", dict.fromkeys(steps, GATE_ALPHA), lower_bound),
+    ]
+
+
+def plain_bound(gain: Gain, alpha: float) -> float:
+    """The lower bound of a mean whose differences are normal."""
+    return gain.mean - statistics.NormalDist().inv_cdf(1 - alpha) * gain.standard_error
+
+
+def episode(shape: str, examples: int, number: int) -> list[Gain]:
+    """What is measured in each step of an episode in which the seed's gain is exactly 0, the price."""
+    rng = np.random.default_rng([examples, number])
+    latent = rng.standard_normal(examples)
+    gains = []
+    for _ in range(STEPS):
+        gains.append(read_gain(paired(torch.from_numpy(shaped(shape, latent)), torch.zeros(examples)).tolist()))
+        latent = CORRELATION * latent + math.sqrt(1 - CORRELATION**2) * rng.standard_normal(examples)
+    return gains
+
+
+def shaped(shape: str, latent: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Differences with mean 0 and deviation DEVIATION, from standard normal numbers."""
+    if shape == "normal":
+        return DEVIATION * latent
+    if shape == "skewed":
+        power = 0.8
+        mean = math.exp(power**2 / 2)
+        return -DEVIATION * (np.exp(power * latent) - mean) / (mean * math.sqrt(math.expm1(power**2)))
+    normal = statistics.NormalDist()
+    share, density = normal.cdf(-CATASTROPHE), normal.pdf(CATASTROPHE)
+    first = CATASTROPHE_SIZE * (density - CATASTROPHE * share)
+    second = CATASTROPHE_SIZE**2 * ((1 + CATASTROPHE**2) * share - CATASTROPHE * density)
+    slope = 0.2
+    covariance = -slope * CATASTROPHE_SIZE * share
+    deviation = math.sqrt(slope**2 + second - first**2 - 2 * covariance)
+    fall = CATASTROPHE_SIZE * np.maximum(-latent - CATASTROPHE, 0)
+    return DEVIATION * (slope * latent - fall + first) / deviation
+
+
+def excess(gains: Sequence[Gain], plan: Mapping[int, float], bound: Bound, *, ripe: int) -> float:
+    """How much the true gain must exceed the price for the gate to pass this seed at one of its looks, in nats."""
+    return min(-bound(gains[step - 1], alpha) / min(1.0, step / ripe) for step, alpha in plan.items())
+
+
+def main() -> int:
+    """Measures and prints what was asked for, or both."""
+    parts = {"real": real, "simulated": simulated}
+    asked = sys.argv[1:] or list(parts)
+    if unknown := [name for name in asked if name not in parts]:
+        sys.stderr.write(f"{unknown[0]} is none of {', '.join(parts)}\n")
+        return 2
+    for name in asked:
+        parts[name]()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Is the gain of a seed more than its price? Bounds on a mean difference, and gates that may look again and again.
+
+The same validation examples go through the undisturbed host and through host and seed; a gate believes the differences
+of their losses, example by example. It is wrong about a seed that is not worth its price with probability ``alpha`` at
+most, over all of its looks: each look spends a share of ``alpha`` that was fixed beforehand, which holds however much
+the looks depend on each other. docs/explanation/evidence.md says why, and what can be seen at which size of a split.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Final, get_args
+
+import torch
+
+from esper_core.leyline.constants import CONFIDENCE, FIRST_LOOK, GATE_ALPHA, GATE_LOOKS, MIN_EXAMPLES_FOR_EVIDENCE
+from esper_core.leyline.evidence import Evidence, Finding, Gain, Opinion, Strictness
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+NUMBERS: Final = 6
+"""How many numbers ``paired`` leaves to be read."""
+
+
+def paired(host_losses: Tensor, trial_losses: Tensor) -> Tensor:
+    """What is to be read of the differences host − trial, one for each example, left on the device in float64.
+
+    Both (n,), in nats. Six numbers: n, mean, variance with n − 1, third central moment with n, smallest, largest. A
+    loss that is not finite shows in the mean, and with fewer than two examples the variance is NaN.
+    """
+    if host_losses.shape != trial_losses.shape or host_losses.dim() != 1 or len(host_losses) == 0:
+        shapes = f"{tuple(host_losses.shape)} and {tuple(trial_losses.shape)}"
+        msg = f"host and trial need one loss each for every example, and at least one. Received: {shapes}"
+        raise ValueError(msg)
+    difference_N = host_losses.detach().double() - trial_losses.detach().double()
+    n = torch.full((), float(len(difference_N)), dtype=torch.float64, device=difference_N.device)
+    mean = difference_N.mean()
+    centred_N = difference_N - mean
+    variance = centred_N.square().sum() / (n - 1)
+    return torch.stack([n, mean, variance, centred_N.pow(3).mean(), difference_N.min(), difference_N.max()])
+
+
+def read_gain(numbers: Sequence[float]) -> Gain:
+    """The gain that the numbers of ``paired`` tell, once they are on the host."""
+    if len(numbers) != NUMBERS:
+        msg = f"a gain is told by {NUMBERS} numbers. Received: {len(numbers)}"
+        raise ValueError(msg)
+    n, mean, variance, third, worst, best = numbers
+    deviation = math.sqrt(variance) if variance >= 0 else math.nan
+    spread = deviation * math.sqrt((n - 1) / n)
+    skewness = third / spread**3 if spread**3 > 0 else 0.0
+    return Gain(int(n), mean, deviation, skewness, worst, best)
+
+
+def price_of(parameters: int, nats_per_parameter: float) -> float:
+    """What a seed must bring to pay for its parameters, in nats of validation loss."""
+    if not (nats_per_parameter >= 0 and math.isfinite(nats_per_parameter)):
+        msg = f"the price of a parameter must be a number from 0, in nats. Received: {nats_per_parameter}"
+        raise ValueError(msg)
+    return parameters * nats_per_parameter
+
+
+def lower_bound(gain: Gain, alpha: float) -> float:
+    """What the true mean gain exceeds with probability 1 − ``alpha``, in nats; for alpha up to ½.
+
+    Formula: m' − 3 s x / (1 + r + r²), with x = z(1 − alpha) / √n − γ / 6n, r³ = 1 + γ x, γ = min(skewness, 0) and s
+    the deviation: Hall's bound, which is m' − s z / √n where γ = 0. It corrects the t statistic for a tail of examples
+    that got far worse; a tail of those that got better is not allowed to raise it, and r is −½ at least, below which
+    the bound would rise again as the tail grows. m' is the mean if one more example were as bad as the worst:
+    (n · mean + worst) / (n + 1), for the tail that the sample has not shown.
+
+    >>> round(lower_bound(Gain(800, 0.10, 0.5, skewness=0.0, worst=-1.5, best=1.5), 0.05), 4)
+    0.0689
+    """
+    if not 0 < alpha <= 0.5:
+        msg = f"alpha must lie above 0 and be at most one half. Received: {alpha}"
+        raise ValueError(msg)
+    n, skewness = gain.n, min(gain.skewness, 0.0)
+    mean = gain.mean + (gain.worst - gain.mean) / (n + 1)
+    x = NormalDist().inv_cdf(1 - alpha) / math.sqrt(n) - skewness / (6 * n)
+    root = max(math.cbrt(1 + skewness * x), -0.5)
+    return mean - 3 * gain.deviation * x / (1 + root + root * root)
+
+
+def upper_bound(gain: Gain, alpha: float) -> float:
+    """What the true mean gain stays below with probability 1 − ``alpha``, in nats: ``lower_bound`` of the mirror."""
+    mirrored = Gain(gain.n, -gain.mean, gain.deviation, -gain.skewness, -gain.best, -gain.worst)
+    return -lower_bound(mirrored, alpha)
+
+
+def judge(gain: Gain | None, price: float, *, strictness: Strictness, alpha: float, look: int = 1) -> Opinion:
+    """What a gate says at one look to ``gain``, whose price is ``price`` nats. look: its number, for the record.
+
+    strict: SHOWN where the lower bound that is wrong with probability ``alpha``, this look's share, is above the price.
+    permissive: SHOWN where the mean is above the price and the lower bound of this look alone, at 95 %, above 0. That
+    it was looked at before costs nothing: a seed that brings nothing passes more often than once in twenty.
+    off: always SHOWN.
+    UNKNOWN where nothing was measured, a loss was not finite, or there were too few examples.
+    """
+    _check_strictness(strictness)
+    if strictness == "off":
+        return Opinion(Finding.SHOWN, "gates are off")
+    if not (price >= 0 and math.isfinite(price)):
+        msg = f"a price must be a number from 0, in nats. Received: {price}"
+        raise ValueError(msg)
+    if gain is None:
+        return Opinion(Finding.UNKNOWN, "the gain was not measured", price=price)
+    if gain.n < MIN_EXAMPLES_FOR_EVIDENCE:
+        reason = f"{gain.n} examples are too few to judge by: {MIN_EXAMPLES_FOR_EVIDENCE} at least"
+        return Opinion(Finding.UNKNOWN, reason, price=price)
+    if not gain.finite:
+        return Opinion(Finding.UNKNOWN, f"a loss is not finite: the mean gain is {gain.mean}", price=price)
+    strict = strictness == "strict"
+    evidence = _seen(gain, alpha if strict else 1 - CONFIDENCE, look)
+    shown = evidence.mean > price and evidence.lower > (price if strict else 0.0)
+    return Opinion(Finding.SHOWN if shown else Finding.NOT_SHOWN, _in_words(evidence, price), evidence, price)
+
+
+@dataclass(slots=True)
+class Gate:
+    """One gate before one seed, asked once in each step. It looks from step ``first`` on, ``looks`` times.
+
+    A strict look spends ``alpha`` / ``looks``, whether or not there was something to see: which steps count is not up
+    to the data. When all are spent the answer is UNKNOWN. A permissive gate looks on, for its looks cost nothing.
+
+    strictness: as in ``judge``. looks: how often it may look; the steps of the episode will do. alpha: probability with
+    which it may pass a seed that is not worth its price. first: counted from 1, when the gate is asked for the first
+    time. steps: how often it was asked so far, which is all of its state.
+    """
+
+    strictness: Strictness = "strict"
+    looks: int = GATE_LOOKS
+    alpha: float = GATE_ALPHA
+    first: int = FIRST_LOOK
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        _check_strictness(self.strictness)
+        if not 0 < self.alpha <= 0.5 or self.looks < 1 or self.first < 1 or self.steps < 0:
+            msg = f"alpha must lie above 0 and be at most one half; looks and first are from 1. Received: {self}"
+            raise ValueError(msg)
+
+    def look(self, gain: Gain | None, price: float) -> Opinion:
+        """The gate's opinion in this step; to be asked once a step, with what was measured in it."""
+        self.steps += 1
+        number = self.steps - self.first + 1
+        unknown = ""
+        if self.strictness != "off" and number < 1:
+            unknown = f"the gate looks from step {self.first} on; this is step {self.steps}"
+        elif self.strictness == "strict" and number > self.looks:
+            unknown = f"all {self.looks} looks of the gate are spent"
+        if unknown:
+            return Opinion(Finding.UNKNOWN, unknown, price=price)
+        return judge(gain, price, strictness=self.strictness, alpha=self.alpha / self.looks, look=number)
+
+    def state(self) -> dict[str, int]:
+        """What a checkpoint must keep, as plain data."""
+        return {"steps": self.steps}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Go on from what ``state`` gave: the looks that were spent stay spent."""
+        steps = state.get("steps")
+        if set(state) != {"steps"} or type(steps) is not int or steps < 0:
+            msg = f"the state of a gate is its steps, from 0. Received: {dict(state)}"
+            raise ValueError(msg)
+        self.steps = steps
+
+
+def _check_strictness(strictness: str) -> None:
+    if strictness not in get_args(Strictness):
+        msg = f"strictness is one of {', '.join(get_args(Strictness))}. Received: {strictness}"
+        raise ValueError(msg)
+
+
+def _seen(gain: Gain, alpha: float, looks: int) -> Evidence:
+    return Evidence(
+        n=gain.n,
+        mean=gain.mean,
+        standard_error=gain.standard_error,
+        lower=lower_bound(gain, alpha),
+        upper=upper_bound(gain, alpha),
+        alpha=alpha,
+        looks=looks,
+    )
+
+
+def _in_words(evidence: Evidence, price: float) -> str:
+    told = f"gain {evidence.mean:.4g} nats, at least {evidence.lower:.4g} (look {evidence.looks}, n = {evidence.n})"
+    return f"{told}; price {price:.4g}"

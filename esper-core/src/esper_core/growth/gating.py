@@ -1,0 +1,71 @@
+"""Who may pass? Two gates before each seed: G2 before it is blended in, G5 before it is kept for good.
+
+They believe the gain over the undisturbed host alone, measured once a step and held against the price of the seed's
+parameters. What a gate does not know it does not let pass; what it said stands in the signals.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from esper_core.growth.evidence import Gate, price_of
+from esper_core.leyline.actions import Op
+from esper_core.leyline.lifecycle import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from esper_core.config import GrowthConfig
+    from esper_core.growth.seed import Seed
+    from esper_core.leyline.evidence import Gain, Opinion
+
+_OP_BEHIND: Final = {Stage.TRAINING: Op.ADVANCE, Stage.HOLDING: Op.FOSSILISE}
+"""What a seed in a stage asks a gate for."""
+
+
+class Gates:
+    """The gates of one garden.
+
+    settings: how strict they are, and what a parameter costs. looks: how often each may look, the steps of the episode.
+    """
+
+    def __init__(self, settings: GrowthConfig, looks: int) -> None:
+        self._settings = settings
+        self._looks = looks
+        self._gates: dict[tuple[int, Op], Gate] = {}
+        self._opinions: dict[tuple[int, Op], Opinion] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether nothing is asked of anybody."""
+        return self._settings.gates == "off"
+
+    def look(self, seeds: Iterable[Seed], gains: Mapping[int, Gain]) -> None:
+        """Look at what was measured in this step, by the seeds' numbers; to be called once a step."""
+        for seed in seeds:
+            if (op := _OP_BEHIND.get(seed.stage)) is not None:
+                key = (seed.number, op)
+                gate = self._gates.setdefault(key, Gate(self._settings.gates, self._looks))
+                price = price_of(seed.parameter_count, self._settings.price)
+                self._opinions[key] = gate.look(gains.get(seed.number), price)
+
+    def opinion(self, seed: Seed) -> Opinion | None:
+        """What the gate that the seed stands before said last; None where it stands before none, or nobody looked."""
+        op = _OP_BEHIND.get(seed.stage)
+        return None if op is None else self._opinions.get((seed.number, op))
+
+    def refusal(self, seed: Seed, op: Op) -> str | None:
+        """Why the gate before ``op`` stays shut; None where it opens, or there is none."""
+        if self.open or op not in _OP_BEHIND.values():
+            return None
+        opinion = self._opinions.get((seed.number, op))
+        if opinion is None:
+            return "its gate has not looked yet"
+        return None if opinion.opens else f"its gate found it {opinion.finding}: {opinion.reason}"
+
+    def ready(self, seed: Seed) -> bool:
+        """Whether a seed in training has shown what it takes to be blended in, and is not to wait until it is asked."""
+        if self.open or not self._settings.auto_advance or seed.stage is not Stage.TRAINING:
+            return False
+        opinion = self.opinion(seed)
+        return opinion is not None and opinion.opens

@@ -1,0 +1,163 @@
+"""Whatever a plugin raises is its own fault, told at its author's line; the user's Ctrl-C alone is the user's."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from esper_core.app.interruption import heeded_signals
+from esper_core.app.preparing import prepare
+from esper_core.leyline import PluginError
+from esper_core.plugins.faults import Label, contained, is_ctrl_c
+from esper_core.trainer.answerable import answerable
+
+ENDS = ["asyncio.CancelledError()", "GeneratorExit()", "KeyboardInterrupt()", "SystemExit(0)", "RuntimeError()"]
+
+OBSERVER = """
+import asyncio
+from esper_core import hookimpl
+
+@hookimpl
+def {hook}({argument}):
+    raise {error}
+"""
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("error", ENDS)
+@pytest.mark.parametrize(
+    ("hook", "argument"),
+    [
+        ("esper_configured", "config"),
+        ("esper_step_finished", "events"),
+        ("esper_run_finished", "outcome"),
+        ("esper_report_sections", "run"),
+    ],
+)
+def test_no_observer_ends_the_run(hook: str, argument: str, error: str, install, run_small, caplog) -> None:
+    path = install("quitter", OBSERVER.format(hook=hook, argument=argument, error=error))
+    assert run_small()["manifest"]["status"] == "done"
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith(f'E228 plugin "quitter" (esper-quitter 1.0) failed in {hook}: ')
+    assert f"\n  {path}:6\n" in warning
+
+
+JUDGES = """
+import asyncio
+import torch
+from esper_core import RewardSpec, SinkSpec, hookimpl
+
+class Reward:
+    def __init__(self, metric): ...
+    def score(self, now, before, twin, twin_before):
+        {body}
+
+@hookimpl
+def esper_register_rewards(registry):
+    registry.add("judge", Reward, RewardSpec())
+
+class Sink:
+    def __init__(self, run): ...
+    def hear(self, event):
+        {body}
+    def settle(self): ...
+    def close(self): ...
+
+@hookimpl
+def esper_register_sinks(registry):
+    registry.add("pipe", Sink, SinkSpec())
+"""
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("body", [*(f"raise {end}" for end in ENDS), "torch.zeros(2) @ torch.zeros(3)"])
+def test_a_component_that_the_run_depends_on_stops_it_at_its_authors_line(body: str, install, run_small) -> None:
+    path = install("judges", JUDGES.format(body=body))
+    with pytest.raises(PluginError) as refusal:
+        run_small("reward: judges/judge\n")
+    (problem,) = refusal.value.problems
+    assert problem.code == "E231"
+    assert problem.message.startswith('reward "judges/judge" (esper-judges 1.0) raised ')
+    assert (problem.file, problem.line) == (str(path), 8)
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("body", [*(f"raise {end}" for end in ENDS), "torch.zeros(2) @ torch.zeros(3)"])
+def test_a_sink_is_shut_off_and_told_at_its_authors_line(body: str, install, run_small, caplog) -> None:
+    path = install("judges", JUDGES.format(body=body))
+    assert run_small("sinks: [judges/pipe]\n")["manifest"]["status"] == "done"
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith('E228 sink "judges/pipe" (esper-judges 1.0) raised ')
+    assert f"\n  {path}:17" in warning
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("error", ENDS)
+@pytest.mark.parametrize("hook", ["esper_check_health(snapshot)", "esper_run(context)"])
+def test_a_guard_and_a_wrapper_stop_it_as_a_fault_of_theirs(hook: str, error: str, install, run_small) -> None:
+    wraps = "(wrapper=True)" if "esper_run" in hook else ""
+    source = f"import asyncio\nfrom esper_core import hookimpl\n\n@hookimpl{wraps}\ndef {hook}:\n    raise {error}\n"
+    path = install("guard", source + ("    yield\n" if wraps else ""))
+    with pytest.raises(PluginError) as refusal:
+        run_small()
+    (problem,) = refusal.value.problems
+    assert (problem.code, problem.file, problem.line) == ("E231", str(path), 6)
+
+
+def test_where_no_line_is_the_authors_the_target_is_told() -> None:
+    with pytest.raises(PluginError) as refusal, answerable(Label("reward r (p 1)", "their.judges:Judge"), "at work"):
+        int("no number")
+    (problem,) = refusal.value.problems
+    assert (problem.file, problem.line, problem.path) == (None, None, "their.judges:Judge")
+
+
+def test_what_is_printed_is_no_result(capsys) -> None:
+    with answerable("reward r (p 1)", "at work"):
+        print("noise")
+    assert capsys.readouterr() == ("", "noise\n")
+
+
+def test_ctrl_c_is_the_users_own() -> None:
+    with pytest.raises(KeyboardInterrupt), contained():
+        os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), answerable("reward r (p 1)", "at work"):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_second_ctrl_c_still_leaves_at_once() -> None:
+    """The first one, in the middle of a component's work, puts the system's own handler in its place."""
+    with heeded_signals():
+        with contained() as caught:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert caught.error is None
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+def test_who_raised_keyboard_interrupt_is_known_without_watching_each_call() -> None:
+    assert is_ctrl_c(KeyboardInterrupt())  # Python's own handler says nothing of what it raised
+    assert not is_ctrl_c(SystemExit())
+    with contained():
+        assert not is_ctrl_c(KeyboardInterrupt())
+    with heeded_signals():
+        assert not is_ctrl_c(KeyboardInterrupt())
+
+
+@pytest.mark.members
+def test_a_plugin_that_moves_to_another_folder_moves_nothing_of_the_run(
+    install, configured, tmp_path, monkeypatch
+) -> None:
+    from esper_core.app.running import run
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    install("mover", f"import os\nos.chdir({str(elsewhere)!r})\n")
+    (tmp_path / "own_file.py").write_text("X = 1\n")
+    configured("plugins: {local: [own_file.py]}\n")
+    monkeypatch.chdir(tmp_path)
+    outcome = run(prepare(Path("small.yaml")), runs_dir=Path("runs"))
+    assert outcome.path.parent == tmp_path / "runs"
+    assert outcome.as_json()["run"] == f"runs/{outcome.path.name}"
+    assert list(elsewhere.iterdir()) == []

@@ -1,0 +1,138 @@
+"""The author of a one-file plugin is told on the command line what the author of a package is told."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+SMALL = """\
+task: stripes
+host: pointwise-mlp
+slots: {early: {blueprints: [conv_light]}}
+policy: static
+environments: 1
+episode: {steps: 1, batches: 1, batch_size: 20}
+plugins: {local: [own_probe.py]}
+"""
+
+FORGETFUL = """\
+from esper_core import RewardSpec, hookimpl
+
+def esper_register_rewards(registry):
+    registry.add("own", "own_probe:Own", RewardSpec())
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """``own(source, more)``: writes own_probe.py, and gives the file that names it."""
+
+    def write(source: str, more: str = "") -> Path:
+        tmp_path.joinpath("own_probe.py").write_text(source)
+        file = tmp_path / "small.yaml"
+        file.write_text(SMALL + more)
+        return file
+
+    yield write
+    for name in ("own_probe", "own_words"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("command", [["check"], ["run", "--dry-run"]])
+def test_a_hook_without_its_mark_is_a_warning(esper, own, command: list[str]) -> None:
+    answer = esper(*command, str(own(FORGETFUL)))
+    assert answer.status == 0
+    (line,) = answer.err.splitlines()
+    assert line.startswith('warning: E222 plugin "own-probe" (local file ')
+    assert "has a function esper_register_rewards that is not marked as a hook" in line
+    assert "own_probe.py:3  Put @hookimpl above it" in line
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("command", [["check"], ["run", "--dry-run"]])
+def test_it_is_told_where_its_component_is_missing(esper, own, command: list[str]) -> None:
+    answer = esper(*command, str(own(FORGETFUL, "reward: own-probe/own\n")))
+    assert answer.status == 2
+    warning, _, rest = answer.err.partition("\n")
+    assert warning.startswith("warning: E222 ")
+    assert rest.startswith('E204 unknown reward "own-probe/own"')
+
+
+@pytest.mark.members
+def test_in_json_it_is_a_warning_whether_the_check_fails_or_not(esper, own) -> None:
+    told = json.loads(esper("check", str(own(FORGETFUL)), "--json").out)
+    assert ([one["code"] for one in told["warnings"]], told["ok"]) == (["E222"], True)
+    told = json.loads(esper("check", str(own(FORGETFUL, "reward: own-probe/own\n")), "--json").out)
+    assert ([one["code"] for one in told["warnings"]], told["ok"]) == (["E222"], False)
+    assert [one["code"] for one in told["problems"]] == ["E204"]
+
+
+@pytest.mark.members
+def test_of_an_installed_plugin_it_is_told_where_that_is_used(esper, site_packages, own) -> None:
+    source = FORGETFUL.replace("own_probe", "esper_extra")
+    site_packages.plugin("esper-extra", source)
+    file = own("X = 1\n")
+    assert esper("check", str(file)).err == ""
+    assert "E222" in esper("check", str(file), "--set", 'plugins.require={extra: ">=1"}').err
+
+
+@pytest.mark.members
+def test_a_one_file_plugin_is_listed_and_shown(esper, own, tmp_path) -> None:
+    own(FORGETFUL)
+    local = ["--local", str(tmp_path / "own_probe.py")]
+    assert "E222" in esper("plugins", "list", *local).out
+    answer = esper("plugins", "show", "own-probe", *local)
+    assert (answer.status, answer.out.splitlines()[1].split()) == (0, ["status", "active"])
+    assert "E222" in answer.out
+    missing = esper("plugins", "list", "--local", str(tmp_path / "nothing.py"))
+    assert (missing.status, "does not exist" in missing.err) == (2, True)
+    text = tmp_path / "words.txt"
+    text.write_text("")
+    assert esper("plugins", "list", "--local", str(text)).err.startswith("E227 expected a Python file")
+
+
+@pytest.mark.members
+def test_a_module_beside_it_is_no_part_of_it(esper, own, tmp_path) -> None:
+    tmp_path.joinpath("own_words.py").write_text("WORD = 1\n")
+    answer = esper("check", str(own("from own_words import WORD\n")))
+    assert (answer.status, answer.out) == (3, "")
+    assert (
+        "  own_words.py stands beside it, but a one-file plugin is one file: move it in, or make a package of both.\n"
+        in answer.err
+    )
+
+
+@pytest.mark.members
+def test_a_path_may_be_as_long_as_paths_are(esper, own, tmp_path) -> None:
+    file = own("X = 1\n")
+    folder = tmp_path / ("deep" * 20) / ("down" * 20)
+    folder.mkdir(parents=True)
+    folder.joinpath("own_probe.py").write_text("X = 1\n")
+    file.write_text(file.read_text().replace("own_probe.py", str(folder.relative_to(tmp_path) / "own_probe.py")))
+    assert (esper("check", str(file)).status, len(str(folder.relative_to(tmp_path))) > 100) == (0, True)
+
+
+@pytest.mark.members
+def test_a_section_obeys_the_terminal_no_more_than_a_name_does(esper, own, tmp_path) -> None:
+    source = """\
+from esper_core import hookimpl
+from esper_core.leyline import ReportSection
+
+@hookimpl
+def esper_report_sections(run):
+    return [ReportSection("red \\x1b[31m", "one\\n\\x1b[2J two\\n")]
+"""
+    answer = esper("run", str(own(source)), "--runs-dir", str(tmp_path / "runs"), "--quiet")
+    assert (answer.status, "\x1b" in answer.out) == (0, False)
+    assert "\nred \\x1b[31m   (plugin own-probe)\n  one\n  \\x1b[2J two\n" in answer.out
+
+
+@pytest.mark.members
+def test_what_the_file_disables_is_not_to_be_installed_again(esper, own) -> None:
+    answer = esper("check", str(own("X = 1\n")), "--set", "plugins.disable=[blueprints]")
+    assert "pip install esper-blueprints" not in answer.err
+    assert '"blueprints" (esper-blueprints 0.1.0) is disabled. Take it out of plugins.disable.' in answer.err

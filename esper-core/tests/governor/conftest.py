@@ -1,0 +1,123 @@
+"""What tests of the governor share: signals without a network, and an environment that is driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from esper_core.governor import Act, Decision, Governor, RolledBack
+from esper_core.growth import Transition
+from esper_core.leyline import WAIT, Action, Op, Signals, SlotSignals, SlotState, Stage
+from esper_core.trainer.environment import Environment, Recipe
+
+
+@pytest.fixture
+def signals() -> Callable[..., Signals]:
+    """``signals(step, loss, …)``: a step with this loss in training and validation, unless told otherwise."""
+
+    def make(step: int, loss: float, *, train: float | None = None, metric: float = 0.5, slot: Any = None) -> Signals:
+        empty = SlotSignals("early", SlotState.FREE, 0)
+        return Signals(step, loss if train is None else train, loss, metric, 10, 10, (slot or empty,))
+
+    return make
+
+
+@pytest.fixture
+def living() -> Callable[..., SlotSignals]:
+    """``living(stage, alpha=…, …)``: the slot "early" with a seed in it."""
+
+    def make(stage: Stage = Stage.HOLDING, alpha: float = 1.0, **more: Any) -> SlotSignals:
+        return SlotSignals(
+            "early", SlotState.OCCUPIED, more.pop("fossils", 0), stage, "test/local-conv", alpha, 3, **more
+        )
+
+    return make
+
+
+@contextmanager
+def poisoned(recipe: Recipe) -> Iterator[None]:
+    """While this lasts, every example that is trained on is no number."""
+    inputs = recipe.data["train"].inputs
+    before = inputs.clone()
+    inputs.fill_(torch.nan)
+    try:
+        yield
+    finally:
+        inputs.copy_(before)
+
+
+class Drive:
+    """One environment and its governor, a step at a time; ``plan`` says which action follows which step."""
+
+    def __init__(self, recipe: Recipe, governor: Governor, plan: dict[int, Action] | None = None) -> None:
+        self.environment = Environment(recipe, arm="grown", index=0)
+        self.governor, self.plan, self.now = governor, plan or {}, 0
+        self.environment.reset(0, 3)
+        guessing, _ = self.environment.evaluate("validation").tolist()
+        governor.begin(self.environment.garden, guessing)
+        self.rolled: RolledBack | None = None
+        self.losses: list[float] = []
+
+    def step(self, *, heal: bool = False) -> Decision:
+        """Train, measure, heed, and do what was decided."""
+        environment, step = self.environment, self.now
+        self.governor.note(environment.train(), step)
+        signals = environment.signals(step, environment.readings(environment.evaluate("validation")).tolist())
+        if heal and not signals.finite and environment.heal(signals):
+            signals = environment.signals(step, environment.readings(environment.evaluate("validation")).tolist())
+        finite = all(bool(one.isfinite().all()) for one in environment.model.parameters())
+        self.losses.append(signals.validation_loss)
+        decision = self.governor.heed(signals, host_finite=finite)
+        if decision.act is Act.ROLL_BACK:
+            self.rolled = self.governor.roll_back(decision)
+        elif decision.act is Act.CONTINUE or decision.act is Act.WARN:
+            action = self.plan.get(step, WAIT)
+            self.apply(action if environment.mask().allows(action) else WAIT)
+        self.now += 1
+        return decision
+
+    def apply(self, action: Action) -> list[Transition]:
+        """Carry out an action after the step that was just heeded."""
+        changes = self.environment.apply(action, self.now)
+        self.governor.note(changes, self.now)
+        return changes
+
+    def poisoned_step(self) -> Decision:
+        """A step on examples that are no numbers."""
+        with poisoned(self.environment.recipe):
+            return self.step()
+
+    def numbers(self) -> dict[str, torch.Tensor]:
+        """A copy of the state of host and fossils."""
+        living = {
+            id(one)
+            for seed in self.environment.garden.living_seeds()
+            for one in seed.state_dict(keep_vars=True).values()
+        }
+        model = self.environment.model
+        named = (*model.named_parameters(), *model.named_buffers())
+        return {name: one.detach().clone() for name, one in named if id(one) not in living}
+
+
+@pytest.fixture
+def drive(make_recipe: Callable[..., Recipe]) -> Callable[..., Drive]:
+    """``drive(governor, plan, …)``: an environment of the small world; what is left goes to its recipe."""
+
+    def make(governor: Governor | None = None, plan: dict[int, Action] | None = None, **recipe: Any) -> Drive:
+        return Drive(make_recipe(**recipe), governor or Governor(), plan)
+
+    return make
+
+
+@pytest.fixture
+def grow_and_keep() -> dict[int, Action]:
+    """A plan that has a seed fossilised after step 4."""
+    return {
+        0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1),
+        1: Action(Op.ADVANCE, "early"),
+        4: Action(Op.FOSSILISE, "early"),
+    }

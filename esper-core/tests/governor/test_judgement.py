@@ -1,0 +1,192 @@
+"""What the governor takes for trouble: numbers that are none, surges, and a collapse; and what it does not."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper_core.config import GovernorConfig
+from esper_core.governor import History, judge_step
+from esper_core.leyline import GradientHealth, Metric, Signals, SlotSignals, SlotState
+from esper_core.leyline.health import Level, Verdict
+from esper_core.leyline.lifecycle import Stage
+
+SETTINGS = GovernorConfig()
+LEARNT = [2.3, 2.0, 1.7, 1.5, 1.4, 1.3, 1.25, 1.2]
+GUESSING = History(guessing_loss=2.4)
+
+
+def judged(signals, losses, history=GUESSING, settings=SETTINGS, **more):
+    """The levels of a series of steps, and what is remembered of them; (validation, training) where they differ."""
+    levels = []
+    for step, loss in enumerate(losses):
+        validation, train = loss if isinstance(loss, tuple) else (loss, loss)
+        told = judge_step(history, signals(step, validation, train=train), settings, acting=["early"], **more)
+        levels.append(told.verdict.level)
+        history = told.history
+    return levels, history
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, (1.0, math.nan), (math.nan, 1.0)])
+def test_a_loss_that_is_no_number_is_a_panic_at_once_and_not_remembered(signals, loss) -> None:
+    _, before = judged(signals, LEARNT)
+    levels, after = judged(signals, [loss], before)
+    assert (levels, after) == ([Level.PANIC], before)
+    assert judged(signals, [loss], History())[0] == [Level.PANIC]
+
+
+@pytest.mark.parametrize(("finite", "level"), [(False, Level.PANIC), (True, Level.CALM), (None, Level.CALM)])
+def test_a_host_that_is_not_finite_is_a_panic_at_once(signals, finite, level) -> None:
+    assert judged(signals, [1.0], host_finite=finite)[0] == [level]
+
+
+@pytest.mark.parametrize(
+    ("acting", "level", "healthy"), [(["early"], Level.PANIC, False), (["late"], Level.WARNING, True)]
+)
+def test_gradients_that_are_no_numbers_are_a_panic_where_they_reach_the_host(
+    signals, living, acting, level, healthy
+) -> None:
+    slot = living(Stage.BLENDING, 0.5, gradients=GradientHealth(1.0, 1.0, 1.0, 0.0, 0.0, non_finite=0.01))
+    told = judge_step(GUESSING, signals(0, 2.0, slot=slot), SETTINGS, acting=acting)
+    assert (told.verdict.level, told.healthy) == (level, healthy)
+
+
+def test_a_network_that_lost_all_that_it_had_learnt_has_collapsed(signals) -> None:
+    assert judged(signals, [*LEARNT, 2.31])[0][-1] is Level.PANIC
+    assert judged(signals, [2.3, 2.31, 2.35, 2.4])[0] == [Level.CALM] * 4  # never better than guessing: nothing lost
+    assert judged(signals, [*LEARNT, 2.31], History())[0][-1] is not Level.PANIC  # nobody knows what guessing is worth
+
+
+def test_an_overfitted_network_is_warned_of_and_no_panic(signals) -> None:
+    rising = [(1.2 + 0.1 * step, 0.9 - 0.05 * step) for step in range(17)]
+    levels, _ = judged(signals, [*LEARNT, *rising])
+    assert Level.PANIC not in levels
+    assert levels[-1] is Level.WARNING
+
+
+def test_a_surge_is_a_panic_when_it_lasts_and_a_warning_before(signals) -> None:
+    settings = replace_settings(surge_steps=3)
+    calm = [1.0] * 6
+    levels, history = judged(signals, [*calm, 2.1, 2.1, 1.0, 2.1, 2.1, 2.1], History(), settings)
+    assert levels[6:] == [
+        Level.WARNING, Level.WARNING, Level.CALM, Level.WARNING, Level.WARNING, Level.PANIC,
+    ]  # fmt: skip
+    assert set(history.validation_losses) == {1.0}
+
+
+def test_either_loss_may_surge(signals) -> None:
+    settings = replace_settings(surge_steps=1)
+    _, history = judged(signals, [1.0] * 6, History(), settings)
+    for name, validation, train in [("validation", 3.0, 1.0), ("training", 1.0, 3.0)]:
+        told = judge_step(history, signals(6, validation, train=train), settings, acting=()).verdict
+        assert told == Verdict(Level.PANIC, f"surge, step 1 of 1: the {name} loss is 3, and was 1 ± 0 before")
+
+
+def test_a_surge_exceeds_both_the_spread_and_the_mean(signals) -> None:
+    settings = replace_settings(surge_steps=1, surge_sigmas=4.0, surge_ratio=2.0)
+    spread = [0.2, 1.8] * 5  # mean 1, σ 0.8
+    assert judged(signals, [*spread, 4.1], History(), settings)[0][-1] is Level.CALM
+    assert judged(signals, [*spread, 4.3], History(), settings)[0][-1] is Level.PANIC
+    narrow = [0.9, 1.1] * 5  # mean 1, σ 0.1
+    assert judged(signals, [*narrow, 1.9], History(), settings)[0][-1] is Level.CALM
+    assert judged(signals, [*narrow, 2.1], History(), settings)[0][-1] is Level.PANIC
+
+
+def test_a_young_environment_is_compared_with_the_loss_of_guessing(signals) -> None:
+    settings = replace_settings(surge_steps=1)
+    assert judged(signals, [4.7], GUESSING, settings)[0] == [Level.CALM]
+    assert judged(signals, [4.9], GUESSING, settings)[0] == [Level.PANIC]
+    assert judged(signals, [1e9], History(), settings)[0] == [Level.CALM]
+
+
+def test_a_trifle_is_no_surge(signals) -> None:
+    settings = replace_settings(surge_steps=1)
+    low = [0.001] * 6
+    history = replace(GUESSING, train_losses=tuple(low), validation_losses=tuple(low))
+    assert judged(signals, [0.1], history, settings)[0] == [Level.CALM]
+    assert judged(signals, [0.2], history, settings)[0] == [Level.PANIC]
+
+
+@given(scale=st.integers(-30, 30), last=st.sampled_from([1.3, 2.05, 2.31, 2.6, 3.5, 9.0]))
+def test_no_loss_is_too_large_as_such(scale, last) -> None:
+    def make(step, loss, *, train=None):
+        return Signals(step, loss if train is None else train, loss, 0.5, 1, 1, ())
+
+    losses, factor = [*LEARNT, last, last, last], 2.0**scale
+    scaled = judged(make, [factor * loss for loss in losses], History(guessing_loss=2.4 * factor))[0]
+    assert scaled == judged(make, losses)[0]
+
+
+def test_losses_below_zero_can_surge(signals) -> None:
+    settings = replace_settings(surge_steps=1)
+    levels, _ = judged(signals, [*[-2.0, -2.1] * 4, -1.0, 0.2], History(), settings)
+    assert levels == [*[Level.CALM] * 9, Level.PANIC]
+
+
+def test_a_seed_that_was_taken_out_leaves_another_network_with_a_history_of_its_own(signals, living) -> None:
+    settings = replace_settings(surge_steps=1)
+
+    def after(slot, loss, history, acting=("early",)):
+        told = judge_step(history, signals(13, loss, slot=slot), settings, acting=acting)
+        return told.verdict.level, told.history
+
+    history = GUESSING
+    for loss in [2.0, 1.5, 1.0, *[0.5] * 10]:
+        _, history = after(living(), loss, history)
+    assert after(living(), 2.35, history)[0] is Level.PANIC
+    assert after(living(Stage.DRAINING, 0.5), 2.35, history)[0] is Level.CALM
+    level, restarted = after(None, 2.35, history, ())
+    assert (level, restarted.validation_losses, restarted.best_loss) == (Level.CALM, (2.35,), 2.35)
+    _, kept = after(SlotSignals("early", SlotState.CLOSED, fossils=1), 0.6, history, ())
+    assert len(kept.validation_losses) == 14
+
+
+def test_a_seed_that_goes_behind_the_hosts_back_leaves_its_history_alone(signals, living) -> None:
+    history = GUESSING
+    for loss in [1.0] * 3:
+        history = judge_step(history, signals(0, loss, slot=living()), SETTINGS, acting=()).history
+    assert len(judge_step(history, signals(4, 1.0), SETTINGS, acting=()).history.validation_losses) == 4
+
+
+@given(
+    losses=st.lists(st.floats(), max_size=30),
+    metric=st.floats(),
+    cut=st.integers(0, 30),
+    guessing=st.none() | st.floats(-5, 5),
+)
+def test_a_history_is_plain_finite_numbers_and_goes_on_from_where_it_was_written(losses, metric, cut, guessing) -> None:
+    def make(step, loss, *, train=None):
+        return Signals(step, loss, loss, metric, 1, 1, (SlotSignals("early", SlotState.FREE, 0),))
+
+    settings = replace_settings(history_steps=4)
+    accuracy = Metric("accuracy")
+    levels, history = judged(make, losses, History(guessing), settings, metric=accuracy)
+    first, half = judged(make, losses[:cut], History(guessing), settings, metric=accuracy)
+    again = History.from_json(json.loads(json.dumps(half.as_json(), allow_nan=False)))
+    second, end = judged(make, losses[cut:], again, settings, metric=accuracy)
+    assert ([*first, *second], end) == (levels, history)
+    assert len(history.train_losses) <= 4
+
+
+def test_progress_is_a_better_loss_or_a_better_metric(signals) -> None:
+    steps = [(1.0, 0.5), (1.0, 0.5), (1.1, 0.6), (1.1, 0.6), (0.9, 0.1), (0.9, math.nan)]
+
+    def stale(metric):
+        history, seen = History(), []
+        for step, (loss, value) in enumerate(steps):
+            history = judge_step(history, signals(step, loss, metric=value), SETTINGS, acting=(), metric=metric).history
+            seen.append(history.stale_steps)
+        return seen
+
+    assert stale(None) == [0, 1, 2, 3, 0, 1]
+    assert stale(Metric("accuracy", "up")) == [0, 1, 0, 1, 0, 1]
+    assert stale(Metric("error", "down")) == [0, 1, 2, 3, 0, 1]
+
+
+def replace_settings(**changes):
+    return SETTINGS.model_copy(update=changes)

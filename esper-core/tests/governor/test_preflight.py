@@ -1,0 +1,83 @@
+"""A mutation that cannot be, or cannot be afforded, is refused before anything is touched."""
+
+from __future__ import annotations
+
+import pytest
+
+from esper_core.config import GovernorConfig
+from esper_core.config.model import OptimizersConfig
+from esper_core.governor import Preflight
+from esper_core.growth import Variety
+from esper_core.leyline import WAIT, Action, BlueprintSpec, Op
+from esper_core.trainer.environment import Environment
+
+GERMINATE = Action(Op.GERMINATE, "early", "test/big")
+MIB = 1 << 20
+
+
+@pytest.fixture
+def environment(make_recipe, local_conv):
+    """Its seeds would have 250,000 parameters and a few of the operator's, just under a MiB."""
+    big = Variety("test/big", BlueprintSpec("sequence", "250000", starts_as_identity=True), local_conv.factory)
+    begun = Environment(make_recipe(variety=big), arm="grown", index=0)
+    begun.reset(0, 3)
+    return begun
+
+
+def preflight(environment, host="adam", seed="adam", **changes) -> Preflight:
+    optimizers = OptimizersConfig.model_validate({"host": {"kind": host}, "seed": {"kind": seed}})
+    return Preflight(GovernorConfig.model_validate(changes), optimizers, environment.recipe.varieties)
+
+
+@pytest.mark.parametrize(("mebibytes", "refused"), [(6, False), (5, True)])
+def test_what_a_seed_would_take_is_held_against_the_budget(environment, mebibytes, refused) -> None:
+    asked = preflight(environment, memory_mib=mebibytes)  # value, gradient, two of Adam's, two snapshots: 5.7 MiB
+    why = asked.objection(environment.garden, GERMINATE)
+    told = 'with "test/big" the network would take 5.7 of 5 MiB (governor.memory_mib)'
+    assert why == (told if refused else None)
+    mask = asked.narrowed(environment.garden, environment.mask())
+    assert mask.allows(GERMINATE) is not refused
+
+
+def test_where_no_budget_is_given_all_is_affordable(environment) -> None:
+    asked = preflight(environment)
+    assert asked.objection(environment.garden, GERMINATE) is None
+    assert asked.narrowed(environment.garden, environment.mask()) == environment.mask()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "copies"),
+    [
+        ("adam", {}, 6),
+        ("adamw", {"snapshots": 4}, 8),
+        ("sgd", {}, 5),
+        ("sgd", {"rollback": False}, 3),
+    ],
+)
+def test_the_estimate_counts_what_is_kept_for_each_parameter(environment, kind, changes, copies) -> None:
+    host = sum(one.nbytes for one in environment.model.parameters())
+    asked = preflight(environment, kind, "adam", **changes)
+    assert asked.mebibytes(environment.garden) == host * copies / MIB
+    seeds = 6 if not changes else copies if kind == "adamw" else 4
+    assert asked.mebibytes(environment.garden, 1000) == (host * copies + 4000 * seeds) / MIB
+
+
+def test_a_seed_that_grows_is_counted_as_a_seed(environment) -> None:
+    asked = preflight(environment, "sgd", "adam")
+    before = asked.mebibytes(environment.garden)
+    environment.apply(GERMINATE, 0)
+    (seed,) = environment.garden.living_seeds()
+    assert asked.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 6 / MIB)
+
+
+@pytest.mark.parametrize("action", [Action(Op.ADVANCE, "early"), Action(Op.GERMINATE, "late", "test/big")])
+def test_what_is_impossible_is_refused_with_what_is_possible(environment, action) -> None:
+    why = preflight(environment).objection(environment.garden, action)
+    assert why == f"{action.op.value} is not possible in slot '{action.slot}' now; possible: germinate early"
+    assert preflight(environment, memory_mib=1).objection(environment.garden, WAIT) is None
+
+
+def test_nothing_is_touched_by_asking(environment) -> None:
+    slot, before = environment.garden.slots["early"], environment.garden.born
+    preflight(environment, memory_mib=1).objection(environment.garden, GERMINATE)
+    assert (slot.living, environment.garden.born, environment.mask().allows(GERMINATE)) == (None, before, True)

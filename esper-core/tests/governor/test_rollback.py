@@ -1,0 +1,195 @@
+"""A rollback: what it brings back, what it clears, whom it leaves alone, and faults that call for one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core.config import GovernorConfig, OptimizerConfig
+from esper_core.governor import Act, Governor
+from esper_core.growth import FaultBook, Variety
+from esper_core.growth.optimizers import build_optimizer
+from esper_core.leyline import WAIT, Action, BlueprintSpec, Op, Site, SlotState, Stage
+from esper_core.trainer.environment import Recipe
+from esper_core.trainer.pool import Pool
+
+GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
+ADVANCE, FOSSILISE = Action(Op.ADVANCE, "early"), Action(Op.FOSSILISE, "early")
+
+KINDS = [
+    {"kind": kind, "implementation": implementation, "weight_decay": decay}
+    for kind, decay in (("sgd", 0.0), ("adam", 0.0), ("adamw", 0.1))
+    for implementation in ("plain", "foreach", "fused")
+]
+
+
+@pytest.mark.parametrize("optimizer", KINDS, ids=lambda one: f"{one['kind']}-{one['implementation']}")
+def test_b1_pt_01_after_a_rollback_the_next_step_is_the_first_of_a_fresh_optimizer(
+    drive, grow_and_keep, optimizer
+) -> None:
+    driven = drive(plan=grow_and_keep, optimizer=optimizer, steps=12)
+    for _ in range(6):
+        driven.step()
+    parameters = list(driven.environment.model.parameters())
+    assert driven.poisoned_step().act is Act.ROLL_BACK
+    environment = driven.environment
+    assert [id(one) for one in environment.model.parameters()] == [id(one) for one in parameters]
+
+    fresh = [one.detach().clone().requires_grad_() for one in parameters]
+    split = environment.recipe.data["train"]
+    with environment.training_stream:
+        loss = environment.recipe.task.losses(environment.model(split.inputs[:20]), split.targets[:20]).mean()
+    loss.backward()
+    for own, one in zip(parameters, fresh, strict=True):
+        one.grad = None if own.grad is None else own.grad.clone()
+    build_optimizer(OptimizerConfig.model_validate({"learning_rate": 1e-2, **optimizer}), fresh).step()
+    environment.keeper.step(())
+    assert all(torch.equal(own, one) for own, one in zip(parameters, fresh, strict=True))
+    assert any(one.grad is not None and bool(one.grad.any()) for one in parameters)
+
+
+class Harm(nn.Module):
+    """A decent block for ``patience`` training passes; then ``harm`` has its way."""
+
+    def __init__(self, site: Site, harm: str, patience: int) -> None:
+        super().__init__()
+        self.mix = nn.Conv1d(site.channels, site.channels, 1)
+        nn.init.zeros_(self.mix.weight)
+        nn.init.zeros_(self.mix.bias)
+        self.harm, self.patience = harm, patience
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.patience -= self.training
+        grown = hidden + self.mix(hidden)
+        if self.patience >= 0:
+            return grown
+        if self.harm == "raise":
+            raise ValueError("out of patience")
+        return grown * 1e4
+
+
+def harmful(harm: str, patience: int) -> Variety:
+    spec = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True)
+    return Variety("test/harm", spec, lambda site: Harm(site, harm, patience))
+
+
+STEPS, BATCHES = 12, 3
+PLAN = {0: Action(Op.GERMINATE, "early", "test/harm", speed=0), 1: ADVANCE}
+
+
+@pytest.mark.parametrize("at", [0, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
+def test_run_09_numbers_that_are_none_in_a_batch_are_rolled_back_in_that_very_step(drive, at) -> None:
+    driven = drive(Governor(GovernorConfig(penalty=7.0, snapshot_steps=1)), steps=STEPS)
+    for step in range(STEPS):
+        if step != at:
+            assert driven.step().act is Act.CONTINUE
+            continue
+        before = driven.numbers()
+        decision = driven.poisoned_step()
+        assert (decision.act, decision.step, decision.terminal, decision.penalty) == (Act.ROLL_BACK, at, True, 7.0)
+        assert decision.back_to == at - 1
+        assert decision.culprit is None
+        assert all(torch.equal(one, before[name]) for name, one in driven.numbers().items())
+    assert all(math.isfinite(loss) for place, loss in enumerate(driven.losses) if place != at)
+
+
+@pytest.mark.parametrize("at", [2, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
+def test_a_seed_that_explodes_is_rolled_back_and_its_blueprint_answers_for_it(drive, at) -> None:
+    faults = FaultBook(limit=1)
+    governor = Governor(GovernorConfig(surge_steps=1, watch_steps=STEPS), faults=faults)
+    passes = (at - 1) * BATCHES  # it incubates in step 1, and acts from step 2 on
+    driven = drive(governor, PLAN, steps=STEPS, batches=BATCHES, variety=harmful("explode", passes))
+    for _ in range(at):
+        assert driven.step().act is Act.CONTINUE
+    decision = driven.step()
+    assert (decision.act, decision.step) == (Act.ROLL_BACK, at)
+    assert math.isfinite(driven.losses[-1])
+    assert decision.reason.startswith("surge, step 1 of 1: " if at == 2 else "collapse: ")
+    assert decision.reason.endswith("; after advance early test/harm at step 1")
+    assert decision.culprit.blamed
+    (dropped,) = driven.rolled.transitions
+    assert (dropped.slot, dropped.now, driven.rolled.withdrawn) == ("early", Stage.PRUNED, True)
+    slot = driven.environment.garden.slots["early"]
+    assert (slot.living, slot.state, slot.embargo) == (None, SlotState.EMBARGOED, 2)
+    assert faults.is_withdrawn("test/harm")
+    assert driven.environment.keeper.astray(driven.environment.model) == []
+    assert driven.step().act is Act.CONTINUE
+
+
+@pytest.mark.parametrize("at", [1, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
+def test_a_blueprint_that_raises_is_lost_alone_and_calls_for_no_rollback(drive, at) -> None:
+    passes = (at - 1) * BATCHES + 1
+    driven = drive(None, PLAN, steps=STEPS, batches=BATCHES, variety=harmful("raise", passes))
+    acts = [driven.step(heal=True).act for _ in range(STEPS)]
+    assert acts == [Act.CONTINUE] * STEPS
+    (mishap,) = driven.environment.take_mishaps()
+    assert "out of patience" in mishap.what
+    assert driven.environment.garden.slots["early"].living is None
+
+
+@pytest.mark.parametrize("at", [0, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
+def test_a_damaged_snapshot_is_never_put_back(drive, at) -> None:
+    driven = drive(Governor(GovernorConfig(snapshot_steps=1)), steps=STEPS)
+    for _ in range(at):
+        driven.step()
+    driven.governor.tensors()[0]["stem.0.weight"][0] = 1e9
+    assert driven.poisoned_step().back_to == max(at - 2, -1)
+    assert all(bool((one.abs() < 1e6).all()) for one in driven.environment.model.parameters())
+    for copy in driven.governor.tensors():
+        copy["stem.0.weight"][0] = 1e9
+    decision = driven.poisoned_step()
+    assert decision.act is Act.STOP
+    assert 'its copy of "stem.0.weight" is damaged' in decision.reason
+
+
+def test_training_goes_on_from_a_rollback_as_well_as_before(drive) -> None:
+    driven = drive(steps=30)
+    for _ in range(10):
+        driven.step()
+    assert driven.poisoned_step().act is Act.ROLL_BACK
+    before = driven.losses[9]
+    assert [driven.step().act for _ in range(15)] == [Act.CONTINUE] * 15
+    assert driven.losses[-1] < before
+
+
+def test_b1_pt_05_a_rollback_of_one_environment_leaves_its_neighbours_bit_for_bit_alone(
+    make_recipe: Callable[..., Recipe],
+) -> None:
+    def run(sick_at: int | None) -> list[list[tuple[float, ...]]]:
+        recipe = make_recipe(steps=8)
+        pool = Pool(recipe, ["left", "sick", "right"], 1)
+        pool.reset(0, 3)
+        governors = [Governor() for _ in pool.environments]
+        for governor, environment in zip(governors, pool.environments, strict=True):
+            governor.begin(environment.garden)
+        told: list[list[tuple[float, ...]]] = [[] for _ in governors]
+        plan = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
+        for step in range(8):
+            for environment, change in pool.train(step):
+                governors[pool.environments.index(environment)].note([change], step)
+            if step == sick_at:
+                with torch.no_grad():
+                    pool.environments[1].model.head.weight.fill_(torch.nan)
+            pool.evaluate(step)
+            actions = []
+            for place, signals in enumerate(pool.synchronise(step)):
+                decision = governors[place].heed(signals)
+                if decision.act is Act.ROLL_BACK:
+                    governors[place].roll_back(decision)
+                told[place].append((signals.train_loss, signals.validation_loss, signals.validation_metric))
+                actions.append(plan.get(step, WAIT) if place != 1 else WAIT)
+            for environment, change in pool.apply(actions, step):
+                governors[pool.environments.index(environment)].note([change], step)
+        for place, environment in enumerate(pool.environments):
+            told[place] += [tuple(one.flatten().tolist()) for one in environment.model.parameters()]
+            told[place].append(tuple(environment.training_stream.state()[0].tolist()))
+        return told
+
+    plain, rolled = run(None), run(4)
+    assert (rolled[0], rolled[2]) == (plain[0], plain[2])
+    assert rolled[1] != plain[1]
+    assert all(math.isfinite(number) for line in rolled[1][5:8] for number in line)

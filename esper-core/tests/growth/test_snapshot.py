@@ -1,0 +1,170 @@
+"""A snapshot: the numbers of host and fossils, in memory that is used again, put back only where they are sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core.growth import Snapshot
+from esper_core.leyline import Action, GrowthError, Op
+from esper_core.trainer.environment import Environment, Recipe
+
+GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=0)
+ADVANCE, FOSSILISE = Action(Op.ADVANCE, "early"), Action(Op.FOSSILISE, "early")
+
+
+@pytest.fixture
+def environment(make_recipe: Callable[..., Recipe]) -> Environment:
+    begun = Environment(make_recipe(), arm="grown", index=0)
+    begun.reset(0, 3)
+    begun.train()
+    return begun
+
+
+def numbers(model: nn.Module) -> dict[str, Tensor]:
+    return {name: one.detach().clone() for name, one in (*model.named_parameters(), *model.named_buffers())}
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_host_comes_back_in_place(environment) -> None:
+    before, parameters = numbers(environment.model), list(environment.model.parameters())
+    snapshot = Snapshot(environment.garden)
+    environment.train()
+    norm = environment.model.stem[1]
+    norm.running_mean = torch.full_like(norm.running_mean, torch.nan)  # replaced, not filled
+    kept = environment.model.stem[1].running_var
+    assert not equal(numbers(environment.model), before)
+    snapshot.restore(environment.garden)
+    assert equal(numbers(environment.model), before)
+    assert [id(one) for one in environment.model.parameters()] == [id(one) for one in parameters]
+    assert norm.running_var is kept
+    assert all(one.grad is None for one in environment.model.parameters())
+    assert environment.keeper.astray(environment.model) == []
+
+
+def test_a_buffer_is_the_object_again_that_it_was(environment) -> None:
+    norm = environment.model.stem[1]
+    before = norm.running_mean
+    snapshot = Snapshot(environment.garden)
+    norm.running_mean = before + 1
+    snapshot.restore(environment.garden)
+    assert norm.running_mean is before
+
+
+def test_its_memory_is_allocated_once_though_the_host_is_another(environment) -> None:
+    snapshot = Snapshot(environment.garden)
+    places = {name: one.data_ptr() for name, one in snapshot.tensors().items()}
+    environment.train()
+    snapshot.take(environment.garden)
+    environment.reset(1, 4)
+    snapshot.take(environment.garden)
+    assert {name: one.data_ptr() for name, one in snapshot.tensors().items()} == places
+    now = numbers(environment.model)
+    environment.train()
+    snapshot.restore(environment.garden)
+    assert equal(numbers(environment.model), now)
+
+
+def test_it_is_a_copy_of_host_and_fossils_and_not_of_living_seeds(environment) -> None:
+    names = set(Snapshot(environment.garden).tensors())
+    assert names == set(numbers(environment.model))
+    environment.apply(GERMINATE, 0)
+    environment.train()
+    environment.garden.living_seeds()[0].register_buffer("own", torch.zeros(1))
+    assert set(Snapshot(environment.garden).tensors()) == names
+    environment.apply(ADVANCE, 1)
+    environment.train()
+    environment.apply(FOSSILISE, 2)
+    assert set(Snapshot(environment.garden).tensors()) == set(numbers(environment.model)) > names
+
+
+@pytest.mark.parametrize("bit", [0, 17, 31])
+def test_a_copy_with_one_other_bit_is_not_restored(environment, bit) -> None:
+    snapshot = Snapshot(environment.garden)
+    environment.train()
+    before = numbers(environment.model)
+    copy = snapshot.tensors()["head.weight"]
+    copy.view(torch.int32)[1, 2] ^= torch.tensor(1, dtype=torch.int32) << bit
+    with pytest.raises(
+        GrowthError, match=r'E308 the snapshot cannot be restored: its copy of "head.weight" is damaged'
+    ):
+        snapshot.restore(environment.garden)
+    assert equal(numbers(environment.model), before)
+
+
+def test_a_snapshot_of_a_sick_state_is_not_restored(environment) -> None:
+    with torch.no_grad():
+        environment.model.head.weight[0, 0] = torch.inf
+    snapshot = Snapshot(environment.garden)
+    assert snapshot.flaw(environment.garden) == '"head.weight" was not finite when it was taken'
+
+
+@pytest.mark.parametrize(("value", "sound"), [(-torch.inf, True), (torch.nan, False)])
+def test_a_buffer_may_hold_infinities_as_masks_do(environment, value, sound) -> None:
+    environment.model.register_buffer("mask", torch.tensor([0.0, value]))
+    assert (Snapshot(environment.garden).flaw(environment.garden) is None) is sound
+
+
+def test_a_snapshot_from_before_a_fossil_is_not_restored(environment) -> None:
+    environment.apply(GERMINATE, 0)
+    environment.train()
+    snapshot = Snapshot(environment.garden)
+    environment.apply(ADVANCE, 1)
+    environment.train()
+    assert snapshot.flaw(environment.garden) is None
+    environment.apply(FOSSILISE, 2)
+    assert snapshot.flaw(environment.garden) == "a seed was kept for good since it was taken"
+    snapshot.take(environment.garden)
+    assert snapshot.flaw(environment.garden) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.bool])
+def test_numbers_of_every_kind_come_back(environment, dtype) -> None:
+    value = (torch.arange(6).reshape(2, 3) % 2).to(dtype).t()
+    environment.model.register_buffer("other", value.clone())
+    environment.model.register_buffer("nothing", torch.zeros(0, dtype=dtype))
+    snapshot = Snapshot(environment.garden)
+    environment.model.other.logical_not_()
+    snapshot.restore(environment.garden)
+    assert torch.equal(environment.model.other, value)
+
+
+def test_a_snapshot_can_be_written_and_read(environment) -> None:
+    before = numbers(environment.model)
+    written = {name: one.clone() for name, one in Snapshot(environment.garden).tensors().items()}
+    environment.train()
+    snapshot = Snapshot(environment.garden)
+    snapshot.load(written)
+    snapshot.restore(environment.garden)
+    assert equal(numbers(environment.model), before)
+    del written["head.bias"]
+    with pytest.raises(GrowthError, match=r"E308 .*another network\n.*Received tensors that differ .*: head.bias"):
+        snapshot.load(written)
+
+
+class Lane:
+    """A stream that writes down what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def synchronize(self) -> None:
+        self.asked.append("synchronize")
+
+
+def test_b1_pt_05_a_restore_waits_for_its_own_lane_and_for_no_other(environment, monkeypatch) -> None:
+    device, own, other = torch.device("cuda", 1), Lane(), Lane()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda asked: own if asked == device else other)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("it waited for every lane"))
+    snapshot = Snapshot(environment.garden)
+    snapshot._device = device
+    environment.train()
+    assert own.asked == []
+    snapshot.restore(environment.garden)
+    assert (own.asked, other.asked) == (["synchronize"] * 2, [])

@@ -1,0 +1,35 @@
+"""Has each check of the kit a case that fails it? A check that nothing fails may promise nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from esper_core import BlueprintSpec, HostSpec
+from esper_testing import suites
+
+SPEC = BlueprintSpec(accepts="vector", params="c")
+CHECKS = {
+    "blueprint": suites.blueprint_checks(int, SPEC),
+    "host": suites.host_checks(int, HostSpec()),
+    "policy": suites.policy_checks(int),
+    "reward": suites.reward_checks(int),
+    "schedule": suites.schedule_checks(int),
+    "sink": suites.sink_checks(int),
+    "task": suites.task_checks(int),
+}
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+def test_every_check_is_named_by_a_test_that_fails_it(kind: str) -> None:
+    source = Path(__file__).with_name(f"test_{kind}_checks.py").read_text()
+    names = dict.fromkeys(check.name for check in CHECKS[kind])
+    untested = [name for name in names if f'"{name}"' not in source and f'"{name}[' not in source]
+    assert names
+    assert untested == []
+
+
+def test_every_kind_that_has_checks_is_looked_at() -> None:
+    kinds = {name.removesuffix("_checks") for name in vars(suites) if name.endswith("_checks") and name != "run_checks"}
+    assert kinds == set(CHECKS)

@@ -1,0 +1,137 @@
+"""P3: what does it cost to leave out each of three seeds in turn, beside one validation pass?
+
+Host ``cnn2d`` (3→8→16→32 on 32×32) with a blended ``conv_light`` seed in each of its slots, batches of 128, one thread.
+The two sides take turns; medians over the turns. The bound: one pass, and for each seed the share of its
+multiplications that lies behind its slot, and 20 % for everything else. The share of a seed that is left out counts as
+nothing, since it is not run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.table import Row, show
+from esper_blueprints.conv_light import ConvLight
+from esper_core import BlueprintSpec, graft
+from esper_core.growth.counterfactuals import Counterfactuals
+from esper_core.growth.grafting import slots_of
+from esper_core.growth.seed import Seed
+from esper_core.growth.shares import each_left_out
+from esper_core.leyline import DataShape
+from esper_core.leyline.lifecycle import Stage
+from esper_tasks.convolutional import cnn2d
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TURNS = 40
+BATCHES = 4
+SLOTS = ("early", "middle", "late")
+MARGIN = 0.2
+
+
+def grown() -> nn.Module:
+    """The host, with three seeds that act."""
+    model = graft(cnn2d(DataShape("image", (3, 32, 32), 10)), SLOTS, example=torch.randn(2, 3, 32, 32))
+    for number, slot in enumerate(slots_of(model).each()):
+        assert slot.site is not None
+        spec = BlueprintSpec(slot.site.kind, "0", starts_as_identity=True)
+        seed = Seed(ConvLight(slot.site), blueprint="conv_light", spec=spec, site=slot.site, number=number)
+        for parameter in seed.parameters():
+            nn.init.normal_(parameter, std=0.02)
+        seed.stage = Stage.HOLDING
+        seed.alpha.aim(1.0, 0)
+        slot.seeds.append(seed)
+    return model.eval()
+
+
+def multiplications(model: nn.Module, inputs: Tensor) -> dict[str, int]:
+    """How many there are in each convolution and linear layer, in the order in which they run."""
+    counts: dict[str, int] = {}
+
+    def count(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
+            places = output.numel() // output.shape[1]
+            counts[name] = places * sum(parameter.numel() for parameter in module.parameters() if parameter.ndim > 1)
+
+        return hook
+
+    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    handles = [layer.register_forward_hook(count(name)) for name, layer in layers]
+    model(inputs)
+    for handle in handles:
+        handle.remove()
+    return counts
+
+
+def shares_behind(counts: dict[str, int]) -> dict[str, float]:
+    """For each slot the share of all multiplications that are done behind it and its seed."""
+    names = list(counts)
+    shares = {}
+    for slot in SLOTS:
+        last = max(place for place, name in enumerate(names) if name.startswith((f"{slot}.", f"_esper.{slot}.")))
+        shares[slot] = sum(counts[name] for name in names[last + 1 :]) / sum(counts.values())
+    return shares
+
+
+def main() -> int:
+    """Measures and prints; 1 where the bound is not kept."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = grown()
+    batches = [(torch.randn(128, 3, 32, 32), torch.randint(10, (128,))) for _ in range(BATCHES)]
+    counterfactuals = Counterfactuals(model)
+    wanted = each_left_out(counterfactuals.main())
+
+    def judge(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    def one_pass() -> None:
+        torch.cat([judge(model(inputs), targets) for inputs, targets in batches])
+
+    def separate() -> None:
+        one_pass()
+        for slot in slots_of(model).each():
+            with slot.switched(on=False):
+                one_pass()
+
+    sides: dict[str, Callable[[], Any]] = {
+        "one pass": one_pass,
+        "replayed": lambda: counterfactuals.measure(wanted, batches, judge),
+        "separate": separate,
+    }
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    with torch.inference_mode():
+        shares = shares_behind(multiplications(model, batches[0][0]))
+        first = counterfactuals.measure(wanted, batches, judge)
+        assert first.separate is None, first.separate
+        for turn in range(TURNS + 3):
+            for name, run in sides.items():
+                begin = time.perf_counter()
+                run()
+                if turn >= 3:
+                    times[name].append(time.perf_counter() - begin)
+    medians = {name: statistics.median(taken) for name, taken in times.items()}
+    rows = [
+        Row(f"one pass over {BATCHES} batches", 1e3 * medians["one pass"], None, "ms", 1),
+        *(Row(f"multiplications behind {name}", share, None, "of a pass", 3) for name, share in shares.items()),
+        Row("each left out, in separate passes", medians["separate"] / medians["one pass"], None, "×", 2),
+        Row(
+            "each left out, replayed",
+            medians["replayed"] / medians["one pass"],
+            1 + sum(shares.values()) + MARGIN,
+            "×",
+            2,
+        ),
+    ]
+    return show(f"P3  leave-one-out of three seeds, conv host, medians of {TURNS} interleaved turns", rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

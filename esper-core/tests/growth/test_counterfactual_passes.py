@@ -1,0 +1,455 @@
+"""Counterfactuals: what is run and what is not, when there is no replay, and that nothing is left behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout
+
+from esper_core.growth import RandomStream, SeedFault, derive_seed, graft, slots_of
+from esper_core.growth import counterfactuals as reasons
+from esper_core.growth.counterfactuals import Counterfactuals, Measured
+from esper_core.growth.replay import Replay, planned
+from esper_core.growth.seed import Seed
+from esper_core.growth.shares import coalitions, each_left_out
+from esper_core.growth.tracing import Call, Trace, shadowed, watchable
+from esper_core.leyline import GrowthError
+from esper_core.leyline.lifecycle import Stage
+
+RUNS: Counter[str] = Counter()
+BATCHES = [
+    (torch.randn(6, 8, generator=torch.Generator().manual_seed(number)), torch.arange(6) % 3) for number in range(3)
+]
+SEEDS = ["one", "three", "two"]
+
+
+class Counted(nn.Linear):
+    def __init__(self, name: str, outputs: int = 8) -> None:
+        super().__init__(8, outputs)
+        self.name = name
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        RUNS[self.name] += 1
+        return super().forward(inputs)
+
+
+class Chain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one = nn.Sequential(Counted("in stem"), nn.Tanh()), Counted("one")
+        self.mid, self.two, self.three = Counted("mid"), Counted("two"), Counted("three")
+        self.head = Counted("head", 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        RUNS["root"] += 1
+        return self.head(self.three(self.two(self.mid(self.one(self.stem(inputs))))))
+
+
+class Noisy(Chain):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(dropout(inputs, 0.3, training=True))
+
+
+class Tallying(Chain):
+    """Counts its passes in a buffer, and puts out something else in each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.passes += 1
+        return super().forward(inputs) * self.passes
+
+
+class Choosing(Chain):
+    """Takes another way for some batches."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.one(self.stem(inputs))
+        if torch.equal(inputs[0], BATCHES[1][0][0]):
+            hidden = self.mid(hidden)
+        return self.head(self.three(self.two(self.mid(hidden))))
+
+
+class Boxed(Counted):
+    """Keeps a number where it is not seen."""
+
+    def __init__(self) -> None:
+        super().__init__("boxed")
+        self.box = [torch.zeros(())]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = super().forward(inputs)
+        self.box[0] = outputs.mean().detach()
+        return outputs
+
+
+class Sly(Chain):
+    """Reads what a module kept at its first call, which is run again behind the slots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.boxed = Boxed()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.boxed(inputs)
+        kept = self.boxed.box[0]
+        return super().forward(hidden) * kept + self.boxed(hidden)[:, :3]
+
+
+class Demanding(Sly):
+    """Does not run where a module was not run that should have been."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.boxed.box.clear()
+        self.boxed.box.append(None)
+        return super().forward(inputs)
+
+
+def judge(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets, reduction="none")
+
+
+def network(plant: Callable[..., Seed], build: type[nn.Module] = Chain) -> nn.Module:
+    torch.manual_seed(3)
+    model = graft(build(), ["one", "two", "three"], example=BATCHES[0][0][:2])
+    for number, name in enumerate(SEEDS):
+        plant(model, name, alpha=0.9, seed=number)
+    RUNS.clear()
+    return model.eval()
+
+
+def settled(model: nn.Module, **settings: Any) -> Counterfactuals:
+    """Counterfactuals that have looked at the model already."""
+    counterfactuals = Counterfactuals(model, **settings)
+    assert counterfactuals.measure(each_left_out(frozenset(SEEDS)), BATCHES[:1], judge).separate is None
+    RUNS.clear()
+    return counterfactuals
+
+
+def by_hand(model: nn.Module, acting: frozenset[str], batches: list[tuple[Tensor, Tensor]] = BATCHES) -> Tensor:
+    """The losses with the strength of the other seeds set to 0, each batch with random numbers of its own."""
+    seeds = {slot.name: slot.living for slot in slots_of(getattr(model, "module", model)).each()}
+    strengths = {name: seed.alpha.value for name, seed in seeds.items()}
+    rows = []
+    for name, seed in seeds.items():
+        seed.alpha.value = strengths[name] if name in acting else 0.0
+    with torch.no_grad():
+        for number, (inputs, targets) in enumerate(batches):
+            with RandomStream(derive_seed(0, "counterfactuals", number)):
+                rows.append(judge(model(inputs), targets))
+    for name, seed in seeds.items():
+        seed.alpha.value = strengths[name]
+    return torch.cat(rows)
+
+
+def all_right(model: nn.Module, found: Measured) -> bool:
+    return all(torch.equal(rows, by_hand(model, one)) for one, rows in found.rows.items())
+
+
+# What is run.
+
+
+def test_left_out_in_turn_only_what_lies_behind_a_slot_is_run_again(plant: Callable[..., Seed]) -> None:
+    counterfactuals = settled(network(plant))
+    counterfactuals.measure(each_left_out(frozenset(SEEDS)), BATCHES, judge)
+    assert {name: runs / len(BATCHES) for name, runs in RUNS.items()} == {
+        "root": 4, "in stem": 1, "one": 1, "mid": 2, "two": 2, "three": 3, "head": 4,
+    }  # fmt: skip
+
+
+def test_all_coalitions_share_every_beginning_that_two_have_in_common(plant: Callable[..., Seed]) -> None:
+    counterfactuals = settled(network(plant))
+    found = counterfactuals.measure(coalitions(SEEDS), BATCHES, judge)
+    assert len(found.rows) == 8
+    assert {name: runs / len(BATCHES) for name, runs in RUNS.items()} == {
+        "root": 8, "in stem": 1, "one": 1, "mid": 2, "two": 2, "three": 4, "head": 8,
+    }  # fmt: skip
+
+
+def test_the_first_batch_costs_one_replay_more_than_separate_passes(plant: Callable[..., Seed]) -> None:
+    Counterfactuals(network(plant)).measure(each_left_out(frozenset(SEEDS)), BATCHES[:1], judge)
+    assert RUNS["root"] == 8
+    assert RUNS["in stem"] == 5
+
+
+def test_each_distinct_configuration_is_evaluated_once(plant: Callable[..., Seed]) -> None:
+    model = network(plant)
+    slots_of(model).named("two").living.alpha.aim(0.0, 0)  # acts or not: it comes to the same
+    counterfactuals = Counterfactuals(model)
+    wanted = [frozenset(some) for some in (["one"], ["one"], ["one", "two"], ["one", "three"], ["two"], [])]
+    for expected in (6, 3):  # the first time each once more
+        RUNS.clear()
+        found = counterfactuals.measure(wanted, BATCHES[:1], judge)
+        assert RUNS["root"] == expected
+        assert found.main == frozenset({"one", "three"})
+        assert found.rows.keys() == set(wanted)
+        assert found.rows[frozenset({"one", "two"})] is found.rows[frozenset({"one"})]
+
+
+def test_main_alone_is_one_pass_and_needs_no_looking_at(plant: Callable[..., Seed]) -> None:
+    model = network(plant)
+    found = Counterfactuals(model).measure([], BATCHES, judge)
+    assert RUNS["root"] == len(BATCHES)
+    assert found.rows.keys() == {frozenset(SEEDS)}
+    assert all_right(model, found)
+
+
+def test_a_fossil_before_the_seed_is_not_run_again(plant: Callable[..., Seed]) -> None:
+    model = network(plant)
+    slot = slots_of(model).named("three")
+    slot.living.block.mix = Counted("fossil")
+    slot.living.stage = Stage.FOSSILIZED
+    plant(model, "three", alpha=0.5, seed=9)
+    counterfactuals = settled(model)
+    counterfactuals.measure(each_left_out(frozenset(SEEDS)), BATCHES[:1], judge)
+    assert RUNS["fossil"] == RUNS["three"] == 3
+
+
+def test_what_is_kept_is_what_is_asked_for_later_and_no_more(plant: Callable[..., Seed]) -> None:
+    model = network(plant)
+    trace, main = Trace(model), frozenset(SEEDS)
+    with torch.no_grad(), shadowed(watchable(model), trace.watching):
+        model(BATCHES[0][0])
+    plan = planned(trace, each_left_out(main), main)
+    assert plan.order == (main, main - {"three"}, main - {"two"}, main - {"one"})
+    replay, held = Replay(plan), []
+    for number, one in enumerate(plan.order):
+        off = [slots_of(model).named(name).switched(on=False) for name in main - one]
+        with torch.no_grad(), replay.in_place():
+            for switch in off:
+                switch.__enter__()
+            replay.run(number, lambda: model(BATCHES[0][0]))
+            for switch in off:
+                switch.__exit__(None, None, None)
+        held.append(replay.holding)
+    assert not replay.strayed
+    assert held == [7, 5, 2, 0]  # stem, one, its slot, mid, two, its slot, three; then fewer
+
+
+def test_what_was_not_asked_for_is_not_there(plant: Callable[..., Seed]) -> None:
+    found = settled(network(plant)).measure([frozenset({"one"})], BATCHES, judge)
+    assert found.rows.keys() == {frozenset(SEEDS), frozenset({"one"})}
+    assert settled(network(plant)).measure([frozenset()], [], judge).rows == {}
+
+
+def test_a_slot_without_a_living_seed_is_refused(plant: Callable[..., Seed]) -> None:
+    with pytest.raises(GrowthError, match='no slot "tow" with a living seed') as caught:
+        Counterfactuals(network(plant)).measure([frozenset({"tow"})], BATCHES, judge)
+    assert "two" in str(caught.value)
+
+
+def test_the_judge_may_say_more_than_one_thing_of_an_example(plant: Callable[..., Seed]) -> None:
+    def judge_twice(outputs: Tensor, targets: Tensor) -> Tensor:
+        return torch.stack([judge(outputs, targets), (outputs.argmax(1) == targets).float()], 1)
+
+    model = network(plant)
+    found = settled(model).measure(each_left_out(frozenset(SEEDS)), BATCHES, judge_twice)
+    assert all(torch.equal(rows[:, 0], by_hand(model, one)) for one, rows in found.rows.items())
+
+
+# When there is no replay.
+
+WAYS: dict[str, tuple[type[nn.Module], str]] = {
+    "random numbers": (Noisy, reasons.NOISE),
+    "buffers": (Tallying, reasons.STATE),
+    "another way": (Choosing, reasons.OTHER_CALLS),
+    "kept unseen": (Sly, reasons.OTHER_BITS),
+    "demands": (Demanding, "a replayed pass raised TypeError"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_host_that_replay_would_get_wrong_is_run_in_separate_passes(way: str, plant: Callable[..., Seed]) -> None:
+    build, why = WAYS[way]
+    model = network(plant, build)
+    expected = {}
+    for one in coalitions(SEEDS):
+        expected[one] = by_hand(model, one, BATCHES) if way != "buffers" else None
+    if way == "buffers":
+        for one in expected:
+            parts = []
+            for batch in BATCHES:
+                model.passes.zero_()
+                parts.append(by_hand(model, one, [batch]))
+            expected[one] = torch.cat(parts)
+        model.passes.zero_()
+    counterfactuals = Counterfactuals(model)
+    for round_ in range(2):
+        found = counterfactuals.measure(expected, BATCHES, judge)
+        assert found.separate.startswith(why)
+        assert found.news == (found.separate if round_ == 0 else None), "it is said once"
+        assert all(torch.equal(found.rows[one], losses) for one, losses in expected.items())
+    counterfactuals.reset()
+    assert counterfactuals.measure(expected, BATCHES, judge).news is not None
+
+
+def test_a_seed_that_draws_random_numbers_gets_the_same_in_every_pass(plant: Callable[..., Seed]) -> None:
+    model = network(plant)
+    block = slots_of(model).named("two").living.block
+    block.register_forward_hook(lambda module, args, output: dropout(output, 0.3, training=True))
+    found = Counterfactuals(model).measure(each_left_out(frozenset(SEEDS)), BATCHES, judge)
+    assert found.separate == reasons.NOISE
+    assert all_right(model, found)
+
+
+@pytest.mark.parametrize("how", ["a part", "in place", "part in place"])
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_compiled_host_is_run_in_separate_passes(how: str, plant: Callable[..., Seed]) -> None:
+    torch.compiler.reset()
+    model = network(plant)
+    if how == "a part":
+        model.mid = torch.compile(model.mid, backend="eager")
+    else:
+        (model if how == "in place" else model.mid).compile(backend="eager")
+    counterfactuals = Counterfactuals(model)
+    for _ in range(2):
+        found = counterfactuals.measure(each_left_out(frozenset(SEEDS)), BATCHES, judge)
+        assert found.separate == reasons.COMPILED
+        assert all_right(model, found)
+    torch.compiler.reset()
+
+
+def test_a_model_that_is_spread_over_devices_is_run_in_separate_passes(plant: Callable[..., Seed]) -> None:
+    model = nn.DataParallel(network(plant))
+    found = Counterfactuals(model).measure(each_left_out(frozenset(SEEDS)), BATCHES, judge)
+    assert found.separate == reasons.SPREAD
+    assert all_right(model, found)
+
+
+def test_after_a_change_in_what_grows_it_is_looked_at_anew(plant: Callable[..., Seed]) -> None:
+    model = network(plant)
+    counterfactuals = settled(model)
+    slots_of(model).named("two").living.stage = Stage.FOSSILIZED
+    found = counterfactuals.measure(each_left_out(frozenset({"one", "three"})), BATCHES, judge)
+    assert found.separate is None
+    assert RUNS["in stem"] == 4 + 2, "three separate passes and a replay at first; two replays"
+
+
+# Nothing is left behind.
+
+
+def everything(model: nn.Module) -> list[Any]:
+    """All that an evaluation could leave behind."""
+    modules = list(model.modules())
+    return [
+        [{name: id(value) for name, value in vars(module).items()} for module in modules],
+        [[id(hook) for hook in module._forward_hooks.values()] + [*module._forward_pre_hooks] for module in modules],
+        [module.training for module in modules],
+        [(id(buffer), buffer.tolist()) for buffer in model.buffers()],
+        [(parameter.tolist(), parameter.grad) for parameter in model.parameters()],
+        [slot.strength for slot in slots_of(model).each()],
+        torch.get_rng_state().tolist(),
+        torch.is_grad_enabled(),
+    ]
+
+
+@pytest.mark.parametrize("build", [Chain, Noisy, Tallying, Choosing, Sly])
+@pytest.mark.parametrize("looked", [False, True])
+@pytest.mark.parametrize("raising", [None, 1, 2, 6])
+def test_nothing_is_left_behind(
+    build: type[nn.Module], looked: bool, raising: int | None, plant: Callable[..., Seed]
+) -> None:
+    model = network(plant, build)
+    model.mid.eval().requires_grad_(False)
+    model.head.train()
+    own = model.stem[0].forward
+    model.stem[0].forward = lambda inputs: own(inputs)
+    slots_of(model).named("one").living.stage = Stage.TRAINING
+    slots_of(model).named("one").living.alpha.aim(0.0, 0)
+    counterfactuals = Counterfactuals(model)
+    if looked:
+        counterfactuals.measure(coalitions(SEEDS), BATCHES, judge)
+    before, calls = everything(model), Counter[str]()
+
+    def raise_once(outputs: Tensor, targets: Tensor) -> Tensor:
+        calls["judge"] += 1
+        if calls["judge"] == raising:
+            raise ArithmeticError("in the middle")
+        return judge(outputs, targets)
+
+    if raising is None:
+        counterfactuals.measure(coalitions(SEEDS), BATCHES, raise_once)
+    else:
+        with pytest.raises(ArithmeticError, match="in the middle"):
+            counterfactuals.measure(coalitions(SEEDS), BATCHES, raise_once)
+    assert everything(model) == before
+
+
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_seed_that_raises_is_named_and_nothing_is_left_behind(looked: bool, plant: Callable[..., Seed]) -> None:
+    model = network(plant)
+    counterfactuals = settled(model) if looked else Counterfactuals(model)
+    slots_of(model).named("two").living.block.mix.bias = None
+    slots_of(model).named("two").living.block.mix.weight = nn.Parameter(torch.zeros(3, 3))
+    before = everything(model)
+    with pytest.raises(SeedFault, match="the seed in two"):
+        counterfactuals.measure(each_left_out(frozenset(SEEDS)), BATCHES, judge)
+    assert everything(model) == before
+
+
+# What a call may be left out for.
+
+
+class Doing(nn.Module):
+    """Does one thing, called with a tensor and a list."""
+
+    def __init__(self, what: Callable[..., Any]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self.what = what
+
+    def forward(self, inputs: Tensor, log: list[Tensor] | None = None) -> Any:
+        return self.what(self, inputs, log)
+
+
+DOINGS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "a tensor": (lambda module, inputs, log: inputs * 2, True),
+    "a tuple and a dict": (lambda module, inputs, log: (inputs + 1, {"more": [inputs - 1, None, 3]}), True),
+    "its input": (lambda module, inputs, log: inputs, False),
+    "a part of its input": (lambda module, inputs, log: inputs[:, :4], False),
+    "its parameter": (lambda module, inputs, log: module.weight.view(2, 4), False),
+    "one tensor twice": (lambda module, inputs, log: (out := inputs + 1, out[:3]), False),
+    "rows of one number": (lambda module, inputs, log: (inputs + 1)[:, :1].expand(-1, 8), False),
+    "a changed input": (lambda module, inputs, log: inputs.add_(1) * 2, False),
+    "kept": (lambda module, inputs, log: setattr(module, "seen", inputs + 1) or inputs * 2, False),
+    "an object": (lambda module, inputs, log: iter([inputs + 1]), False),
+}
+
+
+@pytest.mark.parametrize("doing", DOINGS)
+def test_a_call_can_be_left_out_if_its_output_is_all_that_it_does(doing: str, plant: Callable[..., Seed]) -> None:
+    what, skippable = DOINGS[doing]
+    assert traced(Doing(what), plant).skippable is skippable
+
+
+def test_a_call_that_is_given_a_list_cannot_be_left_out(plant: Callable[..., Seed]) -> None:
+    assert not traced(Doing(lambda module, inputs, log: inputs * 2), plant, log=[]).skippable
+
+
+def traced(module: nn.Module, plant: Callable[..., Seed], **named: Any) -> Call:
+    """The call of ``module`` beside a network."""
+    model = network(plant)
+    model.add_module("doing", module)
+    trace = Trace(model)
+    with torch.no_grad(), shadowed(watchable(model), trace.watching):
+        module(BATCHES[0][0].clone(), **named)
+    (call,) = trace.calls
+    return call
+
+
+def test_a_pass_that_stops_short_of_the_plan_has_strayed(plant: Callable[..., Seed]) -> None:
+    model = network(plant)
+    trace = Trace(model)
+    with torch.no_grad(), shadowed(watchable(model), trace.watching):
+        model(BATCHES[0][0])
+    replay = Replay(planned(trace, each_left_out(frozenset(SEEDS)), frozenset(SEEDS)))
+    with torch.no_grad(), replay.in_place():
+        replay.run(0, lambda: model.stem(BATCHES[0][0]))
+    assert replay.strayed

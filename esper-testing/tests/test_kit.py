@@ -330,3 +330,19 @@ def test_the_fixtures_give_a_host_events_a_run_and_the_command_line(
 def test_a_module_is_not_a_package(module):
     with pytest.raises(ConfigError, match="unknown plugin"):
         components_of(ModuleType("kit_empty"))
+
+
+def test_a_plugin_of_one_file_is_checked_where_it_lies(tmp_path, esper_cli):
+    file = tmp_path / "lone_probe.py"
+    file.write_text(
+        "from esper_core import ScheduleSpec, hookimpl\n\nclass Steady:\n    def factor(self, step, steps):\n"
+        "        return 1.0\n\n@hookimpl\ndef esper_register_schedules(registry):\n"
+        "    registry.add('steady', Steady, ScheduleSpec())\n"
+    )
+    try:
+        answer = esper_cli("plugins", "check", "lone-probe", "--local", str(file))
+        assert (answer.status, "steady" in answer.out, "none failed" in answer.out) == (0, True, True)
+    finally:
+        sys.modules.pop("lone_probe", None)
+    missing = esper_cli("plugins", "check", "nothing", "--local", str(tmp_path / "nothing.py"))
+    assert (missing.status, missing.err) == (2, f'E227 there is no plugin file "{tmp_path / "nothing.py"}"\n')

@@ -67,7 +67,11 @@ ODD = [
 def test_what_cannot_do_its_work_is_refused_when_it_is_built(line: str, id_: str, says: str, install, tmp_path) -> None:
     install("odd", PLUGIN)
     file = tmp_path / "odd.yaml"
-    own = {"task": "task: stripes", "host": "host: pointwise-mlp", "slots": "slots: {early: {at: stem, kind: sequence, blueprints: [conv_light]}}"}
+    own = {
+        "task": "task: stripes",
+        "host": "host: pointwise-mlp",
+        "slots": "slots: {early: {at: stem, kind: sequence, blueprints: [conv_light]}}",
+    }
     key = line.partition(":")[0]
     file.write_text("\n".join([*(text for name, text in own.items() if name != key), line, *_policy(key)]) + "\n")
     with pytest.raises(PluginError) as refusal:

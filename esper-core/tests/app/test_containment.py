@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
+from asyncio import CancelledError
+from pathlib import Path, PurePath
+from types import SimpleNamespace
+from typing import Any
 
+import click
 import pytest
+import torch
 
 from esper_core.app.interruption import heeded_signals
 from esper_core.app.preparing import prepare
+from esper_core.growth.faults import SeedFault, blamed_on, in_words
 from esper_core.leyline import PluginError
 from esper_core.plugins.faults import Label, contained, is_ctrl_c
 from esper_core.trainer.answerable import answerable
 
 ENDS = ["asyncio.CancelledError()", "GeneratorExit()", "KeyboardInterrupt()", "SystemExit(0)", "RuntimeError()"]
+
+IN_TORCH = "torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).long())"
+"""What raises on a line of torch's."""
 
 OBSERVER = """
 import asyncio
@@ -73,7 +82,7 @@ def esper_register_sinks(registry):
 
 
 @pytest.mark.members
-@pytest.mark.parametrize("body", [*(f"raise {end}" for end in ENDS), "torch.zeros(2) @ torch.zeros(3)"])
+@pytest.mark.parametrize("body", [*(f"raise {end}" for end in ENDS), IN_TORCH])
 def test_a_component_that_the_run_depends_on_stops_it_at_its_authors_line(body: str, install, run_small) -> None:
     path = install("judges", JUDGES.format(body=body))
     with pytest.raises(PluginError) as refusal:
@@ -85,7 +94,7 @@ def test_a_component_that_the_run_depends_on_stops_it_at_its_authors_line(body: 
 
 
 @pytest.mark.members
-@pytest.mark.parametrize("body", [*(f"raise {end}" for end in ENDS), "torch.zeros(2) @ torch.zeros(3)"])
+@pytest.mark.parametrize("body", [*(f"raise {end}" for end in ENDS), IN_TORCH])
 def test_a_sink_is_shut_off_and_told_at_its_authors_line(body: str, install, run_small, caplog) -> None:
     path = install("judges", JUDGES.format(body=body))
     assert run_small("sinks: [judges/pipe]\n")["manifest"]["status"] == "done"
@@ -112,6 +121,25 @@ def test_where_no_line_is_the_authors_the_target_is_told() -> None:
         int("no number")
     (problem,) = refusal.value.problems
     assert (problem.file, problem.line, problem.path) == (None, None, "their.judges:Judge")
+
+
+def test_a_seed_is_told_at_its_authors_line_or_by_what_built_it() -> None:
+    with contained() as caught:
+        torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).long())
+    assert caught.error is not None
+    line = f"({__file__}:{test_a_seed_is_told_at_its_authors_line_or_by_what_built_it.__code__.co_firstlineno + 2})"
+    assert in_words(caught.error).endswith(line)
+    assert in_words(caught.error, Label).endswith(line)  # esper_core only lends its code
+    assert in_words(caught.error, PurePath).endswith(line)
+    assert in_words(caught.error, click.Command).endswith(" (click.core:Command)")
+
+
+def test_a_seed_that_is_cancelled_is_a_fault_of_the_seed() -> None:
+    slot: Any = SimpleNamespace(name="early", living=None)
+    with pytest.raises(SeedFault, match="the seed in early raised CancelledError"), blamed_on(slot):
+        raise CancelledError
+    with pytest.raises(KeyboardInterrupt), blamed_on(slot):
+        raise KeyboardInterrupt  # nobody watches: it may be the user's
 
 
 def test_what_is_printed_is_no_result(capsys) -> None:

@@ -7,7 +7,6 @@ goes wrong later costs a blueprint its seed; a reward, policy or task that raise
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -89,7 +89,7 @@ def test_a_one_file_plugin_is_listed_and_shown(esper, own, tmp_path) -> None:
     assert (answer.status, answer.out.splitlines()[1].split()) == (0, ["status", "active"])
     assert "E222" in answer.out
     missing = esper("plugins", "list", "--local", str(tmp_path / "nothing.py"))
-    assert (missing.status, "does not exist" in missing.err) == (2, True)
+    assert (missing.status, missing.err) == (2, f'E227 there is no plugin file "{tmp_path / "nothing.py"}"\n')
     text = tmp_path / "words.txt"
     text.write_text("")
     assert esper("plugins", "list", "--local", str(text)).err.startswith("E227 expected a Python file")

@@ -149,8 +149,8 @@ def test_what_a_plugin_prints_does_not_get_into_the_results(load, workshop, caps
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_plugin_that_closes_a_stream_closes_it_for_nobody(load, workshop, capsys, stream: str) -> None:
-    closing = workshop.package(f"import sys\nsys.{stream}.close()\n", id="closing")
-    found = load(closing, workshop.package("print('hello')\n", id="later"))
+    closing = workshop.package(f"import sys\nsys.{stream}.close()\n", plugin="closing")
+    found = load(closing, workshop.package("print('hello')\n", plugin="later"))
     assert [record.status for record in found.records] == ["active", "active"]
     print("and on")
     assert capsys.readouterr() == ("and on\n", "hello\n")

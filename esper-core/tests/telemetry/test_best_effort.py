@@ -13,10 +13,6 @@ from esper_core.plugins.faults import Label
 from esper_core.telemetry import BestEffort
 
 
-LINE = 28
-"""Where ``Fragile`` raises."""
-
-
 class Fragile:
     def __init__(self, breaks_in: str) -> None:
         self.breaks_in = breaks_in
@@ -74,6 +70,6 @@ def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in: str, caplog
     told = [record.getMessage() for record in caplog.records]
     message = (
         'E228 sink "x/y" (x 1.0) raised OSError: the line is dead; it is shut off for the rest of the run\n'
-        f"  {__file__}:{LINE}"
+        f"  {__file__}:{Fragile._called.__code__.co_firstlineno + 3}"
     )
     assert told == ([] if breaks_in == "never" else [message])

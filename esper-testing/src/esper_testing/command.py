@@ -25,7 +25,7 @@ COUNTED: Final = ("passed", "failed", "skipped")
     "--local",
     multiple=True,
     metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Load a one-file plugin, too, as plugins.local in a file does.",
 )
 @click.option("--set", "given", multiple=True, metavar="NAME.PATH=VALUE", help="Set one setting of a component.")

@@ -115,7 +115,9 @@ def _of_name(name: str, plugins: Plugins) -> tuple[Component, ...]:
     if not records:
         own = _normal(name)
         records = [one for one in plugins.records if own in (_normal(one.package), _normal(_root(one.origin)))]
-    if not records and (unfit := [replace(one, path=None) for one in plugins.problems if one.code == "E227"]):
+    if not records and (
+        unfit := [replace(one, path=None, hint=None) for one in plugins.problems if one.code == "E227"]
+    ):
         raise ConfigError(unfit)
     if not records:
         message, known = f'unknown plugin "{name}"', [record.id for record in plugins.records]

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.trainer.answerable import answerable
+from esper_core.trainer.answerable import answerable, busily_answerable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,10 +48,10 @@ class AnswerableTask:
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The task's own losses."""
-        with answerable(self._label, "when it computed losses"):
+        with busily_answerable(self._label, "when it computed losses"):
             return self._task.losses(outputs, targets)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The task's own scores."""
-        with answerable(self._label, "when it computed scores"):
+        with busily_answerable(self._label, "when it computed scores"):
             return self._task.scores(outputs, targets)

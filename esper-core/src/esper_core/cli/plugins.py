@@ -27,7 +27,7 @@ _local = click.option(
     "--local",
     multiple=True,
     metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Load a one-file plugin, too, as plugins.local in a file does.",
 )
 
@@ -85,10 +85,11 @@ def _load(local: Sequence[Path]) -> Plugins:
     """The plugins; ConfigError where one of the files cannot be a plugin."""
     from esper_core.leyline.errors import ConfigError
     from esper_core.plugins import load_plugins
+    from esper_core.plugins.local import RELATIVE
 
     found = load_plugins(local=local)
-    if unfit := [replace(problem, path=None) for problem in found.problems if problem.code == "E227"]:
-        raise ConfigError(unfit)
+    if unfit := [problem for problem in found.problems if problem.code == "E227"]:
+        raise ConfigError([replace(one, path=None, hint=None if one.hint == RELATIVE else one.hint) for one in unfit])
     return found
 
 

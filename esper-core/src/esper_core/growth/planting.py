@@ -13,6 +13,7 @@ from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.growth.seed import Course, Seed
 from esper_core.leyline.actions import Blend
 from esper_core.plugins import evaluate_formula
+from esper_core.plugins.faults import is_ctrl_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +70,11 @@ class Soil:
                 blend=action.blend,
                 course=Course(action.target, action.speed, action.curve),
             )
-        except (Exception, SystemExit) as error:
-            raise SeedFault([], f'of blueprint "{variety.id}" {in_words(error)} when it was built') from error
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
+            what = f'of blueprint "{variety.id}" {in_words(error, variety.factory)} when it was built'
+            raise SeedFault([], what) from error
         seed.to(device, dtype).train(self.model.training)
         seed.born = step
         return seed

@@ -14,6 +14,7 @@ from esper_core.growth.faults import SeedFault, in_words
 from esper_core.growth.seed import Presence
 from esper_core.growth.state_keys import heed_growth, tell_growth
 from esper_core.leyline.lifecycle import SlotState, Stage
+from esper_core.plugins.faults import is_ctrl_c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,10 +78,11 @@ class Slot(nn.Module):
             grown: Tensor = seed(hidden, strength)
         except OutOfShapeError as error:
             raise self._fault(seed, str(error)) from error
-        except (Exception, SystemExit) as error:
-            if type(error).__module__ == checkpoint.__name__:  # so it ends a second pass that has seen enough
+        except BaseException as error:
+            # Checkpointing ends a second pass that has seen enough by an exception of its own.
+            if is_ctrl_c(error) or type(error).__module__ == checkpoint.__name__:
                 raise
-            raise self._fault(seed, in_words(error)) from error
+            raise self._fault(seed, in_words(error, seed.block)) from error
         return grown
 
     def _fault(self, seed: Seed, what: str) -> SeedFault:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import CodeType
 
+RELATIVE = "The path is relative to the configuration's folder."
+
 _LARGEST = 1 << 20
 """Bytes that a one-file plugin may have."""
 
@@ -102,7 +104,7 @@ def _contents(path: Path) -> bytes:
             source = file.read(_LARGEST + 1)
     except FileNotFoundError:
         message = f'there is no plugin file "{path}"'
-        raise _Unfit(message, "The path is relative to the configuration's folder.") from None
+        raise _Unfit(message, RELATIVE) from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a NUL in it
         message = f'the plugin file "{path}" cannot be read: {error}'
         raise _Unfit(message, "Check the path and the permissions.") from error

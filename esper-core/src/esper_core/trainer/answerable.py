@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from esper_core.leyline.errors import EsperError, PluginError, Problem
-from esper_core.plugins.faults import Label, contained, place_in
+from esper_core.plugins.faults import Label, contained, is_ctrl_c, place_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,16 +20,29 @@ def answerable(component: str, doing: str) -> Iterator[None]:
     """
     with contained() as caught:
         yield
-    error = caught.error
-    if error is None:
-        return
-    if isinstance(error, EsperError):
-        raise error
+    if isinstance(caught.error, EsperError):
+        raise caught.error
+    if caught.error is not None:
+        raise _told(component, doing, caught.error) from caught.error
+
+
+@contextmanager
+def busily_answerable(component: str, doing: str) -> Iterator[None]:
+    """The same for what is called with every batch: nobody looks after its output, which takes a dozen microseconds."""
+    try:
+        yield
+    except EsperError:
+        raise
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
+        raise _told(component, doing, error) from error
+
+
+def _told(component: str, doing: str, error: BaseException) -> PluginError:
     target = component.target if isinstance(component, Label) else None
     file, line = place_in(error, target)
     received = str(error).strip().split("\n")[0][:300]
     message = f"{component} raised {type(error).__name__} {doing}: {received}"
     hint = "This is a fault of its package."
-    raise PluginError(
-        Problem("E231", message, file=file, line=line, path=None if file else target, hint=hint)
-    ) from error
+    return PluginError(Problem("E231", message, file=file, line=line, path=None if file else target, hint=hint))

@@ -8,15 +8,12 @@ root and every module between it and a slot are therefore of a class that says w
 from __future__ import annotations
 
 import copyreg
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
-from esper_core.growth.containers import container_face
+from torch import fx, nn
 
-if TYPE_CHECKING:
-    from torch import nn
-
-HOME = "_esper"
-"""Name of the one child that a graft adds to the root."""
+from esper_core.growth.containers import parents_of
+from esper_core.leyline.errors import GraftError, Problem
 
 
 class Family:
@@ -41,14 +38,16 @@ class Family:
         if known is not None:
             return known
         namespace = {
-            **container_face(plain, HOME),
             "__module__": plain.__module__,
             "__qualname__": plain.__qualname__,
             "__doc__": plain.__doc__,
             "__reduce_ex__": _reduce_grafted,
+            "__prepare_scriptable__": _refuse_scripting,
             "_esper_class": (plain, self, places),
         }
-        return self._classes.setdefault((plain, places), type(plain.__name__, (plain,), namespace))
+        if issubclass(plain, fx.GraphModule):
+            namespace["__call__"] = _call  # recompile() wraps it, and would else wrap the parent's wrapper
+        return self._classes.setdefault((plain, places), type(plain.__name__, parents_of(plain), namespace))
 
 
 def _reduce_grafted(module: nn.Module, protocol: Any) -> Any:
@@ -62,3 +61,12 @@ def _reduce_grafted(module: nn.Module, protocol: Any) -> Any:
 def _new_grafted(plain: type[nn.Module], family: Family, places: tuple[str, ...], *args: Any) -> nn.Module:
     grafted = family.class_of(plain, places)
     return grafted.__new__(grafted, *args)
+
+
+def _refuse_scripting(module: nn.Module) -> NoReturn:
+    hint = "torch.jit.trace and torch.export.export take it as it is."
+    raise GraftError(Problem("E315", f"a grafted {type(module).__name__} cannot be scripted", hint=hint))
+
+
+def _call(module: nn.Module, *args: Any, **named: Any) -> Any:
+    return nn.Module.__call__(module, *args, **named)

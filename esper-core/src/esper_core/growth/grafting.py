@@ -12,21 +12,20 @@ from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from esper_core.growth.classes import HOME, Family
-from esper_core.growth.containers import is_never_called
+from esper_core.growth.classes import Family
+from esper_core.growth.containers import HOME, is_never_called
+from esper_core.growth.likeness import outputs, refuse_unlike
 from esper_core.growth.probe import observe
 from esper_core.growth.slot import Slot, Slots, key_of
 from esper_core.leyline.errors import GraftError, Problem
 from esper_core.leyline.nearest import suggestion
 from esper_core.leyline.specs import SlotPlace
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MATCH_LIMIT = 256
 """Modules that one pattern may match; more is taken for a slip."""
@@ -46,11 +45,12 @@ def graft(
         model: any module. It is changed in its class and by one child, ``_esper``; not in any number.
         slots: names of modules, ``*`` for any part of a name (``"blocks.*.mlp"``), or a mapping from names of slots
             to such patterns or to SlotPlace. Without names of their own slots are called after their modules.
-        example: one batch of inputs. With it each slot is seen firing, in training and in evaluation, or refused;
-            without it that is done by the first ``observe``.
+        example: one batch of inputs. With it each slot is seen firing, in training and in evaluation, or refused, and
+            the model is seen to put out what it did; without it slots are seen by the first ``observe``.
 
     Raises:
-        GraftError: nothing matches, too much matches, or a module cannot carry a slot. The model is as it was.
+        GraftError: nothing matches, too much matches, a module cannot carry a slot, or the model would put out
+            something else. The model is as it was.
 
     >>> from torch import nn
     >>> model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"])
@@ -58,8 +58,11 @@ def graft(
     ['0']
     """
     _refuse_unfit(model)
+    if example is not None:
+        _refuse_unseen(model, example)
     planned = [Slot(name, place.at, kind=place.kind, limit=place.stack) for name, place in _places(model, slots)]
     home, family = Slots({key_of(slot.name): slot for slot in planned}), Family()
+    before = None if example is None else outputs(model, example)
     with ExitStack() as undo:
         for module, places in _ways(model, [slot.at for slot in planned]):
             undo.callback(setattr, module, "__class__", type(module))
@@ -68,8 +71,9 @@ def graft(
         undo.callback(delattr, model, HOME)
         for slot in planned:
             undo.callback(model.get_submodule(slot.at).register_forward_hook(slot).remove)
-        if example is not None:
+        if example is not None and before is not None:
             observe(model, home.each(), example)
+            refuse_unlike(model, example, before)
         undo.pop_all()
     return model
 
@@ -83,6 +87,25 @@ def _refuse_unfit(model: nn.Module) -> None:
         raise GraftError(Problem("E318", f'this model has a "{HOME}" of its own', hint=hint))
     if any(name == "_orig_mod" for name, _ in model.named_children()):
         raise GraftError(Problem("E318", "this model is compiled already", hint="Graft first, and compile then."))
+
+
+def _refuse_unseen(model: nn.Module, example: Any) -> None:
+    """GraftError where the model cannot be looked at with this example."""
+    if not isinstance(example, Tensor) or not example.ndim:
+        hint = "Put a model that takes more into a module of your own whose forward takes one tensor."
+        received = (
+            f"a tensor of shape {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
+        )
+        message = "the example is not one tensor with a batch of inputs"
+        raise GraftError(Problem("E318", message, hint=f"{hint} Received: {received}"))
+    if is_never_called(model) and type(model).__call__ is nn.Module.__call__:
+        called = [name for name, child in model.named_children() if not is_never_called(child)]
+        hint = f"Graft its parts, each with an example of its own: {', '.join(called[:8]) or 'none'}"
+        raise GraftError(Problem("E318", f"{type(model).__name__} has no forward to see slots at work in", hint=hint))
+    unset = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if is_lazy(tensor)]
+    if unset:
+        message = f"the model has parameters without a shape: {', '.join(unset[:3])}{', …' if unset[3:] else ''}"
+        raise GraftError(Problem("E318", message, hint="Let it see a batch first: model(example)"))
 
 
 def _ways(model: nn.Module, slots: Sequence[str]) -> list[tuple[nn.Module, tuple[str, ...]]]:
@@ -175,7 +198,7 @@ def _nothing_found(model: nn.Module, pattern: str, known: list[str]) -> tuple[st
 def _unfit(name: str, module: nn.Module, path: str | None) -> Problem | None:
     """Why a slot could never stand behind the module; None where a probe will tell."""
     if isinstance(module, torch.jit.ScriptModule):
-        hint = "Graft before scripting."
+        hint = "Graft its plain twin; what comes out can be traced or exported, not scripted."
         return Problem("E315", f'"{name}" is a script module and takes no slot', path=path, hint=hint)
     if is_never_called(module):
         within = ", ".join(f"{name}.{child}" for child, _ in islice(module.named_children(), 8))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
-from esper_core.growth.classes import HOME
+from esper_core.growth.containers import HOME
 from esper_core.growth.keeping import KeptBuffers
 from esper_core.growth.randomness import RandomStream
 from esper_core.leyline.errors import GraftError, Problem
@@ -60,7 +60,7 @@ def observe(model: nn.Module, slots: Sequence[Slot], example: Tensor) -> None:
 
 def _records(model: nn.Module, slots: Sequence[Slot], example: Tensor, *, training: bool) -> dict[str, list[Any]]:
     """What each slot saw in one pass. The model has no other hook then: some layers take another way for any hook."""
-    with untouched(model), _modes(model, training=training), ExitStack() as stack:
+    with untouched(model), in_mode(model, training=training), ExitStack() as stack:
         records = {slot.name: stack.enter_context(slot.watched()) for slot in slots}
         given = example.clone()
         model(given)
@@ -112,7 +112,8 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 
 @contextmanager
-def _modes(model: nn.Module, *, training: bool) -> Iterator[None]:
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """A block in which the whole model trains or does not; its parts' modes are afterwards what they were."""
     before = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:
@@ -150,7 +151,7 @@ def _called_once(model: nn.Module, example: Tensor, *, training: bool) -> list[s
 
         return hook
 
-    with untouched(model), _modes(model, training=training), ExitStack() as stack:
+    with untouched(model), in_mode(model, training=training), ExitStack() as stack:
         for name, module in model.named_modules():
             if name and name.split(".")[0] != HOME and not isinstance(module, torch.jit.ScriptModule):
                 stack.callback(module.register_forward_hook(note(name)).remove)

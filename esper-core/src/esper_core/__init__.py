@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from esper_core.config import GrowthConfig, OptimizerConfig
     from esper_core.growth import Course, Garden, OptimizerKeeper, Regimen, Seed, Variety
     from esper_core.growth.grafting import graft, slots_of
+    from esper_core.growth.host_side import host_parameters
     from esper_core.hooks import hookimpl
     from esper_core.leyline import (
         BlueprintSpec,
@@ -61,6 +62,7 @@ _HOME = {
     "given_settings": "esper_core.app.giving",
     "graft": "esper_core.growth",
     "hookimpl": "esper_core.hooks",
+    "host_parameters": "esper_core.growth",
     "load": "esper_core.runs.networks",
     "load_plugins": "esper_core.plugins",
     "read_events": "esper_core.telemetry",
@@ -95,6 +97,7 @@ __all__ = [
     "given_settings",
     "graft",
     "hookimpl",
+    "host_parameters",
     "load",
     "load_plugins",
     "read_events",

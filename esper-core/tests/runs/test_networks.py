@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,11 +18,12 @@ from torch import Tensor, nn
 
 import esper_core as esper
 from esper_core.config import GrowthConfig, OptimizerConfig
-from esper_core.growth import Garden, OptimizerKeeper, Variety, graft, slots_of
+from esper_core.growth import Garden, OptimizerKeeper, Seed, Variety, graft, slots_of
 from esper_core.leyline import (
     Action,
     Blend,
     BlueprintSpec,
+    Curve,
     EsperError,
     GraftError,
     GrowthError,
@@ -180,7 +183,48 @@ def test_nothing_in_the_folder_is_pickled(
     noisy_host: Callable[[], nn.Module], local_conv: Variety, tmp_path: Path
 ) -> None:
     esper.save(grown(noisy_host, (local_conv, Blend.ADD, True)), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["growth.json", "model.safetensors"]
+    journal, numbers = sorted(path.name for path in tmp_path.iterdir())
+    assert journal == "growth.json"
+    assert re.fullmatch(r"model-[0-9a-f]{8}\.safetensors", numbers)
+
+
+@pytest.mark.parametrize("step", ["numbers half written", "numbers written", "journal half written", "old ones there"])
+def test_a_save_that_ends_anywhere_leaves_one_network_whole(
+    step: str,
+    noisy_host: Callable[[], nn.Module],
+    local_conv: Variety,
+    plugins: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = grown(noisy_host, (local_conv, Blend.ADD, True))
+    new = grown(noisy_host, (LOUD, Blend.ADD, True))
+    esper.save(old, tmp_path)
+    rename, unlink = Path.replace, Path.unlink
+
+    def killed_at(path: Path, *rest: Any, **more: Any) -> Any:
+        if path.name.startswith(".model-") and step == "numbers half written":
+            raise KeyboardInterrupt
+        if path.name == ".growth.json.part" and step in ("numbers written", "journal half written"):
+            path.write_text("{") if step == "journal half written" else unlink(path)
+            raise KeyboardInterrupt
+        return rename(path, *rest, **more)
+
+    def killed_when_tidying(path: Path, **more: Any) -> None:
+        if step == "old ones there":
+            raise KeyboardInterrupt
+        unlink(path, **more)
+
+    monkeypatch.setattr(Path, "replace", killed_at)
+    monkeypatch.setattr(Path, "unlink", killed_when_tidying)
+    with pytest.raises(KeyboardInterrupt):
+        esper.save(new, tmp_path)
+    monkeypatch.undo()
+    left = esper.load(build(noisy_host, seed=9), tmp_path, plugins=plugins)
+    assert same(new if step == "old ones there" else old, left)
+    esper.save(new, tmp_path)
+    assert same(new, esper.load(build(noisy_host, seed=9), tmp_path, plugins=plugins))
+    assert len([path for path in tmp_path.iterdir() if "model-" in path.name]) == 1
 
 
 def cut(path: Path) -> None:
@@ -193,26 +237,33 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def change(**values: Any) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-    return write
+def change(*, signed: bool = True, **values: Any) -> Callable[[Path], None]:
+    return edit(lambda record: record.update(values), signed=signed)
 
 
 def drop(key: str) -> Callable[[Path], None]:
+    return edit(lambda record: record.pop(key))
+
+
+def edit(do: Callable[[dict[str, Any]], Any], *, signed: bool = True) -> Callable[[Path], None]:
+    """Change what the journal says; signed: with the checksum that it then has."""
+
     def write(path: Path) -> None:
-        path.write_text(
-            json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != key})
-        )
+        record = json.loads(path.read_text())
+        do(record)
+        if signed:
+            record.pop("sha256", None)
+            whole = json.dumps(record, sort_keys=True, separators=(",", ":"))
+            record["sha256"] = hashlib.sha256(whole.encode()).hexdigest()
+        path.write_text(json.dumps(record))
 
     return write
 
 
 HARM = {
-    "numbers cut off": ("model.safetensors", cut, "E332", "does not hold the numbers"),
-    "a bit turned": ("model.safetensors", flip, "E332", "checksum"),
-    "numbers gone": ("model.safetensors", Path.unlink, "E332", "cannot read"),
+    "numbers cut off": ("numbers", cut, "E332", "does not hold the numbers"),
+    "a bit turned": ("numbers", flip, "E332", "checksum"),
+    "numbers gone": ("numbers", Path.unlink, "E332", "cannot read"),
     "journal gone": ("growth.json", Path.unlink, "E332", "cannot read"),
     "journal cut off": ("growth.json", cut, "E330", "is no growth journal"),
     "journal empty": ("growth.json", lambda path: path.write_text(""), "E330", "is no growth journal"),
@@ -226,10 +277,25 @@ HARM = {
     "nothing vouched for": ("growth.json", drop("numbers"), "E330", "does not vouch"),
     "an alias of nothing": (
         "growth.json",
-        lambda path: change(numbers={**json.loads(path.read_text())["numbers"], "aliases": {"a": "b"}})(path),
+        edit(lambda record: record["numbers"]["aliases"].update(a="b")),
         "E332",
         "KeyError",
     ),
+    "numbers elsewhere": (
+        "growth.json",
+        edit(lambda record: record["numbers"].update(file="../model-00000000.safetensors")),
+        "E330",
+        "does not vouch",
+    ),
+    "changed by hand": ("growth.json", change(model="Another", signed=False), "E330", "its own checksum"),
+    "too deep": ("growth.json", lambda path: path.write_text("[" * 100_000), "E330", "is no growth journal"),
+    "too deep inside": (
+        "growth.json",
+        lambda path: path.write_text('{"a": ' + "[" * 3000 + "]" * 3000 + "}"),
+        "E330",
+        "is no growth journal",
+    ),
+    "too large": ("growth.json", lambda path: path.write_bytes(b" " * (2**26 + 1)), "E330", "bytes"),
 }
 
 
@@ -239,7 +305,7 @@ def test_what_is_damaged_foreign_or_newer_is_told_and_the_model_is_as_it_was(
 ) -> None:
     name, do, code, said = HARM[harm]
     esper.save(grown(noisy_host, (local_conv, Blend.ADD, True)), tmp_path)
-    do(tmp_path / name)
+    do(next(tmp_path.glob("model-*")) if name == "numbers" else tmp_path / name)
     model = build(noisy_host, seed=9)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     with pytest.raises(GrowthError) as told:
@@ -248,6 +314,151 @@ def test_what_is_damaged_foreign_or_newer_is_told_and_the_model_is_as_it_was(
     assert said in str(told.value)
     assert type(model) is noisy_host
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+NONSENSE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "format 0": (lambda record: record.update(format=0), "format is 0"),
+    "a slot twice": (lambda record: record["slots"].append(record["slots"][0]), 'slot "early" stands there 2 times'),
+    "a number twice": (lambda record: record["seeds"].append(record["seeds"][0]), 'seed "0" stands there 2 times'),
+    "no such slot": (lambda record: record.update(slots=[]), 'there is no slot "early"'),
+    "an embargo below 0": (lambda record: record["slots"][0].update(embargo=-1), "embargo is -1"),
+    "a dtype of nothing": (lambda record: record["slots"][0].update(dtypes=["x", "float32"]), 'dtypes names "x"'),
+    "ticks ahead": (lambda record: record["seeds"][0]["ramp"].update(done=4, ticks=3), "4 of 3 ticks"),
+    "a ramp to nowhere": (lambda record: record["seeds"][0]["ramp"].update(target=2.0), "ramp.target is 2.0"),
+    "a ramp from nowhere": (lambda record: record["seeds"][0]["ramp"].update(start=-1.0), "ramp.start is -1.0"),
+    "ticks below 0": (lambda record: record["seeds"][0]["ramp"].update(done=-2, ticks=-1), "ramp.ticks is -1"),
+    "a life before the last": (
+        lambda record: (
+            record["slots"][0].update(stack=2),
+            record["seeds"].append({**record["seeds"][0], "number": 1}),
+            record["seeds"][0].update(stage="holding"),
+        ),
+        "a seed lives before the last one",
+    ),
+    "more than its stack": (
+        lambda record: (
+            record["slots"][0].update(stack=1),
+            record["seeds"].append({**record["seeds"][0], "number": 1}),
+        ),
+        "holds 2 seeds, and its stack is 1",
+    ),
+    **{
+        f"slot.{key} {value}": (lambda record, key=key, value=value: record["slots"][0].update({key: value}), said)
+        for key, value, said in [
+            ("stack", 0, "stack is 0"),
+            ("stack", 257, "stack is 257"),
+            ("kind", "image", "example_shape is (4, 12), and kind image"),
+            ("at", "head", "others than those of its slot"),
+            ("example_shape", [5, 12], "others than those of its slot"),
+        ]
+    },
+    **{
+        f"seed.{key} {value}": (lambda record, key=key, value=value: record["seeds"][0].update({key: value}), said)
+        for key, value, said in [
+            ("alpha", float("nan"), "alpha is nan"),
+            ("alpha", -3.0, "alpha is -3.0"),
+            ("alpha", 0.3, "it is a fossil, and its alpha is 0.3"),
+            ("target", 9.0, "target is 9.0"),
+            ("stage", "pruned", "stage is pruned"),
+            ("number", -5, "number is -5"),
+            ("version", -1, "version is -1"),
+            ("speed", -4, "speed is -4"),
+            ("speed", 10**30, "speed is 1000"),
+            ("born", -1, "born is -1"),
+            ("kept", -1, "kept is -1"),
+            ("parameters", -1, "parameters is -1"),
+            ("example_shape", [], "example_shape is ()"),
+            ("example_shape", [4, 0], "no example has it"),
+            ("example_shape", [4, 10**12], "no example has it"),
+            ("example_shape", [4], "and kind sequence"),
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_a_journal_that_cannot_be_true_is_told(
+    nonsense: str, noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
+) -> None:
+    do, said = NONSENSE[nonsense]
+    esper.save(grown(noisy_host, (local_conv, Blend.ADD, True)), tmp_path)
+    edit(do)(tmp_path / "growth.json")
+    model = build(noisy_host, seed=9)
+    with pytest.raises(GrowthError, match="E330") as told:
+        esper.load(model, tmp_path, plugins=plugins)
+    assert said in str(told.value)
+    assert type(model) is noisy_host
+
+
+def test_a_slot_in_the_journal_is_one_module_and_no_pattern(
+    noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
+) -> None:
+    esper.save(grown(noisy_host, (local_conv, Blend.ADD, True)), tmp_path)
+    edit(lambda record: (record["slots"][0].update(at="*"), record["seeds"][0].update(at="*")))(
+        tmp_path / "growth.json"
+    )
+    with pytest.raises(GrowthError, match=r"E334(.|\n)*which is not there"):
+        esper.load(build(noisy_host, seed=9), tmp_path, plugins=plugins)
+
+
+def test_a_site_that_is_said_to_be_huge_builds_nothing(
+    noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
+) -> None:
+    esper.save(grown(noisy_host, (local_conv, Blend.ADD, True)), tmp_path)
+
+    def swell(record: dict[str, Any]) -> None:
+        for entry in (record["slots"][0], record["seeds"][0]):
+            entry["example_shape"] = [2**20, 12]
+
+    edit(swell)(tmp_path / "growth.json")
+    with pytest.raises(GrowthError, match=r"E334(.|\n)*and there are [\d,]+ numbers in all"):
+        esper.load(build(noisy_host, seed=9), tmp_path, plugins=plugins)
+
+
+def test_a_blueprint_that_cannot_be_built_there_is_told(
+    noisy_host: Callable[[], nn.Module],
+    local_conv: Variety,
+    varieties: dict[str, Variety],
+    plugins: Any,
+    tmp_path: Path,
+) -> None:
+    def broken(site: Site) -> nn.Module:
+        msg = "no"
+        raise ValueError(msg)
+
+    esper.save(grown(noisy_host, (local_conv, Blend.ADD, True)), tmp_path)
+    varieties[local_conv.id] = Variety(local_conv.id, local_conv.spec, broken)
+    model = build(noisy_host, seed=9)
+    with pytest.raises(GrowthError, match=r"E334(.|\n)*raised ValueError: no"):
+        esper.load(model, tmp_path, plugins=plugins)
+    assert type(model) is noisy_host
+
+
+def test_a_path_that_is_none_is_told(noisy_host: Callable[[], nn.Module], local_conv: Variety, tmp_path: Path) -> None:
+    with pytest.raises(GrowthError, match="E332"):
+        esper.load(build(noisy_host), "a\0b")
+    with pytest.raises(EsperError, match="E410"):
+        esper.save(grown(noisy_host, (local_conv, Blend.ADD, True)), tmp_path / "a\0b")
+
+
+def test_a_host_that_refuses_its_numbers_is_as_it_was(
+    noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
+) -> None:
+    class Refuses(noisy_host):  # type: ignore[valid-type, misc]
+        def load_state_dict(self, *args: Any, **more: Any) -> Any:
+            super().load_state_dict(*args, **more)
+            msg = "not me"
+            raise RuntimeError(msg)
+
+    esper.save(grown(noisy_host, (local_conv, Blend.ADD, True)), tmp_path)
+    model = build(Refuses, seed=9)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(RuntimeError, match="not me"):
+        esper.load(model, tmp_path, plugins=plugins)
+    assert type(model) is Refuses
+    assert list(model.state_dict()) == list(before)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    graft(model, ["stem"], example=EXAMPLE)
 
 
 class Wider(nn.Module):
@@ -263,7 +474,7 @@ class Wider(nn.Module):
     ("host", "said"),
     [
         (Wider, "there is no place for"),
-        (lambda: nn.Sequential(nn.Linear(2, 2)), "there is no place for"),
+        (lambda: nn.Sequential(nn.Linear(2, 2)), 'stands behind "stem", which is not there'),
     ],
 )
 def test_another_host_is_told_apart(
@@ -465,3 +676,236 @@ def test_a_seed_that_incubated_incubates_on(
     garden.incubate("early", lambda model: model(EXAMPLE).square().mean())
     assert garden.slots["early"].living is not None
     assert garden.slots["early"].living.course.target == 0.5
+
+
+# Where a life stood.
+
+
+def tended(
+    model: nn.Module, varieties: list[Variety], settings: GrowthConfig | None = None, batches: int = 10
+) -> Garden:
+    """A garden over all slots of a model that may have been loaded."""
+    adam = OptimizerConfig()
+    keeper = OptimizerKeeper(esper.host_parameters(model), host_settings=adam, seed_settings=adam)
+    names = [slot.name for slot in slots_of(model).each()]
+    return Garden(model, keeper, dict.fromkeys(names, varieties), seed=0, batches=batches, settings=settings)
+
+
+def holding(model: nn.Module, variety: Variety, *, target: float = 1.0) -> Garden:
+    garden = tended(model, [variety])
+    garden.apply(Action(Op.GERMINATE, "early", variety.id, speed=0, target=target), 0)
+    garden.open_step()
+    garden.apply(Action(Op.ADVANCE, "early"), 0)
+    garden.close_step()
+    return garden
+
+
+def living(model: nn.Module) -> Seed:
+    seed = slots_of(model).named("early").living
+    assert seed is not None
+    return seed
+
+
+@pytest.mark.parametrize("op", [Op.PRUNE, Op.RETARGET])
+def test_alpha_goes_on_along_the_way_that_it_was_on(
+    op: Op, noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
+) -> None:
+    model = graft(build(noisy_host), {"early": "stem"}, example=EXAMPLE)
+    garden = holding(model, local_conv, target=0.9)
+    garden.apply(Action(op, "early", speed=4, curve=Curve.SIGMOID, target=0.2), 1)
+    for _ in range(15):
+        garden.tick()
+    esper.save(model, tmp_path)
+    again = esper.load(build(noisy_host, seed=9), tmp_path, plugins=plugins)
+    later = tended(again, [local_conv])
+    assert living(again).alpha == living(model).alpha
+    assert living(again).stage is living(model).stage
+    assert later.close_step() == []
+    for _ in range(25):
+        assert living(again).alpha.value == living(model).alpha.value
+        garden.tick()
+        later.tick()
+    assert later.close_step() == garden.close_step() != []
+
+
+def test_a_slot_rests_as_long_as_it_had_to(
+    noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
+) -> None:
+    model = graft(build(noisy_host), {"early": "stem", "late": "hidden"}, example=EXAMPLE)
+    garden = tended(model, [local_conv], GrowthConfig(embargo=2))
+    garden.apply(Action(Op.GERMINATE, "early", local_conv.id), 0)
+    garden.apply(Action(Op.PRUNE, "early"), 0)
+    esper.save(model, tmp_path)
+    again = esper.load(build(noisy_host, seed=9), tmp_path, plugins=plugins)
+    states = [slots_of(again).named("early").state]
+    later = tended(again, [local_conv], GrowthConfig(embargo=2))
+    for _ in range(2):
+        later.close_step()
+        states.append(slots_of(again).named("early").state)
+    assert states == [SlotState.EMBARGOED, SlotState.EMBARGOED, SlotState.FREE]
+
+
+def test_a_slot_that_is_full_comes_back_closed(
+    noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
+) -> None:
+    esper.save(grown(noisy_host, (local_conv, Blend.ADD, True), stack=1), tmp_path)
+    again = esper.load(build(noisy_host, seed=9), tmp_path, plugins=plugins)
+    assert slots_of(again).named("early").state is SlotState.CLOSED
+
+
+def test_fossils_of_a_loaded_network_are_frozen_where_the_settings_say_so(
+    noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
+) -> None:
+    esper.save(grown(noisy_host, (local_conv, Blend.ADD, True)), tmp_path)
+    again = esper.load(build(noisy_host, seed=9), tmp_path, plugins=plugins)
+    garden = tended(again, [local_conv], GrowthConfig(freeze_fossils=True))
+    assert not any(parameter.requires_grad for parameter in garden.slots["early"].parameters())
+    assert (garden.keeper.fossils, garden.keeper.seeds, garden.born) == ({}, {}, 1)
+
+
+def test_a_keeper_that_holds_seeds_as_the_hosts_is_told_what_to_take(
+    noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
+) -> None:
+    esper.save(grown(noisy_host, (local_conv, Blend.ADD, True)), tmp_path)
+    again = esper.load(build(noisy_host, seed=9), tmp_path, plugins=plugins)
+    adam = OptimizerConfig()
+    keeper = OptimizerKeeper(again.parameters(), host_settings=adam, seed_settings=adam)
+    with pytest.raises(GrowthError, match=r"E304(.|\n)*esper_core\.host_parameters"):
+        Garden(again, keeper, {"early": [local_conv]}, seed=0, batches=1)
+    plain = [tuple(parameter.shape) for parameter in build(noisy_host).parameters()]
+    assert [tuple(parameter.shape) for parameter in esper.host_parameters(again)] == plain
+    assert len(esper.host_parameters(nn.ModuleDict({"part": again}))) == len(plain)
+
+
+class Mixed(nn.Module):
+    """Its stem computes in another precision than its first parameter has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(48, 3)
+        self.stem = nn.Conv1d(1, 4, 1).double()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.stem(inputs.double()).flatten(1).float())  # type: ignore[no-any-return]
+
+
+def test_what_grows_on_computes_in_what_was_seen_there(local_conv: Variety, plugins: Any, tmp_path: Path) -> None:
+    model = grown(Mixed, (local_conv, Blend.ADD, True))
+    esper.save(model, tmp_path)
+    again = esper.load(build(Mixed, seed=9), tmp_path, plugins=plugins)
+    assert same(model, again)
+    garden = tended(again, [local_conv])
+    garden.apply(Action(Op.GERMINATE, "early", local_conv.id), 0)
+    dtypes = {parameter.dtype for parameter in slots_of(again).parameters()}
+    assert dtypes == {torch.float64}
+
+
+# The state dict of another moment.
+
+
+def test_a_state_dict_brings_its_alpha_along(noisy_host: Callable[[], nn.Module], local_conv: Variety) -> None:
+    model = graft(build(noisy_host), {"early": "stem"}, example=EXAMPLE)
+    garden = holding(model, local_conv, target=0.5)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    expected = model.eval()(EXAMPLE)
+    garden.apply(Action(Op.RETARGET, "early", target=0.9, speed=4), 1)
+    for _ in range(7):
+        garden.tick()
+    model.load_state_dict(before)
+    assert (living(model).stage, living(model).alpha.value) == (Stage.HOLDING, 0.5)
+    assert torch.equal(model(EXAMPLE), expected)
+
+
+def test_a_state_dict_of_another_phase_of_life_is_refused(
+    noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any
+) -> None:
+    model = graft(build(noisy_host), {"early": "stem"}, example=EXAMPLE)
+    garden = tended(model, [local_conv])
+    garden.apply(Action(Op.GERMINATE, "early", local_conv.id, speed=0), 0)
+    garden.open_step()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    garden.apply(Action(Op.ADVANCE, "early"), 0)
+    with pytest.raises(RuntimeError, match=r"was training and acting, and here it is blending and acting"):
+        model.load_state_dict(before)
+    assert living(model).stage is Stage.BLENDING
+    assert living(esper.load(build(noisy_host), before, plugins=plugins)).stage is Stage.TRAINING
+
+
+JOURNALS: dict[str, Any] = {
+    "no tensor": 5,
+    "numbers": torch.full((5,), float("nan")),
+    "two dimensions": torch.zeros(2, 2, dtype=torch.uint8),
+    "none": torch.tensor(1, dtype=torch.uint8),
+    "deep": torch.frombuffer(bytearray(b"[" * 100_000), dtype=torch.uint8),
+    "on no device": torch.zeros(5, dtype=torch.uint8, device="meta"),
+    "sparse": torch.zeros(5, dtype=torch.uint8).to_sparse(),
+}
+
+
+@pytest.mark.parametrize("journal", JOURNALS)
+def test_a_journal_that_was_reckoned_with_is_told(
+    journal: str, noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any
+) -> None:
+    model = grown(noisy_host, (local_conv, Blend.ADD, True))
+    state = {**model.state_dict(), "_esper.for_esper_core.load": JOURNALS[journal]}
+    with pytest.raises(GrowthError, match=r"E330(.|\n)*adds up, averages or casts"):
+        esper.load(build(noisy_host), state, plugins=plugins)
+    with pytest.raises(RuntimeError, match=r"E330"):
+        model.load_state_dict(state)
+
+
+def test_a_value_that_is_no_tensor_is_told(
+    noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any
+) -> None:
+    state = {**grown(noisy_host, (local_conv, Blend.ADD, True)).state_dict(), "head.bias": 3}
+    with pytest.raises(GrowthError, match=r"E334(.|\n)*head.bias is no tensor, and here \(3,\) float32"):
+        esper.load(build(noisy_host), state, plugins=plugins)
+
+
+# What a file of numbers does not take, and models within models.
+
+
+@pytest.mark.parametrize("odd", ["complex", "sparse", "meta"])
+def test_numbers_that_no_file_takes_are_named(odd: str, noisy_host: Callable[[], nn.Module], tmp_path: Path) -> None:
+    value = {
+        "complex": torch.zeros(3, dtype=torch.complex64),
+        "sparse": torch.eye(3).to_sparse(),
+        "meta": torch.zeros(2, device="meta"),
+    }[odd]
+    model = graft(build(noisy_host), ["stem"])
+    model.register_buffer("odd", value)
+    with pytest.raises(GrowthError, match=r'E335.*"odd"'):
+        esper.save(model, tmp_path / "net")
+    assert not (tmp_path / "net").exists()
+
+
+def test_a_square_and_the_same_turned_are_two(noisy_host: Callable[[], nn.Module], tmp_path: Path) -> None:
+    def host() -> nn.Module:
+        model = noisy_host()
+        square = torch.randn(3, 3)
+        model.register_buffer("square", square)
+        model.register_buffer("turned", square.t())
+        return model
+
+    model = graft(build(host), ["stem"])
+    esper.save(model, tmp_path)
+    again = esper.load(build(host, seed=9), tmp_path)
+    assert torch.equal(again.get_buffer("turned"), model.get_buffer("turned"))
+    assert torch.equal(again.get_buffer("square"), model.get_buffer("square"))
+
+
+def test_a_model_that_holds_a_grown_one_is_told_which_part_to_pass(
+    noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
+) -> None:
+    model = grown(noisy_host, (local_conv, Blend.ADD, True))
+    wrapper = nn.ModuleDict({"generator": model, "critic": nn.Linear(2, 2)})
+    with pytest.raises(GraftError, match=r"E311(.|\n)*esper_core\.save\(model\.generator, folder\)"):
+        esper.save(wrapper, tmp_path)
+    with pytest.raises(GraftError, match=r"E311(.|\n)*esper_core\.load\(model\.generator, …\)"):
+        esper.load(wrapper, tmp_path)
+    with pytest.raises(GrowthError, match=r'E330(.|\n)*under "generator\."'):
+        esper.load(build(noisy_host), wrapper.state_dict(), plugins=plugins)
+    esper.save(model, tmp_path)
+    fresh = nn.ModuleDict({"generator": build(noisy_host)})
+    with pytest.raises(GrowthError, match=r"E334(.|\n)*esper_core\.load\(model\.generator, …\)"):
+        esper.load(fresh, tmp_path, plugins=plugins)

@@ -7,6 +7,7 @@ from esper_core.growth.garden import Garden, Transition
 from esper_core.growth.gating import Gates
 from esper_core.growth.gradients import WIDTH, GradientCollector, read_health
 from esper_core.growth.grafting import graft, is_grafted, slots_of
+from esper_core.growth.host_side import host_parameters
 from esper_core.growth.journal import Growth, read_growth
 from esper_core.growth.optimizers import OptimizerKeeper, Regimen
 from esper_core.growth.planting import Variety
@@ -40,6 +41,7 @@ __all__ = [
     "derive_seed",
     "disturbed",
     "graft",
+    "host_parameters",
     "in_words",
     "is_grafted",
     "observe",

@@ -150,10 +150,16 @@ def resume(seed: Seed, growth: Growth) -> None:
     seed.alpha = Alpha(growth.alpha, ramp.target, ramp.start, ramp.ticks, ramp.done, ramp.curve)
 
 
-def parse_network(text: str | bytes, *, source: str) -> Network:
-    """The record that ``text``, JSON, holds; GrowthError where it holds none. ``source`` says where it is from."""
+_CHANGED: Final = "It was cut off or changed, or is another file."
+
+
+def parse_network(text: str | bytes, *, source: str, otherwise: str = _CHANGED) -> Network:
+    """The record that ``text``, JSON, holds; GrowthError where it holds none.
+
+    source: where it is from. otherwise: what may have happened where it holds none.
+    """
     if len(text) > LARGEST:
-        raise no_journal(source, f"It has {len(text):,} bytes, and {LARGEST:,} are read")
+        raise no_journal(source, f"It has {len(text):,} bytes, and {LARGEST:,} are read", otherwise)
     try:
         network = _adapter().validate_json(text, strict=True)
     except ValidationError as error:
@@ -162,18 +168,27 @@ def parse_network(text: str | bytes, *, source: str) -> Network:
             raise _too_new(source, newer) from error
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
-        raise no_journal(source, f"{where}: {first['msg']}") from error
+        raise no_journal(source, f"{where}: {first['msg']}", otherwise) from error
     if network.format > GROWTH_FORMAT:
         raise _too_new(source, network.format)
     for what in objections(network):
-        raise no_journal(source, what)
+        raise no_journal(source, what, otherwise)
     return network
 
 
-def no_journal(source: str, why: str) -> GrowthError:
-    """What is said of a journal that is none."""
-    hint = f"{why}. It was cut off or changed, or is another file."
-    return GrowthError(Problem("E330", f"{source} is no growth journal", hint=hint))
+def read_object(text: str | bytes, *, source: str) -> dict[str, Any]:
+    """The JSON object that ``text`` holds, neither too large nor too deep; GrowthError where it holds none."""
+    if len(text) > LARGEST:
+        raise no_journal(source, f"It has {len(text):,} bytes, and {LARGEST:,} are read")
+    try:
+        return TypeAdapter(dict[str, Any]).validate_json(text)
+    except ValidationError as error:
+        raise no_journal(source, error.errors()[0]["msg"]) from error
+
+
+def no_journal(source: str, why: str, otherwise: str = _CHANGED) -> GrowthError:
+    """What is said of a journal that is none: why it is none, and what may have happened."""
+    return GrowthError(Problem("E330", f"{source} is no growth journal", hint=f"{why}.\n{otherwise}"))
 
 
 def _seeds(slot: Slot) -> list[Growth]:

@@ -70,17 +70,27 @@ def _of_place(place: Place) -> Iterator[str]:
 
 
 def _of_seed(seed: Growth, place: Place | None) -> Iterator[str]:
+    yield from _of_shape(seed.kind, seed.example_shape)
     if place is None:
         yield f'there is no slot "{seed.slot}"'
-    elif (place.at, place.kind, place.example_shape) != (seed.at, seed.kind, seed.example_shape):
-        yield "at, kind and example_shape are others than those of its slot"
-    yield from _of_shape(seed.kind, seed.example_shape)
-    shares = {"alpha": seed.alpha, "target": seed.target, "ramp.start": seed.ramp.start, "ramp.target": seed.ramp.target}
+    elif _seen(place.at, place.kind, place.example_shape) != _seen(seed.at, seed.kind, seed.example_shape):
+        yield "at, kind and channels are others than those of its slot"
+    shares = {
+        "alpha": seed.alpha,
+        "target": seed.target,
+        "ramp.start": seed.ramp.start,
+        "ramp.target": seed.ramp.target,
+    }
     for name, share in shares.items():
         if not (math.isfinite(share) and 0.0 <= share <= FULL):
             yield f"{name} is {share}, and goes from 0 to 1"
     counts = {"number": seed.number, "version": seed.version, "speed": seed.speed, "parameters": seed.parameters}
-    counts |= {"ramp.ticks": seed.ramp.ticks, "ramp.done": seed.ramp.done, "born": seed.born or 0, "kept": seed.kept or 0}
+    counts |= {
+        "ramp.ticks": seed.ramp.ticks,
+        "ramp.done": seed.ramp.done,
+        "born": seed.born or 0,
+        "kept": seed.kept or 0,
+    }
     for name, count in counts.items():
         if not 0 <= count <= _MOST:
             yield f"{name} is {count}"
@@ -90,6 +100,11 @@ def _of_seed(seed: Growth, place: Place | None) -> Iterator[str]:
         yield "stage is pruned, and what is pruned is gone"
     if seed.stage is Stage.FOSSILIZED and seed.alpha != FULL:
         yield f"it is a fossil, and its alpha is {seed.alpha}"
+
+
+def _seen(at: str, kind: SiteKind | None, shape: tuple[int, ...] | None) -> tuple[str, SiteKind | None, int]:
+    """What stays, though a slot may see larger examples today than when its seeds were born."""
+    return at, kind, shape[-1 if kind == "tokens" else 0] if shape else 0
 
 
 def _of_shape(kind: SiteKind | None, shape: tuple[int, ...]) -> Iterator[str]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from esper_core.growth.journal import LARGEST, no_journal, parse_network, read_network, resume
-from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.errors import GrowthError
 from esper_core.leyline.lifecycle import INCUBATING, Stage
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ HOME: Final = "_esper"
 JOURNAL: Final = "for_esper_core.load"
 """Key of the journal below HOME."""
 
-ARITHMETIC: Final = f"Who adds up, averages or casts state dicts leaves {HOME}.{JOURNAL} as it is."
+ARITHMETIC: Final = f"Who adds up, averages or casts state dicts leaves {HOME}.{JOURNAL} as it is: it is text."
 """What is said where somebody reckoned with the journal's bytes."""
 
 
@@ -58,16 +58,15 @@ def heed_growth(
     told = state.pop(prefix + JOURNAL, None)
     if told is None:
         return
+    theirs: Network | None = None
     try:
         theirs = network_in({f"{HOME}.{JOURNAL}": told})
     except GrowthError as error:
-        errors.append(str(error))
-        return
-    own = read_network(home, "")
-    objection = None if theirs is None else _objection(theirs, own)
-    if theirs is None or objection is not None:
-        if objection is not None and strict:
-            errors.append(objection)
+        objection: str | None = str(error)
+    else:
+        objection = None if theirs is None else _objection(theirs, read_network(home, ""))
+    if objection is not None or theirs is None:
+        errors += [objection] if strict and objection is not None else []
         return
     for seed, growth in zip((seed for slot in home.each() for seed in slot.stack), theirs.seeds, strict=True):
         resume(seed, growth)
@@ -78,19 +77,15 @@ def network_in(state: Mapping[str, Any]) -> Network | None:
     told = state.get(f"{HOME}.{JOURNAL}")
     if told is None:
         return None
+    source = "the state dict"
     if not isinstance(told, Tensor):
-        raise no_journal("the state dict", f"for_esper_core.load is a {type(told).__name__}, and no tensor of bytes")
+        raise no_journal(source, f"{JOURNAL} is no row of bytes but {type(told).__name__}", ARITHMETIC)
     if told.dtype is not torch.uint8 or told.ndim != 1 or told.is_meta or told.layout is not torch.strided:
         received = f"{told.dtype}, shape {tuple(told.shape)}, on {told.device}"
-        raise _no_bytes(f"for_esper_core.load holds no row of bytes: {received}")
+        raise no_journal(source, f"{JOURNAL} is no row of bytes but {received}", ARITHMETIC)
     if told.numel() > LARGEST:
-        raise _no_bytes(f"for_esper_core.load has {told.numel():,} bytes, and {LARGEST:,} are read")
-    return parse_network(bytes(told.tolist()), source="the state dict")
-
-
-def _no_bytes(why: str) -> GrowthError:
-    hint = f"{why}.\n{ARITHMETIC}"
-    return GrowthError(Problem("E330", "the state dict holds no growth journal that can be read", hint=hint))
+        raise no_journal(source, f"{JOURNAL} has {told.numel():,} bytes, and {LARGEST:,} are read", ARITHMETIC)
+    return parse_network(bytes(told.tolist()), source=source, otherwise=ARITHMETIC)
 
 
 def _objection(theirs: Network, own: Network) -> str | None:

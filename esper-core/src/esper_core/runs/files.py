@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -25,6 +26,17 @@ def write_whole(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+        _settle(path.parent)
+
+
+def _settle(folder: Path) -> None:
+    """Have the disk know the folder's names too, where the system lets a folder be opened."""
+    if hasattr(os, "O_DIRECTORY"):
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -45,8 +57,10 @@ def plain(value: Any) -> Any:
 
 @contextmanager
 def told_plainly(path: Path) -> Iterator[None]:
-    """A block whose OSErrors become one clear message about ``path``."""
+    """A block whose OSErrors become one clear message about ``path``; a name with a zero in it is one too."""
     try:
         yield
     except OSError as error:
         raise RunFolderError.about(path, error) from error
+    except ValueError as error:
+        raise RunFolderError.about(path, OSError(errno.EINVAL, str(error))) from error

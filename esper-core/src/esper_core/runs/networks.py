@@ -1,17 +1,18 @@
-"""Where does a network that has grown go? Into a folder: what it is in growth.json, its numbers in model.safetensors.
+"""Where does a network that has grown go? Into a folder: what it is in growth.json, its numbers in safetensors.
 
-Nothing is pickled. The numbers are written first, and growth.json, which vouches for them by their checksum, last: a
-folder that was cut off in between is known for what it is.
+Nothing is pickled. The numbers are written first, under a name of their own, and then growth.json, which names them and
+vouches for them and for itself by checksums; what an older network left goes last. So at every moment the folder holds
+one network whole: the older one until growth.json is there, and from then on the new one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -19,12 +20,12 @@ from safetensors.torch import load as decode
 from safetensors.torch import save as encode
 from torch import Tensor
 
-from esper_core.growth.grafting import slots_of
-from esper_core.growth.journal import Network, parse_network, read_network
+from esper_core.growth.grafting import is_grafted, slots_of
+from esper_core.growth.journal import no_journal, parse_network, read_network, read_object
 from esper_core.growth.planting import Variety
 from esper_core.growth.rebuilding import rebuild
 from esper_core.growth.state_keys import HOME, JOURNAL, network_in
-from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.errors import GraftError, GrowthError, Problem
 from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
 from esper_core.runs.files import told_plainly, write_json, write_whole
@@ -32,10 +33,20 @@ from esper_core.runs.files import told_plainly, write_json, write_whole
 if TYPE_CHECKING:
     from torch import nn
 
+    from esper_core.growth.journal import Network
     from esper_core.plugins import Plugins
 
 JOURNAL_FILE: Final = "growth.json"
-NUMBERS_FILE: Final = "model.safetensors"
+_NUMBERS_FILE: Final = re.compile(r"model-[0-9a-f]{8}\.safetensors")
+
+_DTYPES: Final = frozenset(
+    {
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8),
+        torch.bool,
+    }
+)
+"""What a file of numbers takes and gives back."""
 
 ModelT = TypeVar("ModelT", bound="nn.Module")
 
@@ -47,21 +58,29 @@ def save(model: nn.Module, folder: str | Path) -> None:
 
     Raises:
         GraftError: the model has no slots.
-        GrowthError: its state holds something that is no tensor, which no file of numbers takes.
+        GrowthError: its state holds something that no file of numbers takes.
         RunFolderError: the folder cannot be written.
     """
+    _refuse_wrapped(model, "save(model.{part}, folder)")
     network = read_network(slots_of(model), type(model).__name__)
     numbers, aliases = _separate(model.state_dict())
     folder = Path(folder)
     with told_plainly(folder):
         folder.mkdir(parents=True, exist_ok=True)
     data = encode(numbers)
-    write_whole(folder / NUMBERS_FILE, data)
-    vouched = {"sha256": hashlib.sha256(data).hexdigest(), "aliases": aliases}
-    write_json(folder / JOURNAL_FILE, {**network.as_json(), "numbers": vouched})
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"model-{digest[:8]}.safetensors"
+    write_whole(folder / name, data)
+    vouched = {"file": name, "sha256": digest, "aliases": aliases}
+    record = {**network.as_json(), "numbers": vouched}
+    write_json(folder / JOURNAL_FILE, {**record, "sha256": _digest(record)})
+    with told_plainly(folder):
+        for path in folder.iterdir():
+            if path.name != name and _NUMBERS_FILE.fullmatch(path.name.removeprefix(".").removesuffix(".part")):
+                path.unlink(missing_ok=True)
 
 
-def load(model: ModelT, source: str | Path | Mapping[str, Tensor], *, plugins: Plugins | None = None) -> ModelT:
+def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plugins | None = None) -> ModelT:
     """Make a fresh ``model`` the network that was saved, bit for bit, and return it.
 
     Args:
@@ -73,11 +92,11 @@ def load(model: ModelT, source: str | Path | Mapping[str, Tensor], *, plugins: P
         GrowthError: a file is missing, damaged, of something else or of a newer Esper, or does not fit this host.
         ConfigError, PluginError: a blueprint is not installed, or its package is broken. The model is as it was.
     """
+    _refuse_wrapped(model, "load(model.{part}, …)")
     if isinstance(source, Mapping):
         where, network, state = "the state dict", network_in(source), dict(source)
         if network is None:
-            hint = "Nothing had grown in it: model.load_state_dict(state) takes it."
-            raise GrowthError(Problem("E330", "the state dict holds no growth journal", hint=hint))
+            raise GrowthError(Problem("E330", "the state dict holds no growth journal", hint=_what_it_holds(source)))
     else:
         where = str(source)
         network, state = _read(Path(source))
@@ -92,6 +111,26 @@ def load(model: ModelT, source: str | Path | Mapping[str, Tensor], *, plugins: P
     return model
 
 
+def _refuse_wrapped(model: nn.Module, call: str) -> None:
+    """GraftError where not the model has slots but a part of it: it was wrapped, or holds several networks."""
+    parts = [] if is_grafted(model) else [name for name, part in model.named_modules() if is_grafted(part)]
+    if parts:
+        message = f"{type(model).__name__} has no slots itself: {', '.join(parts)} has"
+        hint = "\n".join(f"Pass the part:  esper_core.{call.format(part=part)}" for part in parts)
+        raise GraftError(Problem("E311", message, hint=hint))
+
+
+def _what_it_holds(state: Mapping[str, Any]) -> str:
+    for key in state:
+        if isinstance(key, str) and key.endswith(f".{HOME}.{JOURNAL}"):
+            prefix = key.removesuffix(f"{HOME}.{JOURNAL}")
+            return (
+                f'The one of a part does, under "{prefix}". Load that, into that part:\n'
+                f'{{key.removeprefix("{prefix}"): value for key, value in state.items() if key.startswith("{prefix}")}}'
+            )
+    return "Nothing had grown in it: model.load_state_dict(state) takes it."
+
+
 def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Each tensor once and by itself, and the names under which it stands besides."""
     numbers: dict[str, Tensor] = {}
@@ -100,10 +139,8 @@ def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, st
     for name, value in state.items():
         if name == f"{HOME}.{JOURNAL}":
             continue
-        if not isinstance(value, Tensor):
-            message = f'the state of this model holds what is no tensor: "{name}", a {type(value).__name__}'
-            raise GrowthError(Problem("E335", message, hint="Keep it in a buffer, or outside of the module."))
-        same = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
+        _refuse_unwritable(name, value)
+        same = (value.device, value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
         if value.numel() and (known := first.setdefault(same, name)) != name:
             aliases[name] = known
         else:
@@ -111,42 +148,71 @@ def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, st
     return numbers, aliases
 
 
+def _refuse_unwritable(name: str, value: Any) -> None:
+    """GrowthError where a file of numbers does not take a value, or would not give it back."""
+    if not isinstance(value, Tensor):
+        message = f'the state of this model holds what is no tensor: "{name}", a {type(value).__name__}'
+        raise GrowthError(Problem("E335", message, hint="Keep it in a buffer, or outside of the module."))
+    why = "on no device" if value.is_meta else None
+    if value.layout is not torch.strided or value.is_quantized or value.dtype not in _DTYPES:
+        why = f"{str(value.dtype).removeprefix('torch.')}, {str(value.layout).removeprefix('torch.')}"
+    if why is not None:
+        message = f'the state of this model holds what no file of numbers takes: "{name}", {why}'
+        raise GrowthError(
+            Problem("E335", message, hint="Keep plain real numbers in it, or keep it outside of the state.")
+        )
+
+
 def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
     journal, vouched = _parsed(folder / JOURNAL_FILE)
-    data = _bytes(folder / NUMBERS_FILE)
+    path = folder / vouched["file"]
+    data = _bytes(path)
     if hashlib.sha256(data).hexdigest() != vouched["sha256"]:
-        raise _damaged(folder / NUMBERS_FILE, "its checksum is another than growth.json says")
+        raise _damaged(path, "its checksum is another than growth.json says")
     try:
         state = decode(data)
         state |= {name: state[known] for name, known in vouched["aliases"].items()}
     except (SafetensorError, KeyError, ValueError) as error:
-        raise _damaged(folder / NUMBERS_FILE, f"{type(error).__name__}: {error}") from error
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
     return journal, state
 
 
 def _parsed(path: Path) -> tuple[Network, dict[str, Any]]:
+    """What growth.json says of the network, and of its numbers. It is what was saved, or GrowthError."""
     text = _bytes(path)
-    try:
-        whole = json.loads(text)
-        vouched = whole.pop("numbers")
-        told = isinstance(vouched["sha256"], str) and all(
-            isinstance(name, str) and isinstance(known, str) for name, known in vouched["aliases"].items()
-        )
-    except (ValueError, LookupError, AttributeError, TypeError):
-        told, whole, vouched = False, None, {}
-    network = parse_network(text if whole is None else json.dumps(whole), source=str(path))
-    if not told:
-        hint = "It does not vouch for its numbers: it was cut off or changed, or is another file."
-        raise GrowthError(Problem("E330", f"{path} is no growth journal", hint=hint))
+    record = read_object(text, source=str(path))
+    own, vouched = record.pop("sha256", None), record.get("numbers")
+    digest = _digest(record)
+    network = parse_network(
+        json.dumps({key: value for key, value in record.items() if key != "numbers"}), source=str(path)
+    )
+    if not _vouches(vouched):
+        raise no_journal(str(path), "It does not vouch for its numbers")
+    if own != digest:
+        raise no_journal(str(path), "It does not hold what its own checksum says")
     return network, vouched
+
+
+def _vouches(value: Any) -> TypeGuard[dict[str, Any]]:
+    if not isinstance(value, dict) or value.keys() != {"file", "sha256", "aliases"}:
+        return False
+    file, aliases = value["file"], value["aliases"]
+    named = isinstance(file, str) and _NUMBERS_FILE.fullmatch(file) is not None
+    return named and isinstance(aliases, dict) and all(isinstance(known, str) for known in aliases.values())
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    """Checksum of what a journal says, however it is laid out in its file."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as error:
-        hint = f"A saved network is a folder with {JOURNAL_FILE} and {NUMBERS_FILE} in it."
-        raise GrowthError(Problem("E332", f"cannot read {path}: {error.strerror or error}", hint=hint)) from error
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero in it, which is no path at all
+        said = error.strerror if isinstance(error, OSError) and error.strerror else error
+        hint = f"A saved network is a folder with {JOURNAL_FILE} and the numbers that it names in it."
+        raise GrowthError(Problem("E332", f"cannot read {path}: {said}", hint=hint)) from error
 
 
 def _damaged(path: Path, why: str) -> GrowthError:

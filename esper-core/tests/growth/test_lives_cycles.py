@@ -159,7 +159,9 @@ def come_and_go(world: World, cycles: int, *, blended: bool) -> None:
     for number in range(cycles):
         world.cycle(number, blended=blended)
     assert torch.equal(torch.get_rng_state(), random)
-    assert world.things() == before
+    after = world.things()
+    assert after.pop("tensors") <= before.pop("tensors")  # what other tests left may go meanwhile
+    assert after == before
     assert all(torch.equal(a, b) for a, b in zip(world.model.state_dict().values(), values, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(world.outputs(), outputs, strict=True))
     assert world.keeper.astray(world.model) == []

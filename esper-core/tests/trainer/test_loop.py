@@ -206,6 +206,11 @@ class Short:
         return [WAIT]
 
 
+class Wordy:
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[object]:
+        return ["wait" for _ in observations]
+
+
 class Broken:
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
         msg = "I cannot decide"
@@ -225,6 +230,7 @@ class Broken:
             'E233 policy "test/planned" (test 1.0) chose what its mask forbids: fossilise early\n'
             "  Allowed: wait, germinate early",
         ),
+        (Wordy(), None, 'E232 policy "test/planned" (test 1.0) gave a str for an action'),
         (Short(), None, 'E232 policy "test/planned" (test 1.0) gave 1 actions for 2 environments'),
         (
             Broken(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, TypeAdapter
@@ -11,7 +12,6 @@ from esper_core.leyline.events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def encode(event: Event) -> str:
@@ -24,9 +24,9 @@ def decode(line: str | bytes) -> Event:
     return _reader().validate_json(line)
 
 
-def read_events(path: Path) -> Iterator[Event]:
+def read_events(path: str | Path) -> Iterator[Event]:
     """The events of a file. A torn last line, which a killed process leaves, ends them; elsewhere it is an error."""
-    lines = path.read_bytes().split(b"\n")
+    lines = Path(path).read_bytes().split(b"\n")
     for line in lines[:-1]:
         yield decode(line)
 

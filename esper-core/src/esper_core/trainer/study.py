@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from esper_core.leyline.actions import Action
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.health import CALM
 from esper_core.leyline.protocols import FollowsPlan
@@ -17,7 +18,7 @@ from esper_core.trainer.narration import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from esper_core.leyline.actions import Action, ActionMask
+    from esper_core.leyline.actions import ActionMask
     from esper_core.leyline.health import HealthSnapshot, Verdict
     from esper_core.leyline.protocols import Policy, Reward
     from esper_core.leyline.signals import Signals
@@ -43,6 +44,9 @@ class Arm:
             message = f"{self.label} gave {len(actions)} actions for {len(observations)} environments"
             raise PluginError(Problem("E232", message, hint="Policy.act returns one action for each observation."))
         for action, mask in zip(actions, masks, strict=True):
+            if not isinstance(action, Action):
+                message = f"{self.label} gave a {type(action).__name__} for an action"
+                raise PluginError(Problem("E232", message, hint="Policy.act returns one Action for each observation."))
             if not mask.allows(action):
                 message = f"{self.label} chose what its mask forbids: {describe(action)}"
                 raise PluginError(Problem("E233", message, hint=f"Allowed: wait, {_legal(mask)}"))

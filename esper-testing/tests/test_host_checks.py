@@ -161,8 +161,10 @@ class CallsItsStemInTrainingOnly(Right):
 
 
 class MindsItsModules(Right):
+    """By so little that a graft lets it pass for the last bits of another way to compute."""
+
     def forward(self, inputs):
-        return super().forward(inputs) * len(list(self.modules()))
+        return super().forward(inputs) * (1 + 1e-5 * len(list(self.modules())))
 
 
 class KeepsAnAttribute(Right):

@@ -8,7 +8,7 @@ from esper_core.growth.gating import Gates
 from esper_core.growth.gradients import WIDTH, GradientCollector, read_health
 from esper_core.growth.grafting import graft, is_grafted, slots_of
 from esper_core.growth.host_side import host_parameters
-from esper_core.growth.journal import Growth, read_growth
+from esper_core.growth.journal import Growth, read_network
 from esper_core.growth.optimizers import OptimizerKeeper, Regimen
 from esper_core.growth.planting import Variety
 from esper_core.growth.probe import observe
@@ -47,7 +47,7 @@ __all__ = [
     "observe",
     "paired",
     "read_gain",
-    "read_growth",
     "read_health",
+    "read_network",
     "slots_of",
 ]

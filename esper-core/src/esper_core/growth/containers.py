@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import nn
 
+from esper_core.growth.state_keys import HOME
 from esper_core.leyline.errors import GraftError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import ItemsView, Iterator, KeysView, ValuesView
-
-HOME = "_esper"
-"""Name of the one child that a graft adds to the root."""
 
 
 def _own(module: nn.Module) -> dict[str, nn.Module]:

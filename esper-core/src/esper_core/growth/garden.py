@@ -96,7 +96,7 @@ class Garden:
         self._batches = batches
         self._settings = GrowthConfig() if settings is None else settings
         self._faults = FaultBook() if faults is None else faults
-        self.gates = Gates(self._settings, 1) if gates is None else gates
+        self.gates = Gates(self._settings) if gates is None else gates
         self.born = 0
         self._incubations: dict[str, Incubation] = {}
         self._take_in()

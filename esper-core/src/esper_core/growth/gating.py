@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from esper_core.growth.evidence import Gate, price_of
 from esper_core.leyline.actions import Op
+from esper_core.leyline.constants import GATE_LOOKS
 from esper_core.leyline.lifecycle import Stage
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Gates:
     settings: how strict they are, and what a parameter costs. looks: how often each may look, the steps of the episode.
     """
 
-    def __init__(self, settings: GrowthConfig, looks: int) -> None:
+    def __init__(self, settings: GrowthConfig, looks: int = GATE_LOOKS) -> None:
         self._settings = settings
         self._looks = looks
         self._gates: dict[tuple[int, Op], Gate] = {}

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from esper_core.growth.classes import Family
-from esper_core.growth.containers import HOME, is_never_called
+from esper_core.growth.containers import is_never_called
 from esper_core.growth.likeness import outputs, refuse_unlike
 from esper_core.growth.probe import observe
 from esper_core.growth.slot import Slot, Slots, key_of
+from esper_core.growth.state_keys import HOME
 from esper_core.leyline.errors import GraftError, Problem
 from esper_core.leyline.nearest import suggestion
 from esper_core.leyline.specs import SlotPlace

@@ -23,7 +23,6 @@ from esper_core.leyline.specs import SiteKind  # noqa: TC001  pydantic reads it
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from esper_core.growth.seed import Seed
     from esper_core.growth.slot import Slot, Slots
@@ -134,13 +133,6 @@ def read_network(home: Slots, model: str) -> Network:
         for slot in home.each()
     )
     return Network(model, places, tuple(growth for slot in home.each() for growth in _seeds(slot)))
-
-
-def read_growth(model: nn.Module) -> tuple[Growth, ...]:
-    """The fossils of a grafted model, slot by slot, in the order in which they act."""
-    from esper_core.growth.grafting import slots_of
-
-    return read_network(slots_of(model), type(model).__name__).grown
 
 
 def resume(seed: Seed, growth: Growth) -> None:

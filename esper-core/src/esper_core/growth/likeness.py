@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from esper_core.growth.containers import HOME
 from esper_core.growth.probe import in_mode, untouched
+from esper_core.growth.state_keys import HOME
 from esper_core.leyline.errors import GraftError, Problem
 
 

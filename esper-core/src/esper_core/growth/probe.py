@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
-from esper_core.growth.containers import HOME
 from esper_core.growth.keeping import KeptBuffers
 from esper_core.growth.randomness import RandomStream
+from esper_core.growth.state_keys import HOME
 from esper_core.leyline.errors import GraftError, Problem
 from esper_core.leyline.specs import Site, SiteKind
 

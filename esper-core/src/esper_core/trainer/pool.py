@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from esper_core.growth import FaultBook, Transition, read_growth
+from esper_core.growth import FaultBook, Transition, read_network, slots_of
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.trainer.answerable import answerable
 from esper_core.trainer.environment import Environment, Mishap, Recipe
@@ -124,7 +124,8 @@ class Pool:
             validation, test = environment.evaluate("validation"), environment.evaluate("test")
             signals = environment.signals(step, environment.readings(validation).tolist())
             test_loss, test_metric = test.tolist()
-            endings.append(Ending(signals, test_loss, test_metric, read_growth(environment.model)))
+            grown = read_network(slots_of(environment.model), type(environment.model).__name__).grown
+            endings.append(Ending(signals, test_loss, test_metric, grown))
         return changes, endings
 
     def _twin_of(self, environment: Environment) -> Environment | None:

@@ -207,7 +207,12 @@ def test_a_full_id_decides_between_blueprints_of_one_name():
             '"pointwise" is the name of several blueprints',
             "Say which: blueprints/pointwise or extra/pointwise",
         ),
-        ({"op": "advance", "speed": None}, "plan[1].blueprint", "advance takes no blueprint", 'Received: "conv_light"'),
+        (
+            {"op": "retarget", "speed": None},
+            "plan[1].blueprint",
+            "retarget takes no blueprint",
+            'Received: "conv_light"',
+        ),
         ({"op": "advance", "blueprint": None}, "plan[1].speed", "advance takes no speed", "Received: 2"),
         ({"step": 2}, "plan[1].step", 'within slot "early" step 2 stands behind step 3', "in the order of time"),
     ],

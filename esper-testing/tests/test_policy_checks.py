@@ -78,9 +78,8 @@ class Samples(Right):
 class KnowsItsBlueprints(Right):
     def one(self, seen, mask):
         known = {id_: place for place, ids in enumerate(self.space.blueprints.values()) for id_ in ids}
-        for slot in seen.signals.slots:
-            if slot.blueprint is not None:
-                known[slot.blueprint]
+        for seed in seen.signals.seeds:
+            known[seed.blueprint]
         return super().one(seen, mask)
 
 

@@ -91,7 +91,7 @@ class CountsOnOrder(Right):
 
 class DoesNotKnowDraining(Right):
     def terms(self, now, before, twin, twin_before):
-        if any(slot.stage is Stage.DRAINING for slot in now.slots):
+        if any(seed.stage is Stage.DRAINING for seed in now.seeds):
             raise KeyError(Stage.DRAINING)
         return super().terms(now, before, twin, twin_before)
 
@@ -106,7 +106,7 @@ class TakesUpForDown(Right):
 
 class PaysForGerminating(Right):
     def terms(self, now, before, twin, twin_before):
-        born = sum(slot.stage is Stage.GERMINATED for slot in now.slots)
+        born = sum(seed.stage is Stage.GERMINATED for seed in now.seeds)
         return {**super().terms(now, before, twin, twin_before), "bonus": 5.0 * born}
 
 

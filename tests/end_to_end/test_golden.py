@@ -25,8 +25,8 @@ def course(run: Path) -> dict[str, list[Any]]:
     for event in read_events(run / "events.jsonl"):
         if isinstance(event, StepFinished):
             measured = event.signals
-            slot = measured.slots[0]
-            row = [measured.train_loss, measured.validation_loss, slot.incubation_loss, slot.stage, slot.alpha]
+            row = [measured.train_loss, measured.validation_loss]
+            row += [part for seed in measured.seeds for part in (seed.incubation_loss, seed.stage, seed.alpha)]
             found.setdefault(f"{event.arm} {event.seed}", []).append(row)
     return found
 

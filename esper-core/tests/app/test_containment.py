@@ -135,10 +135,11 @@ def test_a_seed_is_told_at_its_authors_line_or_by_what_built_it() -> None:
 
 
 def test_a_seed_that_is_cancelled_is_a_fault_of_the_seed() -> None:
-    slot: Any = SimpleNamespace(name="early", living=None)
-    with pytest.raises(SeedFault, match="the seed in early raised CancelledError"), blamed_on(slot):
+    slot: Any = SimpleNamespace(name="early")
+    seed: Any = SimpleNamespace(number=0, blueprint="a/b", block=None)
+    with pytest.raises(SeedFault, match='the seed in early of blueprint "a/b" raised Canc'), blamed_on(slot, seed):
         raise CancelledError
-    with pytest.raises(KeyboardInterrupt), blamed_on(slot):
+    with pytest.raises(KeyboardInterrupt), blamed_on(slot, seed):
         raise KeyboardInterrupt  # nobody watches: it may be the user's
 
 

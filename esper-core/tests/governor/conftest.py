@@ -11,7 +11,7 @@ import torch
 
 from esper_core.governor import Act, Decision, Governor, RolledBack
 from esper_core.growth import Transition
-from esper_core.leyline import WAIT, Action, Op, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import WAIT, Action, Op, SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.trainer.environment import Environment, Recipe
 
 
@@ -31,9 +31,9 @@ def living() -> Callable[..., SlotSignals]:
     """``living(stage, alpha=…, …)``: the slot "early" with a seed in it."""
 
     def make(stage: Stage = Stage.HOLDING, alpha: float = 1.0, **more: Any) -> SlotSignals:
-        return SlotSignals(
-            "early", SlotState.OCCUPIED, more.pop("fossils", 0), stage, "test/local-conv", alpha, 3, **more
-        )
+        fossils = more.pop("fossils", 0)
+        seed = SeedSignals("test/local-conv", stage, alpha, 10, 3, **more)
+        return SlotSignals("early", SlotState.OCCUPIED, fossils, (seed,))
 
     return make
 

@@ -281,7 +281,7 @@ def test_b8_drl_02_a_fault_inside_a_transition_leaves_everything_as_it_was(
     environment = begin(make_recipe())
     live(environment, lived, 5 if lived else 1)
     garden = environment.garden
-    before = (*snapshot(garden), [replace(seed.alpha) for seed in garden.slots["early"].stack], garden.incubating_slots)
+    before = (*snapshot(garden), [replace(seed.alpha) for seed in garden.slots["early"].stack], garden.incubating)
     owner, name = {
         "keeper": (environment.keeper, call.partition(".")[2]),
         "Alpha": (Alpha, "aim"),
@@ -298,7 +298,7 @@ def test_b8_drl_02_a_fault_inside_a_transition_leaves_everything_as_it_was(
     with pytest.raises(MemoryError):
         garden.apply(action, 9)
     monkeypatch.undo()
-    now = (*snapshot(garden), [replace(seed.alpha) for seed in garden.slots["early"].stack], garden.incubating_slots)
+    now = (*snapshot(garden), [replace(seed.alpha) for seed in garden.slots["early"].stack], garden.incubating)
     assert now == before
     assert environment.keeper.astray(environment.model) == []
     assert garden.apply(action, 9)  # and nothing hinders the next try

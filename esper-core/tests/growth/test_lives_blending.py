@@ -234,8 +234,8 @@ def test_run_03_gate_and_gain_are_owned_from_birth_to_the_end(blend: Blend) -> N
         keeper.zero_grad()
         loss(model).backward()
         keeper.step(garden.blended)
-        for slot in garden.incubating_slots:
-            garden.incubate(slot, loss)
+        for number in garden.incubating:
+            garden.incubate(number, loss)
         garden.close_step()
         moved = [not torch.equal(parameter, value) for parameter, value in zip(extra, before, strict=True)]
     assert all(moved)

@@ -94,10 +94,10 @@ class World:
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(kept[name])
             torch.set_rng_state(state)
-        for slot in self.garden.incubating_slots:
-            self.garden.incubate(slot, self.loss)
+        for number in self.garden.incubating:
+            self.garden.incubate(number, self.loss)
         self.garden.take_incubation_losses()
-        self.garden.take_gradients()
+        self.keeper.take_gradients()
         self.garden.close_step()
 
     def cycle(self, number: int, *, blended: bool) -> None:
@@ -140,7 +140,7 @@ class World:
             "groups": sum(len(share.optimizer.param_groups) for share in shares if share.optimizer is not None),
             "gradients": [name for name, value in self.model.named_parameters() if value.grad is not None],
             "tensors": sum(issubclass(type(thing), Tensor) for thing in gc.get_objects()),
-            "incubating": self.garden.incubating_slots,
+            "incubating": self.garden.incubating,
         }
 
 

@@ -94,7 +94,9 @@ class World:
             seed=9,
             batches=BATCHES,
             settings=GrowthConfig(embargo=2, freeze_fossils=self.freeze),
-            gates=SimpleNamespace(refusal=lambda seed, op: None, ready=self.is_ready),
+            gates=SimpleNamespace(
+                refusal=lambda seed, op: None, ready=self.is_ready, margin=lambda seed: 0.0, lead=lambda seed: 0.0
+            ),
         )
 
     def is_ready(self, seed: Seed) -> bool:
@@ -110,8 +112,8 @@ class World:
             self.keeper.zero_grad()
             self.loss(self.model).backward()
             self.keeper.step(self.garden.blended)
-            for slot in self.garden.incubating_slots:
-                self.garden.incubate(slot, self.loss)
+            for number in self.garden.incubating:
+                self.garden.incubate(number, self.loss)
 
     def train(self, steps: int = 1) -> None:
         for _ in range(steps):
@@ -139,7 +141,7 @@ class World:
             list(self.keeper.seeds),
             list(self.keeper.fossils),
             [self._share(share, known) for share in self.keeper.shares()],
-            self.garden.incubating_slots,
+            self.garden.incubating,
             self.garden.born,
             (mask.ops, mask.blueprints),
             torch.get_rng_state().numpy().tobytes(),

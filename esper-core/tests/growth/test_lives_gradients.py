@@ -14,7 +14,7 @@ from torch import Tensor
 from esper_core.growth.gradients import WIDTH, GradientCollector, read_health
 from esper_core.leyline import Action, Op
 from esper_core.leyline.constants import EXPLODING_NORM, VANISHING_NORM
-from esper_core.leyline.signals import GradientHealth, SlotSignals
+from esper_core.leyline.signals import GradientHealth
 from esper_core.trainer.environment import Environment, Recipe
 
 Make = Callable[..., Recipe]
@@ -129,22 +129,21 @@ def test_nothing_is_read_so_that_no_device_waits() -> None:
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=2)
 
 
-def slot_signals(environment: Environment, step: int) -> SlotSignals:
+def gradients_of(environment: Environment, step: int) -> GradientHealth | None:
     environment.train()
     readings: Tensor = environment.readings(environment.evaluate("validation"))
-    (found,) = environment.signals(step, readings.tolist()).slots
-    return found
+    return next((seed.gradients for seed in environment.signals(step, readings.tolist()).seeds), None)
 
 
 def test_run_05_whoever_trains_a_seed_tells_how_its_gradients_are(make_recipe: Make) -> None:
     """A seed that learns always has gradients in the signals; where none learns they are unknown, and not 0."""
     environment = Environment(make_recipe(embargo=0), arm="grown", index=0)
     environment.reset(0, 5)
-    assert slot_signals(environment, 0).gradients is None
+    assert gradients_of(environment, 0) is None
     environment.apply(GERMINATE, 0)
     plan = {2: Action(Op.ADVANCE, "early"), 5: Action(Op.PRUNE, "early", speed=1)}
     for step in range(1, 6):
-        gradients = slot_signals(environment, step).gradients
+        gradients = gradients_of(environment, step)
         assert gradients is not None
         assert gradients.global_norm > gradients.mean_parameter_norm > 0
         assert gradients.largest_parameter_norm > gradients.mean_parameter_norm
@@ -152,5 +151,5 @@ def test_run_05_whoever_trains_a_seed_tells_how_its_gradients_are(make_recipe: M
         assert gradients.non_finite == 0
         if step in plan:
             environment.apply(plan[step], step)
-    assert slot_signals(environment, 6).stage is None
-    assert slot_signals(environment, 7).gradients is None
+    assert gradients_of(environment, 6) is None
+    assert environment.garden.living_seeds() == []

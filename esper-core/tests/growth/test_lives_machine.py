@@ -23,6 +23,7 @@ WIDTH, BATCHES, STEEPNESS = 2, 2, 12.0
 # The tables once more, as the design has them.
 SLOT = {
     ("free", "germinate"): "occupied",
+    ("occupied", "germinate"): "occupied",
     ("occupied", "fossilise"): "free",
     ("occupied", "fossilise the last"): "closed",
     ("occupied", "prune"): "embargoed",
@@ -126,7 +127,19 @@ class SlotBook:
     state: str = "free"
     rest: int = 0
     kept: list[SeedBook] = field(default_factory=list)
-    seed: SeedBook | None = None
+    open: list[SeedBook] = field(default_factory=list)
+
+    @property
+    def seed(self) -> SeedBook | None:
+        """The only one, or none."""
+        return self.open[0] if len(self.open) == 1 else None
+
+    def meant(self, action: Action) -> list[SeedBook]:
+        if action.op in (Op.ADVANCE, Op.PRUNE) and action.blueprint is not None:
+            return [seed for seed in self.open if seed.blueprint == action.blueprint]
+        if action.op is Op.ADVANCE:  # none gained more than another: the eldest that may
+            return sorted(self.open, key=lambda seed: seed.stage != "training")[:1]
+        return self.open if action.op is Op.PRUNE or len(self.open) == 1 else []
 
     def go(self, what: str) -> None:
         self.state = SLOT[self.state, what]
@@ -143,11 +156,16 @@ class Book:
         self.verdicts: dict[str, bool | None] = {}
 
     def seeds(self) -> list[SeedBook]:
-        return [seed for slot in self.slots.values() for seed in (*slot.kept, slot.seed) if seed is not None]
+        return [seed for slot in self.slots.values() for seed in (*slot.kept, *slot.open)]
 
     def grows(self, name: str, blueprint: str) -> bool:
         most, budget = self.growth.seeds, self.growth.parameters
-        if self.slots[name].state != "free" or blueprint not in OWN:
+        slot = self.slots[name]
+        if slot.state not in ("free", "occupied") or blueprint not in OWN:
+            return False
+        if slot.open and (self.growth.nursery <= len(slot.open) or blueprint in [seed.blueprint for seed in slot.open]):
+            return False
+        if not all(seed.stage in ("germinated", "training") for seed in slot.open):
             return False
         if most is not None and len(self.seeds()) >= most:
             return False
@@ -164,9 +182,10 @@ class Book:
             return False
         if op is Op.GERMINATE:
             return self.grows(action.slot or "", action.blueprint or "")
-        if slot.seed is None or (slot.seed.stage, op.value) not in SEED:
+        meant = slot.meant(action)
+        if not meant or any((seed.stage, op.value) not in SEED for seed in meant):
             return False
-        alpha = slot.seed.alpha
+        alpha = meant[0].alpha
         if op is Op.RETARGET:
             return alpha.done >= alpha.ticks
         return op is not Op.FOSSILISE or alpha.value() == 1.0
@@ -178,39 +197,45 @@ class Book:
             blueprint = action.blueprint or ""
             count = OWN[blueprint] + WITH_BLEND[blueprint][action.blend.value]
             plan = (action.target, action.speed, action.curve.value)
-            slot.seed = SeedBook(self.born, blueprint, action.blend.value, plan, count)
+            slot.open.append(SeedBook(self.born, blueprint, action.blend.value, plan, count))
             slot.go("germinate")
             self.born += 1
             return
-        assert slot.seed is not None
-        slot.seed.go(action.op.value)
-        if action.op is Op.ADVANCE:
-            slot.seed.aim(*slot.seed.plan)
-        elif action.op is Op.RETARGET:
-            slot.seed.aim(action.target, action.speed, action.curve.value)
-        elif action.op is Op.FOSSILISE:
-            slot.kept.append(slot.seed)
-            slot.seed = None
-            slot.go("fossilise the last" if len(slot.kept) == slot.limit else "fossilise")
-        elif slot.seed.stage == "draining":
-            slot.seed.aim(0.0, action.speed, action.curve.value)
-        else:
-            self.out(slot)
+        for seed in list(slot.meant(action)):
+            seed.go(action.op.value)
+            if action.op is Op.ADVANCE:
+                self.chosen(slot, seed)
+            elif action.op is Op.RETARGET:
+                seed.aim(action.target, action.speed, action.curve.value)
+            elif action.op is Op.FOSSILISE:
+                slot.kept.append(seed)
+                slot.open = []
+                slot.go("fossilise the last" if len(slot.kept) == slot.limit else "fossilise")
+            elif seed.stage == "draining":
+                seed.aim(0.0, action.speed, action.curve.value)
+            else:
+                self.out(slot, seed)
 
-    def out(self, slot: SlotBook) -> None:
-        slot.seed = None
+    def chosen(self, slot: SlotBook, seed: SeedBook) -> None:
+        seed.aim(*seed.plan)
+        slot.open = [seed]
+
+    def out(self, slot: SlotBook, seed: SeedBook) -> None:
+        slot.open.remove(seed)
+        if slot.open:
+            return
         slot.go("prune")
         slot.rest = self.growth.embargo
         if slot.rest == 0:
             slot.go("rest over")
 
     def opened(self) -> None:
-        for seed in (slot.seed for slot in self.slots.values()):
-            if seed is not None and seed.stage == "germinated":
+        for seed in (seed for slot in self.slots.values() for seed in slot.open):
+            if seed.stage == "germinated":
                 seed.go("next step")
 
     def ticked(self) -> None:
-        for alpha in (slot.seed.alpha for slot in self.slots.values() if slot.seed is not None):
+        for alpha in (seed.alpha for slot in self.slots.values() for seed in slot.open):
             alpha.done = min(alpha.done + 1, alpha.ticks)
 
     def closed(self) -> None:
@@ -220,16 +245,16 @@ class Book:
                 if slot.rest == 0:
                     slot.go("rest over")
                 continue
-            seed = slot.seed
-            if seed is None or seed.alpha.done < seed.alpha.ticks:
+            training = [seed for seed in slot.open if seed.stage == "training"]
+            if training and self.verdicts.get(name):
+                training[0].go("advance")
+                self.chosen(slot, training[0])
                 continue
-            if seed.stage == "training" and self.verdicts.get(name):
-                seed.go("advance")
-                seed.aim(*seed.plan)
-            elif seed.stage in ("blending", "draining"):
-                seed.go("arrived")
+            for seed in [seed for seed in slot.open if seed.alpha.done >= seed.alpha.ticks]:
+                if seed.stage in ("blending", "draining"):
+                    seed.go("arrived")
                 if seed.stage == "pruned":
-                    self.out(slot)
+                    self.out(slot, seed)
 
 
 class World:
@@ -263,12 +288,14 @@ class World:
             seed=3,
             batches=BATCHES,
             settings=growth,
-            gates=SimpleNamespace(refusal=lambda seed, op: None, ready=self.is_ready),
+            gates=SimpleNamespace(
+                refusal=lambda seed, op: None, ready=self.is_ready, margin=lambda seed: 0.0, lead=lambda seed: 0.0
+            ),
         )
         self.moments: dict[nn.Parameter, Tensor] = {}
 
     def is_ready(self, seed: Seed) -> bool:
-        return any(self.book.verdicts.get(name) for name, slot in self.garden.slots.items() if slot.living is seed)
+        return any(self.book.verdicts.get(name) for name, slot in self.garden.slots.items() if seed in slot.nursery)
 
     def count(self) -> tuple[int, int]:
         modules = list(self.model.modules())
@@ -286,7 +313,7 @@ class World:
             if action.op is not Op.WAIT:
                 self.book.act(action)
         else:
-            self.refused(action, GrowthError)
+            self.refused(action, GrowthError)  # a LifecycleError is one
 
     def refused(self, action: Action, kind: type[Exception]) -> None:
         before, random = self.picture(), torch.get_rng_state()
@@ -301,7 +328,7 @@ class World:
             replace(action, op=op, slot=slot, blueprint=blueprint)
             for slot in self.book.slots
             for op in Op
-            for blueprint in (OWN if op is Op.GERMINATE else [None])
+            for blueprint in ([*OWN, None] if op in (Op.GERMINATE, Op.ADVANCE, Op.PRUNE) else [None])
             if op is not Op.WAIT
         ]
         if legal := [each for each in every if self.book.legal(each)]:
@@ -311,7 +338,9 @@ class World:
         """What brings one slot nearer to its next fossil, which chance alone would seldom do."""
         name = list(self.book.slots)[choice % len(self.book.slots)]
         seed = self.book.slots[name].seed
-        if seed is None:
+        if self.book.slots[name].open and seed is None:
+            self.act(replace(action, op=Op.ADVANCE, slot=name, blueprint=self.book.slots[name].open[-1].blueprint))
+        elif seed is None:
             self.act(replace(action, op=Op.GERMINATE, slot=name, blueprint=list(OWN)[choice % 2]))
         elif seed.stage == "training":
             self.act(Action(Op.ADVANCE, name))
@@ -349,14 +378,15 @@ class World:
         self.keeper.zero_grad()
         loss(self.model).backward()
         self.keeper.step(self.garden.blended)
-        for slot in self.garden.incubating_slots:
-            self.garden.incubate(slot, loss)
+        for number in self.garden.incubating:
+            self.garden.incubate(number, loss)
 
     def uproot(self, choice: int) -> None:
         doomed = {name: slot for place, (name, slot) in enumerate(self.book.slots.items()) if choice >> place & 1}
         self.garden.uproot("torn out", doomed)
-        for slot in (slot for slot in doomed.values() if slot.seed is not None):
-            self.book.out(slot)
+        for torn in doomed.values():
+            for seed in list(torn.open):
+                self.book.out(torn, seed)
 
     def judge(self, choice: int, verdict: bool | None) -> None:
         self.book.verdicts[list(self.book.slots)[choice % len(self.book.slots)]] = verdict
@@ -370,7 +400,7 @@ class World:
             [(seed.stage, replace(seed.alpha)) for slot in self.garden.slots.values() for seed in slot.stack],
             [(number, id(share)) for number, share in self.keeper.seeds.items()],
             [(number, id(share)) for number, share in self.keeper.fossils.items()],
-            self.garden.incubating_slots,
+            self.garden.incubating,
             list(self.model.state_dict()),
         )
 
@@ -381,7 +411,8 @@ class World:
         mask = self.garden.mask()
         for name in self.book.slots:
             for op in Op:
-                for blueprint in (*OWN, "test/elsewhere", "test/nowhere") if op is Op.GERMINATE else (None,):
+                named = (*OWN, "test/elsewhere", "test/nowhere")
+                for blueprint in named if op is Op.GERMINATE else (None, *named[:2]):
                     action = Action(op, name, blueprint)
                     assert mask.allows(action) is self.book.legal(action), action
         seeds = self.book.seeds()
@@ -394,7 +425,7 @@ class World:
         slot = self.garden.slots[name]
         assert (slot.state.value, slot.embargo) == (written.state, written.rest)
         assert [seed.number for seed in slot.fossils] == [seed.number for seed in written.kept]
-        expected = [*written.kept, *([written.seed] if written.seed is not None else [])]
+        expected = [*written.kept, *written.open]
         assert len(slot.seeds) == len(expected)
         for seed, should in zip(slot.stack, expected, strict=True):
             assert (seed.number, seed.blueprint, seed.blend) == (should.number, should.blueprint, should.blend)
@@ -404,16 +435,14 @@ class World:
             assert seed.alpha.moving or seed.alpha.value == should.alpha.target
 
     def _check_owners(self) -> None:
-        living = [slot.seed for slot in self.book.slots.values() if slot.seed is not None]
+        living = [seed for slot in self.book.slots.values() for seed in slot.open]
         kept = [seed for slot in self.book.slots.values() for seed in slot.kept]
         frozen = self.book.growth.freeze_fossils
         assert self.keeper.astray(self.model) == []
         assert set(self.keeper.seeds) == {seed.number for seed in living}
         assert set(self.keeper.fossils) == (set() if frozen else {seed.number for seed in kept})
-        assert set(self.garden.incubating_slots) == {
-            name
-            for name, slot in self.book.slots.items()
-            if slot.seed is not None and slot.seed.stage in ("germinated", "training")
+        assert set(self.garden.incubating) == {
+            seed.number for seed in living if seed.stage in ("germinated", "training")
         }
         acting = {seed.number for seed in living if seed.stage in ("blending", "holding", "draining")}
         assert set(self.garden.blended) == acting
@@ -439,6 +468,7 @@ def worlds(draw: st.DrawFn) -> tuple[dict[str, int], GrowthConfig]:
         seeds=draw(st.sampled_from([None, None, 1, 2, 3])),
         parameters=draw(st.sampled_from([None, None, 9, 20])),
         freeze_fossils=draw(st.booleans()),
+        nursery=draw(st.sampled_from([1, 1, 2, 3])),
     )
     return {f"slot{place}": limit for place, limit in enumerate(limits)}, growth
 

@@ -111,8 +111,8 @@ class World:
             self.garden.tick()
             self.backward()
             self.keeper.step(self.garden.blended)
-            for slot in self.garden.incubating_slots:
-                self.garden.incubate(slot, self.loss)
+            for number in self.garden.incubating:
+                self.garden.incubate(number, self.loss)
             self.garden.close_step()
 
     def act(self, op: Op, **numbers: Any) -> None:

@@ -332,8 +332,9 @@ NONSENSE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
             record["slots"][0].update(stack=2),
             record["seeds"].append({**record["seeds"][0], "number": 1}),
             record["seeds"][0].update(stage="holding"),
+            record["seeds"][1].update(stage="fossilized", alpha=1.0),
         ),
-        "a seed lives before the last one",
+        "a seed lives before one that is kept for good",
     ),
     "more than its stack": (
         lambda record: (
@@ -672,8 +673,8 @@ def test_a_seed_that_incubated_incubates_on(
     esper.load(again, tmp_path, plugins=plugins)
     keeper = OptimizerKeeper(host, host_settings=settings, seed_settings=settings)
     garden = Garden(again, keeper, {"early": [local_conv]}, seed=0, batches=1)
-    assert garden.incubating_slots == ("early",)
-    garden.incubate("early", lambda model: model(EXAMPLE).square().mean())
+    assert garden.incubating == (0,)
+    garden.incubate(0, lambda model: model(EXAMPLE).square().mean())
     assert garden.slots["early"].living is not None
     assert garden.slots["early"].living.course.target == 0.5
 

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from esper_core.config import GrowthConfig
+from esper_core.growth import Transition
 from esper_core.growth.seed import Presence
-from esper_core.leyline import WAIT, Action, Blend, Op, SlotPlace, Stage
+from esper_core.leyline import WAIT, Action, Blend, Op, SeedSignals, SlotPlace, Stage
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 
@@ -24,6 +25,7 @@ oracle: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(oracle)
 
 Make = Callable[..., Recipe]
+NOBODY = SeedSignals("nobody", Stage.PRUNED, 0.0, 0)
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=2)
 ADVANCE, PRUNE, FOSSILISE = (Action(op, "early") for op in (Op.ADVANCE, Op.PRUNE, Op.FOSSILISE))
 OPTIMIZERS = {
@@ -44,14 +46,14 @@ def begin(recipe: Recipe, way: str, **growth: Any) -> Pool:
 
 
 def live(pool: Pool, plan: dict[int, Action], steps: int) -> list[tuple[bool, Any]]:
-    """For each step whether the host differs from its twin, and what the slot says of itself."""
+    """For each step whether the host differs from its twin, and what is told of the seed in the slot."""
     told = []
     for step in range(steps):
         pool.train(step)
         pool.evaluate(step)
         signals = pool.synchronise(step)
         grown, twin = pool.environments
-        told.append((bool(oracle.differing(grown, twin)), signals[0].slots[0]))
+        told.append((bool(oracle.differing(grown, twin)), signals[0].slots[0].living or NOBODY))
         assert grown.keeper.astray(grown.model) == []
         pool.apply([plan.get(step, WAIT), WAIT], step)
     return told
@@ -83,7 +85,7 @@ def test_when_the_seed_is_kept_the_branch_is_the_host(make_recipe: Make) -> None
     pool = begin(make_recipe(batches=4), "branch")
     live(pool, {0: GERMINATE, 3: ADVANCE}, 6)
     grown = pool.environments[0]
-    with grown.garden.trial("early"):
+    with grown.garden.trial(0):
         before = {key: value.clone() for key, value in grown.model.state_dict().items()}
         memory = {key: value.clone() for key, value in memories(grown).items()}
         tried = grown.evaluate("validation")
@@ -111,7 +113,7 @@ def test_a_pruned_branch_leaves_the_host_as_if_the_seed_had_never_been(
     grown, twin = pool.environments
     assert torch.equal(grown.evaluate("validation"), twin.evaluate("validation"))
     assert list(grown.model.state_dict()) == list(twin.model.state_dict())
-    assert grown.garden.incubating_slots == ()
+    assert grown.garden.incubating == ()
 
 
 def test_there_is_one_branch_at_a_time(make_recipe: Make, noisy_host: Callable[[], nn.Module]) -> None:
@@ -159,7 +161,7 @@ def test_a_whole_life_in_each_way(way: str, make_recipe: Make) -> None:
     live(pool, {0: GERMINATE, 2: ADVANCE, 6: FOSSILISE}, 8)
     (seed,) = pool.environments[0].garden.slots["early"].fossils
     assert (seed.alpha.value, seed.presence, seed.kept) == (1.0, Presence.ACTING, 6)
-    assert pool.environments[0].garden.incubating_slots == ()
+    assert pool.environments[0].garden.incubating == ()
 
 
 def test_a_fault_after_the_commit_of_a_branch_leaves_it_open(
@@ -173,13 +175,13 @@ def test_a_fault_after_the_commit_of_a_branch_leaves_it_open(
     def fails(*arguments: object) -> None:
         raise MemoryError("in the middle")
 
-    monkeypatch.setattr(grown.garden, "_transition", fails)
+    monkeypatch.setattr(Transition, "of", fails)
     with pytest.raises(MemoryError):
         grown.apply(FOSSILISE, 5)
     monkeypatch.undo()
     assert torch.equal(grown.evaluate("validation"), outside)
     assert not oracle.differing(grown, twin)
-    assert grown.garden.incubating_slots == ("early",)
+    assert grown.garden.incubating == (0,)
     grown.apply(FOSSILISE, 5)
     assert bool(oracle.differing(grown, twin))
 
@@ -191,7 +193,7 @@ def test_run_04_straight_through_has_no_feedback_and_a_branch_has(make_recipe: M
         pool = begin(make_recipe(batches=30, optimizer={"learning_rate": 0.03}), way)
         live(pool, {0: GERMINATE}, 8)
         grown = pool.environments[0]
-        with grown.garden.trial("early"):
+        with grown.garden.trial(0):
             tried = float(grown.evaluate("validation")[0])
         found[way] = tried - float(grown.evaluate("validation")[0])
     assert found["branch"] < 0.05

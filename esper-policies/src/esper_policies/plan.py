@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from esper_policies.settings import PlanEntry
 
 WAYS: Final[Mapping[str, str]] = {
-    "blueprint": "It acts on what grows in the slot already.",
+    "blueprint": "It acts on the one seed that lives in the slot.",
     "blend": "How a seed is blended in is said where it germinates.",
     "speed": "How fast a seed is blended in is said where it germinates, or where its alpha gets a new target.",
     "curve": "Which way alpha takes is said where it germinates, or where its alpha gets a new target.",
@@ -88,7 +88,7 @@ def _slips(path: str, entry: PlanEntry, space: ActionSpace) -> Iterator[_Slip]:
         yield _Slip(f"{path}.slot", f"{entry.op} needs a slot", f"Slots of this run: {', '.join(space.slots)}")
     elif entry.slot not in space.blueprints:
         yield _Slip(f"{path}.slot", f'there is no slot "{entry.slot}"', suggestion(entry.slot, space.slots))
-    elif "blueprint" in ARGUMENTS[Op(entry.op)]:
+    elif Op(entry.op) is Op.GERMINATE or (entry.blueprint is not None and "blueprint" in ARGUMENTS[Op(entry.op)]):
         yield from _wrong_blueprint(f"{path}.blueprint", entry, entry.slot, space.blueprints[entry.slot])
     for argument, belongs in WAYS.items():
         value = getattr(entry, argument)

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from esper_core.leyline import Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
     GovernorActed,
@@ -95,5 +95,6 @@ def _of_one_environment(arm: str) -> list[Event]:
 
 
 def _signals(step: int) -> Signals:
-    slot = SlotSignals("early", SlotState.OCCUPIED, 0, Stage.TRAINING, "tried/blueprint", 0.0, step, 1.9)
+    seed = SeedSignals("tried/blueprint", Stage.TRAINING, 0.0, 120, step, 1.9)
+    slot = SlotSignals("early", SlotState.OCCUPIED, 0, (seed,))
     return Signals(step, 2.0 - step, 2.1 - step, 0.4 + 0.1 * step, 1120, 1000, (slot,))

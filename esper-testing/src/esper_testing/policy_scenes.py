@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline import ActionMask, ActionSpace, Metric, Observation, Op, SeedEvent, SlotState
-from esper_core.leyline.lifecycle import may
+from esper_core.leyline.lifecycle import INCUBATING, may
 from esper_testing.reward_scripts import random_signals, random_slot
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from esper_core.leyline import SlotSignals
 
 EVENTS: Final = {Op.ADVANCE: SeedEvent.ADVANCE, Op.PRUNE: SeedEvent.PRUNE, Op.FOSSILISE: SeedEvent.FOSSILISE}
 STEPS: Final = 12
+CROWDED: Final = 0.3
+"""Share of the incubating seeds that have all other blueprints of their slot beside them."""
+
 METRIC: Final = Metric("accuracy")
 STRANGER: Final = "elsewhere/never-seen"
 """A blueprint of no action space."""
@@ -61,14 +64,19 @@ def _scene(space: ActionSpace, draw: random.Random, step: int, stranger: bool) -
     slots = tuple(_named(random_slot(draw, name), space, draw, stranger) for name in space.slots)
     signals = replace(random_signals(draw, METRIC, step), slots=slots)
     fitting = {slot.name: _fitting(slot, space, draw) for slot in slots}
-    ops = {slot.name: _ops(slot, fitting[slot.name]) for slot in slots}
-    return Scene(Observation(step, STEPS, signals), ActionMask(ops, fitting))
+    seeds = {slot.name: _possible(slot) for slot in slots if slot.seeds}
+    ops = {slot.name: _ops(fitting[slot.name], seeds.get(slot.name, {})) for slot in slots}
+    return Scene(Observation(step, STEPS, signals), ActionMask(ops, fitting, seeds))
 
 
 def _named(slot: SlotSignals, space: ActionSpace, draw: random.Random, stranger: bool) -> SlotSignals:
-    if slot.blueprint is None:
+    """The slot with seeds of its own blueprints: one, or while they incubate sometimes several side by side."""
+    if slot.living is None:
         return slot
-    return replace(slot, blueprint=STRANGER if stranger else draw.choice(space.blueprints[slot.name]))
+    own = space.blueprints[slot.name]
+    crowded = not stranger and slot.living.stage in INCUBATING and draw.random() < CROWDED
+    names = [STRANGER] if stranger else draw.sample(own, len(own) if crowded else 1)
+    return replace(slot, seeds=tuple(replace(slot.living, blueprint=name) for name in names))
 
 
 def _fitting(slot: SlotSignals, space: ActionSpace, draw: random.Random) -> tuple[str, ...]:
@@ -78,7 +86,11 @@ def _fitting(slot: SlotSignals, space: ActionSpace, draw: random.Random) -> tupl
     return tuple(id_ for id_ in space.blueprints[slot.name] if draw.random() < 0.7)
 
 
-def _ops(slot: SlotSignals, fitting: tuple[str, ...]) -> frozenset[Op]:
-    if slot.stage is None:
-        return frozenset({Op.GERMINATE}) if fitting else frozenset()
-    return frozenset(op for op, event in EVENTS.items() if may(slot.stage, event))
+def _possible(slot: SlotSignals) -> dict[str, frozenset[Op]]:
+    return {
+        seed.blueprint: frozenset(op for op, event in EVENTS.items() if may(seed.stage, event)) for seed in slot.seeds
+    }
+
+
+def _ops(fitting: tuple[str, ...], seeds: Mapping[str, frozenset[Op]]) -> frozenset[Op]:
+    return frozenset({Op.GERMINATE} if fitting else ()).union(*seeds.values())

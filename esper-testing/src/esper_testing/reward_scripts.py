@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from esper_core.leyline import Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import SeedSignals, Signals, SlotSignals, SlotState, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ def random_episode(metric: Metric, seed: int, steps: int = STEPS) -> list[Moment
 def random_signals(draw: random.Random, metric: Metric, step: int, *, grown: bool = True) -> Signals:
     """One step's signals; those of a twin where nothing has grown."""
     slots = tuple(random_slot(draw, f"slot-{place}") for place in range(draw.randint(1, 3))) if grown else ()
-    added = sum(SEED * (slot.fossils + (slot.stage is not None)) for slot in slots)
+    added = sum(SEED * (slot.fossils + len(slot.seeds)) for slot in slots)
     return Signals(
         step=step,
         train_loss=draw.choice([0.0, 1e-6, draw.uniform(0, 5), 1e4]),
@@ -70,7 +70,8 @@ def slot_in(name: str, stage: Stage | None, *, fossils: int = 0, age: int = 3, d
     incubating = stage in (Stage.GERMINATED, Stage.TRAINING)
     alpha = 0.0 if incubating else 1.0 if stage is Stage.HOLDING else draw.random()
     loss = draw.choice([None, draw.uniform(0, 5)]) if incubating else None
-    return SlotSignals(name, SlotState.OCCUPIED, fossils, stage, "tried/blueprint", alpha, age, loss)
+    seed = SeedSignals("tried/blueprint", stage, alpha, SEED, age, loss)
+    return SlotSignals(name, SlotState.OCCUPIED, fossils, (seed,))
 
 
 def moments(own: Sequence[Signals], twin: Sequence[Signals]) -> list[Moment]:

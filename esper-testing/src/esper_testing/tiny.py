@@ -111,8 +111,8 @@ class Plot:
                 loss.backward()
                 self.keeper.step(self.garden.blended)
                 self.losses.append(loss.detach())
-                for slot in self.garden.incubating_slots:
-                    self.garden.incubate(slot, self._loss)
+                for number in self.garden.incubating:
+                    self.garden.incubate(number, self._loss)
         self.losses.extend(self.garden.take_incubation_losses().values())
         self.garden.close_step()
         self.step += 1

@@ -19,6 +19,7 @@ def contradictions(tree: Tree) -> Iterator[Problem]:
     yield from _who_decides(tree, tree.value)
     yield from _name_of_the_twin(tree, tree.value)
     yield from _too_many(tree, tree.value)
+    yield from _nursery_in_the_host(tree, tree.value)
 
 
 def _who_decides(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
@@ -44,6 +45,20 @@ def _name_of_the_twin(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
     if isinstance(arms, dict) and "twin" in arms and _twin(top):
         message = 'an arm is named "twin", which is the name of the arm without growth'
         yield tree.places.problem("E114", ("arms", "twin"), message, 'Rename it, or write "twin: false".', key=True)
+
+
+def _nursery_in_the_host(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
+    """Seeds that learn in the host's own step would learn from one another: there is nothing to choose between."""
+    growth = top.get("growth")
+    if not isinstance(growth, dict):
+        return
+    way, several = growth.get("incubation"), growth.get("nursery", 1)
+    if way in ("straight_through", "live") and isinstance(several, int) and several > 1:
+        message = (
+            f"with incubation {way} every seed of a nursery would act in the same host, received nursery {several}"
+        )
+        hint = "Incubate in the shadow or on a branch, or write nursery: 1."
+        yield tree.places.problem("E114", ("growth", "nursery"), message, hint)
 
 
 def _too_many(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:

@@ -120,6 +120,9 @@ class GrowthConfig(Section):
     auto_advance: bool = Field(
         default=True, description="Whether a seed is blended in as soon as its gate opens, though nobody asks for it."
     )
+    nursery: Count = Field(
+        default=1, le=64, description="Seeds of different blueprints that incubate at once in one slot; one advances."
+    )
     embargo: int = Field(
         default=constants.EMBARGO_STEPS, ge=0, le=100_000, description="Steps for which a slot rests after a prune."
     )

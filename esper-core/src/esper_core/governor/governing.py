@@ -168,7 +168,7 @@ class Governor:
     def _plateau(self, signals: Signals) -> str | None:
         """Why nothing more is to be expected: no progress for long, and no seed whose fate is open."""
         patience, stale = self._settings.patience, self._history.stale_steps
-        if patience is None or stale < patience or any(slot.stage is not None for slot in signals.slots):
+        if patience is None or stale < patience or signals.seeds:
             return None
         return f"no improvement for {stale} steps (governor.patience)"
 

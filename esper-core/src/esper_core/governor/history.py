@@ -46,7 +46,7 @@ class History:
 
         What it loses by that is no sign of sickness, and the losses before are no measure for it.
         """
-        alphas = {slot.name: slot.alpha or 0.0 for slot in signals.slots if slot.name in acting}
+        alphas = {slot.name: slot.living.alpha for slot in signals.slots if slot.name in acting and slot.living}
         strengths = {slot.name: slot.fossils + alphas.get(slot.name, 0.0) for slot in signals.slots}
         if any(strengths.get(name, 0.0) < before for name, before in self.strengths.items()):
             return History(self.guessing_loss, strengths=strengths)

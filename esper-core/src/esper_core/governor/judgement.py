@@ -38,7 +38,12 @@ def judge(signals: Signals) -> Verdict:
     """PANIC at once where a loss is not a number; CALM otherwise."""
     if signals.finite:
         return CALM
-    incubation = {slot.name: slot.incubation_loss for slot in signals.slots if slot.incubation_loss is not None}
+    incubation = {
+        f"{slot.name} {seed.blueprint}": seed.incubation_loss
+        for slot in signals.slots
+        for seed in slot.seeds
+        if seed.incubation_loss is not None
+    }
     reason = f"a loss is not finite: train {signals.train_loss}, validation {signals.validation_loss}"
     return Verdict(Level.PANIC, reason + (f", incubation {incubation}" if incubation else ""))
 
@@ -74,7 +79,11 @@ def _judge_numbers(signals: Signals, acting: Collection[str], host_finite: bool 
     """PANIC for gradients that are no numbers where they reach the host; a WARNING for a seed's own."""
     if host_finite is False:
         return Verdict(Level.PANIC, "a parameter or a gradient of the host is not finite")
-    sick = [slot for slot in signals.slots if slot.gradients is not None and slot.gradients.non_finite > 0.0]
+    sick = [
+        slot
+        for slot in signals.slots
+        if any(seed.gradients is not None and seed.gradients.non_finite > 0.0 for seed in slot.seeds)
+    ]
     level = Level.PANIC if any(slot.name in acting for slot in sick) else Level.WARNING
     names = ", ".join(slot.name for slot in sick)
     return Verdict(level, f"gradients of the seed in {names} are not finite") if sick else CALM

@@ -61,7 +61,7 @@ class Watch:
 
     def heed(self, signals: Signals) -> None:
         """A step was measured: what moves is watched on, and what has been quiet for long is let go."""
-        moving = {slot.name for slot in signals.slots if slot.stage in _MOVING}
+        moving = {slot.name for slot in signals.slots if any(seed.stage in _MOVING for seed in slot.seeds)}
         stirred = (replace(one, stirred=signals.step) if one.slot in moving else one for one in self._mutations)
         self._mutations = tuple(one for one in stirred if signals.step - one.stirred <= self._steps)
 

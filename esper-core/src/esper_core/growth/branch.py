@@ -9,7 +9,7 @@ been.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -33,17 +33,17 @@ class Branch:
     lasting = True
     in_host = False
 
-    def __init__(self, model: nn.Module, slot: Slot, keeper: OptimizerKeeper, stream: RandomStream) -> None:
+    def __init__(self, model: nn.Module, slot: Slot, seed: Seed, keeper: OptimizerKeeper, stream: RandomStream) -> None:
         self._model = model
         self._slot = slot
-        self._seed = cast("Seed", slot.living)
+        self._seed = seed
         self._seed.presence = Presence.BRANCHED
         self._keeper = keeper
         self._stream = stream
         self._losses: list[Tensor] = []
         self._committed = False
-        own = {id(part) for part in self._seed.modules()}
-        apart = {id(parameter) for parameter in self._seed.parameters()}
+        own = {id(part) for other in slot.nursery for part in other.modules()}
+        apart = {id(parameter) for other in slot.nursery for parameter in other.parameters()}
         self._of_host = [parameter for parameter in model.parameters() if id(parameter) not in apart]
         self._numbers = [parameter.detach().clone() for parameter in self._of_host]
         self._fields = [
@@ -69,7 +69,7 @@ class Branch:
         """The branch's numbers, with the seed acting."""
         self._switch()
         try:
-            with self._slot.trying():
+            with self._slot.trying(self._seed):
                 yield
         finally:
             self._switch()

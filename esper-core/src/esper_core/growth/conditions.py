@@ -20,13 +20,34 @@ if TYPE_CHECKING:
     from esper_core.leyline.actions import Action
 
 
+APART = ("shadow", "branch")
+"""The ways of incubating in which seeds of one slot know nothing of each other."""
+
+
 def misfit(slot: Slot, variety: Variety) -> str | None:
     """Why the blueprint cannot grow in the slot as it is now; None where it can."""
-    if slot.state is not SlotState.FREE:
-        return f"the slot is {slot.state}"
     if slot.site is None or slot.site.kind not in variety.spec.kinds:
         seen = "nothing yet" if slot.site is None else f"a {slot.site.kind}"
         return f"the slot sees {seen}, and the blueprint takes {' or '.join(variety.spec.kinds)}"
+    return None
+
+
+def taken(slot: Slot, variety: Variety, settings: GrowthConfig) -> str | None:
+    """Why the slot takes in no seed of the blueprint now; None where it does. Into a nursery many go, if all incubate.
+
+    Each is of another blueprint, by whose name a policy says which of them it means.
+    """
+    if slot.state is SlotState.FREE:
+        return None
+    seeds = slot.nursery
+    several = settings.nursery > 1 and settings.incubation in APART
+    if not several or not seeds or not all(seed.incubating for seed in seeds):
+        lives = f": {', '.join(seed.blueprint for seed in seeds)} lives there" if seeds else ""
+        return f"the slot is {slot.state}{lives}"
+    if any(seed.blueprint == variety.id for seed in seeds):
+        return "a seed of it incubates in the slot already"
+    if len(seeds) >= settings.nursery:
+        return f"the nursery of the slot holds {len(seeds)} of {settings.nursery} seeds (growth.nursery)"
     return None
 
 

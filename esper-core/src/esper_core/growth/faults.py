@@ -13,6 +13,7 @@ from esper_core.plugins.faults import is_authors, is_ctrl_c, place_in, target_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from esper_core.growth.seed import Seed
     from esper_core.growth.slot import Slot
 
 
@@ -20,10 +21,12 @@ class SeedFault(PluginError):
     """A seed raised, or put out what cannot be.
 
     ``slots`` are those whose living seeds are to blame; none where it was a fossil, which cannot be taken out.
+    ``number`` says which seed of a nursery it was; None: all that live there.
     """
 
-    def __init__(self, slots: Iterable[str], what: str) -> None:
+    def __init__(self, slots: Iterable[str], what: str, *, number: int | None = None) -> None:
         self.slots = tuple(slots)
+        self.number = number
         self.what = what
         where = f"in {', '.join(self.slots)} " if self.slots else ""
         super().__init__(Problem("E320", f"the seed {where}{what}"))
@@ -43,8 +46,8 @@ def in_words(error: BaseException, maker: object = None) -> str:
 
 
 @contextmanager
-def blamed_on(slot: Slot) -> Iterator[None]:
-    """A block in which the seed that lives in ``slot`` answers for whatever is raised, unless somebody has already."""
+def blamed_on(slot: Slot, seed: Seed) -> Iterator[None]:
+    """A block in which ``seed``, of ``slot``, answers for whatever is raised, unless somebody has already."""
     try:
         yield
     except EsperError:
@@ -52,9 +55,8 @@ def blamed_on(slot: Slot) -> Iterator[None]:
     except BaseException as error:
         if is_ctrl_c(error):
             raise
-        whose = "" if slot.living is None else f'of blueprint "{slot.living.blueprint}" '
-        block = None if slot.living is None else slot.living.block
-        raise SeedFault([slot.name], f"{whose}{in_words(error, block)}") from error
+        what = f'of blueprint "{seed.blueprint}" {in_words(error, seed.block)}'
+        raise SeedFault([slot.name], what, number=seed.number) from error
 
 
 class FaultBook:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from esper_core.config import GrowthConfig
-from esper_core.growth.conditions import beyond_bounds, misfit, obstacle, refuse_unfit
+from esper_core.growth.conditions import beyond_bounds, misfit, obstacle, refuse_unfit, taken
 from esper_core.growth.faults import FaultBook, blamed_on
 from esper_core.growth.gating import Gates
 from esper_core.growth.grafting import slots_of
 from esper_core.growth.incubating import begin
+from esper_core.growth.nursery import EVENT_OF_OP, ahead, meant, possible
 from esper_core.growth.planting import Soil, Variety
 from esper_core.growth.probe import device_of
 from esper_core.growth.randomness import RandomStream, derive_seed
@@ -26,7 +27,7 @@ from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotStat
 from esper_core.leyline.nearest import suggestion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
@@ -35,13 +36,6 @@ if TYPE_CHECKING:
     from esper_core.growth.optimizers import OptimizerKeeper
     from esper_core.growth.seed import Seed
     from esper_core.growth.slot import Slot
-
-_EVENT_OF_OP = {
-    Op.ADVANCE: SeedEvent.ADVANCE,
-    Op.RETARGET: SeedEvent.RETARGET,
-    Op.PRUNE: SeedEvent.PRUNE,
-    Op.FOSSILISE: SeedEvent.FOSSILISE,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +49,11 @@ class Transition:
     now: Stage
     parameters: int
     reason: str
+
+    @classmethod
+    def of(cls, slot: Slot, seed: Seed, was: Stage | None, reason: str) -> Transition:
+        """The seed's way from ``was`` to where it is now."""
+        return cls(slot.name, seed.number, seed.blueprint, was, seed.stage, seed.parameter_count, reason)
 
 
 class Garden:
@@ -98,7 +97,7 @@ class Garden:
         self._faults = FaultBook() if faults is None else faults
         self.gates = Gates(self._settings) if gates is None else gates
         self.born = 0
-        self._incubations: dict[str, Incubation] = {}
+        self._incubations: dict[int, Incubation] = {}
         self._take_in()
 
     # What is possible.
@@ -106,7 +105,9 @@ class Garden:
     def mask(self) -> ActionMask:
         """What each slot would accept now."""
         fitting = {name: self._fitting(slot) for name, slot in self.slots.items()}
-        return ActionMask({name: self._ops(slot, fitting[name]) for name, slot in self.slots.items()}, fitting)
+        seeds = {name: possible(slot, self._obstacle) for name, slot in self.slots.items() if slot.nursery}
+        ops = {name: _ops(fitting[name], seeds.get(name, {})) for name in self.slots}
+        return ActionMask(ops, fitting, seeds)
 
     def _fitting(self, slot: Slot) -> tuple[str, ...]:
         varieties = self._varieties[slot.name].values()
@@ -114,21 +115,14 @@ class Garden:
 
     def _hindrance(self, slot: Slot, variety: Variety) -> str | None:
         """Why the blueprint cannot grow in the slot now; None where it can."""
-        if why := misfit(slot, variety):
+        if why := taken(slot, variety, self._settings) or misfit(slot, variety):
             return why
-        if branched := [name for name, incubation in self._incubations.items() if incubation.lasting]:
-            return f"a branch of the host is open in slot {branched[0]}, and there is one at a time"
+        branched = [other.name for other, seed in self._living() if seed.presence is Presence.BRANCHED]
+        if any(name != slot.name for name in branched):
+            return f"a branch of the host is open in slot {branched[0]}, and branches of two slots do not mix"
         if self._faults.is_withdrawn(variety.id):
             return "it went wrong too often and is withdrawn from this run"
         return beyond_bounds(slot, variety, self.slots.values(), self._settings)
-
-    def _ops(self, slot: Slot, fitting: tuple[str, ...]) -> frozenset[Op]:
-        seed = slot.living
-        if seed is None:
-            return frozenset({Op.GERMINATE}) if fitting else frozenset()
-        return frozenset(
-            op for op, event in _EVENT_OF_OP.items() if may(seed.stage, event) and self._obstacle(seed, op) is None
-        )
 
     def _obstacle(self, seed: Seed, op: Op) -> str | None:
         return obstacle(seed, op) or self.gates.refusal(seed, op)
@@ -139,37 +133,34 @@ class Garden:
         """Carry out one action at the end of ``step``. LifecycleError, and nothing changed, where it is not legal."""
         if action.op is Op.WAIT:
             return []
-        slot = self._slot(action.slot)
+        slot = _named(action.slot, self.slots)
         refuse_unfit(action)
         with whole_or_nothing(self, self._incubations):
-            return [self._carried_out(slot, action, step)]
+            if action.op is Op.GERMINATE:
+                return [self._germinate(slot, action, step)]
+            able = possible(slot, self._obstacle)
+            seeds = meant(slot, action, able, self.gates.lead)
+            return [change for seed in seeds for change in self._carried_out(slot, seed, action, step)]
 
-    def _carried_out(self, slot: Slot, action: Action, step: int) -> Transition:
-        if action.op is Op.GERMINATE:
-            return self._germinate(slot, action, step)
-        seed = slot.living
-        legal = [op.value for op in self._ops(slot, self._fitting(slot))]
-        if seed is None:
-            raise LifecycleError(
-                what="slot", state=slot.state.value, event=action.op.value, legal=legal, name=slot.name
-            )
-        if may(seed.stage, _EVENT_OF_OP[action.op]) and (why := self._obstacle(seed, action.op)):
+    def _carried_out(self, slot: Slot, seed: Seed, action: Action, step: int) -> Iterator[Transition]:
+        if may(seed.stage, EVENT_OF_OP[action.op]) and (why := self._obstacle(seed, action.op)):
+            legal = [op.value for op in possible(slot, self._obstacle)[seed.blueprint]]
             raise LifecycleError(what="seed", state=seed.stage.value, event=action.op.value, legal=legal, why=why)
         if action.op is Op.ADVANCE:
-            return self._advance(slot, seed, "asked for")
-        if action.op is Op.FOSSILISE:
-            return self._fossilise(slot, seed, step)
-        return self._aim(slot, seed, action)
-
-    def _slot(self, name: str | None) -> Slot:
-        if name not in self.slots:
-            problem = Problem("E302", f'there is no slot "{name}"', hint=suggestion(name or "", self.slots))
-            raise GrowthError(problem)
-        return self.slots[name]
+            yield from self._advance(slot, seed, "asked for")
+        elif action.op is Op.FOSSILISE:
+            yield self._fossilise(slot, seed, step)
+        else:
+            yield self._aim(slot, seed, action)
 
     def _germinate(self, slot: Slot, action: Action, step: int) -> Transition:
         occupied = next_slot_state(slot.state, SlotEvent.GERMINATE)
         variety = self._varieties[slot.name].get(action.blueprint or "")
+        if variety is not None and slot.nursery and (full := taken(slot, variety, self._settings)):
+            legal = [op.value for op in _ops((), possible(slot, self._obstacle))]
+            raise LifecycleError(
+                what="slot", state=slot.state.value, event="germinate", legal=legal, name=slot.name, why=full
+            )
         if variety is None or (why := self._hindrance(slot, variety)):
             message = f'"{action.blueprint}" cannot grow in slot "{slot.name}"' + (f": {why}" if variety else "")
             raise GrowthError(Problem("E303", message, hint=suggestion(action.blueprint or "", self._fitting(slot))))
@@ -178,18 +169,22 @@ class Garden:
         slot.seeds.append(seed)
         slot.state = occupied
         self.keeper.adopt(seed)
-        self._incubations[slot.name] = self._incubation(slot, seed)
-        return self._transition(slot, seed, None, "asked for")
+        self._incubations[seed.number] = self._incubation(slot, seed)
+        return Transition.of(slot, seed, None, "asked for")
 
-    def _advance(self, slot: Slot, seed: Seed, reason: str) -> Transition:
+    def _advance(self, slot: Slot, seed: Seed, reason: str) -> Iterator[Transition]:
+        """Blend the seed in; those that incubated beside it are dropped."""
         before = seed.pass_on(SeedEvent.ADVANCE)
-        incubation = self._incubations[slot.name]
+        incubation = self._incubations[seed.number]
         at_once = incubation.lasting or seed.alpha.value > 0.0  # it acts already, on a branch or in the host
         seed.alpha.aim(seed.course.target, 0 if at_once else seed.course.speed * self._batches, seed.course.curve)
         if not incubation.lasting:
             seed.presence = Presence.ACTING
-            del self._incubations[slot.name]
-        return self._transition(slot, seed, before, reason)
+            del self._incubations[seed.number]
+        yield Transition.of(slot, seed, before, reason)
+        for other in slot.nursery:
+            if other is not seed:
+                yield self._uprooted(slot, other, f"{seed.blueprint} was chosen from the nursery")
 
     def _fossilise(self, slot: Slot, seed: Seed, step: int) -> Transition:
         before = seed.pass_on(SeedEvent.FOSSILISE)
@@ -197,20 +192,20 @@ class Garden:
         at_limit = len(slot.fossils) >= slot.limit
         slot.state = next_slot_state(slot.state, SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED)
         self._settle(seed)
-        if (incubation := self._incubations.pop(slot.name, None)) is not None:
+        if (incubation := self._incubations.pop(seed.number, None)) is not None:
             incubation.commit()
-        return self._transition(slot, seed, before, "asked for")
+        return Transition.of(slot, seed, before, "asked for")
 
     def _aim(self, slot: Slot, seed: Seed, action: Action) -> Transition:
         """Send alpha to a new target, or, where the seed is pruned, to 0; a seed without strength is out at once."""
-        before = seed.pass_on(_EVENT_OF_OP[action.op])
+        before = seed.pass_on(EVENT_OF_OP[action.op])
         if seed.stage is Stage.PRUNED:
             self._remove(slot, seed)
         else:
             drained = seed.stage is Stage.DRAINING
-            speed = 0 if drained and slot.name in self._incubations else action.speed  # nobody sees a branch end
+            speed = 0 if drained and seed.number in self._incubations else action.speed  # nobody sees a branch end
             seed.alpha.aim(0.0 if drained else action.target, speed * self._batches, action.curve)
-        return self._transition(slot, seed, before, "asked for")
+        return Transition.of(slot, seed, before, "asked for")
 
     # What time brings.
 
@@ -219,9 +214,7 @@ class Garden:
         newborn = [(slot, seed) for slot, seed in self._living() if seed.stage is Stage.GERMINATED]
         with whole_or_nothing(self, self._incubations):  # G1: it is owned by an optimizer, or nothing starts
             self.keeper.open_step()
-            return [
-                self._transition(slot, seed, seed.pass_on(SeedEvent.TRAIN), "a step began") for slot, seed in newborn
-            ]
+            return [Transition.of(slot, seed, seed.pass_on(SeedEvent.TRAIN), "a step began") for slot, seed in newborn]
 
     def tick(self) -> None:
         """A batch begins: every alpha that moves moves on."""
@@ -231,40 +224,44 @@ class Garden:
     def close_step(self) -> list[Transition]:
         """A step is over: ramps that have arrived are noticed, seeds that are ready advance, embargoes run down."""
         resting = [slot for slot in self.slots.values() if slot.state is SlotState.EMBARGOED]
-        waiting = [(slot, seed) for slot, seed in self._living() if not seed.alpha.moving]
+        waiting = [slot for slot in self.slots.values() if any(not seed.alpha.moving for seed in slot.nursery)]
         if not resting and not waiting:
             return []
         with whole_or_nothing(self, self._incubations):
             for slot in resting:
                 slot.embargo -= 1
                 _lift_embargo(slot)
-            passed = [self._time_passed(slot, seed) for slot, seed in waiting]
-            return [transition for transition in passed if transition is not None]
+            return [transition for slot in waiting for transition in self._time_passed(slot)]
 
-    def _time_passed(self, slot: Slot, seed: Seed) -> Transition | None:
-        """What the end of a step does to a seed whose alpha stands still."""
-        if seed.stage is Stage.BLENDING:
-            return self._transition(slot, seed, seed.pass_on(SeedEvent.RAMP_AT_TARGET), "alpha at its target")
-        if seed.stage is Stage.DRAINING:
-            before = seed.pass_on(SeedEvent.DRAINED)
-            self._remove(slot, seed)
-            return self._transition(slot, seed, before, "alpha at 0")
-        if seed.stage is Stage.TRAINING and self.gates.ready(seed):
-            return self._advance(slot, seed, "its gain is shown")
-        return None
+    def _time_passed(self, slot: Slot) -> Iterator[Transition]:
+        """What the end of a step does to a slot whose seeds' alpha stands still."""
+        if (seed := ahead(slot, self.gates)) is not None:
+            yield from self._advance(slot, seed, "its gain is shown")
+            return
+        for seed in slot.nursery:
+            if seed.stage is Stage.BLENDING:
+                yield Transition.of(slot, seed, seed.pass_on(SeedEvent.RAMP_AT_TARGET), "alpha at its target")
+            elif seed.stage is Stage.DRAINING:
+                before = seed.pass_on(SeedEvent.DRAINED)
+                self._remove(slot, seed)
+                yield Transition.of(slot, seed, before, "alpha at 0")
 
-    def uproot(self, reason: str, slots: Collection[str] | None = None) -> list[Transition]:
-        """Prune living seeds at once, whatever their alpha: those of ``slots``, or all."""
-        doomed = [(slot, seed) for slot, seed in self._living() if slots is None or slot.name in slots]
+    def uproot(self, reason: str, slots: Collection[str] | None = None, number: int | None = None) -> list[Transition]:
+        """Prune living seeds at once, whatever their alpha: those of ``slots``, or all; of them the one of a number."""
+        doomed = [
+            (slot, seed)
+            for slot, seed in self._living()
+            if (slots is None or slot.name in slots) and number in (None, seed.number)
+        ]
         if not doomed:
             return []
         with whole_or_nothing(self, self._incubations):
-            transitions: list[Transition] = []
-            for slot, seed in doomed:
-                before = seed.pass_on(SeedEvent.UPROOT)
-                self._remove(slot, seed)
-                transitions.append(self._transition(slot, seed, before, reason))
-            return transitions
+            return [self._uprooted(slot, seed, reason) for slot, seed in doomed]
+
+    def _uprooted(self, slot: Slot, seed: Seed, reason: str) -> Transition:
+        before = seed.pass_on(SeedEvent.UPROOT)
+        self._remove(slot, seed)
+        return Transition.of(slot, seed, before, reason)
 
     # Training.
 
@@ -289,29 +286,28 @@ class Garden:
         return [seed for _, seed in self._living()]
 
     @property
-    def incubating_slots(self) -> tuple[str, ...]:
-        """The slots whose living seeds learn behind the host's back."""
+    def incubating(self) -> tuple[int, ...]:
+        """Numbers of the living seeds that learn behind the host's back."""
         return tuple(self._incubations)
 
-    def incubate(self, slot: str, loss: Callable[[nn.Module], Tensor]) -> None:
-        """Train the incubating seed of one slot, if it still lives, on one batch. SeedFault where it cannot be."""
-        if (incubation := self._incubations.get(slot)) is not None:
-            with blamed_on(self.slots[slot]):
+    def incubate(self, number: int, loss: Callable[[nn.Module], Tensor]) -> None:
+        """Train one incubating seed, if it still lives, on one batch. SeedFault where it cannot be."""
+        if (incubation := self._incubations.get(number)) is not None:
+            with blamed_on(*self.home_of(number)):
                 incubation.train(loss)
 
-    def trial(self, slot: str) -> AbstractContextManager[None]:
-        """A block in which the model acts as it would with the incubating seed of ``slot`` at its target."""
-        return self._incubations[slot].trial()
+    def trial(self, number: int) -> AbstractContextManager[None]:
+        """A block in which the model acts as it would with this incubating seed at its target."""
+        return self._incubations[number].trial()
 
-    def take_incubation_losses(self) -> dict[str, Tensor]:
-        """Mean incubation loss by slot since they were taken last, on the device."""
-        taken = {name: incubation.take_loss() for name, incubation in self._incubations.items()}
-        return {name: loss for name, loss in taken.items() if loss is not None}
+    def home_of(self, number: int) -> tuple[Slot, Seed]:
+        """The living seed of this number, with its slot."""
+        return next((slot, seed) for slot, seed in self._living() if seed.number == number)
 
-    def take_gradients(self) -> dict[str, Tensor]:
-        """The gradients' numbers of living seeds by slot since they were taken last, on the device."""
-        taken = self.keeper.take_gradients()
-        return {slot.name: taken[seed.number] for slot, seed in self._living() if seed.number in taken}
+    def take_incubation_losses(self) -> dict[int, Tensor]:
+        """Mean incubation loss of each seed since they were taken last, on the device."""
+        taken = {number: incubation.take_loss() for number, incubation in self._incubations.items()}
+        return {number: loss for number, loss in taken.items() if loss is not None}
 
     def _take_in(self) -> None:
         """Seeds that are there already, for the model was loaded, live on; the keeper trains them from now on."""
@@ -322,7 +318,7 @@ class Garden:
             if seed.stage is Stage.FOSSILIZED:
                 self._settle(seed)
             elif seed.incubating or seed.presence is Presence.BRANCHED:
-                self._incubations[slot.name] = self._incubation(slot, seed)
+                self._incubations[seed.number] = self._incubation(slot, seed)
 
     def _settle(self, seed: Seed) -> None:
         """A seed is part of the host from now on: it goes on learning on the host's side, or not at all."""
@@ -334,7 +330,7 @@ class Garden:
 
     def _incubation(self, slot: Slot, seed: Seed) -> Incubation:
         stream = RandomStream(derive_seed(self._soil.seed, "incubation", seed.number), device_of(self.model))
-        return begin(self._settings.incubation, self.model, slot, self.keeper, stream)
+        return begin(self._settings.incubation, self.model, slot, seed, self.keeper, stream)
 
     def _acting(self) -> list[tuple[Slot, Seed]]:
         return [
@@ -344,18 +340,28 @@ class Garden:
         ]
 
     def _living(self) -> list[tuple[Slot, Seed]]:
-        return [(slot, seed) for slot in self.slots.values() if (seed := slot.living) is not None]
+        return [(slot, seed) for slot in self.slots.values() for seed in slot.nursery]
 
     def _remove(self, slot: Slot, seed: Seed) -> None:
-        del slot.seeds[-1]
-        self._incubations.pop(slot.name, None)
+        del slot.seeds[list(slot.stack).index(seed)]
+        self._incubations.pop(seed.number, None)
         self.keeper.release(seed.number)
+        if slot.nursery:
+            return  # others incubate on
         slot.state = next_slot_state(slot.state, SlotEvent.PRUNED)
         slot.embargo = self._settings.embargo
         _lift_embargo(slot)
 
-    def _transition(self, slot: Slot, seed: Seed, was: Stage | None, reason: str) -> Transition:
-        return Transition(slot.name, seed.number, seed.blueprint, was, seed.stage, seed.parameter_count, reason)
+
+def _ops(fitting: Sequence[str], seeds: Mapping[str, frozenset[Op]]) -> frozenset[Op]:
+    """What a slot would accept now: a new seed, and what is possible for those that it has."""
+    return frozenset({Op.GERMINATE} if fitting else ()).union(*seeds.values())
+
+
+def _named(name: str | None, slots: Mapping[str, Slot]) -> Slot:
+    if name is None or name not in slots:
+        raise GrowthError(Problem("E302", f'there is no slot "{name}"', hint=suggestion(name or "", slots)))
+    return slots[name]
 
 
 def _lift_embargo(slot: Slot) -> None:

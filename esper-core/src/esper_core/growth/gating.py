@@ -6,6 +6,7 @@ parameters. What a gate does not know it does not let pass; what it said stands 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from esper_core.growth.evidence import Gate, price_of
@@ -35,6 +36,7 @@ class Gates:
         self._looks = looks
         self._gates: dict[tuple[int, Op], Gate] = {}
         self._opinions: dict[tuple[int, Op], Opinion] = {}
+        self._gains: Mapping[int, Gain] = {}
 
     @property
     def open(self) -> bool:
@@ -43,6 +45,7 @@ class Gates:
 
     def look(self, seeds: Iterable[Seed], gains: Mapping[int, Gain]) -> None:
         """Look at what was measured in this step, by the seeds' numbers; to be called once a step."""
+        self._gains = dict(gains)
         for seed in seeds:
             if (op := _OP_BEHIND.get(seed.stage)) is not None:
                 key = (seed.number, op)
@@ -54,6 +57,20 @@ class Gates:
         """What the gate that the seed stands before said last; None where it stands before none, or nobody looked."""
         op = _OP_BEHIND.get(seed.stage)
         return None if op is None else self._opinions.get((seed.number, op))
+
+    def margin(self, seed: Seed) -> float | None:
+        """By how many nats the seed is sure to bring more than it costs; None where that is unknown."""
+        opinion = self.opinion(seed)
+        if opinion is None or opinion.evidence is None or opinion.price is None:
+            return None
+        return opinion.evidence.lower - opinion.price
+
+    def lead(self, seed: Seed) -> float:
+        """What the seed gained in the latest step, less its price, in nats; nothing is below what is unknown."""
+        gain = self._gains.get(seed.number)
+        if gain is None or not gain.finite:
+            return -math.inf
+        return gain.mean - price_of(seed.parameter_count, self._settings.price)
 
     def refusal(self, seed: Seed, op: Op) -> str | None:
         """Why the gate before ``op`` stays shut; None where it opens, or there is none."""

@@ -13,15 +13,18 @@ if TYPE_CHECKING:
 
     from esper_core.growth.optimizers import OptimizerKeeper
     from esper_core.growth.randomness import RandomStream
+    from esper_core.growth.seed import Seed
     from esper_core.growth.slot import Slot
 
 Way = Literal["shadow", "branch", "straight_through", "live"]
 
 
-def begin(way: Way, model: nn.Module, slot: Slot, keeper: OptimizerKeeper, stream: RandomStream) -> Incubation:
-    """The incubation of the seed that lives in ``slot``, in one of the four ways."""
+def begin(
+    way: Way, model: nn.Module, slot: Slot, seed: Seed, keeper: OptimizerKeeper, stream: RandomStream
+) -> Incubation:
+    """The incubation of ``seed``, which lives in ``slot``, in one of the four ways."""
     if way == "shadow":
-        return Shadow(model, slot, keeper, stream)
+        return Shadow(model, slot, seed, keeper, stream)
     if way == "branch":
-        return Branch(model, slot, keeper, stream)
-    return InHost(slot, Presence.ACTING if way == "live" else Presence.WHISPERING)
+        return Branch(model, slot, seed, keeper, stream)
+    return InHost(slot, seed, Presence.ACTING if way == "live" else Presence.WHISPERING)

@@ -11,7 +11,7 @@ Two things must hold for the first two: the host is bit for bit its twin, and th
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -71,10 +71,10 @@ class Shadow:
     lasting = False
     in_host = False
 
-    def __init__(self, model: nn.Module, slot: Slot, keeper: OptimizerKeeper, stream: RandomStream) -> None:
+    def __init__(self, model: nn.Module, slot: Slot, seed: Seed, keeper: OptimizerKeeper, stream: RandomStream) -> None:
         self._model = model
         self._slot = slot
-        self._seed = cast("Seed", slot.living)
+        self._seed = seed
         self._keeper = keeper
         self._stream = stream
         self._losses: list[Tensor] = []
@@ -93,7 +93,7 @@ class Shadow:
         """The host as it is, with the seed at its target; the host's buffers are put back."""
         kept = KeptBuffers(self._model, without=[self._seed])
         try:
-            with self._slot.trying():
+            with self._slot.trying(self._seed):
                 yield
         finally:
             kept.put_back()
@@ -116,9 +116,9 @@ class InHost:
     lasting = False
     in_host = True
 
-    def __init__(self, slot: Slot, presence: Presence) -> None:
+    def __init__(self, slot: Slot, seed: Seed, presence: Presence) -> None:
         self._slot = slot
-        seed = cast("Seed", slot.living)
+        self._seed = seed
         seed.presence = presence
         if presence is Presence.ACTING:
             seed.alpha.aim(seed.course.target, 0)
@@ -128,7 +128,7 @@ class InHost:
 
     def trial(self) -> AbstractContextManager[None]:
         """The host with the seed at its target."""
-        return self._slot.trying()
+        return self._slot.trying(self._seed)
 
     def commit(self) -> None:
         """Nothing: it is in the host."""

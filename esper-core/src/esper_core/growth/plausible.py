@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from esper_core.leyline.constants import FULL
-from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.lifecycle import INCUBATING, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,10 +47,14 @@ def objections(network: Network) -> Iterator[str]:
         yield from (f"seed {seed.number}: {what}" for what in _of_seed(seed, places.get(seed.slot)))
     for place in network.slots:
         own = [seed for seed in network.seeds if seed.slot == place.name]
-        if len(own) > place.stack:
+        kept = [seed for seed in own if seed.stage is Stage.FOSSILIZED]
+        alive = own[len(kept) :]
+        if len(kept) + bool(alive) > place.stack:
             yield f'slot "{place.name}" holds {len(own)} seeds, and its stack is {place.stack}'
-        if any(seed.stage is not Stage.FOSSILIZED for seed in own[:-1]):
-            yield f'slot "{place.name}": a seed lives before the last one'
+        if kept != own[: len(kept)]:
+            yield f'slot "{place.name}": a seed lives before one that is kept for good'
+        elif len(alive) > 1 and any(seed.stage not in INCUBATING for seed in alive):
+            yield f'slot "{place.name}": of {len(alive)} seeds that live in it one acts'
 
 
 def _twice(what: str, names: list[str] | list[int]) -> Iterator[str]:

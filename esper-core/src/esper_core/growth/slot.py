@@ -42,7 +42,8 @@ class Slot(nn.Module):
         self.state = SlotState.FREE
         self.embargo = 0
         self.seeds = nn.ModuleList()
-        self._tried = False
+        self._tried: int | None = None
+        """Number of the seed that is tried: a seed itself would become a part of the slot once more."""
         self._left_out = False
         self._seen: list[Any] | None = None
         self._tapped: list[Tensor] | None = None
@@ -67,9 +68,10 @@ class Slot(nn.Module):
     def _strength(self, seed: Seed) -> float:
         if self._left_out and seed.stage is not Stage.FOSSILIZED:
             return 0.0
-        if self._tried and seed.incubating:
+        tried = seed.number == self._tried
+        if tried and seed.incubating:
             return seed.course.target
-        return 0.0 if seed.presence is Presence.BRANCHED and not self._tried else seed.alpha.value
+        return 0.0 if seed.presence is Presence.BRANCHED and not tried else seed.alpha.value
 
     def _grown(self, seed: Seed, hidden: Tensor, alpha: float) -> Tensor:
         # A compiler takes a plain number for a constant and compiles anew for each: not so what is reckoned from it.
@@ -87,7 +89,8 @@ class Slot(nn.Module):
 
     def _fault(self, seed: Seed, what: str) -> SeedFault:
         """A living seed can be taken out; a fossil is part of the network."""
-        return SeedFault([self.name] if seed is self.living else [], f'of blueprint "{seed.blueprint}" {what}')
+        slots = [] if seed.stage is Stage.FOSSILIZED else [self.name]
+        return SeedFault(slots, f'of blueprint "{seed.blueprint}" {what}', number=seed.number)
 
     @property
     def stack(self) -> Iterator[Seed]:
@@ -96,9 +99,13 @@ class Slot(nn.Module):
 
     @property
     def living(self) -> Seed | None:
-        """The seed whose fate is open, if there is one."""
-        last = cast("Seed | None", self.seeds[-1] if len(self.seeds) else None)
-        return last if last is not None and last.stage is not Stage.FOSSILIZED else None
+        """The seed whose fate is open, if there is one; of a nursery the eldest."""
+        return next((seed for seed in self.stack if seed.stage is not Stage.FOSSILIZED), None)
+
+    @property
+    def nursery(self) -> tuple[Seed, ...]:
+        """The seeds whose fate is open: one, or while they incubate as many as are tried side by side."""
+        return tuple(seed for seed in self.stack if seed.stage is not Stage.FOSSILIZED)
 
     @property
     def strength(self) -> float:
@@ -112,19 +119,20 @@ class Slot(nn.Module):
         return tuple(seed for seed in self.stack if seed.stage is Stage.FOSSILIZED)
 
     @contextmanager
-    def trying(self) -> Iterator[None]:
+    def trying(self, seed: Seed) -> Iterator[None]:
         """While this lasts, an incubating seed acts as it would when it is blended in up to its target."""
         try:
-            self._tried = True
+            self._tried = seed.number
             yield
         finally:
-            self._tried = False
+            self._tried = None
 
     @contextmanager
     def switched(self, *, on: bool) -> Iterator[None]:
         """While this lasts, the living seed acts, one that incubates as when it is tried; or it does not act at all."""
         before = self._tried, self._left_out
-        self._tried, self._left_out = on, not on
+        seed = self.living
+        self._tried, self._left_out = (seed.number if on and seed is not None else None), not on
         try:
             yield
         finally:

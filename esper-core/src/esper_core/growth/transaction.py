@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def whole_or_nothing(garden: Garden, incubations: dict[str, Incubation]) -> Iterator[None]:
+def whole_or_nothing(garden: Garden, incubations: dict[int, Incubation]) -> Iterator[None]:
     """A block after which slots, seeds, optimizers and shadows agree, or are what they were before it.
 
     So are torch's default random numbers and whether it keeps gradients: what ends the block may end it where these

@@ -34,7 +34,15 @@ from esper_core.leyline.protocols import (
     Task,
 )
 from esper_core.leyline.running import PluginConfig, ReportSection, RunContext, RunInfo, RunOutcome
-from esper_core.leyline.signals import GradientHealth, Metric, Observation, RewardBreakdown, Signals, SlotSignals
+from esper_core.leyline.signals import (
+    GradientHealth,
+    Metric,
+    Observation,
+    RewardBreakdown,
+    SeedSignals,
+    Signals,
+    SlotSignals,
+)
 from esper_core.leyline.specs import (
     BlueprintSpec,
     ComponentKind,
@@ -106,6 +114,7 @@ __all__ = [
     "Schedule",
     "ScheduleSpec",
     "SeedEvent",
+    "SeedSignals",
     "SettingError",
     "Signals",
     "Sink",

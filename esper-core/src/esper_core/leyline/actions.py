@@ -45,7 +45,9 @@ class Curve(StrEnum):
 class Action:
     """One decision for one environment. ``ARGUMENTS`` says which op reads what.
 
-    slot: needed by every op but WAIT. blueprint: needed by GERMINATE.
+    slot: needed by every op but WAIT.
+    blueprint: needed by GERMINATE. Where several seeds incubate in one slot it says which of them an ADVANCE or a PRUNE
+    means; an ADVANCE that names none means the one that gained most so far, a PRUNE that names none all of them.
     blend: how the seed is blended in; it stays what it was at germination.
     speed: decision steps that alpha takes to its target; 0 is at once.
     curve: the way that alpha takes. target: where it goes, above 0 and up to 1; only at 1 can a seed be kept.
@@ -67,9 +69,9 @@ ARGUMENTS: Mapping[Op, tuple[str, ...]] = MappingProxyType(
     {
         Op.WAIT: (),
         Op.GERMINATE: ("slot", "blueprint", "blend", "speed", "curve", "target"),
-        Op.ADVANCE: ("slot",),
+        Op.ADVANCE: ("slot", "blueprint"),
         Op.RETARGET: ("slot", "target", "speed", "curve"),
-        Op.PRUNE: ("slot", "speed", "curve"),
+        Op.PRUNE: ("slot", "blueprint", "speed", "curve"),
         Op.FOSSILISE: ("slot",),
     }
 )
@@ -90,10 +92,15 @@ class ActionSpace:
 
 @dataclass(frozen=True, slots=True)
 class ActionMask:
-    """What is possible now in one environment: for each slot its ops, and the blueprints that could germinate."""
+    """What is possible now in one environment: for each slot its ops, and the blueprints that could germinate.
+
+    seeds: for each slot with living seeds, by blueprint, what is possible for the seed of it: of several that incubate
+    side by side one may be ready and another not.
+    """
 
     ops: Mapping[str, frozenset[Op]] = field(default_factory=dict)
     blueprints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    seeds: Mapping[str, Mapping[str, frozenset[Op]]] = field(default_factory=dict)
 
     def allows(self, action: Action) -> bool:
         """Whether ``action`` would be carried out. WAIT always is."""
@@ -106,4 +113,8 @@ class ActionMask:
             return False
         if "speed" in reads and not (type(action.speed) is int and action.speed >= 0):
             return False
-        return action.op is not Op.GERMINATE or action.blueprint in self.blueprints.get(action.slot, ())
+        if action.op is Op.GERMINATE:
+            return action.blueprint in self.blueprints.get(action.slot, ())
+        if action.blueprint is None or "blueprint" not in reads or action.slot not in self.seeds:
+            return True
+        return action.op in self.seeds[action.slot].get(action.blueprint, ())

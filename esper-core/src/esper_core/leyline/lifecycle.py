@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class SlotState(StrEnum):
-    """What a slot can take in. A slot that is OCCUPIED or EMBARGOED takes no new seed."""
+    """What a slot can take in: a new seed where it is FREE.
+
+    One that is OCCUPIED takes in more only as a nursery: as long as all of its seeds incubate, and there is room.
+    """
 
     FREE = "free"
     OCCUPIED = "occupied"
@@ -59,6 +62,7 @@ class SeedEvent(StrEnum):
 SLOT_TABLE: Mapping[tuple[SlotState, SlotEvent], SlotState] = MappingProxyType(
     {
         (SlotState.FREE, SlotEvent.GERMINATE): SlotState.OCCUPIED,
+        (SlotState.OCCUPIED, SlotEvent.GERMINATE): SlotState.OCCUPIED,
         (SlotState.OCCUPIED, SlotEvent.FOSSILISED): SlotState.FREE,
         (SlotState.OCCUPIED, SlotEvent.FOSSILISED_AT_LIMIT): SlotState.CLOSED,
         (SlotState.OCCUPIED, SlotEvent.PRUNED): SlotState.EMBARGOED,
@@ -66,6 +70,7 @@ SLOT_TABLE: Mapping[tuple[SlotState, SlotEvent], SlotState] = MappingProxyType(
     }
 )
 
+# Whether a nursery has room, and all of its seeds incubate, the garden knows; the slot is pruned with the last of them.
 # RETARGET waits until alpha stands still, and FOSSILISE until it is 1: conditions on numbers, which the garden holds.
 # UPROOT is a prune at once, whatever alpha is: the end of an episode and the governor use it.
 SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(

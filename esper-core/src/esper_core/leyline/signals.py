@@ -55,16 +55,14 @@ class GradientHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotSignals:
-    """One slot in one step. None is unknown: it was not measured, which is not the same as 0."""
+class SeedSignals:
+    """One living seed in one step. None is unknown: it was not measured, which is not the same as 0."""
 
     __pydantic_config__ = RECORD
-    name: str
-    state: SlotState
-    fossils: int
-    stage: Stage | None = None
-    blueprint: str | None = None
-    alpha: float | None = None
+    blueprint: str
+    stage: Stage
+    alpha: float
+    parameters: int
     age: int | None = None
     """Steps since germination."""
     incubation_loss: float | None = None
@@ -77,8 +75,30 @@ class SlotSignals:
     Against the undisturbed host: the host itself while the seed incubates or is on a branch, the twin at the same step,
     with what had grown before, when it is blended in. None where there is no such host.
     """
+    dependence: Gain | None = None
+    """By how much the validation loss would rise if the seed, which acts on the host, were left out.
+
+    It says how much the network leans on the seed, and nothing of what the seed is good for: a network leans on
+    whatever it was trained with.
+    """
     opinion: Opinion | None = None
     """What the gate before the seed said to it; None where the seed stands before none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSignals:
+    """One slot in one step, with the seeds whose fate is open: one at most, or as many as the nursery holds."""
+
+    __pydantic_config__ = RECORD
+    name: str
+    state: SlotState
+    fossils: int
+    seeds: tuple[SeedSignals, ...] = ()
+
+    @property
+    def living(self) -> SeedSignals | None:
+        """The seed that lives alone here; None where there is none, or there are several to choose from."""
+        return self.seeds[0] if len(self.seeds) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +115,11 @@ class Signals:
     slots: tuple[SlotSignals, ...]
 
     @property
+    def seeds(self) -> tuple[SeedSignals, ...]:
+        """The seeds whose fate is open, whatever their slot."""
+        return tuple(seed for slot in self.slots for seed in slot.seeds)
+
+    @property
     def fossils(self) -> int:
         """Seeds kept for good so far."""
         return sum(slot.fossils for slot in self.slots)
@@ -103,7 +128,7 @@ class Signals:
     def finite(self) -> bool:
         """Whether every loss that was measured is a number."""
         losses = [self.train_loss, self.validation_loss]
-        losses += [slot.incubation_loss for slot in self.slots if slot.incubation_loss is not None]
+        losses += [seed.incubation_loss for seed in self.seeds if seed.incubation_loss is not None]
         return all(math.isfinite(loss) for loss in losses)
 
 

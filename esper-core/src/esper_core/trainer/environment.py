@@ -31,7 +31,7 @@ from esper_core.growth import (
     read_health,
 )
 from esper_core.leyline.constants import PROBE_EXAMPLES
-from esper_core.leyline.signals import Signals, SlotSignals
+from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.evaluation import Measured, evaluate
 from esper_core.trainer.weighing import Scales
@@ -42,11 +42,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from esper_core.config import EpisodeConfig, GrowthConfig, OptimizersConfig
-    from esper_core.growth import Transition, Variety
+    from esper_core.growth import Seed, Transition, Variety
     from esper_core.leyline.actions import Action, ActionMask
-    from esper_core.leyline.evidence import Gain
     from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
-    from esper_core.leyline.signals import GradientHealth
     from esper_core.leyline.specs import SlotPlace
 
 T = TypeVar("T")
@@ -124,11 +122,12 @@ class Environment:
         self.training_stream = RandomStream(derive_seed(seed, "training"), recipe.device)
         self.evaluation_stream = RandomStream(derive_seed(seed, "evaluation"), recipe.device)
         self._train_loss = torch.full((), math.nan, device=recipe.device)
-        self._incubation_losses: dict[str, Tensor] = {}
-        self._gradients: dict[str, Tensor] = {}
+        self._incubation_losses: dict[int, Tensor] = {}
+        self._gradients: dict[int, Tensor] = {}
         self.scales = Scales(self.garden, RandomStream(derive_seed(seed, "trial"), recipe.device))
         self._measured: Measured | None = None
         self._looked = -1
+        self._known_losses: dict[int, float] = {}
         self._sane: tuple[Snapshot, Tensor] | None = None
 
     def train(self) -> list[Transition]:
@@ -145,7 +144,7 @@ class Environment:
                 losses.append(self._train_batch(inputs, targets))
         self._train_loss = torch.stack(losses).mean()
         self._incubation_losses = self.garden.take_incubation_losses()
-        self._gradients = self.garden.take_gradients()
+        self._gradients = self.keeper.take_gradients()
         return transitions + self._despite_faults(self.garden.close_step)
 
     def _train_batch(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -154,14 +153,15 @@ class Environment:
 
         self.garden.tick()
         whole = self._despite_faults(lambda: self._train_host(loss))
-        for slot in self.garden.incubating_slots:
-            self._despite_faults(partial(self._incubate, slot, loss))
+        for number in self.garden.incubating:
+            self._despite_faults(partial(self._incubate, number, loss))
         return whole
 
-    def _incubate(self, slot: str, loss: Callable[[nn.Module], Tensor]) -> None:
-        self.garden.incubate(slot, loss)
+    def _incubate(self, number: int, loss: Callable[[nn.Module], Tensor]) -> None:
+        self.garden.incubate(number, loss)
         if done := disturbed():
-            raise SeedFault([slot], done)
+            slot, _ = self.garden.home_of(number)
+            raise SeedFault([slot.name], done, number=number)
 
     def _probe_loss(self, model: nn.Module) -> Tensor:
         """The mean loss on some of the training data: what a block looks at that is born informed."""
@@ -222,18 +222,18 @@ class Environment:
         A seed that incubates did the host no harm. One that is blended in did: the host becomes what it was when this
         step began. Where no living seed is to blame nothing is done; that is for the governor.
         """
-        sick = [slot.name for slot in signals.slots if not math.isfinite(slot.incubation_loss or 0.0)]
+        sick = self._seeds_gone_wild()
         if math.isfinite(signals.train_loss) and math.isfinite(signals.validation_loss):
-            if sick:
-                self._lose(SeedFault(sick, "made its own loss not finite"))
+            for number in sick:
+                self._lose_one(number, "made its own loss not finite")
             return bool(sick)
         if self._sane is None or not self.garden.blended:
             return False
         snapshot, self._train_loss = self._sane
         snapshot.restore(self.garden)
         self._lose(SeedFault(self.garden.blended_slots, "made the host's loss not finite"))
-        if sick:  # they learnt from a host that was sick: lost with it, and not to blame
-            self._lose(SeedFault(sick, "was lost with a host that another seed had harmed"), blamed=False)
+        for number in sick:  # they learnt from a host that was sick: lost with it, and not to blame
+            self._lose_one(number, "was lost with a host that another seed had harmed", blamed=False)
         return True
 
     def take_mishaps(self) -> list[Mishap]:
@@ -250,37 +250,60 @@ class Environment:
                 disturbed()  # what raised in the middle may have left torch in disorder
                 self._lose(fault)
 
+    def _seeds_gone_wild(self) -> list[int]:
+        """The living seeds whose own loss is not finite."""
+        known = self._known_losses
+        return [seed.number for seed in self.garden.living_seeds() if not math.isfinite(known.get(seed.number, 0.0))]
+
+    def _lose_one(self, number: int, what: str, *, blamed: bool = True) -> None:
+        slot, _ = self.garden.home_of(number)
+        self._lose(SeedFault([slot.name], what, number=number), blamed=blamed)
+
     def _lose(self, fault: SeedFault, *, blamed: bool = True) -> None:
-        lost = self.garden.uproot(f"lost: it {fault.what}", fault.slots) if fault.slots else []
+        lost = self.garden.uproot(f"lost: it {fault.what}", fault.slots, fault.number) if fault.slots else []
         if not lost:
             raise fault
         for transition in lost:
-            self._incubation_losses.pop(transition.slot, None)
-            self._gradients.pop(transition.slot, None)
-            self.scales.gains.pop(transition.slot, None)
+            self._incubation_losses.pop(transition.seed, None)
+            self._gradients.pop(transition.seed, None)
+            self.scales.gains.pop(transition.seed, None)
             withdrawn = blamed and self._faults.record(transition.blueprint)
             self._mishaps.append(Mishap(transition.slot, transition.blueprint, fault.what, withdrawn, transition))
 
     def readings(self, evaluation: Tensor) -> Tensor:
         """All that is to be read of this step, in one tensor.
 
-        Train loss, validation loss and metric; then, by slot, incubation losses, gradients' numbers, and gains'.
+        Train loss, validation loss and metric; then, seed by seed, incubation losses, gradients' numbers, and gains'.
         """
         incubation = [loss.reshape(1) for loss in self._incubation_losses.values()]
-        by_slot = [*incubation, *self._gradients.values(), *self.scales.gains.values()]
-        numbers = [self._train_loss.reshape(1), evaluation, *by_slot]
+        by_seed = [*incubation, *self._gradients.values(), *self.scales.gains.values()]
+        numbers = [self._train_loss.reshape(1), evaluation, *by_seed]
         return torch.cat([number.double() for number in numbers])
 
     def signals(self, step: int, readings: Sequence[float]) -> Signals:
         """What was read, with names to it, and what is known without reading."""
         train_loss, validation_loss, validation_metric, *rest = readings
-        losses = {name: loss for name, (loss,) in _dealt(rest, self._incubation_losses, 1)}
-        health = {name: read_health(numbers) for name, numbers in _dealt(rest, self._gradients, WIDTH)}
-        gains = {name: read_gain(numbers) for name, numbers in _dealt(rest, self.scales.gains, NUMBERS)}
+        losses = {number: loss for number, (loss,) in _dealt(rest, self._incubation_losses, 1)}
+        health = {number: read_health(numbers) for number, numbers in _dealt(rest, self._gradients, WIDTH)}
+        gains = {number: read_gain(numbers) for number, numbers in _dealt(rest, self.scales.gains, NUMBERS)}
+        self._known_losses = losses
         if step > self._looked:
             self._looked = step
-            living = {name: seed for name, slot in self.garden.slots.items() if (seed := slot.living) is not None}
-            self.garden.gates.look(living.values(), {living[name].number: gain for name, gain in gains.items()})
+            self.garden.gates.look(self.garden.living_seeds(), gains)
+
+        def told(seed: Seed) -> SeedSignals:
+            return SeedSignals(
+                blueprint=seed.blueprint,
+                stage=seed.stage,
+                alpha=seed.alpha.value,
+                parameters=seed.parameter_count,
+                age=None if seed.born is None else step - seed.born,
+                incubation_loss=losses.get(seed.number),
+                gradients=health.get(seed.number),
+                gain=gains.get(seed.number),
+                opinion=self.garden.gates.opinion(seed),
+            )
+
         return Signals(
             step=step,
             train_loss=train_loss,
@@ -289,35 +312,9 @@ class Environment:
             parameters=count_parameters(self.model),
             host_parameters=self.host_parameters,
             slots=tuple(
-                self._slot_signals(name, step, losses.get(name), health.get(name), gains.get(name))
-                for name in self.garden.slots
+                SlotSignals(slot.name, slot.state, len(slot.fossils), tuple(map(told, slot.nursery)))
+                for slot in self.garden.slots.values()
             ),
-        )
-
-    def _slot_signals(
-        self,
-        name: str,
-        step: int,
-        incubation_loss: float | None,
-        gradients: GradientHealth | None,
-        gain: Gain | None,
-    ) -> SlotSignals:
-        slot = self.garden.slots[name]
-        seed = slot.living
-        if seed is None:
-            return SlotSignals(name=name, state=slot.state, fossils=len(slot.fossils))
-        return SlotSignals(
-            name=name,
-            state=slot.state,
-            fossils=len(slot.fossils),
-            stage=seed.stage,
-            blueprint=seed.blueprint,
-            alpha=seed.alpha.value,
-            age=None if seed.born is None else step - seed.born,
-            incubation_loss=incubation_loss,
-            gradients=gradients,
-            gain=gain,
-            opinion=self.garden.gates.opinion(seed),
         )
 
     def mask(self) -> ActionMask:
@@ -335,10 +332,10 @@ class Environment:
             return []
 
 
-def _dealt(numbers: list[float], slots: Iterable[str], width: int) -> Iterator[tuple[str, list[float]]]:
-    """For each slot the next ``width`` of ``numbers``, which are taken off."""
-    for name in list(slots):
-        yield name, numbers[:width]
+def _dealt(numbers: list[float], seeds: Iterable[int], width: int) -> Iterator[tuple[int, list[float]]]:
+    """For each seed the next ``width`` of ``numbers``, which are taken off."""
+    for seed in list(seeds):
+        yield seed, numbers[:width]
         del numbers[:width]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Scales:
-    """What living seeds gained in the last step: ``gains`` holds the numbers of ``growth.paired`` by slot.
+    """What living seeds gained in the last step: ``gains`` holds what ``growth.paired`` tells, by the seeds' numbers.
 
     stream: of the random numbers that a trial draws, so that it takes none from the host's evaluation.
     """
@@ -30,7 +30,7 @@ class Scales:
         self._garden = garden
         self._stream = stream
         self._lead: Tensor | None = None
-        self.gains: dict[str, Tensor] = {}
+        self.gains: dict[int, Tensor] = {}
 
     def weigh(self, evaluate: Callable[[], Measured], losses: Tensor, undisturbed: Tensor | None) -> None:
         """Weigh every living seed.
@@ -39,12 +39,12 @@ class Scales:
         example; ``undisturbed`` those of the twin, None where there is none.
         """
         self.gains = {}
-        for slot in self._garden.incubating_slots:
-            if slot not in self._garden.blended_slots:
-                with self._garden.trial(slot), self._stream:
+        acting = self._garden.blended
+        for number in self._garden.incubating:
+            if number not in acting:
+                with self._garden.trial(number), self._stream:
                     tried = evaluate().losses
-                self.gains[slot] = paired(losses, tried)
-        acting = self._garden.blended_slots
+                self.gains[number] = paired(losses, tried)
         if undisturbed is None:
             return
         if not acting:

@@ -1,0 +1,186 @@
+"""Several seeds side by side in one slot: none knows of another, the host of none, and one advances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from esper_core import BlueprintSpec
+from esper_core.growth import Variety
+from esper_core.leyline import WAIT, Action, GrowthError, LifecycleError, Op, Stage
+from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.pool import Pool
+
+Make = Callable[..., Recipe]
+NAMES = ("test/local-conv", "test/second", "test/third")
+GERMINATE = [Action(Op.GERMINATE, "early", name, speed=2) for name in NAMES]
+
+
+def nursery(make_recipe: Make, size: int = 3, way: str = "shadow", **growth: Any) -> Recipe:
+    """A recipe whose slot holds so many seeds at once, and three blueprints to fill it with."""
+    recipe = make_recipe(embargo=1)
+    (first,) = recipe.varieties["early"]
+    varieties = (first, replace(first, id=NAMES[1]), replace(first, id=NAMES[2]))
+    settings = recipe.growth.model_copy(update={"nursery": size, "incubation": way, **growth})
+    return replace(recipe, varieties={"early": varieties}, growth=settings)
+
+
+def begin(recipe: Recipe, plan: dict[int, Action], steps: int) -> tuple[Environment, Environment]:
+    """A grown environment and its twin after some steps."""
+    pool = Pool(recipe, ["grown", "twin"], 1, twin="twin")
+    pool.reset(0, 3)
+    for step in range(steps):
+        pool.train(step)
+        pool.evaluate(step)
+        pool.synchronise(step)
+        pool.apply([plan.get(step, WAIT), WAIT], step)
+    return pool.environments[0], pool.environments[1]
+
+
+def numbers(environment: Environment) -> list[torch.Tensor]:
+    state = environment.model.state_dict()
+    return [value for name, value in state.items() if not name.startswith("_esper")]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("way", ["shadow", "branch"])
+def test_three_incubate_at_once_and_the_host_is_bitwise_its_twin(way: str, make_recipe: Make) -> None:
+    grown, twin = begin(nursery(make_recipe, way=way), dict(enumerate(GERMINATE)), 6)
+    assert [seed.blueprint for seed in grown.garden.living_seeds()] == list(NAMES)
+    assert all(seed.stage is Stage.TRAINING for seed in grown.garden.living_seeds())
+    assert same(numbers(grown), numbers(twin))
+    assert grown.keeper.astray(grown.model) == []
+
+
+@pytest.mark.parametrize("way", ["shadow", "branch"])
+def test_a_seed_learns_beside_others_what_it_learns_alone(way: str, make_recipe: Make) -> None:
+    alone, _ = begin(nursery(make_recipe, way=way), {0: GERMINATE[0]}, 6)
+    crowded, _ = begin(nursery(make_recipe, way=way), dict(enumerate(GERMINATE)), 6)
+    own, among = alone.garden.living_seeds()[0], crowded.garden.living_seeds()[0]
+    assert same([*own.parameters()], [*among.parameters()])
+    with alone.garden.trial(0), crowded.garden.trial(0):
+        assert torch.equal(alone.evaluate("validation"), crowded.evaluate("validation"))
+
+
+def test_each_is_told_of_by_itself(make_recipe: Make) -> None:
+    pool = Pool(nursery(make_recipe), ["grown"], 1)
+    pool.reset(0, 3)
+    for step in range(5):
+        pool.train(step)
+        pool.evaluate(step)
+        (signals,) = pool.synchronise(step)
+        pool.apply([GERMINATE[step] if step < 3 else WAIT], step)
+    (slot,) = signals.slots
+    assert slot.living is None
+    assert [(seed.blueprint, seed.age) for seed in slot.seeds] == list(zip(NAMES, (4, 3, 2), strict=True))
+    assert len({seed.incubation_loss for seed in slot.seeds}) == 3
+    assert len({seed.gain.mean for seed in slot.seeds if seed.gain is not None}) == 3
+
+
+def test_one_advances_and_the_others_are_dropped(make_recipe: Make) -> None:
+    environment, _ = begin(nursery(make_recipe), dict(enumerate(GERMINATE)), 5)
+    changes = environment.apply(Action(Op.ADVANCE, "early", NAMES[1]), 5)
+    assert [(change.blueprint, change.now) for change in changes] == [
+        (NAMES[1], Stage.BLENDING),
+        (NAMES[0], Stage.PRUNED),
+        (NAMES[2], Stage.PRUNED),
+    ]
+    assert "was chosen" in changes[1].reason
+    assert [seed.blueprint for seed in environment.garden.living_seeds()] == [NAMES[1]]
+    assert set(environment.keeper.seeds) == {1}
+    assert environment.garden.slots["early"].state == "occupied"
+    assert environment.keeper.astray(environment.model) == []
+
+
+def test_on_a_branch_the_one_that_is_kept_is_the_host_and_the_others_left_nothing(make_recipe: Make) -> None:
+    plan = {0: GERMINATE[0], 4: Action(Op.ADVANCE, "early"), 5: Action(Op.FOSSILISE, "early")}
+    alone, _ = begin(nursery(make_recipe, way="branch"), plan, 6)
+    crowd = {0: GERMINATE[0], 1: GERMINATE[1], 4: Action(Op.ADVANCE, "early", NAMES[0]), 5: plan[5]}
+    chosen, twin = begin(nursery(make_recipe, way="branch"), crowd, 6)
+    assert same(numbers(alone), numbers(chosen))
+    assert not same(numbers(chosen), numbers(twin))
+
+
+def test_one_is_pruned_by_name_and_all_without(make_recipe: Make) -> None:
+    environment, _ = begin(nursery(make_recipe), dict(enumerate(GERMINATE)), 4)
+    (change,) = environment.apply(Action(Op.PRUNE, "early", NAMES[1]), 4)
+    slot = environment.garden.slots["early"]
+    assert (change.blueprint, slot.state, slot.embargo) == (NAMES[1], "occupied", 0)
+    assert len(environment.apply(Action(Op.PRUNE, "early"), 4)) == 2
+    assert (slot.living, slot.state, slot.embargo) == (None, "embargoed", 1)
+
+
+@pytest.mark.parametrize(
+    ("action", "error", "said"),
+    [
+        (Action(Op.ADVANCE, "early", "test/nobody"), GrowthError, 'no seed of "test/nobody" lives in slot'),
+        (GERMINATE[0], LifecycleError, "a seed of it incubates in the slot already"),
+        (GERMINATE[2], LifecycleError, "holds 2 of 2 seeds"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_not_offered(
+    action: Action, error: type[Exception], said: str, make_recipe: Make
+) -> None:
+    environment, _ = begin(nursery(make_recipe, 2), {0: GERMINATE[0], 1: GERMINATE[1]}, 4)
+    assert not environment.mask().allows(action)
+    with pytest.raises(error, match=said):
+        environment.apply(action, 4)
+    assert len(environment.garden.living_seeds()) == 2
+
+
+def test_beside_a_seed_that_acts_nothing_germinates(make_recipe: Make) -> None:
+    environment, _ = begin(nursery(make_recipe), {0: GERMINATE[0], 3: Action(Op.ADVANCE, "early")}, 5)
+    assert environment.mask().blueprints["early"] == ()
+    with pytest.raises(LifecycleError, match="test/local-conv lives there"):
+        environment.apply(GERMINATE[1], 5)
+
+
+def test_where_none_is_named_the_one_that_gained_most_advances(make_recipe: Make) -> None:
+    environment, _ = begin(nursery(make_recipe), dict(enumerate(GERMINATE)), 6)
+    gates = environment.garden.gates
+    best = max(environment.garden.living_seeds(), key=gates.lead)
+    assert len({gates.lead(seed) for seed in environment.garden.living_seeds()}) == 3
+    assert environment.mask().allows(Action(Op.ADVANCE, "early"))
+    assert environment.apply(Action(Op.ADVANCE, "early"), 6)[0].seed == best.number
+
+
+@pytest.mark.parametrize("way", ["live", "straight_through"])
+def test_in_the_host_there_is_no_nursery(way: str, make_recipe: Make) -> None:
+    environment, _ = begin(nursery(make_recipe, way=way), {0: GERMINATE[0]}, 2)
+    assert not environment.mask().allows(GERMINATE[1])
+
+
+def test_by_itself_the_one_with_the_most_to_spare_advances_once_all_were_judged(make_recipe: Make) -> None:
+    environment, _ = begin(nursery(make_recipe, gates="strict"), dict(enumerate(GERMINATE)), 4)
+    margins = {0: 0.1, 1: 0.3, 2: None}
+    gates: Any = environment.garden.gates
+    gates.ready = lambda seed: margins[seed.number] is not None
+    gates.margin = lambda seed: margins[seed.number]
+    assert environment.garden.close_step() == []
+    margins[2] = -0.2
+    assert environment.garden.close_step()[0].blueprint == NAMES[1]
+
+
+def test_one_that_goes_wrong_takes_no_other_with_it(make_recipe: Make) -> None:
+    recipe = nursery(make_recipe)
+    good, _, third = recipe.varieties["early"]
+
+    def bad(site: Any) -> torch.nn.Module:
+        class Raising(torch.nn.Module):
+            def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+                raise ValueError("no")
+
+        return Raising()
+
+    second = Variety(NAMES[1], BlueprintSpec("sequence", "0", starts_as_identity=True), bad)
+    environment, _ = begin(replace(recipe, varieties={"early": (good, second, third)}), dict(enumerate(GERMINATE)), 5)
+    assert [seed.blueprint for seed in environment.garden.living_seeds()] == [NAMES[0], NAMES[2]]
+    (mishap,) = environment.take_mishaps()
+    assert mishap.blueprint == NAMES[1]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from benchmarks.table import Row, show
-from esper_core.config import EpisodeConfig, GrowthConfig, OptimizersConfig
+from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.leyline import SlotPlace, SplitName
 from esper_core.trainer.environment import Environment, Recipe
 from esper_tasks.mnist1d import mnist1d
@@ -62,6 +62,7 @@ def recipe() -> Recipe:
         episode=EpisodeConfig(batches=BATCHES, batch_size=100),
         optimizers=OptimizersConfig(),
         growth=GrowthConfig(),
+        governor=GovernorConfig(),
         device=torch.device("cpu"),
     )
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper_core.config.model import EpisodeConfig, GrowthConfig, OptimizersConfig
+from esper_core.config.model import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.growth import Variety
 from esper_core.leyline import BlueprintSpec, Metric, Site, SlotPlace, Split
 from esper_core.trainer.environment import Recipe
@@ -103,6 +103,7 @@ def make_recipe() -> Callable[..., Recipe]:
         place: SlotPlace | None = None,
         optimizer: dict[str, object] | None = None,
         embargo: int = 2,
+        governor: dict[str, object] | None = None,
     ) -> Recipe:
         own = {"learning_rate": 1e-2, **(optimizer or {})}
         return Recipe(
@@ -114,6 +115,7 @@ def make_recipe() -> Callable[..., Recipe]:
             episode=EpisodeConfig(steps=steps, batches=batches, batch_size=20),
             optimizers=OptimizersConfig.model_validate({"host": own, "seed": own}),
             growth=GrowthConfig(embargo=embargo),
+            governor=GovernorConfig.model_validate(governor or {}),
             device=torch.device("cpu"),
         )
 

@@ -38,7 +38,7 @@ EVENTS = [
     changed(6, Stage.HOLDING, Stage.FOSSILIZED),
     EpisodeFinished(
         round=0, arm="grown", seed=3, test_loss=1.0, test_metric=0.75, validation_metric=0.7,
-        parameters=20, host_parameters=10, fossils=1, reward=5.0,
+        parameters=20, host_parameters=10, fossils=1, steps=8, reward=5.0,
     ),
     RunFinished(status="done"),
 ]  # fmt: skip

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from esper_core import read_events
 from esper_core.app.preparing import prepare
 from esper_core.leyline import GovernorStop, PluginError
+from esper_core.leyline.events import EpisodeFinished, GovernorActed
 
 DIARY = """
 from esper_core import hookimpl
@@ -136,7 +138,7 @@ def esper_check_health(snapshot):
 def guarded(install, run_small, body: str, error: type[Exception]) -> str:
     path = install("guard", GUARD.format(body=body))
     with pytest.raises(error) as caught:
-        run_small()
+        run_small("governor: {rollback: false}\n")
     return str(caught.value).replace(str(path), "FILE")
 
 
@@ -144,7 +146,8 @@ def guarded(install, run_small, body: str, error: type[Exception]) -> str:
 def test_a_plugin_can_raise_the_alarm(install, diary, run_small) -> None:
     body = "return Verdict(Level.PANIC, 'too hot') if (snapshot.arm, snapshot.signals.step) == ('twin', 1) else None"
     assert guarded(install, run_small, body, GovernorStop) == (
-        'E402 arm "twin", seed 0, step 1: too hot, says plugin "guard" (esper-guard 1.0)'
+        'E402 arm "twin", seed 0, step 1: too hot, says plugin "guard" (esper-guard 1.0); '
+        "rolling back is switched off (governor.rollback)"
     )
     names = [what for what, *_ in diary()]
     assert names[-3:] == ["governor", "step", "finished"]
@@ -154,13 +157,27 @@ def test_a_plugin_can_raise_the_alarm(install, diary, run_small) -> None:
 
 
 @pytest.mark.members
-def test_a_plugin_cannot_calm(install, run_small, monkeypatch) -> None:
-    from esper_core.leyline import Level, Verdict
-    from esper_core.trainer import loop
+@pytest.mark.parametrize(("level", "act", "steps"), [("PANIC", "roll-back", 3), ("ENOUGH", "early-stop", 2)])
+def test_what_a_plugin_thinks_is_acted_upon(install, run_small, level: str, act: str, steps: int) -> None:
+    install("guard", GUARD.format(body=f"return Verdict(Level.{level}, 'so') if snapshot.signals.step == 1 else None"))
+    events = list(read_events(run_small()["path"] / "events.jsonl"))
+    acted = [event for event in events if isinstance(event, GovernorActed)]
+    assert {(one.act, one.step) for one in acted} == {(act, 1)}
+    assert all(one.reason.startswith('so, says plugin "guard" (esper-guard 1.0)') for one in acted)
+    assert {one.arm for one in acted} == ({"schedule", "twin"} if level == "PANIC" else {"schedule"})
+    ends = [event for event in events if isinstance(event, EpisodeFinished)]
+    assert {end.steps for end in ends} == {steps}  # the twin stops with the last that it is the measure of
 
-    monkeypatch.setattr(loop, "judge", lambda signals: Verdict(Level.PANIC, "a loss is not finite"))
+
+@pytest.mark.members
+def test_a_plugin_cannot_calm(install, run_small, monkeypatch) -> None:
+    from esper_core.governor import History, Judgement, governing
+    from esper_core.leyline import Level, Verdict
+
+    panic = Judgement(Verdict(Level.PANIC, "a loss is not finite"), History())
+    monkeypatch.setattr(governing, "judge_step", lambda *arguments, **named: panic)
     told = guarded(install, run_small, "return Verdict(Level.CALM, 'all is well')", GovernorStop)
-    assert told.startswith('E402 arm "schedule", seed 0, step 0: a loss is not finite\n')
+    assert told.startswith('E402 arm "schedule", seed 0, step 0: a loss is not finite; rolling back is switched off')
 
 
 @pytest.mark.members

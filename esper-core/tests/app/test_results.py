@@ -14,7 +14,8 @@ from esper_core.leyline.events import EpisodeFinished
 def episode(arm: str, seed: int, test: float, reward: float | None = 1.0) -> EpisodeFinished:
     return EpisodeFinished(
         round=0, arm=arm, seed=seed, test_loss=1.0, test_metric=test, validation_metric=test,
-        parameters=120 if arm == "grown" else 100, host_parameters=100, fossils=int(arm == "grown"), reward=reward,
+        parameters=120 if arm == "grown" else 100, host_parameters=100, fossils=int(arm == "grown"),
+        steps=4, reward=reward,
     )  # fmt: skip
 
 

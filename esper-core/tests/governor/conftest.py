@@ -50,6 +50,11 @@ def poisoned(recipe: Recipe) -> Iterator[None]:
         inputs.copy_(before)
 
 
+def read(environment: Environment, step: int) -> Signals:
+    """The signals of an environment after a step."""
+    return environment.reading.signals(step, environment.reading.numbers(environment.evaluate("validation")).tolist())
+
+
 class Drive:
     """One environment and its governor, a step at a time; ``plan`` says which action follows which step."""
 
@@ -66,9 +71,9 @@ class Drive:
         """Train, measure, heed, and do what was decided."""
         environment, step = self.environment, self.now
         self.governor.note(environment.train(), step)
-        signals = environment.signals(step, environment.readings(environment.evaluate("validation")).tolist())
+        signals = read(environment, step)
         if heal and not signals.finite and environment.heal(signals):
-            signals = environment.signals(step, environment.readings(environment.evaluate("validation")).tolist())
+            signals = read(environment, step)
         finite = all(bool(one.isfinite().all()) for one in environment.model.parameters())
         self.losses.append(signals.validation_loss)
         decision = self.governor.heed(signals, host_finite=finite)

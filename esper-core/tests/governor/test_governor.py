@@ -47,7 +47,7 @@ def test_there_is_a_way_back_before_anything_was_trained(drive) -> None:
     decision = driven.poisoned_step()
     assert (decision.act, decision.step, decision.back_to) == (Act.ROLL_BACK, 0, -1)
     assert all(torch.equal(one, before[name]) for name, one in driven.numbers().items())
-    assert driven.rolled.train_loss is None
+    assert driven.rolled.train_loss is not None  # that of guessing
 
 
 def test_a_snapshot_is_taken_after_an_improvement_and_when_the_last_one_is_old(drive, signals) -> None:

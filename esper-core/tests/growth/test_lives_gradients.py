@@ -131,8 +131,8 @@ GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=2)
 
 def gradients_of(environment: Environment, step: int) -> GradientHealth | None:
     environment.train()
-    readings: Tensor = environment.readings(environment.evaluate("validation"))
-    return next((seed.gradients for seed in environment.signals(step, readings.tolist()).seeds), None)
+    numbers: Tensor = environment.reading.numbers(environment.evaluate("validation"))
+    return next((seed.gradients for seed in environment.reading.signals(step, numbers.tolist()).seeds), None)
 
 
 def test_run_05_whoever_trains_a_seed_tells_how_its_gradients_are(make_recipe: Make) -> None:

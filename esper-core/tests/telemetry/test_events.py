@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from esper_core.leyline import RunFolderError, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import RunFolderError, SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
     Event,
@@ -20,21 +20,31 @@ from esper_core.leyline.events import (
     StageChanged,
     StepFinished,
 )
+from esper_core.leyline.evidence import Finding, Gain, Opinion
 from esper_core.telemetry import Bus, EventFile, decode, encode, read_events
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
 texts = st.text(max_size=20)
 places = {"round": st.integers(0, 9), "arm": texts, "seed": st.integers(0, 99), "step": st.integers(0, 99)}
+gains = st.none() | st.builds(Gain, st.integers(1, 99), *[numbers] * 5)
+seeds = st.builds(
+    SeedSignals,
+    blueprint=texts,
+    stage=st.sampled_from(Stage),
+    alpha=st.floats(0, 1),
+    parameters=st.integers(0, 99),
+    age=st.none() | st.integers(0, 99),
+    incubation_loss=st.none() | numbers,
+    gain=gains,
+    dependence=gains,
+    opinion=st.none() | st.builds(Opinion, st.sampled_from(Finding), texts, price=st.none() | numbers),
+)
 slots = st.builds(
     SlotSignals,
     name=texts,
     state=st.sampled_from(SlotState),
     fossils=st.integers(0, 3),
-    stage=st.none() | st.sampled_from(Stage),
-    blueprint=st.none() | texts,
-    alpha=st.none() | st.floats(0, 1),
-    age=st.none() | st.integers(0, 99),
-    incubation_loss=st.none() | numbers,
+    seeds=st.lists(seeds, max_size=3).map(tuple),
 )
 signals = st.builds(
     Signals,
@@ -75,7 +85,16 @@ events: st.SearchStrategy[Event] = st.one_of(
         reward=st.dictionaries(texts, numbers, max_size=3),
         action=texts,
     ),
-    st.builds(GovernorActed, **places, verdict=texts, reason=texts),
+    st.builds(
+        GovernorActed,
+        **places,
+        act=texts,
+        verdict=texts,
+        reason=texts,
+        back_to=st.none() | counts,
+        penalty=numbers,
+        withdrawn=st.booleans(),
+    ),
     st.builds(
         EpisodeFinished,
         round=counts,
@@ -87,6 +106,7 @@ events: st.SearchStrategy[Event] = st.one_of(
         parameters=counts,
         host_parameters=counts,
         fossils=counts,
+        steps=counts,
         reward=st.none() | numbers,
     ),
     st.builds(RunFinished, status=st.sampled_from(["done", "failed", "interrupted", "stopped"]), reason=texts),
@@ -108,7 +128,7 @@ def test_an_event_is_the_same_after_a_line_of_json(event: Event) -> None:
 def test_nan_and_unknown_are_told_apart() -> None:
     episode = EpisodeFinished(
         round=0, arm="a", seed=1, test_loss=math.nan, test_metric=math.inf, validation_metric=0.5,
-        parameters=1, host_parameters=1, fossils=0, reward=None,
+        parameters=1, host_parameters=1, fossils=0, steps=4, reward=None,
     )  # fmt: skip
     line = encode(episode)
     assert '"test_loss":"NaN","test_metric":"Infinity"' in line

@@ -186,14 +186,14 @@ class Exploding(nn.Module):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(make_recipe: Make) -> None:
-    made, recorder = study(make_recipe(host=Exploding), Planned({}))
+    made, recorder = study(make_recipe(host=Exploding, governor={"rollback": False}), Planned({}))
     with pytest.raises(GovernorStop) as caught:
         run_study(made)
     assert str(caught.value).startswith('E402 arm "grown", seed 10, step 2: a loss is not finite: train nan')
     assert caught.value.exit_code == 4
     assert {event.step for event in recorder.of(StepFinished)} == {0, 1, 2}  # the step that went wrong is told, too
-    (acted,) = recorder.of(GovernorActed)
-    assert (acted.arm, acted.seed, acted.step, acted.verdict) == ("grown", 10, 2, "panic")
+    acted = recorder.of(GovernorActed)[0]
+    assert (acted.arm, acted.seed, acted.step, acted.act, acted.verdict) == ("grown", 10, 2, "stop", "panic")
 
 
 class Forbidden:
@@ -273,6 +273,6 @@ def test_where_the_time_went_is_always_known(make_recipe: Make) -> None:
     made, _ = study(make_recipe(), Planned(LIFE))
     run_study(made)
     seconds = made.clock.summary()
-    regions = {"reset", "train", "evaluate", "policy", "grow", "telemetry", "conclude", "learn"}
+    regions = {"reset", "train", "evaluate", "govern", "policy", "grow", "telemetry", "conclude", "learn"}
     assert set(seconds) == {*regions, "other", "total"}
     assert sum(value for key, value in seconds.items() if key != "total") == pytest.approx(seconds["total"], rel=1e-6)

@@ -113,7 +113,7 @@ def test_run_04_the_seed_is_told_what_it_does(make_recipe: Make) -> None:
     curve = []
     for _ in range(12):
         environment.train()
-        curve.append(float(environment._incubation_losses[0]))
+        curve.append(float(environment.reading.incubation_losses[0]))
     assert curve[-1] < 0.8 * curve[0]
     assert max(curve[1:]) < 1.05 * curve[0]
 

@@ -36,6 +36,10 @@ GERMINATE = Action(Op.GERMINATE, "early", "test/bad", speed=1)
 ADVANCE, FOSSILISE = Action(Op.ADVANCE, "early"), Action(Op.FOSSILISE, "early")
 
 
+def read(environment: Environment, step: int) -> Any:
+    return environment.reading.signals(step, environment.reading.numbers(environment.evaluate("validation")).tolist())
+
+
 class NanGradient(torch.autograd.Function):
     """Passes numbers on, and no gradient that is one."""
 
@@ -137,11 +141,11 @@ def test_a_seed_that_goes_wrong_when_it_is_blended_in_is_lost_and_the_host_goes_
     mishaps = []
     for step in range(8):
         environment.train()
-        readings = environment.readings(environment.evaluate("validation"))
-        signals = environment.signals(step, readings.tolist())
+        readings = environment.reading.numbers(environment.evaluate("validation"))
+        signals = environment.reading.signals(step, readings.tolist())
         if environment.heal(signals):
-            readings = environment.readings(environment.evaluate("validation"))
-            signals = environment.signals(step, readings.tolist())
+            readings = environment.reading.numbers(environment.evaluate("validation"))
+            signals = environment.reading.signals(step, readings.tolist())
         mishaps += environment.take_mishaps()
         assert signals.finite
         if step in plan:
@@ -165,7 +169,7 @@ def test_b1_pt_01_after_a_rollback_the_next_step_is_that_of_a_fresh_optimizer(ki
     identities = [id(parameter) for parameter in environment.keeper.host.parameters]
     before = {key: value.clone() for key, value in environment.model.state_dict().items() if "_esper" not in key}
     environment.train()
-    assert environment.heal(environment.signals(3, environment.readings(environment.evaluate("validation")).tolist()))
+    assert environment.heal(read(environment, 3))
     assert [id(parameter) for parameter in environment.keeper.host.parameters] == identities
     assert all(torch.equal(environment.model.state_dict()[key], value) for key, value in before.items())
     gradients = [torch.randn_like(parameter) for parameter in environment.keeper.host.parameters]
@@ -268,7 +272,7 @@ def test_a_seed_that_learnt_from_a_host_that_another_had_harmed_is_lost_and_not_
     mishaps = []
     for step, action in enumerate(plan):
         environment.train()
-        environment.heal(environment.signals(step, environment.readings(environment.evaluate("validation")).tolist()))
+        environment.heal(read(environment, step))
         mishaps += environment.take_mishaps()
         environment.apply(action, step)
     assert [(mishap.blueprint, mishap.what) for mishap in mishaps] == [

@@ -39,6 +39,7 @@ def recorded_events() -> list[Event]:
             parameters=1000,
             host_parameters=1000,
             fossils=0,
+            steps=2,
             reward=1.5,
         ),
         RunFinished(status="done"),
@@ -89,7 +90,7 @@ def _of_one_environment(arm: str) -> list[Event]:
         lost,
         replace(born, step=1, was=Stage.TRAINING, now=Stage.PRUNED, reason="lost"),
         UpdateFinished(round=0, arm=arm, figures={"loss": 0.25}),
-        GovernorActed(round=0, arm=arm, seed=7, step=1, verdict="warning", reason="the loss rose"),
+        GovernorActed(round=0, arm=arm, seed=7, step=1, act="warn", verdict="warning", reason="the loss rose"),
         StepFinished(round=0, arm=arm, seed=7, step=1, signals=_signals(1), reward={"improvement": 1.5}),
     ]
 

@@ -20,8 +20,9 @@ from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split
 from esper_core.trainer.answerable import answerable
-from esper_core.trainer.environment import Recipe, count_parameters
+from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
+from esper_core.trainer.reading import count_parameters
 from esper_core.trainer.study import Arm, Judge, Study
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def compose(resolution: Resolution) -> Composition:
         episode=config.episode,
         optimizers=config.optimizer,
         growth=config.growth,
+        governor=config.governor,
         device=device,
         host_schedule=_schedule(resolution, "host"),
         seed_schedule=_schedule(resolution, "seed"),

@@ -237,6 +237,9 @@ class RunConfig(Section):
     episode: EpisodeConfig = Field(default_factory=EpisodeConfig, description="Length of an episode.")
     optimizer: OptimizersConfig = Field(default_factory=OptimizersConfig, description="How parameters learn.")
     growth: GrowthConfig = Field(default_factory=GrowthConfig, description="How seeds live.")
+    governor: GovernorConfig = Field(
+        default_factory=GovernorConfig, description="When an environment is in trouble, and what is done about it."
+    )
     device: Device = Field(default="auto", description="Where tensors live: auto, cpu, cuda or cuda:N.")
     margin: float = Field(default=0.0, ge=0, description="Difference in the metric below which arms count as equal.")
     plugins: PluginsConfig = Field(default_factory=PluginsConfig, description="Which plugins take part.")

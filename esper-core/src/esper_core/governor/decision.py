@@ -33,7 +33,7 @@ class Decision:
 
     culprit: the mutation that a panic is attributed to, where one is under watch.
     back_to: the step after which the state was taken that a rollback returns to; -1: before any training.
-    penalty: what is to be taken off this step's reward.
+    penalty: what is to be taken off this step's reward. second_opinion: whether the verdict is not the governor's own.
     """
 
     act: Act
@@ -42,6 +42,7 @@ class Decision:
     culprit: Culprit | None = None
     back_to: int | None = None
     penalty: float = 0.0
+    second_opinion: bool = False
 
     @property
     def terminal(self) -> bool:
@@ -64,7 +65,8 @@ class Decision:
 class RolledBack:
     """What a rollback did: seeds that were dropped, and whether it withdraws the culprit's blueprint from the run.
 
-    train_loss: of the last healthy step before the state that was returned to; None where there was none.
+    train_loss: of the last healthy step before the state that was returned to, that of guessing before any; None where
+    that is unknown.
     """
 
     transitions: tuple[Transition, ...]

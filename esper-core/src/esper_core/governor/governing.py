@@ -97,7 +97,7 @@ class Governor:
         verdict = most_severe([judged.verdict, opinion])
         self._watch.heed(signals)
         if verdict.level is Level.PANIC:
-            return self._panic(signals, verdict)
+            return self._panic(signals, verdict, second_opinion=verdict is not judged.verdict)
         self._history = judged.history
         if judged.healthy and opinion.level is not Level.WARNING and self._is_time(signals, improved=judged.improved):
             self._shelf.take(self._garden, signals.step, self._history)
@@ -128,7 +128,7 @@ class Governor:
         culprit = decision.culprit
         withdrawn = culprit is not None and culprit.blamed and self._faults.record(culprit.mutation.blueprint)
         losses = self._history.train_losses
-        return RolledBack(tuple(transitions), withdrawn, losses[-1] if losses else None)
+        return RolledBack(tuple(transitions), withdrawn, losses[-1] if losses else self._history.guessing_loss)
 
     def state(self) -> dict[str, Any]:
         """All that it knows as JSON; the numbers of its snapshots are ``tensors``."""
@@ -172,13 +172,16 @@ class Governor:
             return None
         return f"no improvement for {stale} steps (governor.patience)"
 
-    def _panic(self, signals: Signals, verdict: Verdict) -> Decision:
+    def _panic(self, signals: Signals, verdict: Verdict, *, second_opinion: bool) -> Decision:
         culprit = self._watch.culprit(self._garden.blended_slots)
         kept, why = self._way_back()
         if kept is None:
-            return Decision(Act.STOP, signals.step, Verdict(Level.PANIC, f"{verdict.reason}; {why}"), culprit)
+            told = Verdict(Level.PANIC, f"{verdict.reason}; {why}")
+            return Decision(Act.STOP, signals.step, told, culprit, second_opinion=second_opinion)
         penalty = self._settings.penalty
-        decision = Decision(Act.ROLL_BACK, signals.step, verdict, culprit, back_to=kept.step, penalty=penalty)
+        decision = Decision(
+            Act.ROLL_BACK, signals.step, verdict, culprit, kept.step, penalty, second_opinion=second_opinion
+        )
         self._plan = _Plan(decision, kept)
         return decision
 

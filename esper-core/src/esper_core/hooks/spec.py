@@ -203,7 +203,7 @@ def esper_update_finished(event: UpdateFinished) -> None:
 def esper_governor_acted(event: GovernorActed) -> None:
     """Tells that an environment was judged to be in trouble.
 
-    When: right before the run is stopped for it.
+    When: after the step, whatever it did: a warning, an episode that ends early, a rollback; right before a stop.
     Returns: nothing.
     Errors: as for esper_configured.
     """
@@ -214,7 +214,8 @@ def esper_check_health(snapshot: HealthSnapshot) -> Verdict | None:
     """Gives a second opinion on one environment: a plugin can raise the alarm, and not call it off.
 
     When: after each step, for each environment, beside the core's own check.
-    Returns: a Verdict, or None where there is nothing to say. The most severe of all counts; PANIC stops the run.
+    Returns: a Verdict, or None where there is nothing to say. The most severe of all counts. PANIC brings the
+    environment back to a sane state, and stops the run where there is none; ENOUGH ends its episode.
     Errors: anything that is raised, or another type, stops the run with the package named: a guard that fell asleep
     is not one to go on without.
     """

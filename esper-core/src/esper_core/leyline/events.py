@@ -87,7 +87,7 @@ class SeedLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernorActed:
-    """The governor judged an environment to be in trouble."""
+    """The governor did something about an environment: its latest step was not a healthy one, or is its last."""
 
     __pydantic_config__ = RECORD
     type: Literal["governor-acted"] = "governor-acted"
@@ -96,8 +96,17 @@ class GovernorActed:
     arm: str
     seed: int
     step: int
+    act: str
+    """``warn``, ``early-stop``, ``roll-back`` or ``stop``."""
     verdict: str
     reason: str
+    """What was seen, and after which mutation, where one is under watch."""
+    back_to: int | None = None
+    """The step after which the state was taken that it went back to; -1: before any training."""
+    penalty: float = 0.0
+    """What was taken off the reward of this step."""
+    withdrawn: bool = False
+    """Whether the blueprint that it is laid to grows no more in this run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +125,8 @@ class EpisodeFinished:
     parameters: int
     host_parameters: int
     fossils: int
+    steps: int
+    """Decision steps that it was trained for: fewer than the episode's where it was stopped early."""
     reward: float | None
     """Sum over the episode, the closing terms included; None where it is unknown, for want of a twin."""
     closing: Mapping[str, float] = field(default_factory=dict)

@@ -27,15 +27,23 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One episode. Its horizon cut it: ``final`` is what could be seen after the last action."""
+    """One episode, or a part of one that a rollback ended. ``final`` is what could be seen after the last action.
+
+    terminated: it ended in a rollback, behind which there was nothing to hope for. Otherwise its horizon cut it, or the
+    governor did since nothing more was to be expected: what the final state promised is worth what it promised.
+    """
 
     turns: tuple[Turn, ...]
     final: Observation
+    terminated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What one arm's policy played in a round, an episode for each of its environments in their order."""
+    """What one arm's policy played in a round: the episodes of its environments, in their order.
+
+    An environment that was rolled back has several: the rollback is the end of one, and what follows is the next.
+    """
 
     arm: str
     round: int

@@ -1,6 +1,6 @@
 """What is an environment? One training of one host from scratch: defined by its seed, its recipe, and the actions.
 
-Everything here stays on the device; ``readings`` is what the pool reads, once a step.
+Everything here stays on the device; ``reading`` is what the pool reads, once a step.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from esper_core.governor import Governor, Preflight
 from esper_core.growth import (
-    NUMBERS,
-    WIDTH,
     FaultBook,
     Garden,
     Gates,
@@ -27,24 +26,26 @@ from esper_core.growth import (
     disturbed,
     graft,
     in_words,
-    read_gain,
-    read_health,
 )
+from esper_core.leyline.actions import ActionMask
 from esper_core.leyline.constants import PROBE_EXAMPLES
-from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.evaluation import Measured, evaluate
+from esper_core.trainer.reading import Reading
 from esper_core.trainer.weighing import Scales
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor, nn
 
-    from esper_core.config import EpisodeConfig, GrowthConfig, OptimizersConfig
-    from esper_core.growth import Seed, Transition, Variety
-    from esper_core.leyline.actions import Action, ActionMask
+    from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
+    from esper_core.governor import Decision, RolledBack
+    from esper_core.growth import Transition, Variety
+    from esper_core.leyline.actions import Action
+    from esper_core.leyline.health import Verdict
     from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
+    from esper_core.leyline.signals import Signals
     from esper_core.leyline.specs import SlotPlace
 
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class Recipe:
     episode: EpisodeConfig
     optimizers: OptimizersConfig
     growth: GrowthConfig
+    governor: GovernorConfig
     device: torch.device
     host_schedule: Schedule | None = None
     seed_schedule: Schedule | None = None
@@ -82,7 +84,10 @@ class Mishap:
 
 
 class Environment:
-    """One host in training, with its garden. ``arm`` and ``index`` say whose it is; ``seed`` defines the episode."""
+    """One host in training, with its garden. ``arm`` and ``index`` say whose it is; ``seed`` defines the episode.
+
+    ``steps`` counts those that it was trained for; an episode that is ``over`` is trained and asked no more.
+    """
 
     def __init__(self, recipe: Recipe, *, arm: str, index: int, faults: FaultBook | None = None) -> None:
         self.recipe = recipe
@@ -92,6 +97,8 @@ class Environment:
         self.seed = 0
         self._faults = FaultBook() if faults is None else faults
         self._mishaps: list[Mishap] = []
+        self._preflight = Preflight(recipe.governor, recipe.optimizers, recipe.varieties)
+        self.governor = Governor(recipe.governor, metric=recipe.task.metric, faults=self._faults)
 
     def reset(self, round_: int, seed: int) -> None:
         """Begin an episode: a new host, its slots empty, everything random derived from ``seed``."""
@@ -99,7 +106,6 @@ class Environment:
         train = recipe.data["train"]
         with RandomStream(derive_seed(seed, "host"), recipe.device):
             self.model = recipe.build_host().to(recipe.device)
-        self.host_parameters = count_parameters(self.model)
         graft(self.model, recipe.slots, example=train.inputs[:2])
         self.keeper = OptimizerKeeper(
             self.model.parameters(),
@@ -121,19 +127,18 @@ class Environment:
         self.order = BatchOrder(len(train), recipe.episode.batch_size, derive_seed(seed, "order"))
         self.training_stream = RandomStream(derive_seed(seed, "training"), recipe.device)
         self.evaluation_stream = RandomStream(derive_seed(seed, "evaluation"), recipe.device)
-        self._train_loss = torch.full((), math.nan, device=recipe.device)
-        self._incubation_losses: dict[int, Tensor] = {}
-        self._gradients: dict[int, Tensor] = {}
         self.scales = Scales(self.garden, RandomStream(derive_seed(seed, "trial"), recipe.device))
+        self.reading = Reading(self.garden, self.scales, recipe.device)
         self._measured: Measured | None = None
-        self._looked = -1
-        self._known_losses: dict[int, float] = {}
         self._sane: tuple[Snapshot, Tensor] | None = None
+        self._snapshot: Snapshot | None = None
+        self.steps = 0
+        self.over = False
 
     def train(self) -> list[Transition]:
         """One decision step of training: every batch trains host and blended seeds, and then each incubating seed."""
         transitions = self._despite_faults(self.garden.open_step)
-        self._sane = (Snapshot(self.garden), self._train_loss) if self.garden.blended else None
+        self._sane = (self._what_is_now(), self.reading.train_loss) if self.garden.blended else None
         data, device = self.recipe.data["train"], self.recipe.device
         self.model.train()
         losses: list[Tensor] = []
@@ -142,10 +147,17 @@ class Environment:
                 indices = self.order.next().to(device)
                 inputs, targets = data.inputs[indices], data.targets[indices]
                 losses.append(self._train_batch(inputs, targets))
-        self._train_loss = torch.stack(losses).mean()
-        self._incubation_losses = self.garden.take_incubation_losses()
-        self._gradients = self.keeper.take_gradients()
+        self.reading.take(losses)
+        self.steps += 1
         return transitions + self._despite_faults(self.garden.close_step)
+
+    def _what_is_now(self) -> Snapshot:
+        """A snapshot of host and fossils, in memory that is used again."""
+        if self._snapshot is None:
+            self._snapshot = Snapshot(self.garden)
+        else:
+            self._snapshot.take(self.garden)
+        return self._snapshot
 
     def _train_batch(self, inputs: Tensor, targets: Tensor) -> Tensor:
         def loss(model: nn.Module) -> Tensor:
@@ -222,14 +234,14 @@ class Environment:
         A seed that incubates did the host no harm. One that is blended in did: the host becomes what it was when this
         step began. Where no living seed is to blame nothing is done; that is for the governor.
         """
-        sick = self._seeds_gone_wild()
+        sick = self.reading.gone_wild
         if math.isfinite(signals.train_loss) and math.isfinite(signals.validation_loss):
             for number in sick:
                 self._lose_one(number, "made its own loss not finite")
             return bool(sick)
         if self._sane is None or not self.garden.blended:
             return False
-        snapshot, self._train_loss = self._sane
+        snapshot, self.reading.train_loss = self._sane
         snapshot.restore(self.garden)
         self._lose(SeedFault(self.garden.blended_slots, "made the host's loss not finite"))
         for number in sick:  # they learnt from a host that was sick: lost with it, and not to blame
@@ -250,76 +262,36 @@ class Environment:
                 disturbed()  # what raised in the middle may have left torch in disorder
                 self._lose(fault)
 
-    def _seeds_gone_wild(self) -> list[int]:
-        """The living seeds whose own loss is not finite."""
-        known = self._known_losses
-        return [seed.number for seed in self.garden.living_seeds() if not math.isfinite(known.get(seed.number, 0.0))]
-
     def _lose_one(self, number: int, what: str, *, blamed: bool = True) -> None:
-        slot, _ = self.garden.home_of(number)
-        self._lose(SeedFault([slot.name], what, number=number), blamed=blamed)
+        if any(seed.number == number for seed in self.garden.living_seeds()):
+            slot, _ = self.garden.home_of(number)
+            self._lose(SeedFault([slot.name], what, number=number), blamed=blamed)
 
     def _lose(self, fault: SeedFault, *, blamed: bool = True) -> None:
         lost = self.garden.uproot(f"lost: it {fault.what}", fault.slots, fault.number) if fault.slots else []
         if not lost:
             raise fault
         for transition in lost:
-            self._incubation_losses.pop(transition.seed, None)
-            self._gradients.pop(transition.seed, None)
-            self.scales.gains.pop(transition.seed, None)
+            self.reading.forget(transition.seed)
             withdrawn = blamed and self._faults.record(transition.blueprint)
             self._mishaps.append(Mishap(transition.slot, transition.blueprint, fault.what, withdrawn, transition))
 
-    def readings(self, evaluation: Tensor) -> Tensor:
-        """All that is to be read of this step, in one tensor.
+    def judge(self, signals: Signals, opinion: Verdict) -> Decision:
+        """What is to be done after a step that was read."""
+        return self.governor.heed(signals, opinion=opinion, host_finite=self.reading.host_finite)
 
-        Train loss, validation loss and metric; then, seed by seed, incubation losses, gradients' numbers, and gains'.
-        """
-        incubation = [loss.reshape(1) for loss in self._incubation_losses.values()]
-        by_seed = [*incubation, *self._gradients.values(), *self.scales.gains.values()]
-        numbers = [self._train_loss.reshape(1), evaluation, *by_seed]
-        return torch.cat([number.double() for number in numbers])
-
-    def signals(self, step: int, readings: Sequence[float]) -> Signals:
-        """What was read, with names to it, and what is known without reading."""
-        train_loss, validation_loss, validation_metric, *rest = readings
-        losses = {number: loss for number, (loss,) in _dealt(rest, self._incubation_losses, 1)}
-        health = {number: read_health(numbers) for number, numbers in _dealt(rest, self._gradients, WIDTH)}
-        gains = {number: read_gain(numbers) for number, numbers in _dealt(rest, self.scales.gains, NUMBERS)}
-        self._known_losses = losses
-        if step > self._looked:
-            self._looked = step
-            self.garden.gates.look(self.garden.living_seeds(), gains)
-
-        def told(seed: Seed) -> SeedSignals:
-            return SeedSignals(
-                blueprint=seed.blueprint,
-                stage=seed.stage,
-                alpha=seed.alpha.value,
-                parameters=seed.parameter_count,
-                age=None if seed.born is None else step - seed.born,
-                incubation_loss=losses.get(seed.number),
-                gradients=health.get(seed.number),
-                gain=gains.get(seed.number),
-                opinion=self.garden.gates.opinion(seed),
-            )
-
-        return Signals(
-            step=step,
-            train_loss=train_loss,
-            validation_loss=validation_loss,
-            validation_metric=validation_metric,
-            parameters=count_parameters(self.model),
-            host_parameters=self.host_parameters,
-            slots=tuple(
-                SlotSignals(slot.name, slot.state, len(slot.fossils), tuple(map(told, slot.nursery)))
-                for slot in self.garden.slots.values()
-            ),
-        )
+    def roll_back(self, decision: Decision) -> RolledBack:
+        """Go back to the state that ``decision`` names; what was measured of the time since is forgotten."""
+        rolled = self.governor.roll_back(decision)
+        for transition in rolled.transitions:
+            self.reading.forget(transition.seed)
+        loss = math.nan if rolled.train_loss is None else rolled.train_loss
+        self.reading.train_loss = torch.full((), loss, device=self.recipe.device)
+        return rolled
 
     def mask(self) -> ActionMask:
-        """What could be done now."""
-        return self.garden.mask()
+        """What could be done now, and can be afforded: nothing once the episode is over."""
+        return ActionMask() if self.over else self._preflight.narrowed(self.garden, self.garden.mask())
 
     def apply(self, action: Action, step: int) -> list[Transition]:
         """Carry out what was decided after ``step``. A blueprint that cannot be built is a mishap; nothing grows."""
@@ -330,15 +302,3 @@ class Environment:
             withdrawn = self._faults.record(blueprint)
             self._mishaps.append(Mishap(action.slot or "", blueprint, fault.what, withdrawn, None))
             return []
-
-
-def _dealt(numbers: list[float], seeds: Iterable[int], width: int) -> Iterator[tuple[int, list[float]]]:
-    """For each seed the next ``width`` of ``numbers``, which are taken off."""
-    for seed in list(seeds):
-        yield seed, numbers[:width]
-        del numbers[:width]
-
-
-def count_parameters(model: nn.Module) -> int:
-    """How many numbers ``model`` trains or holds as parameters, each once."""
-    return sum(parameter.numel() for parameter in model.parameters())

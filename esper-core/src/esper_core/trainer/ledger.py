@@ -9,7 +9,7 @@ from esper_core.leyline.signals import RewardBreakdown
 from esper_core.trainer.answerable import answerable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from esper_core.leyline.signals import Signals
     from esper_core.trainer.study import Judge
@@ -26,23 +26,32 @@ class Ledger:
     def __init__(self, judge: Judge, twins: Sequence[int | None]) -> None:
         self._judge = judge
         self._twins = twins
-        self._before: Sequence[Signals] | None = None
+        self._before: dict[int, tuple[Signals, Signals]] = {}
         self._totals = [0.0] * len(twins)
 
-    def reward(self, signals_E: Sequence[Signals]) -> list[RewardBreakdown | None]:
-        """What this step was worth, for each environment."""
-        before = self._before
+    def reward(
+        self,
+        signals_E: Sequence[Signals],
+        running: Collection[int] | None = None,
+        penalties: Mapping[int, float] | None = None,
+    ) -> list[RewardBreakdown | None]:
+        """What this step was worth, for each environment.
+
+        running: the places whose episode goes on; the others are rewarded when it is concluded, for all of the rest.
+        penalties: by place what the governor takes off.
+        """
         rewards: list[RewardBreakdown | None] = []
         for place, twin in enumerate(self._twins):
-            if twin is None:
+            if twin is None or (running is not None and place not in running):
                 rewards.append(None)
                 continue
+            before, twin_before = self._before.get(place, (None, None))
             with answerable(self._judge.label, f"on a step of environment {place}"):
                 breakdown = self._judge.reward.score(
                     signals_E[place],
-                    None if before is None else before[place],
+                    before,
                     signals_E[twin],
-                    None if before is None else before[twin],
+                    twin_before,
                 )
             if not isinstance(breakdown, RewardBreakdown):
                 message = f"{self._judge.label} scored a step with {type(breakdown).__name__}, not a RewardBreakdown"
@@ -51,11 +60,18 @@ class Ledger:
                         "E231", message, hint='Reward.score returns RewardBreakdown({"accuracy": 0.5}): terms, by name.'
                     )
                 )
+            self._before[place] = (signals_E[place], signals_E[twin])
+            if penalty := (penalties or {}).get(place, 0.0):
+                breakdown = _less(breakdown, penalty)
             self._totals[place] += breakdown.total
             rewards.append(breakdown)
-        self._before = signals_E
         return rewards
 
     def total(self, place: int) -> float | None:
         """The sum over the episode; None where it is unknown."""
         return None if self._twins[place] is None else self._totals[place]
+
+
+def _less(breakdown: RewardBreakdown, penalty: float) -> RewardBreakdown:
+    """The breakdown with what a rollback costs, as a term of its own."""
+    return RewardBreakdown({**breakdown.terms, "penalty": breakdown.terms.get("penalty", 0.0) - penalty})

@@ -7,7 +7,7 @@ and their policies decide what grows. A study is made by ``app.compose``; the pi
     arms      who decides where                                                        trainer.study
     ledger    remembers the step before, and adds up rewards                           trainer.ledger
     record    keeps what learners learn from                                           trainer.rollout
-    governor  stops what has gone wrong                                                esper_core.governor
+    governor  one in each environment: brings back what has gone wrong, or stops it    esper_core.governor
     bus       tells what happened                                                      esper_core.telemetry
 """
 
@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from esper_core.governor import judge
-from esper_core.leyline.actions import WAIT
+from esper_core.governor import Act
+from esper_core.leyline.actions import WAIT, ActionMask
 from esper_core.leyline.errors import GovernorStop, Problem
-from esper_core.leyline.health import HealthSnapshot, Level, most_severe
 from esper_core.trainer.ledger import Ledger
 from esper_core.trainer.narration import (
     episode_finished,
@@ -31,8 +30,9 @@ from esper_core.trainer.narration import (
 from esper_core.trainer.rollout import RoundRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from esper_core.governor import Decision
     from esper_core.leyline.actions import Action
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.signals import Signals
@@ -63,23 +63,31 @@ def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
                 signals_E, mishaps = pool.heal(signals_E, step)
             with clock.region("telemetry"):
                 bus.publish(*stages_changed(passed, step), *seeds_lost(mishaps, step, study.packages))
-            _heed_governor(study, signals_E)
+
+            with clock.region("govern"):
+                decisions = pool.judge(signals_E, study.opinions(signals_E))
+                _stop_where_nothing_helps(study, signals_E, decisions, step)
+                signals_E, rolled = pool.heed(signals_E, decisions, step)  # may roll an environment back
+                bus.publish(*governor_acted(pool.environments, decisions, rolled))
 
             with clock.region("policy"):
-                rewards_E = ledger.reward(signals_E)  # of the action before
-                record.rewarded(rewards_E)
-                actions_E = decide(study, record, signals_E)
+                penalties = {place: decision.penalty for place, decision in decisions.items()}
+                rewards_E = ledger.reward(signals_E, pool.running(), penalties)  # of the action before
+                record.rewarded(rewards_E, pool.running())
+                actions_E = decide(study, record, signals_E, resting=rolled)
             with clock.region("grow"):
                 decided = pool.apply(actions_E, step)
 
             with clock.region("telemetry"):
                 bus.publish(*stages_changed(decided, step))
-                bus.publish(*steps_finished(pool.environments, signals_E, rewards_E, actions_E))
+                bus.publish(*steps_finished(pool, signals_E, rewards_E, actions_E, step))
                 bus.settle()
             study.pause()
+            if pool.over:
+                break
 
         with clock.region("conclude"):
-            ended = _conclude(study, ledger, record)
+            ended = _conclude(study, ledger, record, step)
         with clock.region("learn"):
             _learn(study, record, round_, [ending for _, ending in ended])
         finished += ended
@@ -87,34 +95,44 @@ def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
     return finished
 
 
-def decide(study: Study, record: RoundRecord, signals_E: Sequence[Signals]) -> list[Action]:
-    """Ask each arm's policy about its environments; WAIT where nobody is asked."""
-    masks_E = study.pool.masks()
-    actions_E = [WAIT] * len(signals_E)
+def decide(
+    study: Study, record: RoundRecord, signals_E: Sequence[Signals], resting: Collection[int] = ()
+) -> list[Action]:
+    """Ask each arm's policy about its environments; WAIT where nobody is asked.
+
+    resting: the places that were rolled back in this step, which ends an episode for whoever learns. They, and those
+    whose episode is over, can only wait.
+    """
+    masks_E = [ActionMask() if place in resting else mask for place, mask in enumerate(study.pool.masks())]
+    actions_E, running = [WAIT] * len(signals_E), study.pool.running()
     for arm in study.arms:
         places = study.pool.of_arm(arm.name)
         seen = [study.observe(signals_E[place]) for place in places]
         chosen = arm.act(seen, [masks_E[place] for place in places])
         for place, observation, action in zip(places, seen, chosen, strict=True):
             actions_E[place] = action
-            record.decided(place, observation, masks_E[place], action)
+            if place in resting:
+                record.terminated(place, observation)
+            elif place in running:
+                record.decided(place, observation, masks_E[place], action)
     return actions_E
 
 
-def _heed_governor(study: Study, signals_E: Sequence[Signals]) -> None:
+def _stop_where_nothing_helps(
+    study: Study, signals_E: Sequence[Signals], decisions: Mapping[int, Decision], step: int
+) -> None:
     """Stop the run where an environment is beyond repair."""
-    for environment, signals in zip(study.pool.environments, signals_E, strict=True):
-        snapshot = HealthSnapshot(environment.round, environment.arm, environment.seed, signals)
-        verdict = most_severe([own := judge(signals), study.check_health(snapshot)])
-        if verdict.level is not Level.PANIC:
-            continue
+    hopeless = {place: decision for place, decision in decisions.items() if decision.act is Act.STOP}
+    for place, decision in hopeless.items():
         unpaid, waiting = [None] * len(signals_E), [WAIT] * len(signals_E)
-        study.bus.publish(*steps_finished(study.pool.environments, signals_E, unpaid, waiting))
-        study.bus.publish(governor_acted(environment, signals.step, verdict))
+        study.bus.publish(*steps_finished(study.pool, signals_E, unpaid, waiting, step))
+        study.bus.publish(*governor_acted(study.pool.environments, hopeless, {}))
         study.bus.settle()
-        where = f'arm "{environment.arm}", seed {environment.seed}, step {signals.step}'
-        hint = "A smaller optimizer.host.learning_rate or a clip_norm may help." if verdict is own else None
-        raise GovernorStop(Problem("E402", f"{where}: {verdict.reason}", hint=hint))
+        environment = study.pool.environments[place]
+        where = f'arm "{environment.arm}", seed {environment.seed}, step {decision.step}'
+        hint = "A smaller optimizer.host.learning_rate or a clip_norm may help."
+        problem = Problem("E402", f"{where}: {decision.reason}", hint=None if decision.second_opinion else hint)
+        raise GovernorStop(problem)
 
 
 def _learn(study: Study, record: RoundRecord, round_: int, endings: Sequence[Ending]) -> None:
@@ -125,9 +143,9 @@ def _learn(study: Study, record: RoundRecord, round_: int, endings: Sequence[End
         study.bus.settle()
 
 
-def _conclude(study: Study, ledger: Ledger, record: RoundRecord) -> list[tuple[EpisodeFinished, Ending]]:
-    """End the episodes of a round, and tell what became of them."""
-    pool, last = study.pool, study.steps - 1
+def _conclude(study: Study, ledger: Ledger, record: RoundRecord, last: int) -> list[tuple[EpisodeFinished, Ending]]:
+    """End the episodes of a round after the step ``last``, and tell what became of them."""
+    pool = study.pool
     study.tell_unfinished()
     changes, endings = pool.conclude(last)
     closing_E = ledger.reward([ending.signals for ending in endings])

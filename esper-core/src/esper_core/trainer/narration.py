@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict
 
+from esper_core.governor import Act
 from esper_core.leyline.actions import Op
 from esper_core.leyline.events import (
     EpisodeFinished,
@@ -17,11 +18,11 @@ from esper_core.leyline.events import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from esper_core.governor import Decision, RolledBack
     from esper_core.leyline.actions import Action
-    from esper_core.leyline.health import Verdict
     from esper_core.leyline.signals import RewardBreakdown, Signals
     from esper_core.trainer.environment import Environment
-    from esper_core.trainer.pool import Changes, Ending, Mishaps
+    from esper_core.trainer.pool import Changes, Ending, Mishaps, Pool
 
 
 class _Place(TypedDict):
@@ -63,22 +64,45 @@ def seeds_lost(mishaps: Mishaps, step: int, packages: Mapping[str, str]) -> Iter
 
 
 def steps_finished(
-    environments: Iterable[Environment],
+    pool: Pool,
     signals_E: Sequence[Signals],
     rewards_E: Sequence[RewardBreakdown | None],
     actions_E: Sequence[Action],
+    step: int,
 ) -> Iterator[StepFinished]:
-    """One event for each environment's step."""
-    for environment, signals, reward, action in zip(environments, signals_E, rewards_E, actions_E, strict=True):
+    """One event for each environment that was trained in ``step``."""
+    told = zip(pool.environments, signals_E, rewards_E, actions_E, strict=True)
+    for environment, signals, reward, action in told:
+        if signals.step != step:
+            continue
         terms = {} if reward is None else reward.terms
         yield StepFinished(
             **_place(environment), step=signals.step, signals=signals, reward=terms, action=describe(action)
         )
 
 
-def governor_acted(environment: Environment, step: int, verdict: Verdict) -> GovernorActed:
-    """The event of a verdict that was not calm."""
-    return GovernorActed(**_place(environment), step=step, verdict=verdict.level.value, reason=verdict.reason)
+def governor_acted(
+    environments: Sequence[Environment],
+    decisions: Mapping[int, Decision],
+    rolled: Mapping[int, RolledBack],
+) -> Iterator[GovernorActed | StageChanged]:
+    """An event for each decision that is more than to go on, and one for each seed that was lost by it."""
+    for place, decision in decisions.items():
+        if decision.act is Act.CONTINUE:
+            continue
+        environment, back = environments[place], rolled.get(place)
+        yield GovernorActed(
+            **_place(environment),
+            step=decision.step,
+            act=decision.act.value,
+            verdict=decision.verdict.level.value,
+            reason=decision.reason,
+            back_to=decision.back_to,
+            penalty=decision.penalty,
+            withdrawn=back is not None and back.withdrawn,
+        )
+        if back is not None:
+            yield from stages_changed([(environment, change) for change in back.transitions], decision.step)
 
 
 def episode_finished(
@@ -93,6 +117,7 @@ def episode_finished(
         parameters=ending.signals.parameters,
         host_parameters=ending.signals.host_parameters,
         fossils=ending.signals.fossils,
+        steps=environment.steps,
         reward=reward,
         closing={} if closing is None else closing.terms,
     )

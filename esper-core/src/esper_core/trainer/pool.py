@@ -5,22 +5,26 @@ The arms' environments are interleaved and the order is rotated each step, so th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
+from esper_core.governor import Act
 from esper_core.growth import FaultBook, Transition, read_network, slots_of
 from esper_core.leyline.actions import Action, ActionMask, Op
+from esper_core.leyline.health import CALM
 from esper_core.trainer.answerable import answerable
 from esper_core.trainer.environment import Environment, Mishap, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
+    from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
+    from esper_core.leyline.health import Verdict
     from esper_core.leyline.signals import Signals
 
 
@@ -50,7 +54,8 @@ class Pool:
         self.environments = [
             Environment(recipe, arm=arm, index=index, faults=faults) for index in range(environments) for arm in arms
         ]
-        self._evaluations: list[Tensor] = []
+        self._evaluations: dict[int, Tensor] = {}
+        self._latest: list[Signals] = []
 
     def of_arm(self, arm: str) -> list[int]:
         """The places of an arm's environments, in the order of their seeds."""
@@ -60,47 +65,99 @@ class Pool:
         """Begin a round: the environments of one index share a seed, whatever their arm."""
         for environment in self.environments:
             environment.reset(round_, first_seed + environment.index)
+        guessing: list[Tensor] = []
+        for environment in self.environments:
+            with answerable(self._of(environment), "in evaluation, before it was trained"):
+                guessing.append(environment.evaluate("validation"))
+        for environment, (loss, _) in zip(self.environments, torch.stack(guessing).tolist(), strict=True):
+            environment.governor.begin(environment.garden, loss)
+
+    @property
+    def over(self) -> bool:
+        """Whether every episode came to its end before its time; that of a twin goes on as long as any other."""
+        return all(environment.over for environment in self.environments if environment.arm != self._twin)
+
+    def running(self) -> list[int]:
+        """The places of the environments whose episode goes on."""
+        return [place for place, environment in enumerate(self.environments) if not environment.over]
 
     def train(self, step: int) -> Changes:
         """Train every environment for one step; what time brought to its seeds."""
         changes: Changes = []
         for environment in self._turns(step):
             with answerable(self._of(environment), f"in training, step {step}"):
-                changes += [(environment, transition) for transition in environment.train()]
+                changes += self._noted(environment, environment.train(), step)
         return changes
 
     def evaluate(self, step: int) -> None:
         """Measure every environment on the validation split; the results stay on the device."""
-        self._evaluations = []
-        for environment in self.environments:
+        self._evaluations = {}
+        for place in self.running():
+            environment = self.environments[place]
             with answerable(self._of(environment), f"in evaluation, step {step}"):
-                self._evaluations.append(environment.evaluate("validation"))
-        for environment in self.environments:
+                self._evaluations[place] = environment.evaluate("validation")
+        for place in self.running():
+            environment = self.environments[place]
             with answerable(self._of(environment), f"when its seeds were weighed, step {step}"):
                 environment.weigh(self._twin_of(environment))
 
     def synchronise(self, step: int) -> list[Signals]:
-        """Read what was measured: the one place in a step where the host waits for the device."""
-        readings = [e.readings(evaluation) for e, evaluation in zip(self.environments, self._evaluations, strict=True)]
-        numbers = torch.cat(readings).tolist()
-        signals: list[Signals] = []
-        for environment, reading in zip(self.environments, readings, strict=True):
+        """Read what was measured: the one place in a step where the host waits for the device.
+
+        Of an episode that is over these are the last signals that there were.
+        """
+        readings = {
+            place: self.environments[place].reading.numbers(evaluation)
+            for place, evaluation in self._evaluations.items()
+        }
+        numbers = torch.cat(list(readings.values())).tolist()
+        read: dict[int, Signals] = {}
+        for place, reading in readings.items():
             own, numbers = numbers[: len(reading)], numbers[len(reading) :]
-            signals.append(environment.signals(step, own))
-        return signals
+            read[place] = self.environments[place].reading.signals(step, own)
+        return self._keep([read.get(place) or self._latest[place] for place in range(len(self.environments))])
 
     def heal(self, signals_E: Sequence[Signals], step: int) -> tuple[list[Signals], Mishaps]:
         """Take out seeds that went wrong, and measure their environments again; the signals, and what was lost."""
         healed: list[Signals] = []
         mishaps: Mishaps = []
         for environment, measured in zip(self.environments, signals_E, strict=True):
-            signals = measured
-            if not measured.finite and environment.heal(measured):
-                readings = environment.readings(environment.evaluate("validation"))
-                signals = environment.signals(step, readings.tolist())
-            healed.append(signals)
-            mishaps += [(environment, mishap) for mishap in environment.take_mishaps()]
-        return healed, mishaps
+            sick = not environment.over and not measured.finite
+            healed.append(_read_again(environment, step) if sick and environment.heal(measured) else measured)
+            lost = environment.take_mishaps()
+            mishaps += [(environment, mishap) for mishap in lost]
+            self._noted(environment, [mishap.ending for mishap in lost if mishap.ending is not None], step)
+        return self._keep(healed), mishaps
+
+    def judge(self, signals_E: Sequence[Signals], opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
+        """What is to be done in each environment whose episode goes on, by its place.
+
+        opinions: what others think of it. No twin is stopped early: the others are measured by it.
+        """
+        decisions: dict[int, Decision] = {}
+        for place in self.running():
+            environment = self.environments[place]
+            decision = environment.judge(signals_E[place], opinions.get(place, CALM))
+            if decision.truncated and environment.arm == self._twin:
+                decision = replace(decision, act=Act.CONTINUE)
+            decisions[place] = decision
+        return decisions
+
+    def heed(
+        self, signals_E: Sequence[Signals], decisions: Mapping[int, Decision], step: int
+    ) -> tuple[list[Signals], dict[int, RolledBack]]:
+        """Carry out what was decided: the signals as they are now, and what was rolled back, by its place.
+
+        An environment that was rolled back is measured anew.
+        """
+        now, rolled = list(signals_E), {}
+        for place, decision in decisions.items():
+            environment = self.environments[place]
+            if decision.act is Act.ROLL_BACK:
+                rolled[place] = environment.roll_back(decision)
+                now[place] = _read_again(environment, step)
+            environment.over |= decision.truncated
+        return self._keep(now), rolled
 
     def masks(self) -> list[ActionMask]:
         """What could be done now, in each environment."""
@@ -112,7 +169,7 @@ class Pool:
         for environment, action in zip(self.environments, actions, strict=True):
             if action.op is Op.WAIT:
                 continue
-            changes += [(environment, transition) for transition in environment.apply(action, step)]
+            changes += self._noted(environment, environment.apply(action, step), step)
         return changes
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
@@ -121,9 +178,8 @@ class Pool:
         endings: list[Ending] = []
         for environment in self.environments:
             changes += [(environment, t) for t in environment.garden.uproot("the episode is over")]
-            validation, test = environment.evaluate("validation"), environment.evaluate("test")
-            signals = environment.signals(step, environment.readings(validation).tolist())
-            test_loss, test_metric = test.tolist()
+            signals = _read_again(environment, step)
+            test_loss, test_metric = environment.evaluate("test").tolist()
             grown = read_network(slots_of(environment.model), type(environment.model).__name__).grown
             endings.append(Ending(signals, test_loss, test_metric, grown))
         return changes, endings
@@ -134,9 +190,26 @@ class Pool:
 
     def _turns(self, step: int) -> list[Environment]:
         first = step % len(self.environments)
-        return self.environments[first:] + self.environments[:first]
+        every = self.environments[first:] + self.environments[:first]
+        return [environment for environment in every if not environment.over]
+
+    def _keep(self, signals: Sequence[Signals]) -> list[Signals]:
+        self._latest = list(signals)
+        return self._latest
+
+    @staticmethod
+    def _noted(environment: Environment, transitions: Sequence[Transition], step: int) -> Changes:
+        """The transitions, of which the environment's governor knows now."""
+        environment.governor.note(transitions, step)
+        return [(environment, transition) for transition in transitions]
 
     @staticmethod
     def _of(environment: Environment) -> str:
         grown = {seed.blueprint for slot in environment.garden.slots.values() for seed in slot.stack}
         return "the host" + (f" with {', '.join(sorted(grown))}" if grown else "")
+
+
+def _read_again(environment: Environment, step: int) -> Signals:
+    """The signals of an environment that was changed after it was read: the step's own loss stays."""
+    numbers = environment.reading.numbers(environment.evaluate("validation"))
+    return environment.reading.signals(step, numbers.tolist())

@@ -8,7 +8,7 @@ from esper_core.leyline.learning import Learner, Played, Rollout, Turn
 from esper_core.trainer.answerable import answerable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from esper_core.leyline.actions import Action, ActionMask
     from esper_core.leyline.signals import Observation, RewardBreakdown
@@ -23,6 +23,7 @@ class RoundRecord:
         self._learners = {arm.name: arm for arm in study.arms if isinstance(arm.policy, Learner)}
         self._kept = {place for name in self._learners for place in study.pool.of_arm(name)}
         self._turns: dict[int, list[Turn]] = {place: [] for place in self._kept}
+        self._ended: dict[int, list[Played]] = {place: [] for place in self._kept}
         self._open: dict[int, tuple[Observation, ActionMask, Action]] = {}
 
     def decided(self, place: int, observation: Observation, mask: ActionMask, action: Action) -> None:
@@ -30,18 +31,31 @@ class RoundRecord:
         if place in self._kept:
             self._open[place] = (observation, mask, action)
 
-    def rewarded(self, rewards_E: Sequence[RewardBreakdown | None]) -> None:
-        """What came of the decision before, in every environment. The first step of all has none before it."""
-        for place, decision in self._open.items():
-            self._turns[place].append(Turn(*decision, rewards_E[place]))
-        self._open = {}
+    def rewarded(self, rewards_E: Sequence[RewardBreakdown | None], running: Collection[int] | None = None) -> None:
+        """What came of the decisions before. The first step of all has none before it.
+
+        running: the places whose episode goes on; the last decision of the others waits for the end.
+        """
+        due = [place for place in self._open if running is None or place in running]
+        for place in due:
+            self._turns[place].append(Turn(*self._open.pop(place), rewards_E[place]))
+
+    def terminated(self, place: int, final: Observation) -> None:
+        """The environment at ``place`` was rolled back: what was played until then is an episode by itself."""
+        if self._turns.get(place):
+            self._ended[place].append(Played(tuple(self._turns[place]), final, terminated=True))
+            self._turns[place] = []
 
     def learn(self, round_: int, final_E: Sequence[Observation]) -> Iterator[tuple[str, Mapping[str, float]]]:
         """Let every learner learn; each arm's name with what its policy says of it."""
         for name, arm in self._learners.items():
             places = self._study.pool.of_arm(name)
-            episodes = tuple(Played(tuple(self._turns[place]), final_E[place]) for place in places)
-            yield name, _updated(arm, Rollout(name, round_, episodes))
+            episodes = [episode for place in places for episode in self._episodes(place, final_E[place])]
+            yield name, _updated(arm, Rollout(name, round_, tuple(episodes)))
+
+    def _episodes(self, place: int, final: Observation) -> list[Played]:
+        last = [Played(tuple(self._turns[place]), final)] if self._turns[place] or not self._ended[place] else []
+        return [*self._ended[place], *last]
 
 
 def _updated(arm: Arm, rollout: Rollout) -> Mapping[str, float]:

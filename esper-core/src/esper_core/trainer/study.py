@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from esper_core.leyline.actions import Action
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.health import CALM
+from esper_core.leyline.health import CALM, HealthSnapshot
 from esper_core.leyline.protocols import FollowsPlan
 from esper_core.leyline.signals import Observation
 from esper_core.trainer.answerable import answerable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from esper_core.leyline.actions import ActionMask
-    from esper_core.leyline.health import HealthSnapshot, Verdict
+    from esper_core.leyline.health import Verdict
     from esper_core.leyline.protocols import Policy, Reward
     from esper_core.leyline.signals import Signals
     from esper_core.telemetry import Bus, Clock
@@ -82,6 +82,14 @@ class Study:
     """Called after each step; raises to end the run there."""
     check_health: Callable[[HealthSnapshot], Verdict] = field(default=lambda snapshot: CALM)
     """A second opinion on each environment after each step: it can raise the alarm, and not call it off."""
+
+    def opinions(self, signals_E: Sequence[Signals]) -> dict[int, Verdict]:
+        """What others think of each environment whose episode goes on, by its place."""
+        return {place: self.check_health(self._snapshot(place, signals_E[place])) for place in self.pool.running()}
+
+    def _snapshot(self, place: int, signals: Signals) -> HealthSnapshot:
+        environment = self.pool.environments[place]
+        return HealthSnapshot(environment.round, environment.arm, environment.seed, signals)
 
     def observe(self, signals: Signals) -> Observation:
         """What a policy sees of one environment."""

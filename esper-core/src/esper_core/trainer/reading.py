@@ -1,0 +1,121 @@
+"""What was measured in a step, and how is it read? It stays on the device, and is read in one tensor, once a step."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.utils import get_total_norm
+
+from esper_core.growth import NUMBERS, WIDTH, read_gain, read_health
+from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torch import Tensor, nn
+
+    from esper_core.growth import Garden, Seed
+    from esper_core.trainer.weighing import Scales
+
+
+class Reading:
+    """The measurements of one environment: ``take`` writes down those of training, ``scales`` has those of evaluation.
+
+    train_loss is the mean over the batches of the step; what is known of seeds is by their numbers.
+    """
+
+    def __init__(self, garden: Garden, scales: Scales, device: torch.device) -> None:
+        self._garden = garden
+        self._scales = scales
+        self._host_parameters = count_parameters(garden.model)
+        self.train_loss = torch.full((), math.nan, device=device)
+        self.incubation_losses: dict[int, Tensor] = {}
+        self.gradients: dict[int, Tensor] = {}
+        self.host_finite = True
+        """Whether parameters and gradients of the host's side were, when the step was read last."""
+        self.gone_wild: tuple[int, ...] = ()
+        """Numbers of the seeds whose own loss was not finite when the step was read last."""
+        self._looked = -1
+
+    def take(self, losses: Sequence[Tensor]) -> None:
+        """Write down what training left: the loss of each batch, and what the seeds' own training was like."""
+        self.train_loss = torch.stack(list(losses)).mean()
+        self.incubation_losses = self._garden.take_incubation_losses()
+        self.gradients = self._garden.keeper.take_gradients()
+
+    def forget(self, number: int) -> None:
+        """Let go of what was measured of a seed that is gone."""
+        for known in (self.incubation_losses, self.gradients, self._scales.gains):
+            known.pop(number, None)
+
+    def numbers(self, evaluation: Tensor) -> Tensor:
+        """All that is to be read of this step, in one tensor.
+
+        Train loss, validation loss and metric, the norm of all numbers of the host's side; then, seed by seed,
+        incubation losses, gradients' numbers, and gains'.
+        """
+        incubation = [loss.reshape(1) for loss in self.incubation_losses.values()]
+        by_seed = [*incubation, *self.gradients.values(), *self._scales.gains.values()]
+        numbers = [self.train_loss.reshape(1), evaluation, self._size_of_host(), *by_seed]
+        return torch.cat([number.double() for number in numbers])
+
+    def signals(self, step: int, read: Sequence[float]) -> Signals:
+        """What was read, with names to it, and what is known without reading."""
+        train_loss, validation_loss, validation_metric, size, *rest = read
+        losses = {number: loss for number, (loss,) in _dealt(rest, self.incubation_losses, 1)}
+        health = {number: read_health(numbers) for number, numbers in _dealt(rest, self.gradients, WIDTH)}
+        gains = {number: read_gain(numbers) for number, numbers in _dealt(rest, self._scales.gains, NUMBERS)}
+        self.host_finite = math.isfinite(size)
+        self.gone_wild = tuple(number for number, loss in losses.items() if not math.isfinite(loss))
+        gates = self._garden.gates
+        if step > self._looked:
+            self._looked = step
+            gates.look(self._garden.living_seeds(), gains)
+
+        def told(seed: Seed) -> SeedSignals:
+            return SeedSignals(
+                blueprint=seed.blueprint,
+                stage=seed.stage,
+                alpha=seed.alpha.value,
+                parameters=seed.parameter_count,
+                age=None if seed.born is None else step - seed.born,
+                incubation_loss=losses.get(seed.number),
+                gradients=health.get(seed.number),
+                gain=gains.get(seed.number),
+                opinion=gates.opinion(seed),
+            )
+
+        return Signals(
+            step=step,
+            train_loss=train_loss,
+            validation_loss=validation_loss,
+            validation_metric=validation_metric,
+            parameters=count_parameters(self._garden.model),
+            host_parameters=self._host_parameters,
+            slots=tuple(
+                SlotSignals(slot.name, slot.state, len(slot.fossils), tuple(map(told, slot.nursery)))
+                for slot in self._garden.slots.values()
+            ),
+        )
+
+    def _size_of_host(self) -> Tensor:
+        """The norm of all parameters and gradients of host and fossils: a number, as long as each of them is one."""
+        keeper = self._garden.keeper
+        own = [parameter for share in (keeper.host, *keeper.fossils.values()) for parameter in share.parameters]
+        gradients = [parameter.grad for parameter in own if parameter.grad is not None]
+        tensors = [parameter.detach() for parameter in own] + gradients
+        return get_total_norm(tensors).reshape(1) if tensors else torch.zeros(1, device=self.train_loss.device)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers ``model`` trains or holds as parameters, each once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _dealt(numbers: list[float], seeds: Iterable[int], width: int) -> Iterator[tuple[int, list[float]]]:
+    """For each seed the next ``width`` of ``numbers``, which are taken off."""
+    for seed in list(seeds):
+        yield seed, numbers[:width]
+        del numbers[:width]

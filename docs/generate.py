@@ -153,7 +153,7 @@ def default_of(model: type[BaseModel], key: str) -> str:
 def event_records() -> str:
     """Every event with its fields, then the records that stand inside them."""
     parts = []
-    for record in (*get_args(events.Event), signals.Signals, signals.SlotSignals):
+    for record in (*get_args(events.Event), signals.Signals, signals.SlotSignals, signals.SeedSignals):
         title = str(next((field.default for field in fields(record) if field.name == "type"), record.__name__))
         told = field_docs(record)
         rows = [

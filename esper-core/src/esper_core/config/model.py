@@ -123,6 +123,10 @@ class GrowthConfig(Section):
     nursery: Count = Field(
         default=1, le=64, description="Seeds of different blueprints that incubate at once in one slot; one advances."
     )
+    dependence: bool = Field(
+        default=True,
+        description="Whether it is measured in each step how much the network leans on each seed that acts in it.",
+    )
     embargo: int = Field(
         default=constants.EMBARGO_STEPS, ge=0, le=100_000, description="Steps for which a slot rests after a prune."
     )

@@ -1,6 +1,7 @@
 """Growth: slots in any model, seeds in slots, and the lives they lead."""
 
 from esper_core.growth.auditioning import audition
+from esper_core.growth.counterfactuals import Counterfactuals
 from esper_core.growth.evidence import NUMBERS, paired, read_gain
 from esper_core.growth.faults import FaultBook, SeedFault, in_words
 from esper_core.growth.garden import Garden, Transition
@@ -15,12 +16,14 @@ from esper_core.growth.probe import observe
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.growth.seed import Course, Seed
 from esper_core.growth.settled import disturbed
+from esper_core.growth.shares import each_left_out
 from esper_core.growth.slot import Slot, Slots
 from esper_core.growth.snapshot import Snapshot
 
 __all__ = [
     "NUMBERS",
     "WIDTH",
+    "Counterfactuals",
     "Course",
     "FaultBook",
     "Garden",
@@ -40,6 +43,7 @@ __all__ = [
     "audition",
     "derive_seed",
     "disturbed",
+    "each_left_out",
     "graft",
     "host_parameters",
     "in_words",

@@ -31,6 +31,7 @@ from esper_core.leyline.actions import ActionMask
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.evaluation import Measured, evaluate
+from esper_core.trainer.leaning import Leaning
 from esper_core.trainer.reading import Reading
 from esper_core.trainer.weighing import Scales
 
@@ -128,7 +129,8 @@ class Environment:
         self.training_stream = RandomStream(derive_seed(seed, "training"), recipe.device)
         self.evaluation_stream = RandomStream(derive_seed(seed, "evaluation"), recipe.device)
         self.scales = Scales(self.garden, RandomStream(derive_seed(seed, "trial"), recipe.device))
-        self.reading = Reading(self.garden, self.scales, recipe.device)
+        self.leaning = Leaning(self.garden, derive_seed(seed, "counterfactuals"))
+        self.reading = Reading(self.garden, self.scales, self.leaning, recipe.device)
         self._measured: Measured | None = None
         self._sane: tuple[Snapshot, Tensor] | None = None
         self._snapshot: Snapshot | None = None
@@ -215,12 +217,17 @@ class Environment:
         return measured.means()
 
     def weigh(self, twin: Environment | None) -> None:
-        """Measure what living seeds gain on the validation split, after every environment was evaluated on it."""
+        """Measure living seeds on the validation split, after every environment was evaluated on it.
+
+        What they gain, and how much the network leans on those that act in it.
+        """
         assert self._measured is not None
         undisturbed = None if twin is None or twin is self or twin._measured is None else twin._measured.losses
         self._despite_faults(
             partial(self.scales.weigh, partial(self._evaluate, "validation"), self._measured.losses, undisturbed)
         )
+        if self.recipe.growth.dependence:
+            self._despite_faults(partial(self.leaning.measure, self.recipe.task, self.recipe.data["validation"]))
 
     def _evaluate(self, split: SplitName) -> Measured:
         measured = evaluate(self.model, self.recipe.task, self.recipe.data[split])

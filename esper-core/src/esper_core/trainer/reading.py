@@ -17,18 +17,20 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from esper_core.growth import Garden, Seed
+    from esper_core.trainer.leaning import Leaning
     from esper_core.trainer.weighing import Scales
 
 
 class Reading:
-    """The measurements of one environment: ``take`` writes down those of training, ``scales`` has those of evaluation.
+    """The measurements of one environment: ``take`` writes down those of training; the others have those of evaluation.
 
     train_loss is the mean over the batches of the step; what is known of seeds is by their numbers.
     """
 
-    def __init__(self, garden: Garden, scales: Scales, device: torch.device) -> None:
+    def __init__(self, garden: Garden, scales: Scales, leaning: Leaning, device: torch.device) -> None:
         self._garden = garden
         self._scales = scales
+        self._leaning = leaning
         self._host_parameters = count_parameters(garden.model)
         self.train_loss = torch.full((), math.nan, device=device)
         self.incubation_losses: dict[int, Tensor] = {}
@@ -47,17 +49,22 @@ class Reading:
 
     def forget(self, number: int) -> None:
         """Let go of what was measured of a seed that is gone."""
-        for known in (self.incubation_losses, self.gradients, self._scales.gains):
+        for known in (self.incubation_losses, self.gradients, self._scales.gains, self._leaning.dependences):
             known.pop(number, None)
 
     def numbers(self, evaluation: Tensor) -> Tensor:
         """All that is to be read of this step, in one tensor.
 
         Train loss, validation loss and metric, the norm of all numbers of the host's side; then, seed by seed,
-        incubation losses, gradients' numbers, and gains'.
+        incubation losses, gradients' numbers, gains', and dependences'.
         """
         incubation = [loss.reshape(1) for loss in self.incubation_losses.values()]
-        by_seed = [*incubation, *self.gradients.values(), *self._scales.gains.values()]
+        by_seed = [
+            *incubation,
+            *self.gradients.values(),
+            *self._scales.gains.values(),
+            *self._leaning.dependences.values(),
+        ]
         numbers = [self.train_loss.reshape(1), evaluation, self._size_of_host(), *by_seed]
         return torch.cat([number.double() for number in numbers])
 
@@ -67,6 +74,7 @@ class Reading:
         losses = {number: loss for number, (loss,) in _dealt(rest, self.incubation_losses, 1)}
         health = {number: read_health(numbers) for number, numbers in _dealt(rest, self.gradients, WIDTH)}
         gains = {number: read_gain(numbers) for number, numbers in _dealt(rest, self._scales.gains, NUMBERS)}
+        leant = {number: read_gain(numbers) for number, numbers in _dealt(rest, self._leaning.dependences, NUMBERS)}
         self.host_finite = math.isfinite(size)
         self.gone_wild = tuple(number for number, loss in losses.items() if not math.isfinite(loss))
         gates = self._garden.gates
@@ -84,6 +92,7 @@ class Reading:
                 incubation_loss=losses.get(seed.number),
                 gradients=health.get(seed.number),
                 gain=gains.get(seed.number),
+                dependence=leant.get(seed.number),
                 opinion=gates.opinion(seed),
             )
 

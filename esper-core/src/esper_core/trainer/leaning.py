@@ -1,0 +1,52 @@
+"""How much does a network lean on each of the seeds that act in it? Its losses with each left out, by prefix replay.
+
+That is dependence, and not what a seed is good for: a network leans on whatever it was trained with. No gate minds it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from esper_core.growth import Counterfactuals, each_left_out, paired
+from esper_core.trainer.evaluation import CHUNK
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from esper_core.growth import Garden
+    from esper_core.leyline.protocols import Split, Task
+
+log = logging.getLogger("esper")
+
+
+class Leaning:
+    """What was found in the last step: ``dependences`` holds what ``growth.paired`` tells, by the seeds' numbers.
+
+    seed: of the random numbers that the network may draw, the same with and without a seed.
+    """
+
+    def __init__(self, garden: Garden, seed: int) -> None:
+        self._garden = garden
+        self._counterfactuals = Counterfactuals(garden.model, seed=seed)
+        self.dependences: dict[int, Tensor] = {}
+
+    def measure(self, task: Task, split: Split) -> None:
+        """Measure each acting seed on ``split``. The model is left in training mode."""
+        self.dependences = {}
+        main = self._counterfactuals.main()
+        if not main:
+            return
+        model = self._garden.model
+        model.eval()
+        try:
+            batches = zip(split.inputs.split(CHUNK), split.targets.split(CHUNK), strict=True)
+            measured = self._counterfactuals.measure(each_left_out(main), batches, task.losses)
+        finally:
+            model.train()
+        if measured.news:
+            log.info("each configuration of %s takes a pass of its own: %s", type(model).__name__, measured.news)
+        for name in main:
+            seed = self._garden.slots[name].living
+            assert seed is not None
+            self.dependences[seed.number] = paired(measured.rows[main - {name}], measured.rows[main])

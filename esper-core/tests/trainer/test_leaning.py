@@ -1,0 +1,88 @@
+"""What a network leans on is measured in each step in which a seed acts, told, and believed by no gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from esper_core.leyline import WAIT, Action, Op, SeedSignals
+from esper_core.trainer.environment import Recipe
+from esper_core.trainer.evaluation import evaluate
+from esper_core.trainer.pool import Pool
+
+Make = Callable[..., Recipe]
+PLAN = {
+    0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1),
+    2: Action(Op.ADVANCE, "early"),
+    5: Action(Op.FOSSILISE, "early"),
+}
+
+
+def lived(recipe: Recipe, steps: int) -> tuple[Pool, list[SeedSignals | None]]:
+    """A pool after some steps, and what was told of its seed in each."""
+    pool = Pool(recipe, ["grown", "twin"], 1, twin="twin")
+    pool.reset(0, 3)
+    told = []
+    for step in range(steps):
+        pool.train(step)
+        pool.evaluate(step)
+        told.append(pool.synchronise(step)[0].slots[0].living)
+        pool.apply([PLAN.get(step, WAIT), WAIT], step)
+    return pool, told
+
+
+def test_it_is_what_the_loss_rises_by_without_the_seed(make_recipe: Make) -> None:
+    recipe = make_recipe(batches=8)
+    pool, told = lived(recipe, 5)
+    environment, seed = pool.environments[0], told[-1]
+    assert seed is not None
+    assert seed.dependence is not None
+    split = recipe.data["validation"]
+    with environment.garden.slots["early"].switched(on=False):
+        without = evaluate(environment.model, recipe.task, split).losses
+    difference = without - evaluate(environment.model, recipe.task, split).losses
+    assert abs(float(difference.mean())) > 1e-3
+    assert seed.dependence.mean == pytest.approx(float(difference.mean()), rel=1e-5)
+    assert seed.dependence.n == len(split)
+
+
+def test_it_is_known_where_a_seed_acts_and_nowhere_else(make_recipe: Make) -> None:
+    _, told = lived(make_recipe(), 8)
+    known = [None if seed is None else seed.dependence is not None for seed in told]
+    assert known == [None, False, False, True, True, True, None, None]
+
+
+def test_it_is_no_evidence(make_recipe: Make) -> None:
+    """Without a twin there is nothing to say for a seed that acts, however much the network leans on it."""
+    recipe = make_recipe()
+    recipe = replace(recipe, growth=recipe.growth.model_copy(update={"gates": "strict"}))
+    pool = Pool(recipe, ["grown"], 1)
+    pool.reset(0, 3)
+    environment = pool.environments[0]
+    environment.apply(PLAN[0], 0)
+    environment.garden.open_step()
+    environment.garden.gates._settings = recipe.growth.model_copy(update={"gates": "off"})
+    environment.apply(Action(Op.ADVANCE, "early"), 0)
+    environment.garden.gates._settings = recipe.growth
+    for step in range(1, 5):
+        pool.train(step)
+        pool.evaluate(step)
+        (signals,) = pool.synchronise(step)
+    (seed,) = signals.seeds
+    assert seed.dependence is not None
+    assert seed.gain is None
+    assert seed.opinion is not None
+    assert seed.opinion.finding == "unknown"
+
+
+def test_to_measure_it_or_not_moves_no_number(make_recipe: Make) -> None:
+    recipe = make_recipe()
+    off = replace(recipe, growth=recipe.growth.model_copy(update={"dependence": False}))
+    (one, told), (other, silent) = lived(recipe, 7), lived(off, 7)
+    assert any(seed is not None and seed.dependence is not None for seed in told)
+    assert all(seed is None or seed.dependence is None for seed in silent)
+    states = [pool.environments[0].model.state_dict() for pool in (one, other)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())

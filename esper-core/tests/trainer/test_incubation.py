@@ -199,3 +199,47 @@ def test_run_04_straight_through_has_no_feedback_and_a_branch_has(make_recipe: M
     assert found["branch"] < 0.05
     assert found["shadow"] < 0.05
     assert found["straight_through"] > 1.0
+
+
+def scaled(pool: Pool, scale: float) -> Pool:
+    """The pool with a scaler of the loss in each environment, as half precision takes one."""
+    for environment in pool.environments:
+        environment.keeper.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=5)
+    return pool
+
+
+@pytest.mark.parametrize("scale", [16.0, 2.0**126], ids=["in order", "far too much at first"])
+@pytest.mark.parametrize("way", ["shadow", "branch"])
+def test_a_seed_leaves_the_scaler_of_the_hosts_loss_as_if_it_had_never_been(
+    way: str, scale: float, make_recipe: Make
+) -> None:
+    """With a factor that overflows the first steps are left out; what the seed's do to its own is nobody else's."""
+    pool = scaled(begin(make_recipe(batches=8), way), scale)
+    grown, twin = pool.environments
+    told = live(pool, {1: GERMINATE, 4: PRUNE}, 7)
+    assert [differs for differs, _ in told] == [False] * 7
+    assert grown.keeper.scaler.state_dict() == twin.keeper.scaler.state_dict()
+    losses = [seed.incubation_loss for _, seed in told if seed.incubation_loss is not None]
+    assert losses[-1] < losses[0]
+
+
+def test_with_a_branch_its_scaler_is_kept(make_recipe: Make) -> None:
+    pool = scaled(begin(make_recipe(batches=8), "branch"), 16.0)
+    grown, _ = pool.environments
+    live(pool, {1: GERMINATE, 3: ADVANCE}, 5)
+    (branch,) = grown.garden._incubations.values()
+    own = branch._scaler
+    assert grown.keeper.scaler is not own
+    grown.apply(FOSSILISE, 5)
+    assert grown.keeper.scaler is own
+
+
+@pytest.mark.parametrize("clip", [{}, {"clip_norm": 0.05}], ids=["unclipped", "clipped"])
+def test_a_scale_that_is_a_power_of_two_changes_no_number(clip: dict[str, Any], make_recipe: Make) -> None:
+    """Gradients are brought back before they are clipped and collected: else a scaled loss would be clipped more."""
+    plan = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
+    plain, with_scale = (begin(make_recipe(batches=4, optimizer=clip), "shadow") for _ in range(2))
+    told = [live(plain, plan, 7), live(scaled(with_scale, 8.0), plan, 7)]
+    for one, other in zip(plain.environments, with_scale.environments, strict=True):
+        assert oracle.differing(one, other) == []
+    assert [seed.gradients for _, seed in told[0]] == [seed.gradients for _, seed in told[1]]

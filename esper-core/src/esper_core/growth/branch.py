@@ -1,14 +1,15 @@
 """What would host and seed become together, if the host could be asked twice? A branch tells, and the host never knows.
 
-A branch holds a second set of the host's numbers: parameters, buffers, and what the optimizers remember. They are
-switched in for the branch's step on each batch, and out again; no second module is needed, and parameters keep their
-identity. When the seed is kept the branch becomes the host; when it is pruned, the host is as if the seed had never
-been.
+A branch holds a second set of the host's numbers: parameters, buffers, and what the optimizers and the scaler of the
+loss remember. They are switched in for the branch's step on each batch, and out again; no second module is needed, and
+parameters keep their identity. When the seed is kept the branch becomes the host; when it is pruned, the host is as if
+the seed had never been.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +53,7 @@ class Branch:
             if id(module) not in own
             for name, buffer in module.named_buffers(recurse=False)
         ]
+        self._scaler = deepcopy(keeper.scaler)
         self._memories = [(share, _copied(share)) for share in (keeper.host, *keeper.fossils.values())]
 
     def train(self, loss: Callable[[nn.Module], Tensor]) -> None:
@@ -59,7 +61,7 @@ class Branch:
         with self.trial(), self._stream:
             self._keeper.zero_grad()
             whole = loss(self._model)
-            whole.backward()
+            self._keeper.backward(whole)
             self._keeper.step([self._seed.number])
             self._keeper.zero_grad()
         self._losses.append(whole.detach())
@@ -99,6 +101,7 @@ class Branch:
         for place, (module, name, other) in enumerate(self._fields):
             self._fields[place] = (module, name, getattr(module, name))
             setattr(module, name, other)
+        self._keeper.scaler, self._scaler = self._scaler, self._keeper.scaler
         for place, (share, other_memory) in enumerate(self._memories):
             self._memories[place] = (share, _exchanged(share, other_memory))
 

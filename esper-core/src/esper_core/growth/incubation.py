@@ -11,6 +11,7 @@ Two things must hold for the first two: the host is bit for bit its twin, and th
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -76,6 +77,7 @@ class Shadow:
         self._slot = slot
         self._seed = seed
         self._keeper = keeper
+        self._scaler = deepcopy(keeper.scaler)
         self._stream = stream
         self._losses: list[Tensor] = []
 
@@ -84,8 +86,9 @@ class Shadow:
         share = self._keeper.seeds[self._seed.number]
         with self.trial(), self._stream:
             whole = loss(self._model)
-            gradients = torch.autograd.grad(whole, share.parameters, allow_unused=True)
-        self._keeper.step_seed(self._seed.number, gradients)
+            scaled = whole if self._scaler is None else self._scaler.scale(whole)
+            gradients = torch.autograd.grad(scaled, share.parameters, allow_unused=True)
+        self._keeper.step_seed(self._seed.number, gradients, self._scaler)
         self._losses.append(whole.detach())
 
     @contextmanager

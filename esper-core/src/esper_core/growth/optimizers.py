@@ -23,6 +23,8 @@ from esper_core.leyline.errors import GrowthError, Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from torch.amp import GradScaler
+
     from esper_core.growth.seed import Seed
     from esper_core.leyline.protocols import Schedule
 
@@ -114,10 +116,19 @@ class Share:
         if self.clip_norm is not None:
             clip_grad_norm_(self.parameters, self.clip_norm)
 
-    def step(self) -> None:
-        """One step from the gradients that lie there."""
-        if self.optimizer is not None:
+    def unscale(self, scaler: GradScaler | None) -> None:
+        """Take off the gradients what ``scaler`` put on the loss, and see whether they are finite."""
+        if scaler is not None and self.optimizer is not None:
+            scaler.unscale_(self.optimizer)
+
+    def step(self, scaler: GradScaler | None = None) -> None:
+        """One step from the gradients that lie there; none where ``scaler`` saw one that is not finite."""
+        if self.optimizer is None:
+            return
+        if scaler is None:
             self.optimizer.step()
+        else:
+            scaler.step(self.optimizer)
 
     def forget_gradients(self) -> None:
         """Drop the gradients that lie there."""
@@ -151,6 +162,8 @@ class OptimizerKeeper:
 
     host: the host's parameters. host_settings, seed_settings: how they and the seeds learn.
     steps: decision steps that there will be in all, for schedules; None where nobody knows.
+    scaler: keeps small gradients from vanishing in half precision: that of the host's own step, of which a seed that
+    learns behind the host's back has a copy.
     """
 
     def __init__(
@@ -160,10 +173,12 @@ class OptimizerKeeper:
         host_settings: OptimizerConfig | Regimen,
         seed_settings: OptimizerConfig | Regimen,
         steps: int | None = None,
+        scaler: GradScaler | None = None,
     ) -> None:
         self._regimen = _regimen(seed_settings)
         self._steps = steps
         self._step = -1
+        self.scaler = scaler
         self.host = Share.of(host, _regimen(host_settings))
         self.seeds: dict[int, Share] = {}
         self.fossils: dict[int, Share] = {}
@@ -220,24 +235,35 @@ class OptimizerKeeper:
         for share in self.shares():
             share.forget_gradients()
 
+    def backward(self, loss: Tensor) -> None:
+        """Let the gradients of the host's own step lie where ``step`` finds them."""
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
     def step(self, blended: Iterable[int]) -> None:
         """One step of the host, of its fossils, and of the ``blended`` seeds, from the gradients that lie there.
 
         Host and fossils are clipped together, each seed by itself: what one does takes nothing from the others.
         """
+        for share in (self.host, *self.fossils.values()):
+            share.unscale(self.scaler)
         if self.host.clip_norm is not None:
             clip_grad_norm_(self._host_side(), self.host.clip_norm)
         for share in (self.host, *self.fossils.values()):
-            share.step()
+            share.step(self.scaler)
         for number in blended:
-            self._step_alone(self.seeds[number])
+            self._step_alone(self.seeds[number], self.scaler)
+        _update(self.scaler)
 
-    def step_seed(self, number: int, gradients: Sequence[Tensor | None]) -> None:
-        """One step of one seed from gradients that are given, in the order of its share; they do not stay behind."""
+    def step_seed(self, number: int, gradients: Sequence[Tensor | None], scaler: GradScaler | None = None) -> None:
+        """One step of one seed from gradients that are given, in the order of its share; they do not stay behind.
+
+        scaler: the seed's own, by which the loss was scaled.
+        """
         share = self.seeds[number]
         for parameter, gradient in zip(share.parameters, gradients, strict=True):
             parameter.grad = gradient
-        self._step_alone(share)
+        self._step_alone(share, scaler)
+        _update(scaler)
         share.forget_gradients()
 
     def take_gradients(self) -> dict[int, Tensor]:
@@ -264,11 +290,17 @@ class OptimizerKeeper:
         return [parameter for share in (self.host, *self.fossils.values()) for parameter in share.parameters]
 
     @staticmethod
-    def _step_alone(share: Share) -> None:
+    def _step_alone(share: Share, scaler: GradScaler | None) -> None:
+        share.unscale(scaler)
         if share.parameters:
             share.gradients.collect([parameter.grad for parameter in share.parameters])
         share.clip()
-        share.step()
+        share.step(scaler)
+
+
+def _update(scaler: GradScaler | None) -> None:
+    if scaler is not None:
+        scaler.update()
 
 
 def _regimen(settings: OptimizerConfig | Regimen) -> Regimen:

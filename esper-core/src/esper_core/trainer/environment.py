@@ -194,7 +194,7 @@ class Environment:
                 self._blame_those_who_act("left the loss without a gradient")
             return whole  # a frozen host, and no seed that acts on it yet
         try:
-            whole.backward()
+            self.keeper.backward(whole)
         except Exception as error:
             if not self.garden.blended:
                 raise

@@ -69,6 +69,7 @@ def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
                 _stop_where_nothing_helps(study, signals_E, decisions, step)
                 signals_E, rolled = pool.heed(signals_E, decisions, step)  # may roll an environment back
                 bus.publish(*governor_acted(pool.environments, decisions, rolled))
+                study.warn_of(rolled, decisions)
 
             with clock.region("policy"):
                 penalties = {place: decision.penalty for place, decision in decisions.items()}

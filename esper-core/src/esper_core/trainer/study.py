@@ -16,8 +16,9 @@ from esper_core.trainer.answerable import answerable
 from esper_core.trainer.narration import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from esper_core.governor import Decision
     from esper_core.leyline.actions import ActionMask
     from esper_core.leyline.health import Verdict
     from esper_core.leyline.protocols import Policy, Reward
@@ -94,6 +95,14 @@ class Study:
     def observe(self, signals: Signals) -> Observation:
         """What a policy sees of one environment."""
         return Observation(step=signals.step, steps=self.steps, signals=signals)
+
+    def warn_of(self, rolled: Iterable[int], decisions: Mapping[int, Decision]) -> None:
+        """Warn of what had to be rolled back, by its place in the pool."""
+        for place in rolled:
+            environment, decision = self.pool.environments[place], decisions[place]
+            back = "before training" if decision.back_to == -1 else f"step {decision.back_to}"
+            where = f"arm {environment.arm}, seed {environment.seed}, step {decision.step}"
+            log.warning("%s: rolled back to %s: %s", where, back, decision.reason)
 
     def tell_unfinished(self) -> None:
         """Warn of plans that came to nothing in part: an entry whose time never came is a mistake in the plan."""

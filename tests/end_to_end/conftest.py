@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytest
 
+from esper_core import read_events
 from esper_core.cli import main
+from esper_core.leyline import SeedSignals, Stage
+from esper_core.leyline.events import Event, GovernorActed, SeedLost, StageChanged, StepFinished
+
+LONG_ENOUGH = 4
+"""Steps in isolation after which a seed's loss must have been lower than at first."""
 
 SMALL = """\
 task: stripes
@@ -46,7 +53,11 @@ class Answer:
 
 @pytest.fixture
 def esper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
-    """``esper("run", file)``: the command, without the cost of a process."""
+    """``esper("run", file)``: the command, without the cost of a process.
+
+    Whatever it runs is held against the oracle: a host is its twin until a seed acts on it, and the seed has learnt.
+    """
+    seen: set[Path] = set()
 
     def call(*arguments: str | Path) -> Answer:
         monkeypatch.setattr(sys, "argv", ["esper", *map(str, arguments)])
@@ -57,9 +68,51 @@ def esper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         except SystemExit as exit_:
             code = exit_.code if isinstance(exit_.code, int) else 0 if exit_.code is None else 1
         said = capsys.readouterr()
+        for told in _events_below(arguments):
+            if told not in seen:
+                seen.add(told)
+                hold_against_the_oracle(list(read_events(told)))
         return Answer(code, said.out, said.err)
 
     return call
+
+
+def _events_below(arguments: Sequence[str | Path]) -> list[Path]:
+    """What was told of the runs in the folder that the arguments name."""
+    places = [Path(str(value)) for name, value in pairwise(arguments) if name == "--runs-dir"]
+    return sorted(file for place in places for file in place.glob("*/events.jsonl"))
+
+
+def hold_against_the_oracle(events: Sequence[Event]) -> None:
+    """Until a seed acts on the host, or the host goes back, it measures what its twin does, to the last bit."""
+    twins = {(one.round, one.seed, one.step): one.signals for one in events if _is(one, StepFinished, "twin")}
+    touched: set[tuple[int, str, int]] = set()
+    learnt: dict[tuple[int, str, int, int], list[SeedSignals]] = {}
+    for event in events:
+        if isinstance(event, SeedLost | GovernorActed) or (isinstance(event, StageChanged) and _acts(event)):
+            touched.add((event.round, event.arm, event.seed))
+        if not isinstance(event, StepFinished) or event.arm == "twin":
+            continue
+        twin, own = twins.get((event.round, event.seed, event.step)), event.signals
+        if twin is not None and (event.round, event.arm, event.seed) not in touched:
+            told = [(one.train_loss, one.validation_loss, one.validation_metric) for one in (own, twin)]
+            assert told[0] == told[1], (event.arm, event.seed, event.step)
+        for place, seed in enumerate(own.seeds):
+            if seed.stage is Stage.TRAINING and seed.incubation_loss is not None:
+                learnt.setdefault((event.round, event.arm, event.seed, place), []).append(seed)
+    for seeds in learnt.values():
+        if len(seeds) >= LONG_ENOUGH and len({seed.blueprint for seed in seeds}) == 1:
+            assert all(seed.gain is not None and seed.gain.deviation > 0 for seed in seeds)
+            assert min(seed.incubation_loss or 0.0 for seed in seeds[1:]) < (seeds[0].incubation_loss or 0.0)
+
+
+def _is(event: Event, kind: type, arm: str) -> TypeGuard[StepFinished]:
+    return isinstance(event, kind) and getattr(event, "arm", None) == arm
+
+
+def _acts(event: StageChanged) -> bool:
+    """On a branch this is too soon by some steps, and never too late."""
+    return event.now in (Stage.BLENDING, Stage.FOSSILIZED)
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from esper_core import BlueprintSpec
-from esper_core.growth import Variety
+from esper_core.growth import Gates, Variety
 from esper_core.leyline import WAIT, Action, GrowthError, LifecycleError, Op, Stage
+from esper_core.leyline.evidence import Gain
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 
@@ -184,3 +185,19 @@ def test_one_that_goes_wrong_takes_no_other_with_it(make_recipe: Make) -> None:
     assert [seed.blueprint for seed in environment.garden.living_seeds()] == [NAMES[0], NAMES[2]]
     (mishap,) = environment.take_mishaps()
     assert mishap.blueprint == NAMES[1]
+
+
+def test_the_gates_before_a_nursery_share_the_chance_to_be_wrong(make_recipe: Make) -> None:
+    """Of three worthless seeds one passes no more often than of one."""
+    shares = []
+    for size in (1, 3):
+        environment, _ = begin(nursery(make_recipe, size), {0: GERMINATE[0]}, 3)
+        gates = Gates(environment.recipe.growth.model_copy(update={"gates": "strict"}), looks=10)
+        (seed,) = environment.garden.living_seeds()
+        for _ in range(3):
+            gates.look([seed], {seed.number: Gain(800, 0.1, 0.5, 0.0, -1.0, 1.0)})
+        opinion = gates.opinion(seed)
+        assert opinion is not None
+        assert opinion.evidence is not None
+        shares.append(opinion.evidence.alpha)
+    assert shares == pytest.approx([0.05 / 10, 0.05 / 30])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from esper_core.growth.evidence import Gate, price_of
 from esper_core.leyline.actions import Op
-from esper_core.leyline.constants import GATE_LOOKS
+from esper_core.leyline.constants import GATE_ALPHA, GATE_LOOKS
 from esper_core.leyline.lifecycle import Stage
 
 if TYPE_CHECKING:
@@ -49,9 +49,14 @@ class Gates:
         for seed in seeds:
             if (op := _OP_BEHIND.get(seed.stage)) is not None:
                 key = (seed.number, op)
-                gate = self._gates.setdefault(key, Gate(self._settings.gates, self._looks))
+                gate = self._gates.setdefault(key, self._new_gate(op))
                 price = price_of(seed.parameter_count, self._settings.price)
                 self._opinions[key] = gate.look(gains.get(seed.number), price)
+
+    def _new_gate(self, op: Op) -> Gate:
+        """A gate before one seed. Those before a nursery share between them the chance to be wrong."""
+        shared_by = self._settings.nursery if op is Op.ADVANCE else 1
+        return Gate(self._settings.gates, self._looks, alpha=GATE_ALPHA / shared_by)
 
     def opinion(self, seed: Seed) -> Opinion | None:
         """What the gate that the seed stands before said last; None where it stands before none, or nobody looked."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
 import subprocess
 import sys
 from importlib import import_module
+
+import pytest
 
 from esper_core.leyline import WAIT, ActionMask, ActionSpace, Observation, Op, Policy, PolicySpec, Signals
 from esper_policies import plugin
@@ -28,7 +31,7 @@ def test_the_plugin_registers_these():
             entries[name] = (target, spec)
 
     plugin.esper_register_policies(registry=Book())
-    assert sorted(entries) == ["schedule", "static"]
+    assert sorted(entries) == ["heuristic", "schedule", "static"]
     for target, spec in entries.values():
         assert isinstance(spec, PolicySpec)
         for where in filter(None, (target, spec.settings)):
@@ -36,6 +39,14 @@ def test_the_plugin_registers_these():
             assert callable(getattr(import_module(module), name))
 
 
+@pytest.mark.parametrize("module", ["forecast", "heuristic", "pace", "schedule", "static"])
+def test_the_examples_in_docstrings_are_true(module):
+    found = doctest.testmod(import_module(f"esper_policies.{module}"))
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
 def test_importing_all_of_it_imports_no_torch():
-    code = "import esper_policies.plugin, esper_policies.schedule, sys; sys.exit('torch' in sys.modules)"
+    modules = ", ".join(f"esper_policies.{name}" for name in ("plugin", "schedule", "heuristic", "pace"))
+    code = f"import {modules}, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -25,6 +25,14 @@ def esper_register_policies(registry: Any) -> None:
             settings="esper_policies.settings:ScheduleSettings",
         ),
     )
+    registry.add(
+        "heuristic",
+        "esper_policies.heuristic:Heuristic",
+        PolicySpec(
+            summary="Tries what could grow, keeps what pays, and stops when nothing does.",
+            settings="esper_policies.settings:HeuristicSettings",
+        ),
+    )
 
 
 @hookimpl

@@ -6,11 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from esper_core.leyline.constants import NATS_PER_PARAMETER, RAMP_STEPS
+from esper_policies.forecast import CAUTION, FEE, UNDERSOLD
+
 
 class Settings(BaseModel):
     """Settings of a component: what it does not know is refused, and nothing changes once it is read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class PlanEntry(Settings):
@@ -47,6 +50,43 @@ class ScheduleSettings(Settings):
     plan: Annotated[tuple[PlanEntry, ...], Field(strict=False)] = Field(
         description="What is done when; for each slot in the order of time."
     )
+
+
+class HeuristicSettings(Settings):
+    """Settings of ``heuristic``. The defaults are for decision steps of an epoch each, about 40 of them."""
+
+    preview: int = Field(
+        default=5, ge=1, le=100_000, description="Steps that a seed learns in isolation before it is judged."
+    )
+    patience: int = Field(
+        default=5,
+        ge=0,
+        le=100_000,
+        description="Steps more that a seed gets which a gate refuses, or which is blended in and does not pay yet.",
+    )
+    first: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Share of the episode before which nothing is planted: at first all gains are easy.",
+    )
+    last: float = Field(default=0.6, ge=0, le=1, description="Share of the episode after which nothing is planted.")
+    speed: int = Field(
+        default=RAMP_STEPS, ge=1, le=100_000, description="Steps in which a seed is blended in, or taken out again."
+    )
+    undersold: float = Field(
+        default=UNDERSOLD, gt=0, le=1000, description="Times what its preview shows that a seed brings at the end."
+    )
+    caution: float = Field(
+        default=CAUTION, ge=0, le=100, description="Standard errors by which a gain is taken for less than it is."
+    )
+    price: float | None = Field(
+        default=None,
+        ge=0,
+        le=1e6,
+        description=f"Nats for each parameter; null: what the gates ask, or {NATS_PER_PARAMETER:g} where they are off.",
+    )
+    fee: float = Field(default=FEE, ge=0, le=1e6, description="Nats that each kept seed costs beside its parameters.")
 
 
 class WarmupSettings(Settings):

@@ -1,0 +1,62 @@
+"""Does a forecast say what its formula says, and unknown where nothing is known?"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from esper_core.leyline import Finding, Gain, Opinion, SeedSignals, Stage
+from esper_core.leyline.constants import NATS_PER_PARAMETER
+from esper_policies.forecast import CAUTION, FEE, UNDERSOLD, Forecast
+
+SURE = Gain(n=400, mean=0.1, deviation=0.2, skewness=0.0, worst=-1.0, best=1.0)
+"""A gain with a standard error of 0.01."""
+
+
+def seed(stage=Stage.TRAINING, gain=SURE, parameters=200, opinion=None):
+    return SeedSignals("tried/one", stage, 0.0, parameters, 5, gain=gain, opinion=opinion)
+
+
+def test_a_preview_counts_several_times_what_is_sure_of_it_less_the_cost():
+    expected = UNDERSOLD * (0.1 - CAUTION * 0.01) - 200 * NATS_PER_PARAMETER - FEE
+    assert Forecast().net(seed()) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING, Stage.DRAINING])
+def test_what_is_measured_in_the_host_counts_once(stage):
+    assert Forecast(3.0, 2.0, 0.0, 0.0).net(seed(stage)) == pytest.approx(0.08)
+
+
+def test_a_newborn_seed_is_forecast_too():
+    assert Forecast(3.0, 2.0, 0.0, 0.0).net(seed(Stage.GERMINATED)) == pytest.approx(0.24)
+
+
+def test_what_was_not_measured_is_unknown_and_not_nothing():
+    assert Forecast().net(seed(gain=None)) is None
+
+
+@pytest.mark.parametrize(
+    "gain",
+    [
+        Gain(400, math.nan, math.nan, math.nan, math.nan, math.nan),
+        Gain(400, math.inf, math.inf, 0.0, -1.0, math.inf),
+        Gain(1, 0.5, math.nan, 0.0, 0.5, 0.5),
+    ],
+)
+def test_what_is_no_number_brings_nothing(gain):
+    assert Forecast().net(seed(gain=gain)) == -math.inf
+
+
+def test_noise_that_may_be_nothing_does_not_pay_however_cheap():
+    noise = Gain(100, 0.01, 0.1, 0.0, -1.0, 1.0)
+    assert Forecast(price=0.0, fee=0.0).net(seed(gain=noise)) < 0
+    assert Forecast(caution=0.0, price=0.0, fee=0.0).net(seed(gain=noise)) > 0
+
+
+def test_a_seed_costs_what_its_gate_asks_unless_a_price_is_set():
+    asked = Opinion(Finding.NOT_SHOWN, "too dear", price=0.5)
+    assert Forecast(fee=0.1).cost(seed(opinion=asked)) == pytest.approx(0.6)
+    assert Forecast(fee=0.1, price=0.001).cost(seed(opinion=asked)) == pytest.approx(0.3)
+    assert Forecast(fee=0.1).cost(seed(opinion=Opinion(Finding.SHOWN, "gates are off"))) == pytest.approx(0.12)
+    assert Forecast(fee=0.1, price=0.0).cost(seed(opinion=asked)) == pytest.approx(0.1)

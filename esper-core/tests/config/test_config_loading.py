@@ -442,3 +442,17 @@ def test_a_nursery_in_the_host_is_refused(small):
     (problem,) = caught.value.problems
     assert (problem.code, problem.path) == ("E114", "growth.nursery")
     assert parse_config((small + "growth: {nursery: 3}\n").encode(), file="f.yaml").config.growth.nursery == 3
+
+
+@pytest.mark.parametrize("gates", ["strict", "permissive"])
+def test_gates_need_something_to_weigh_a_seed_against(small, gates):
+    with pytest.raises(ConfigError) as caught:
+        parse_config((small + f"twin: false\ngrowth: {{gates: {gates}}}\n").encode(), file="f.yaml")
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.path) == ("E114", "growth.gates")
+    for fine in (
+        f"growth: {{gates: {gates}}}",
+        'twin: false\ngrowth: {gates: "off"}',
+        f"twin: false\ngrowth: {{gates: {gates}, incubation: branch}}",
+    ):
+        assert parse_config((small + fine + "\n").encode(), file="f.yaml")

@@ -246,7 +246,7 @@ class Book:
                     slot.go("rest over")
                 continue
             training = [seed for seed in slot.open if seed.stage == "training"]
-            if training and self.verdicts.get(name):
+            if training and len(slot.open) == 1 and self.verdicts.get(name):
                 training[0].go("advance")
                 self.chosen(slot, training[0])
                 continue
@@ -288,9 +288,7 @@ class World:
             seed=3,
             batches=BATCHES,
             settings=growth,
-            gates=SimpleNamespace(
-                refusal=lambda seed, op: None, ready=self.is_ready, margin=lambda seed: 0.0, lead=lambda seed: 0.0
-            ),
+            gates=SimpleNamespace(refusal=lambda seed, op: None, ready=self.is_ready, lead=lambda seed: 0.0),
         )
         self.moments: dict[nn.Parameter, Tensor] = {}
 

@@ -158,14 +158,12 @@ def test_in_the_host_there_is_no_nursery(way: str, make_recipe: Make) -> None:
     assert not environment.mask().allows(GERMINATE[1])
 
 
-def test_by_itself_the_one_with_the_most_to_spare_advances_once_all_were_judged(make_recipe: Make) -> None:
-    environment, _ = begin(nursery(make_recipe, gates="strict"), dict(enumerate(GERMINATE)), 4)
-    margins = {0: 0.1, 1: 0.3, 2: None}
+def test_by_itself_none_of_several_advances_and_one_that_is_alone_does(make_recipe: Make) -> None:
+    environment, _ = begin(nursery(make_recipe, gates="strict"), dict(enumerate(GERMINATE[:2])), 4)
     gates: Any = environment.garden.gates
-    gates.ready = lambda seed: margins[seed.number] is not None
-    gates.margin = lambda seed: margins[seed.number]
+    gates.ready = lambda seed: True
     assert environment.garden.close_step() == []
-    margins[2] = -0.2
+    environment.apply(Action(Op.PRUNE, "early", NAMES[0]), 4)
     assert environment.garden.close_step()[0].blueprint == NAMES[1]
 
 

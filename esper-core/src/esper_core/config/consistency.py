@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from esper_core.config.limits import MAX_EPISODES
-from esper_core.config.model import RunConfig
+from esper_core.config.model import GrowthConfig, RunConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,6 +20,7 @@ def contradictions(tree: Tree) -> Iterator[Problem]:
     yield from _name_of_the_twin(tree, tree.value)
     yield from _too_many(tree, tree.value)
     yield from _nursery_in_the_host(tree, tree.value)
+    yield from _gates_without_a_measure(tree, tree.value)
 
 
 def _who_decides(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
@@ -59,6 +60,17 @@ def _nursery_in_the_host(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem
         )
         hint = "Incubate in the shadow or on a branch, or write nursery: 1."
         yield tree.places.problem("E114", ("growth", "nursery"), message, hint)
+
+
+def _gates_without_a_measure(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
+    """A seed that acts on the host is weighed against the twin alone: without one it could never be kept."""
+    growth = top.get("growth")
+    if not isinstance(growth, dict) or _twin(top) or growth.get("gates") not in ("strict", "permissive"):
+        return
+    if growth.get("incubation", GrowthConfig().incubation) != "branch":
+        message = f"with gates {growth['gates']} and no twin no seed that was blended in could show what it is worth"
+        hint = 'Let the twin run (twin: true), incubate on a branch (growth.incubation: branch), or write gates: "off".'
+        yield tree.places.problem("E114", ("growth", "gates"), message, hint)
 
 
 def _too_many(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:

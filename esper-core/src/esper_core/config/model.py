@@ -118,7 +118,7 @@ class GrowthConfig(Section):
         description="Validation loss in nats by which a seed has to pay for each of its parameters, read by the gates.",
     )
     auto_advance: bool = Field(
-        default=True, description="Whether a seed is blended in as soon as its gate opens, though nobody asks for it."
+        default=True, description="Whether a seed that is alone in its slot is blended in as soon as its gate opens."
     )
     nursery: Count = Field(
         default=1, le=64, description="Seeds of different blueprints that incubate at once in one slot; one advances."

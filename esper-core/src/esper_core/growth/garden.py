@@ -15,7 +15,7 @@ from esper_core.growth.faults import FaultBook, blamed_on
 from esper_core.growth.gating import Gates
 from esper_core.growth.grafting import slots_of
 from esper_core.growth.incubating import begin
-from esper_core.growth.nursery import EVENT_OF_OP, ahead, meant, possible
+from esper_core.growth.nursery import EVENT_OF_OP, meant, possible, ready
 from esper_core.growth.planting import Soil, Variety
 from esper_core.growth.probe import device_of
 from esper_core.growth.randomness import RandomStream, derive_seed
@@ -235,7 +235,7 @@ class Garden:
 
     def _time_passed(self, slot: Slot) -> Iterator[Transition]:
         """What the end of a step does to a slot whose seeds' alpha stands still."""
-        if (seed := ahead(slot, self.gates)) is not None:
+        if (seed := ready(slot, self.gates)) is not None:
             yield from self._advance(slot, seed, "its gain is shown")
             return
         for seed in slot.nursery:

@@ -63,13 +63,6 @@ class Gates:
         op = _OP_BEHIND.get(seed.stage)
         return None if op is None else self._opinions.get((seed.number, op))
 
-    def margin(self, seed: Seed) -> float | None:
-        """By how many nats the seed is sure to bring more than it costs; None where that is unknown."""
-        opinion = self.opinion(seed)
-        if opinion is None or opinion.evidence is None or opinion.price is None:
-            return None
-        return opinion.evidence.lower - opinion.price
-
     def lead(self, seed: Seed) -> float:
         """What the seed gained in the latest step, less its price, in nats; nothing is below what is unknown."""
         gain = self._gains.get(seed.number)

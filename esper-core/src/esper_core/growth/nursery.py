@@ -1,4 +1,4 @@
-"""Several seeds incubate side by side in one slot: which is meant, which is ahead, and what is possible for each?"""
+"""Several seeds incubate side by side in one slot: which is meant, and what is possible for each?"""
 
 from __future__ import annotations
 
@@ -48,21 +48,16 @@ def meant(
         raise LifecycleError(what="slot", state=slot.state.value, event=action.op.value, legal=legal, name=slot.name)
     named = action.blueprint if "blueprint" in ARGUMENTS[action.op] else None
     if named is None:
-        ready = [seed for seed in seeds if action.op in able.get(seed.blueprint, ())]
-        return (max(ready or seeds, key=lead),) if action.op is Op.ADVANCE else seeds
+        willing = [seed for seed in seeds if action.op in able.get(seed.blueprint, ())]
+        return (max(willing or seeds, key=lead),) if action.op is Op.ADVANCE else seeds
     if found := tuple(seed for seed in seeds if seed.blueprint == named):
         return found
     message = f'no seed of "{named}" lives in slot "{slot.name}"'
     raise GrowthError(Problem("E303", message, hint=suggestion(named, [seed.blueprint for seed in seeds])))
 
 
-def ahead(slot: Slot, gates: Gates) -> Seed | None:
-    """The seed of the slot that may be blended in though nobody asks: the one with the most to spare, of several.
-
-    None as long as a gate has not seen enough to judge: the others are dropped then, and shall have had their chance.
-    """
-    training = [seed for seed in slot.nursery if seed.stage is Stage.TRAINING]
-    ready = [seed for seed in training if gates.ready(seed)]
-    if len(slot.nursery) > 1 and any(gates.margin(seed) is None for seed in slot.nursery):
-        return None
-    return max(ready, key=lambda seed: gates.margin(seed) or 0.0, default=None)
+def ready(slot: Slot, gates: Gates) -> Seed | None:
+    """The seed of the slot that may be blended in though nobody asks. Of several side by side a policy chooses."""
+    seeds = slot.nursery
+    alone = len(seeds) == 1 and seeds[0].stage is Stage.TRAINING
+    return seeds[0] if alone and gates.ready(seeds[0]) else None

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-DEFAULT = Path(__file__).parents[2] / "plugins.yaml"
+ROOT = Path(__file__).parents[2]
+DEFAULT, PLAN = ROOT / "plugins.yaml", ROOT / "examples" / "plan.yaml"
 
 
 @pytest.mark.slow
@@ -27,8 +28,8 @@ def test_growth_beats_its_twin_by_15_points_over_8_seeds_within_a_minute(
 
 
 @pytest.mark.slow
-def test_rewards_of_the_default_run_count_what_growth_cost(esper: Callable[..., Any], tmp_path: Path) -> None:
+def test_rewards_of_a_plan_count_what_growth_cost(esper: Callable[..., Any], tmp_path: Path) -> None:
     sets = ("--set", "environments=2", "--set", "episode.steps=20")
-    arms = esper("run", DEFAULT, "--runs-dir", tmp_path, "--json", "--quiet", *sets).json["results"]["arms"]
+    arms = esper("run", PLAN, "--runs-dir", tmp_path, "--json", "--quiet", *sets).json["results"]["arms"]
     assert arms["twin"]["reward"] == 0
     assert arms["schedule"]["params"] > arms["twin"]["params"]

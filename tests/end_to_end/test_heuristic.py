@@ -45,7 +45,8 @@ def grown(esper: Esper, tmp_path: Path) -> Callable[..., tuple[list[list[tuple[s
     return run
 
 
-def test_it_keeps_a_useful_seed_and_prunes_useless_ones(grown: Any) -> None:
+def test_run_05_it_keeps_a_useful_seed_and_prunes_useless_ones(grown: Any) -> None:
+    """What a seed has shown, and what is unknown of it, reaches whoever decides: a useful one is kept, others go."""
     kept, _ = grown(*SHORT, "slots.early.blueprints=[conv_light]")
     assert kept == [[USEFUL]]
 

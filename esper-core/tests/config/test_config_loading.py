@@ -28,7 +28,7 @@ def place(problem):
 def test_the_default_run_of_the_repository_is_right(request):
     loaded = load_config(request.config.rootpath / "plugins.yaml")
     assert loaded.config.task.use == "mnist1d"
-    assert loaded.config.slots["early"].blueprints == ("conv_light",)
+    assert loaded.config.slots["early"].blueprints == ("pointwise", "conv_light")
     assert loaded.config.episode.steps == 40
 
 

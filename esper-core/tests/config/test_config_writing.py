@@ -188,7 +188,7 @@ def test_a_long_key_is_read_back(length, letter):
 
 
 def test_what_is_written_is_what_one_would_write(request):
-    text = dump_config(load_config(request.config.rootpath / "plugins.yaml").config)
+    text = dump_config(load_config(request.config.rootpath / "examples" / "plan.yaml").config)
     assert text.startswith(
         "name: null\n"
         "task: mnist1d\n"

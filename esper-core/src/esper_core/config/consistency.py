@@ -65,7 +65,9 @@ def _nursery_in_the_host(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem
 def _gates_without_a_measure(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
     """A seed that acts on the host is weighed against the twin alone: without one it could never be kept."""
     growth = top.get("growth")
-    if not isinstance(growth, dict) or _twin(top) or growth.get("gates") not in ("strict", "permissive"):
+    if not isinstance(growth, dict) or top.get("twin", True) is not False:
+        return
+    if growth.get("gates") not in ("strict", "permissive"):
         return
     if growth.get("incubation", GrowthConfig().incubation) != "branch":
         message = f"with gates {growth['gates']} and no twin no seed that was blended in could show what it is worth"

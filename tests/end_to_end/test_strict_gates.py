@@ -1,0 +1,72 @@
+"""With the default thresholds, over ten seeds by which nothing was tuned: who passes strict gates, and who does not?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Esper = Callable[..., Any]
+
+SEEDS = 10
+FILE = """\
+task: {task}
+host: {host}
+slots: {slots}
+arms: {{{arms}}}
+growth: {{gates: strict}}
+seed: 1000
+environments: 10
+episode: {{batches: {batches}}}
+"""
+ARM = """\
+{name}: {{policy: {{use: schedule, settings: {{plan: [
+  {{step: 5, op: germinate, slot: {slot}, blueprint: {name}}}, {{step: 10, op: fossilise, slot: {slot}}}]}}}}}}"""
+POINTWISE = {"conv_light": "early", "mlp": "late"}
+NO_DEFICIT = {"conv_light": "early", "pointwise": "early"}
+
+
+@pytest.fixture
+def accepted(esper: Esper, tmp_path: Path) -> Callable[..., tuple[dict[str, int], dict[str, float]]]:
+    """Runs a plan for each blueprint that asks its gates; how many seeds of each were kept, and what it gained."""
+
+    def run(task: str, host: str, places: dict[str, str], batches: int) -> tuple[dict[str, int], dict[str, float]]:
+        by_slot = {slot: [name for name, at in places.items() if at == slot] for slot in places.values()}
+        slots = {slot: {"blueprints": names} for slot, names in by_slot.items()}
+        arms = ", ".join(ARM.format(name=name, slot=slot) for name, slot in places.items())
+        file = tmp_path / "strict.yaml"
+        file.write_text(FILE.format(task=task, host=host, slots=json.dumps(slots), arms=arms, batches=batches))
+        answer = esper("run", file, "--runs-dir", tmp_path / "runs", "--json", "--quiet")
+        assert answer.code == 0, answer.err
+        episodes = json.loads((Path(answer.json["run"]) / "growth.json").read_text())["episodes"]
+        kept = {name: sum(len(one["grown"]) for one in episodes if one["arm"] == name) for name in places}
+        told = answer.json["results"]["comparisons"]
+        gained = {one["a"]: one["difference"] for one in told if one["b"] == "twin" and one["n"] == SEEDS}
+        return kept, gained
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_seed_of_use_passes_every_time_and_a_useless_one_does_not(accepted: Any) -> None:
+    kept, gained = accepted("mnist1d", "pointwise-mlp", POINTWISE, 32)
+    assert kept["conv_light"] == SEEDS
+    assert gained["conv_light"] >= 0.20
+    assert kept["mlp"] <= SEEDS - 8
+
+
+@pytest.mark.slow
+def test_where_neighbours_mean_nothing_what_does_not_pay_is_refused(accepted: Any) -> None:
+    kept, gained = accepted("mnist1d-shuffled", "pointwise-mlp", POINTWISE, 32)
+    assert kept["conv_light"] <= SEEDS - 8
+    assert kept["mlp"] <= SEEDS - 8
+    assert max(gained.values()) < 0.05
+
+
+@pytest.mark.slow
+def test_in_a_host_that_lacks_nothing_next_to_nothing_is_kept(accepted: Any) -> None:
+    kept, _ = accepted("mnist1d", "{use: cnn1d, settings: {channels: 25}}", NO_DEFICIT, 12)
+    assert max(kept.values()) <= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,14 @@ from click.testing import CliRunner
 
 from esper_core import EsperError
 from esper_core.leyline import Signals, Stage
-from esper_core.leyline.events import EpisodeFinished, RunFinished, RunStarted, StageChanged, StepFinished
+from esper_core.leyline.events import (
+    EpisodeFinished,
+    GovernorActed,
+    RunFinished,
+    RunStarted,
+    StageChanged,
+    StepFinished,
+)
 from esper_core.telemetry import encode
 from esper_watch import draw, read_story, sparkline
 from esper_watch.command import watch
@@ -104,3 +112,23 @@ def test_a_sparkline_leaves_blank_what_is_no_number() -> None:
     assert sparkline([], 8) == ""
     assert sparkline([2.0, 2.0], 8) == "▁▁"
     assert len(sparkline(range(1000), 40)) == 40
+
+
+def test_what_the_governor_did_is_told_and_an_episode_that_ended_early_is_done(run: Path) -> None:
+    kept = [event for event in EVENTS if not (isinstance(event, StepFinished) and event.step > 4)]
+    kept = [replace(event, steps=5) if isinstance(event, EpisodeFinished) else event for event in kept]
+    acts = [
+        GovernorActed(round=0, arm="grown", seed=3, step=step, act=act, verdict="panic", reason="too hot")
+        for step, act in [(1, "warn"), (2, "roll-back"), (4, "early-stop")]
+    ]
+    twin = replace(next(event for event in kept if isinstance(event, EpisodeFinished)), arm="twin")
+    (run / "events.jsonl").write_text("".join(encode(event) + "\n" for event in [*kept[:-1], twin, *acts, kept[-1]]))
+    story = read_story(run)
+    assert story.share_done == 1.0
+    assert [one["act"] for one in story.as_json()["governor"]] == ["warn", "roll-back", "early-stop"]
+    drawing = draw(story)
+    assert "grown 3, step 2: roll-back: too hot" in drawing
+    assert "warn" not in drawing
+    assert max(map(len, draw(story, width=50).splitlines())) <= 50
+    story.governed = acts * 9
+    assert "… and 13 more of the governor's" in draw(story)

@@ -10,6 +10,7 @@ from esper_core.leyline import Stage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from esper_core.leyline.events import GovernorActed
     from esper_watch.story import Life, Story
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -22,6 +23,9 @@ MARKS = {
     Stage.FOSSILIZED: "█",
     Stage.PRUNED: " ",
 }
+SHOWN = 5
+"""Acts of the governor that are drawn."""
+
 LEGEND = "░ training  ▒ blending  ▓ holding  █ kept"
 
 
@@ -35,6 +39,7 @@ def draw(story: Story, *, width: int = 80, lives: int = 16) -> str:
         curve = story.curve(arm)
         last = f"{curve[-1]:.4g}" if curve else "nothing yet"
         lines.append(f"  {arm:{name_width}}  {sparkline(curve, max(8, width - name_width - 16))}  {last}")
+    lines += _governed(story.governed, width)
     shown = list(story.lives.values())[:lives]
     if shown:
         lines += ["", f"  {LEGEND}"]
@@ -45,6 +50,15 @@ def draw(story: Story, *, width: int = 80, lives: int = 16) -> str:
     if len(story.lives) > len(shown):
         lines.append(f"  … and {len(story.lives) - len(shown)} more")
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _governed(acts: Sequence[GovernorActed], width: int) -> list[str]:
+    """The first few of what the governor did, warnings left out, and how many more there were."""
+    serious = [one for one in acts if one.act != "warn"]
+    lines = [f"  {one.arm} {one.seed}, step {one.step}: {one.act}: {one.reason}"[:width] for one in serious[:SHOWN]]
+    if len(serious) > SHOWN:
+        lines.append(f"  … and {len(serious) - SHOWN} more of the governor's")
+    return ["", *lines] if lines else []
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

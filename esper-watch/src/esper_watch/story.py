@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core import EsperError, read_events
 from esper_core.leyline import Problem, Stage
-from esper_core.leyline.events import EpisodeFinished, RunFinished, RunStarted, StageChanged, StepFinished
+from esper_core.leyline.events import (
+    EpisodeFinished,
+    GovernorActed,
+    RunFinished,
+    RunStarted,
+    StageChanged,
+    StepFinished,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +56,7 @@ class Story:
     lives: dict[tuple[int, str, int, int], Life] = field(default_factory=dict)
     validation: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     tests: dict[str, list[float]] = field(default_factory=dict)
+    governed: list[GovernorActed] = field(default_factory=list)
     heard: int = 0
 
     def hear(self, event: Event) -> None:
@@ -66,7 +74,10 @@ class Story:
             curve = self.validation.setdefault(event.arm, {})
             curve.setdefault(event.round * self.steps + event.step, []).append(event.signals.validation_metric)
             self.heard += 1
+        elif isinstance(event, GovernorActed):
+            self.governed.append(event)
         elif isinstance(event, EpisodeFinished):
+            self.heard += self.steps - event.steps  # what an episode that ended early will not be trained
             self.tests.setdefault(event.arm, []).append(event.test_metric)
         elif isinstance(event, RunFinished):
             self.status, self.reason = event.status, event.reason
@@ -92,6 +103,17 @@ class Story:
                 arm: {"validation": self.curve(arm), "test": fmean(self.tests[arm]) if arm in self.tests else None}
                 for arm in self.arms
             },
+            "governor": [
+                {
+                    "round": one.round,
+                    "arm": one.arm,
+                    "seed": one.seed,
+                    "step": one.step,
+                    "act": one.act,
+                    "reason": one.reason,
+                }
+                for one in self.governed
+            ],
             "lives": [
                 {
                     "round": life.round,

@@ -182,7 +182,7 @@ def test_b1_pt_05_a_rollback_of_one_environment_leaves_its_neighbours_bit_for_bi
                     governors[place].roll_back(decision)
                 told[place].append((signals.train_loss, signals.validation_loss, signals.validation_metric))
                 actions.append(plan.get(step, WAIT) if place != 1 else WAIT)
-            for environment, change in pool.apply(actions, step):
+            for environment, change in pool.apply(actions, step)[0]:
                 governors[pool.environments.index(environment)].note([change], step)
         for place, environment in enumerate(pool.environments):
             told[place] += [tuple(one.flatten().tolist()) for one in environment.model.parameters()]

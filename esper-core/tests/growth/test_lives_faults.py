@@ -288,8 +288,8 @@ CASES: dict[str, Case] = {
         partial(World, ready=lambda slot: True), lambda world: (germinated(world), world.garden.open_step()),
         step_closes, {"early": Stage.BLENDING},
     ),
-    "a ramp has arrived and another is ready": (
-        late, all_at_once, step_closes, {"early": Stage.HOLDING, "late": Stage.BLENDING},
+    "a ramp has arrived and another, that is ready, waits": (
+        late, all_at_once, step_closes, {"early": Stage.HOLDING, "late": Stage.TRAINING},
     ),
     "several are uprooted": (
         World, two_alive, all_are_uprooted, {"early": SlotState.EMBARGOED, "late": SlotState.EMBARGOED},
@@ -392,7 +392,7 @@ def test_a_verdict_that_raises_closes_no_step() -> None:
     def no_verdict(slot: str) -> bool:
         if slot == "late":
             raise ValueError("who knows")
-        return True
+        return False
 
     world = World(ready=no_verdict)
     two_newborn(world)

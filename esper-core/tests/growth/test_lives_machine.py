@@ -158,6 +158,9 @@ class Book:
     def seeds(self) -> list[SeedBook]:
         return [seed for slot in self.slots.values() for seed in (*slot.kept, *slot.open)]
 
+    def living(self) -> list[SeedBook]:
+        return [seed for slot in self.slots.values() for seed in slot.open]
+
     def grows(self, name: str, blueprint: str) -> bool:
         most, budget = self.growth.seeds, self.growth.parameters
         slot = self.slots[name]
@@ -246,7 +249,8 @@ class Book:
                     slot.go("rest over")
                 continue
             training = [seed for seed in slot.open if seed.stage == "training"]
-            if training and len(slot.open) == 1 and self.verdicts.get(name):
+            acting = any(seed.stage in ("blending", "holding", "draining") for seed in self.living())
+            if training and len(slot.open) == 1 and self.verdicts.get(name) and not acting:
                 training[0].go("advance")
                 self.chosen(slot, training[0])
                 continue

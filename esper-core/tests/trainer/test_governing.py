@@ -165,7 +165,8 @@ def test_for_who_learns_the_step_ends_an_episode_and_the_penalty_is_in_its_rewar
     assert last is not None
     assert last.terms["penalty"] == -5.0
     assert all("penalty" not in turn.reward.terms for turn in (*first.turns[:-1], *second.turns) if turn.reward)
-    assert policy.masks[step] == ActionMask()  # nobody acts on what was just undone
+    assert policy.masks[step] == policy.masks[step].shut()  # nobody acts on what was just undone
+    assert set(policy.masks[step].ops) == {"early"}
     assert first.final.step == step
 
 
@@ -272,9 +273,9 @@ def replace_opinion(made: Study, opinion: Callable[[HealthSnapshot], Verdict]) -
     return replace(made, check_health=opinion)
 
 
-def enough(arm: str, step: int) -> Callable[[HealthSnapshot], Verdict]:
+def enough(arm: str, step: int, seed: int | None = None) -> Callable[[HealthSnapshot], Verdict]:
     def says(snapshot: HealthSnapshot) -> Verdict:
-        told = (snapshot.arm, snapshot.signals.step) == (arm, step)
+        told = (snapshot.arm, snapshot.signals.step) == (arm, step) and seed in (None, snapshot.seed)
         return Verdict(Level.ENOUGH, "enough") if told else CALM
 
     return says
@@ -288,19 +289,37 @@ def test_an_episode_that_is_over_is_trained_no_more_and_its_reward_tells_all_the
     made = replace(made, pool=pool, arms=[*made.arms, other], check_health=enough("grown", 2))
     grown, _, twin = (episode for episode, _ in run_study(made))
     assert [one.step for one in heard.of(StepFinished)] == [0, 1, 2]
-    assert [one.step for one in heard.of(StepFinished, "twin")] == list(range(STEPS))
+    beside = heard.of(StepFinished, "twin")
+    assert [one.step for one in beside] == list(range(STEPS))
     assert (grown.steps, twin.steps) == (3, STEPS)
-    assert grown.reward == pytest.approx(grown.validation_metric - twin.validation_metric)
+    assert grown.reward == pytest.approx(grown.validation_metric - beside[2].signals.validation_metric)
     (episode,) = policy.rollouts[0].episodes
-    assert (len(episode.turns), episode.terminated) == (2, False)  # the last one waited for what it was worth
-    assert policy.masks[2:] == [ActionMask()] * (STEPS - 2)
+    assert (len(episode.turns), episode.terminated, episode.final.step) == (2, False, 2)
+    paid = [turn.reward.total for turn in episode.turns if turn.reward is not None]
+    first = heard.of(StepFinished)[0].reward
+    assert sum(paid) + sum(first.values()) == pytest.approx(grown.reward)
+    assert all(mask == mask.shut() for mask in policy.masks[2:])
 
 
-def test_with_the_last_episode_the_round_is_over(make_recipe: Make) -> None:
-    made, heard = study(make_recipe(steps=STEPS), Planned())
+def test_an_episode_that_ends_early_does_not_depend_on_who_runs_beside_it(make_recipe: Make) -> None:
+    ends = []
+    for environments in (1, 2):
+        made, heard = study(make_recipe(steps=STEPS), Planned({0: GERMINATE}))
+        pool = Pool(make_recipe(steps=STEPS), ["grown", "twin"], environments, twin="twin")
+        first = replace(made, pool=pool, environments=environments, check_health=enough("grown", 2, seed=3))
+        run_study(first)
+        ends.append([one for one in heard if isinstance(one, EpisodeFinished) and one.seed == 3])
+        pruned = [(one.step, one.now) for one in heard.of(StageChanged) if one.seed == 3]
+        assert pruned[-1] == (2, Stage.PRUNED)  # in the step in which it was over
+    assert ends[0] == ends[1]
+    assert [one.steps for one in ends[0]] == [3, STEPS]
+
+
+def test_without_a_twin_a_round_is_over_with_its_last_episode(make_recipe: Make) -> None:
+    made, heard = study(make_recipe(steps=STEPS), Planned(), twin=False)
     run_study(replace_opinion(made, enough("grown", 1)))
     assert [one.steps for one in heard.of(EpisodeFinished)] == [2]
-    assert [one.steps for one in heard.of(EpisodeFinished, "twin")] == [2]
+    assert [one.step for one in heard.of(StepFinished)] == [0, 1]
 
 
 def test_a_twin_is_not_stopped_early(make_recipe: Make) -> None:

@@ -55,7 +55,10 @@ def draw(story: Story, *, width: int = 80, lives: int = 16) -> str:
 def _governed(acts: Sequence[GovernorActed], width: int) -> list[str]:
     """The first few of what the governor did, warnings left out, and how many more there were."""
     serious = [one for one in acts if one.act != "warn"]
-    lines = [f"  {one.arm} {one.seed}, step {one.step}: {one.act}: {one.reason}"[:width] for one in serious[:SHOWN]]
+    lines = [
+        f"  {one.arm} {one.seed}, step {one.step}: {one.act}: {(one.reason or one.verdict).splitlines()[0]}"[:width]
+        for one in serious[:SHOWN]
+    ]
     if len(serious) > SHOWN:
         lines.append(f"  … and {len(serious) - SHOWN} more of the governor's")
     return ["", *lines] if lines else []

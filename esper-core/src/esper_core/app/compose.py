@@ -17,6 +17,7 @@ from esper_core.app.selection import select_varieties
 from esper_core.config import parse_path
 from esper_core.growth import RandomStream, derive_seed, graft
 from esper_core.leyline.actions import ActionSpace
+from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split
 from esper_core.trainer.answerable import answerable
@@ -92,6 +93,7 @@ def compose(resolution: Resolution) -> Composition:
     task = AnswerableTask(cast("Task", _built(resolution, resolution.task)), resolution.task.label)
     data = {name: _on_device(resolution, task, name, device) for name in SPLITS}
     _check_batches(resolution, data["train"])
+    _check_evidence(resolution, data["validation"])
 
     def build_host() -> nn.Module:
         return cast("nn.Module", _built(resolution, resolution.host, task.shape))
@@ -183,6 +185,14 @@ def _check_batches(resolution: Resolution, train: Split) -> None:
         message = f"a batch of {size} is larger than the training data"
         hint = f"There are {len(train)} examples to train on."
         raise ConfigError(resolution.loaded.problem("E124", ("episode", "batch_size"), message, hint))
+
+
+def _check_evidence(resolution: Resolution, validation: Split) -> None:
+    gates = resolution.loaded.config.growth.gates
+    if gates != "off" and len(validation) < MIN_EXAMPLES_FOR_EVIDENCE:
+        message = f"with gates {gates} nothing could ever be shown by {len(validation)} validation examples"
+        hint = f'A gate needs {MIN_EXAMPLES_FOR_EVIDENCE} at least: take more of the task, or write gates: "off".'
+        raise ConfigError(resolution.loaded.problem("E114", ("growth", "gates"), message, hint))
 
 
 def _grafted(

@@ -118,7 +118,8 @@ class GrowthConfig(Section):
         description="Validation loss in nats by which a seed has to pay for each of its parameters, read by the gates.",
     )
     auto_advance: bool = Field(
-        default=True, description="Whether a seed that is alone in its slot is blended in as soon as its gate opens."
+        default=True,
+        description="Whether a seed that is alone in its slot is blended in when its gate opens, while no other acts.",
     )
     nursery: Count = Field(
         default=1, le=64, description="Seeds of different blueprints that incubate at once in one slot; one advances."

@@ -7,7 +7,7 @@ in the garden. All of it is done on the environment's own lane and touches nothi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from esper_core.config import GovernorConfig
@@ -17,6 +17,7 @@ from esper_core.governor.judgement import judge_step
 from esper_core.governor.shelf import Kept, Shelf
 from esper_core.governor.watch import Watch
 from esper_core.growth import FaultBook
+from esper_core.leyline.actions import Op
 from esper_core.leyline.health import CALM, Level, Verdict, most_severe
 from esper_core.leyline.lifecycle import Stage
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.growth import Garden, Transition
+    from esper_core.leyline.actions import ActionMask
     from esper_core.leyline.signals import Metric, Signals
 
 
@@ -54,6 +56,7 @@ class Governor:
         self._faults = FaultBook() if faults is None else faults
         self._watch = Watch(self._settings.watch_steps)
         self._shelf = Shelf(self._settings.snapshots)
+        self._calm = True
 
     def begin(self, garden: Garden, guessing_loss: float | None = None) -> None:
         """An episode begins, with a host that nothing trained yet.
@@ -65,7 +68,7 @@ class Governor:
         known = guessing_loss is not None and math.isfinite(guessing_loss)
         self._history = History(guessing_loss if known else None)
         self._rollbacks = 0
-        self._warned = False
+        self._warned, self._calm = False, True
         self._plan: _Plan | None = None
         self._watch.forget()
         self._shelf.renew(garden, -1, self._history)
@@ -95,6 +98,7 @@ class Governor:
             host_finite=host_finite,
         )
         verdict = most_severe([judged.verdict, opinion])
+        self._calm = verdict.level in (Level.CALM, Level.ENOUGH)
         self._watch.heed(signals)
         if verdict.level is Level.PANIC:
             return self._panic(signals, verdict, second_opinion=verdict is not judged.verdict)
@@ -108,6 +112,15 @@ class Governor:
         warned, self._warned = self._warned, verdict.level is Level.WARNING
         act = Act.WARN if self._warned and not warned else Act.CONTINUE
         return Decision(act, signals.step, verdict)
+
+    def narrowed(self, mask: ActionMask) -> ActionMask:
+        """``mask`` without what is final, after a step that was not calm: a state that may be sick is not kept."""
+        if self._calm:
+            return mask
+        final = frozenset({Op.FOSSILISE})
+        ops = {slot: ops - final for slot, ops in mask.ops.items()}
+        seeds = {slot: {name: ops - final for name, ops in own.items()} for slot, own in mask.seeds.items()}
+        return replace(mask, ops=ops, seeds=seeds)
 
     def roll_back(self, decision: Decision) -> RolledBack:
         """Go back as ``decision``, the latest one, says: host and fossils are bit for bit what they were.
@@ -136,6 +149,7 @@ class Governor:
             "history": self._history.as_json(),
             "rollbacks": self._rollbacks,
             "warned": self._warned,
+            "calm": self._calm,
             "watch": self._watch.as_json(),
             "snapshots": [{"step": kept.step, "history": kept.history.as_json()} for kept in self._shelf.kept],
         }
@@ -148,6 +162,7 @@ class Governor:
         """Know what another governor knew, of the garden that ``begin`` was given: as grown as it was there."""
         self._history = History.from_json(state["history"])
         self._rollbacks, self._warned, self._plan = state["rollbacks"], state["warned"], None
+        self._calm = state["calm"]
         self._watch.load(state["watch"])
         self._shelf.kept.clear()
         for told, numbers in reversed(list(zip(state["snapshots"], tensors, strict=True))):

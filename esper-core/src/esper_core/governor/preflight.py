@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from esper_core.growth import Presence
 from esper_core.leyline.actions import ActionMask, Op
 
 if TYPE_CHECKING:
@@ -28,12 +29,13 @@ _STATE_NUMBERS = {"adam": 2, "adamw": 2, "sgd": 1}
 class Preflight:
     """What is refused in one run: what its settings do not let a network afford.
 
-    varieties: for each slot what may grow in it.
+    varieties: for each slot what may grow in it. incubation: how seeds begin; each on a branch takes a host of its own.
     """
 
     settings: GovernorConfig
     optimizers: OptimizersConfig
     varieties: Mapping[str, Sequence[Variety]]
+    incubation: str = "shadow"
 
     def objection(self, garden: Garden, action: Action) -> str | None:
         """Why ``action`` is impossible or unaffordable now; None where nothing speaks against it."""
@@ -67,7 +69,10 @@ class Preflight:
         host = sum(one.nbytes for one in parameters if id(one) not in grown)
         seeds = sum(one.nbytes for one in parameters if id(one) in grown)
         seeds += more * (parameters[0].element_size() if parameters else 4)
-        return (host * self._copies(self.optimizers.host) + seeds * self._copies(self.optimizers.seed)) / _MIB
+        branches = sum(seed.presence is Presence.BRANCHED for seed in garden.living_seeds())
+        branches += bool(more) and self.incubation == "branch"
+        of_host = self._copies(self.optimizers.host) + branches * (1 + _remembered(self.optimizers.host))
+        return (host * of_host + seeds * self._copies(self.optimizers.seed)) / _MIB
 
     def _too_dear(self, garden: Garden, site: Site | None, variety: Variety) -> str | None:
         most = self.settings.memory_mib
@@ -80,5 +85,9 @@ class Preflight:
 
     def _copies(self, optimizer: OptimizerConfig) -> int:
         """Numbers that are kept for each parameter: value and gradient, optimizer's state, snapshots."""
-        state = 0 if optimizer.kind == "sgd" and optimizer.momentum == 0.0 else _STATE_NUMBERS[optimizer.kind]
-        return 2 + state + (self.settings.snapshots if self.settings.rollback else 0)
+        return 2 + _remembered(optimizer) + (self.settings.snapshots if self.settings.rollback else 0)
+
+
+def _remembered(optimizer: OptimizerConfig) -> int:
+    """Numbers that the optimizer keeps for each parameter."""
+    return 0 if optimizer.kind == "sgd" and optimizer.momentum == 0.0 else _STATE_NUMBERS[optimizer.kind]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.actions import Op
-from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.lifecycle import INCUBATING, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -55,7 +55,8 @@ class Watch:
     def note(self, changes: Iterable[Transition], step: int) -> None:
         """What was decided after ``step``, or came by itself in it."""
         for change in changes:
-            if (op := op_of(change)) is not None:
+            harmless = change.was in INCUBATING and change.now is Stage.PRUNED  # the host never knew of it
+            if (op := op_of(change)) is not None and not harmless:
                 mutation = Mutation(step, op, change.slot, change.blueprint, step)
                 self._mutations = (*self._mutations, mutation)
 

@@ -14,7 +14,7 @@ from esper_core.growth.optimizers import OptimizerKeeper, Regimen
 from esper_core.growth.planting import Variety
 from esper_core.growth.probe import observe
 from esper_core.growth.randomness import RandomStream, derive_seed
-from esper_core.growth.seed import Course, Seed
+from esper_core.growth.seed import Course, Presence, Seed
 from esper_core.growth.settled import disturbed
 from esper_core.growth.shares import each_left_out
 from esper_core.growth.slot import Slot, Slots
@@ -31,6 +31,7 @@ __all__ = [
     "GradientCollector",
     "Growth",
     "OptimizerKeeper",
+    "Presence",
     "RandomStream",
     "Regimen",
     "Seed",

@@ -47,8 +47,9 @@ class Branch:
         apart = {id(parameter) for other in slot.nursery for parameter in other.parameters()}
         self._of_host = [parameter for parameter in model.parameters() if id(parameter) not in apart]
         self._numbers = [parameter.detach().clone() for parameter in self._of_host]
+        copies: dict[int, Tensor] = {}  # a buffer that two modules share is one on the branch, too
         self._fields = [
-            (module, name, buffer.detach().clone())
+            (module, name, copies.setdefault(id(buffer), buffer.detach().clone()))
             for module in model.modules()
             if id(module) not in own
             for name, buffer in module.named_buffers(recurse=False)

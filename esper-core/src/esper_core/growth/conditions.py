@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from esper_core.growth.incubating import APART
 from esper_core.leyline.actions import ARGUMENTS, Blend, Curve, Op
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from esper_core.growth.seed import Seed
     from esper_core.growth.slot import Slot
     from esper_core.leyline.actions import Action
-
-
-APART = ("shadow", "branch")
-"""The ways of incubating in which seeds of one slot know nothing of each other."""
 
 
 def misfit(slot: Slot, variety: Variety) -> str | None:

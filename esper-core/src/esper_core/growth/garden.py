@@ -14,7 +14,7 @@ from esper_core.growth.conditions import beyond_bounds, misfit, obstacle, refuse
 from esper_core.growth.faults import FaultBook, blamed_on
 from esper_core.growth.gating import Gates
 from esper_core.growth.grafting import slots_of
-from esper_core.growth.incubating import begin
+from esper_core.growth.incubating import begin, way_for
 from esper_core.growth.nursery import EVENT_OF_OP, meant, possible, ready
 from esper_core.growth.planting import Soil, Variety
 from esper_core.growth.probe import device_of
@@ -194,6 +194,7 @@ class Garden:
         self._settle(seed)
         if (incubation := self._incubations.pop(seed.number, None)) is not None:
             incubation.commit()
+        seed.presence = Presence.ACTING
         return Transition.of(slot, seed, before, "asked for")
 
     def _aim(self, slot: Slot, seed: Seed, action: Action) -> Transition:
@@ -235,7 +236,7 @@ class Garden:
 
     def _time_passed(self, slot: Slot) -> Iterator[Transition]:
         """What the end of a step does to a slot whose seeds' alpha stands still."""
-        if (seed := ready(slot, self.gates)) is not None:
+        if not self.blended and (seed := ready(slot, self.gates)) is not None:
             yield from self._advance(slot, seed, "its gain is shown")
             return
         for seed in slot.nursery:
@@ -330,7 +331,8 @@ class Garden:
 
     def _incubation(self, slot: Slot, seed: Seed) -> Incubation:
         stream = RandomStream(derive_seed(self._soil.seed, "incubation", seed.number), device_of(self.model))
-        return begin(self._settings.incubation, self.model, slot, seed, self.keeper, stream)
+        way = way_for(seed, slot, self._settings.incubation)
+        return begin(way, self.model, slot, seed, self.keeper, stream)
 
     def _acting(self) -> list[tuple[Slot, Seed]]:
         return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from esper_core.growth.branch import Branch
 from esper_core.growth.incubation import Incubation, InHost, Shadow
@@ -17,6 +17,20 @@ if TYPE_CHECKING:
     from esper_core.growth.slot import Slot
 
 Way = Literal["shadow", "branch", "straight_through", "live"]
+
+
+APART: Final[tuple[Way, ...]] = ("shadow", "branch")
+"""The ways in which seeds of one slot know nothing of each other."""
+
+
+def way_for(seed: Seed, slot: Slot, way: Way) -> Way:
+    """How a seed incubates where ``way`` is asked for; one that lived already, in a network that was loaded, as it did.
+
+    Of several in one slot none can act on the host: they go into the shadow.
+    """
+    if seed.presence is Presence.BRANCHED:
+        return "branch"
+    return way if way in APART or len(slot.nursery) == 1 else "shadow"
 
 
 def begin(

@@ -102,6 +102,14 @@ class ActionMask:
     blueprints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     seeds: Mapping[str, Mapping[str, frozenset[Op]]] = field(default_factory=dict)
 
+    def shut(self) -> ActionMask:
+        """The same slots and seeds, with nothing possible but to wait."""
+        return ActionMask(
+            dict.fromkeys(self.ops, frozenset()),
+            dict.fromkeys(self.blueprints, ()),
+            {slot: dict.fromkeys(seeds, frozenset()) for slot, seeds in self.seeds.items()},
+        )
+
     def allows(self, action: Action) -> bool:
         """Whether ``action`` would be carried out. WAIT always is."""
         if action.op is Op.WAIT:

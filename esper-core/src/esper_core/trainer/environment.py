@@ -27,7 +27,6 @@ from esper_core.growth import (
     graft,
     in_words,
 )
-from esper_core.leyline.actions import ActionMask
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.evaluation import Measured, evaluate
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Transition, Variety
-    from esper_core.leyline.actions import Action
+    from esper_core.leyline.actions import Action, ActionMask
     from esper_core.leyline.health import Verdict
     from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
     from esper_core.leyline.signals import Signals
@@ -98,12 +97,12 @@ class Environment:
         self.seed = 0
         self._faults = FaultBook() if faults is None else faults
         self._mishaps: list[Mishap] = []
-        self._preflight = Preflight(recipe.governor, recipe.optimizers, recipe.varieties)
+        self._preflight = Preflight(recipe.governor, recipe.optimizers, recipe.varieties, recipe.growth.incubation)
         self.governor = Governor(recipe.governor, metric=recipe.task.metric, faults=self._faults)
 
     def reset(self, round_: int, seed: int) -> None:
         """Begin an episode: a new host, its slots empty, everything random derived from ``seed``."""
-        recipe, self.round, self.seed = self.recipe, round_, seed
+        recipe, self.round, self.seed, self._mishaps = self.recipe, round_, seed, []
         train = recipe.data["train"]
         with RandomStream(derive_seed(seed, "host"), recipe.device):
             self.model = recipe.build_host().to(recipe.device)
@@ -196,17 +195,20 @@ class Environment:
         try:
             self.keeper.backward(whole)
         except Exception as error:
-            if not self.garden.blended:
+            if not self.garden.learning:
                 raise
-            raise SeedFault(self.garden.blended_slots, f"{in_words(error)} in backward") from error
+            raise SeedFault(self._slots_that_learn(), f"{in_words(error)} in backward") from error
         self.keeper.step(self.garden.learning)
         return whole.detach()
 
     def _blame_those_who_act(self, what: str) -> None:
-        """The seeds that act on the host did it; where there are none, host or task."""
-        if self.garden.blended:
-            raise SeedFault(self.garden.blended_slots, what)
+        """The seeds that take part in the host's own pass did it; where there are none, host or task."""
+        if self.garden.learning:
+            raise SeedFault(self._slots_that_learn(), what)
         raise RuntimeError(what)
+
+    def _slots_that_learn(self) -> list[str]:
+        return [self.garden.home_of(number)[0].name for number in self.garden.learning]
 
     def evaluate(self, split: SplitName) -> Tensor:
         """Mean loss and metric of the network as it acts now, on one split; two numbers on the device."""
@@ -224,22 +226,26 @@ class Environment:
         assert self._measured is not None
         undisturbed = None if twin is None or twin is self or twin._measured is None else twin._measured.losses
         self._despite_faults(
-            partial(self.scales.weigh, partial(self._evaluate, "validation"), self._measured.losses, undisturbed)
+            partial(self.scales.weigh, partial(self._measure, "validation"), self._measured.losses, undisturbed)
         )
         if self.recipe.growth.dependence:
             self._despite_faults(partial(self.leaning.measure, self.recipe.task, self.recipe.data["validation"]))
 
     def _evaluate(self, split: SplitName) -> Measured:
-        measured = evaluate(self.model, self.recipe.task, self.recipe.data[split])
+        measured = self._measure(split)
         if done := disturbed():
             self._blame_those_who_act(done)
         return measured
+
+    def _measure(self, split: SplitName) -> Measured:
+        return evaluate(self.model, self.recipe.task, self.recipe.data[split])
 
     def heal(self, signals: Signals) -> bool:
         """Take out the seeds that made a loss not finite, and bring the host back; whether there were any.
 
         A seed that incubates did the host no harm. One that is blended in did: the host becomes what it was when this
-        step began. Where no living seed is to blame nothing is done; that is for the governor.
+        step began, and its optimizers begin anew. Where no living seed is to blame nothing is done; that is for the
+        governor.
         """
         sick = self.reading.gone_wild
         if math.isfinite(signals.train_loss) and math.isfinite(signals.validation_loss):
@@ -298,7 +304,10 @@ class Environment:
 
     def mask(self) -> ActionMask:
         """What could be done now, and can be afforded: nothing once the episode is over."""
-        return ActionMask() if self.over else self._preflight.narrowed(self.garden, self.garden.mask())
+        possible = self.garden.mask()
+        if self.over:
+            return possible.shut()
+        return self.governor.narrowed(self._preflight.narrowed(self.garden, possible))
 
     def apply(self, action: Action, step: int) -> list[Transition]:
         """Carry out what was decided after ``step``. A blueprint that cannot be built is a mishap; nothing grows."""

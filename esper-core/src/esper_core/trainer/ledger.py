@@ -28,6 +28,7 @@ class Ledger:
         self._twins = twins
         self._before: dict[int, tuple[Signals, Signals]] = {}
         self._totals = [0.0] * len(twins)
+        self._stopped: set[int] = set()
 
     def reward(
         self,
@@ -37,20 +38,23 @@ class Ledger:
     ) -> list[RewardBreakdown | None]:
         """What this step was worth, for each environment.
 
-        running: the places whose episode goes on; the others are rewarded when it is concluded, for all of the rest.
+        running: the places whose episode goes on. For the others nothing changes any more, and the end finds them and
+        their twins as they were in their last step.
         penalties: by place what the governor takes off.
         """
         rewards: list[RewardBreakdown | None] = []
         for place, twin in enumerate(self._twins):
             if twin is None or (running is not None and place not in running):
                 rewards.append(None)
+                self._stopped |= set() if twin is None else {place}
                 continue
             before, twin_before = self._before.get(place, (None, None))
+            twin_now = signals_E[twin] if twin_before is None or place not in self._stopped else twin_before
             with answerable(self._judge.label, f"on a step of environment {place}"):
                 breakdown = self._judge.reward.score(
                     signals_E[place],
                     before,
-                    signals_E[twin],
+                    twin_now,
                     twin_before,
                 )
             if not isinstance(breakdown, RewardBreakdown):
@@ -60,7 +64,7 @@ class Ledger:
                         "E231", message, hint='Reward.score returns RewardBreakdown({"accuracy": 0.5}): terms, by name.'
                     )
                 )
-            self._before[place] = (signals_E[place], signals_E[twin])
+            self._before[place] = (signals_E[place], twin_now)
             if penalty := (penalties or {}).get(place, 0.0):
                 breakdown = _less(breakdown, penalty)
             self._totals[place] += breakdown.total

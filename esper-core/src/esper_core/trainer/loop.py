@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from esper_core.governor import Act
-from esper_core.leyline.actions import WAIT, ActionMask
+from esper_core.leyline.actions import WAIT
 from esper_core.leyline.errors import GovernorStop, Problem
 from esper_core.trainer.ledger import Ledger
 from esper_core.trainer.narration import (
@@ -67,20 +67,20 @@ def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
             with clock.region("govern"):
                 decisions = pool.judge(signals_E, study.opinions(signals_E))
                 _stop_where_nothing_helps(study, signals_E, decisions, step)
-                signals_E, rolled = pool.heed(signals_E, decisions, step)  # may roll an environment back
-                bus.publish(*governor_acted(pool.environments, decisions, rolled))
+                signals_E, rolled, dropped = pool.heed(signals_E, decisions, step)  # may roll an environment back
+                bus.publish(*governor_acted(pool.environments, decisions, rolled), *stages_changed(dropped, step))
                 study.warn_of(rolled, decisions)
 
             with clock.region("policy"):
                 penalties = {place: decision.penalty for place, decision in decisions.items()}
-                rewards_E = ledger.reward(signals_E, pool.running(), penalties)  # of the action before
-                record.rewarded(rewards_E, pool.running())
+                rewards_E = ledger.reward(signals_E, decisions, penalties)  # of the action before
+                record.rewarded(rewards_E)
                 actions_E = decide(study, record, signals_E, resting=rolled)
             with clock.region("grow"):
-                decided = pool.apply(actions_E, step)
+                decided, unborn = pool.apply(actions_E, step)
 
             with clock.region("telemetry"):
-                bus.publish(*stages_changed(decided, step))
+                bus.publish(*stages_changed(decided, step), *seeds_lost(unborn, step, study.packages))
                 bus.publish(*steps_finished(pool, signals_E, rewards_E, actions_E, step))
                 bus.settle()
             study.pause()
@@ -104,7 +104,7 @@ def decide(
     resting: the places that were rolled back in this step, which ends an episode for whoever learns. They, and those
     whose episode is over, can only wait.
     """
-    masks_E = [ActionMask() if place in resting else mask for place, mask in enumerate(study.pool.masks())]
+    masks_E = [mask.shut() if place in resting else mask for place, mask in enumerate(study.pool.masks())]
     actions_E, running = [WAIT] * len(signals_E), study.pool.running()
     for arm in study.arms:
         places = study.pool.of_arm(arm.name)

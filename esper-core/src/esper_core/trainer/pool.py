@@ -74,8 +74,8 @@ class Pool:
 
     @property
     def over(self) -> bool:
-        """Whether every episode came to its end before its time; that of a twin goes on as long as any other."""
-        return all(environment.over for environment in self.environments if environment.arm != self._twin)
+        """Whether every episode came to its end before its time. That of a twin never does."""
+        return all(environment.over for environment in self.environments)
 
     def running(self) -> list[int]:
         """The places of the environments whose episode goes on."""
@@ -122,7 +122,7 @@ class Pool:
         healed: list[Signals] = []
         mishaps: Mishaps = []
         for environment, measured in zip(self.environments, signals_E, strict=True):
-            sick = not environment.over and not measured.finite
+            sick = not environment.over and not (measured.finite and not environment.reading.gone_wild)
             healed.append(_read_again(environment, step) if sick and environment.heal(measured) else measured)
             lost = environment.take_mishaps()
             mishaps += [(environment, mishap) for mishap in lost]
@@ -145,40 +145,46 @@ class Pool:
 
     def heed(
         self, signals_E: Sequence[Signals], decisions: Mapping[int, Decision], step: int
-    ) -> tuple[list[Signals], dict[int, RolledBack]]:
-        """Carry out what was decided: the signals as they are now, and what was rolled back, by its place.
+    ) -> tuple[list[Signals], dict[int, RolledBack], Changes]:
+        """Carry out what was decided: signals as they are now, what was rolled back, by its place, and what was pruned.
 
-        An environment that was rolled back is measured anew.
+        An environment that was rolled back is measured anew, and so is one whose episode ends here: with it go the
+        seeds whose fate is open.
         """
-        now, rolled = list(signals_E), {}
+        now, changes = list(signals_E), Changes()
+        rolled: dict[int, RolledBack] = {}
         for place, decision in decisions.items():
             environment = self.environments[place]
             if decision.act is Act.ROLL_BACK:
                 rolled[place] = environment.roll_back(decision)
                 now[place] = _read_again(environment, step)
-            environment.over |= decision.truncated
-        return self._keep(now), rolled
+                self._tell_of_twin(environment)
+            elif decision.truncated:
+                changes += [(environment, t) for t in environment.garden.uproot("the episode is over")]
+                now[place] = _read_again(environment, step)
+                environment.over = True
+        return self._keep(now), rolled, changes
 
     def masks(self) -> list[ActionMask]:
         """What could be done now, in each environment."""
         return [environment.mask() for environment in self.environments]
 
-    def apply(self, actions: Sequence[Action], step: int) -> Changes:
-        """Carry out one action in each environment."""
-        changes: Changes = []
+    def apply(self, actions: Sequence[Action], step: int) -> tuple[Changes, Mishaps]:
+        """Carry out one action in each environment; what changed, and what could not even be built."""
+        changes, mishaps = Changes(), Mishaps()
         for environment, action in zip(self.environments, actions, strict=True):
-            if action.op is Op.WAIT:
-                continue
-            changes += self._noted(environment, environment.apply(action, step), step)
-        return changes
+            if action.op is not Op.WAIT:
+                changes += self._noted(environment, environment.apply(action, step), step)
+                mishaps += [(environment, mishap) for mishap in environment.take_mishaps()]
+        return changes, mishaps
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
         """End the episodes: seeds whose fate is open are pruned, and what is left is read on the test split."""
         changes: Changes = []
         endings: list[Ending] = []
-        for environment in self.environments:
+        for place, environment in enumerate(self.environments):
             changes += [(environment, t) for t in environment.garden.uproot("the episode is over")]
-            signals = _read_again(environment, step)
+            signals = self._latest[place] if environment.over else _read_again(environment, step)
             test_loss, test_metric = environment.evaluate("test").tolist()
             grown = read_network(slots_of(environment.model), type(environment.model).__name__).grown
             endings.append(Ending(signals, test_loss, test_metric, grown))
@@ -192,6 +198,13 @@ class Pool:
         first = step % len(self.environments)
         every = self.environments[first:] + self.environments[:first]
         return [environment for environment in every if not environment.over]
+
+    def _tell_of_twin(self, environment: Environment) -> None:
+        """A twin that was rolled back is not what others were weighed against before."""
+        if environment.arm == self._twin:
+            for other in self.environments:
+                if other.index == environment.index:
+                    other.scales.forget_lead()
 
     def _keep(self, signals: Sequence[Signals]) -> list[Signals]:
         self._latest = list(signals)

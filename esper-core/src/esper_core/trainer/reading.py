@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.utils import get_total_norm
 
 from esper_core.growth import NUMBERS, WIDTH, read_gain, read_health
 from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
@@ -38,7 +37,7 @@ class Reading:
         self.host_finite = True
         """Whether parameters and gradients of the host's side were, when the step was read last."""
         self.gone_wild: tuple[int, ...] = ()
-        """Numbers of the seeds whose own loss was not finite when the step was read last."""
+        """Numbers of the seeds whose own loss, or the host's in their trial, was not finite in that step."""
         self._looked = -1
 
     def take(self, losses: Sequence[Tensor]) -> None:
@@ -55,7 +54,7 @@ class Reading:
     def numbers(self, evaluation: Tensor) -> Tensor:
         """All that is to be read of this step, in one tensor.
 
-        Train loss, validation loss and metric, the norm of all numbers of the host's side; then, seed by seed,
+        Train loss, validation loss and metric, whether every number of the host's side is one; then, seed by seed,
         incubation losses, gradients' numbers, gains', and dependences'.
         """
         incubation = [loss.reshape(1) for loss in self.incubation_losses.values()]
@@ -65,18 +64,21 @@ class Reading:
             *self._scales.gains.values(),
             *self._leaning.dependences.values(),
         ]
-        numbers = [self.train_loss.reshape(1), evaluation, self._size_of_host(), *by_seed]
+        numbers = [self.train_loss.reshape(1), evaluation, self._is_host_finite(), *by_seed]
         return torch.cat([number.double() for number in numbers])
 
     def signals(self, step: int, read: Sequence[float]) -> Signals:
         """What was read, with names to it, and what is known without reading."""
-        train_loss, validation_loss, validation_metric, size, *rest = read
+        train_loss, validation_loss, validation_metric, finite, *rest = read
         losses = {number: loss for number, (loss,) in _dealt(rest, self.incubation_losses, 1)}
         health = {number: read_health(numbers) for number, numbers in _dealt(rest, self.gradients, WIDTH)}
         gains = {number: read_gain(numbers) for number, numbers in _dealt(rest, self._scales.gains, NUMBERS)}
         leant = {number: read_gain(numbers) for number, numbers in _dealt(rest, self._leaning.dependences, NUMBERS)}
-        self.host_finite = math.isfinite(size)
-        self.gone_wild = tuple(number for number, loss in losses.items() if not math.isfinite(loss))
+        self.host_finite = finite == 1.0
+        wild = [number for number, loss in losses.items() if not math.isfinite(loss)]
+        if math.isfinite(validation_loss):
+            wild += [n for n, gain in gains.items() if not gain.finite and n in self._garden.incubating]
+        self.gone_wild = tuple(dict.fromkeys(wild))
         gates = self._garden.gates
         if step > self._looked:
             self._looked = step
@@ -109,13 +111,19 @@ class Reading:
             ),
         )
 
-    def _size_of_host(self) -> Tensor:
-        """The norm of all parameters and gradients of host and fossils: a number, as long as each of them is one."""
+    def _is_host_finite(self) -> Tensor:
+        """1.0 where every parameter and gradient of host and fossils is finite, 0.0 where one is not."""
         keeper = self._garden.keeper
         own = [parameter for share in (keeper.host, *keeper.fossils.values()) for parameter in share.parameters]
         gradients = [parameter.grad for parameter in own if parameter.grad is not None]
-        tensors = [parameter.detach() for parameter in own] + gradients
-        return get_total_norm(tensors).reshape(1) if tensors else torch.zeros(1, device=self.train_loss.device)
+        finite = [_values(tensor).isfinite().all() for tensor in (*own, *gradients)]
+        device = self.train_loss.device
+        return (torch.stack(finite).all() if finite else torch.ones((), device=device)).double().reshape(1)
+
+
+def _values(tensor: Tensor) -> Tensor:
+    """What stands in a tensor; of a sparse one what is there."""
+    return tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -8,7 +8,7 @@ from esper_core.leyline.learning import Learner, Played, Rollout, Turn
 from esper_core.trainer.answerable import answerable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from esper_core.leyline.actions import Action, ActionMask
     from esper_core.leyline.signals import Observation, RewardBreakdown
@@ -31,14 +31,11 @@ class RoundRecord:
         if place in self._kept:
             self._open[place] = (observation, mask, action)
 
-    def rewarded(self, rewards_E: Sequence[RewardBreakdown | None], running: Collection[int] | None = None) -> None:
-        """What came of the decisions before. The first step of all has none before it.
-
-        running: the places whose episode goes on; the last decision of the others waits for the end.
-        """
-        due = [place for place in self._open if running is None or place in running]
-        for place in due:
-            self._turns[place].append(Turn(*self._open.pop(place), rewards_E[place]))
+    def rewarded(self, rewards_E: Sequence[RewardBreakdown | None]) -> None:
+        """What came of the decisions before, in every environment that had one."""
+        for place, decision in self._open.items():
+            self._turns[place].append(Turn(*decision, rewards_E[place]))
+        self._open = {}
 
     def terminated(self, place: int, final: Observation) -> None:
         """The environment at ``place`` was rolled back: what was played until then is an episode by itself."""

@@ -1,22 +1,23 @@
 """What do seeds gain? The losses of the same examples, with and without them; the differences stay on the device.
 
 While a seed incubates, or is on a branch, it is weighed against the host itself. Once it acts on the host there is no
-host without it any more, and it is weighed against the twin at the same step, less what the twin was behind before.
-Where two seeds act at once nobody can tell whose the gain is: then it is unknown.
+host without it any more, and it is weighed against the twin at the same step, less what the twin was behind when it
+began. Where two seeds act at once, or another was kept since, nobody can tell whose the gain is: then it is unknown,
+until there is a step in which none acts.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from esper_core.growth import paired
+from esper_core.growth import SeedFault, disturbed, paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from esper_core.growth import Garden, RandomStream
+    from esper_core.growth import Garden, RandomStream, Seed
     from esper_core.trainer.evaluation import Measured
 
 
@@ -30,6 +31,7 @@ class Scales:
         self._garden = garden
         self._stream = stream
         self._lead: Tensor | None = None
+        self._fossils: tuple[Seed, ...] = ()
         self.gains: dict[int, Tensor] = {}
 
     def weigh(self, evaluate: Callable[[], Measured], losses: Tensor, undisturbed: Tensor | None) -> None:
@@ -42,12 +44,26 @@ class Scales:
         acting = self._garden.blended
         for number in self._garden.incubating:
             if number not in acting:
-                with self._garden.trial(number), self._stream:
-                    tried = evaluate().losses
-                self.gains[number] = paired(losses, tried)
+                self.gains[number] = paired(losses, self._tried(number, evaluate))
         if undisturbed is None:
             return
-        if not acting:
-            self._lead = undisturbed - losses
-        elif len(acting) == 1 and self._lead is not None:
+        fossils = tuple(seed for slot in self._garden.slots.values() for seed in slot.fossils)
+        if not any(slot.strength > 0.0 for slot in self._garden.slots.values()):
+            self._lead, self._fossils = undisturbed - losses, fossils
+        elif len(acting) != 1 or fossils != self._fossils:
+            self._lead = None
+        elif self._lead is not None:
             self.gains[acting[0]] = paired(undisturbed - self._lead, losses)
+
+    def forget_lead(self) -> None:
+        """The twin is not what it was: what a seed gains that acts now is unknown until none does."""
+        self._lead = None
+
+    def _tried(self, number: int, evaluate: Callable[[], Measured]) -> Tensor:
+        """The losses with one incubating seed, who answers for what it does to torch on the way."""
+        with self._garden.trial(number), self._stream:
+            tried = evaluate().losses
+        if done := disturbed():
+            slot, _ = self._garden.home_of(number)
+            raise SeedFault([slot.name], done, number=number)
+        return tried

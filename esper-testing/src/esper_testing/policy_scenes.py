@@ -20,6 +20,9 @@ STEPS: Final = 12
 CROWDED: Final = 0.3
 """Share of the incubating seeds that have all other blueprints of their slot beside them."""
 
+UNDONE: Final = 0.1
+"""Share of the steps that the governor undid: then nothing is possible."""
+
 METRIC: Final = Metric("accuracy")
 STRANGER: Final = "elsewhere/never-seen"
 """A blueprint of no action space."""
@@ -66,7 +69,8 @@ def _scene(space: ActionSpace, draw: random.Random, step: int, stranger: bool) -
     fitting = {slot.name: _fitting(slot, space, draw) for slot in slots}
     seeds = {slot.name: _possible(slot) for slot in slots if slot.seeds}
     ops = {slot.name: _ops(fitting[slot.name], seeds.get(slot.name, {})) for slot in slots}
-    return Scene(Observation(step, STEPS, signals), ActionMask(ops, fitting, seeds))
+    mask = ActionMask(ops, fitting, seeds)
+    return Scene(Observation(step, STEPS, signals), mask.shut() if draw.random() < UNDONE else mask)
 
 
 def _named(slot: SlotSignals, space: ActionSpace, draw: random.Random, stranger: bool) -> SlotSignals:

@@ -12,6 +12,7 @@ from esper_core.growth.probe import device_of, dtype_at
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.growth.seed import Course, Seed
 from esper_core.leyline.actions import Blend
+from esper_core.leyline.errors import PluginError
 from esper_core.plugins import evaluate_formula
 from esper_core.plugins.faults import is_ctrl_c
 
@@ -71,7 +72,8 @@ class Soil:
                 course=Course(action.target, action.speed, action.curve),
             )
         except BaseException as error:
-            if is_ctrl_c(error):
+            others = isinstance(error, PluginError) and not isinstance(error, SeedFault)  # a task that was asked, say
+            if is_ctrl_c(error) or others:
                 raise
             what = f'of blueprint "{variety.id}" {in_words(error, variety.factory)} when it was built'
             raise SeedFault([], what) from error

@@ -65,10 +65,15 @@ def test_where_two_act_or_another_was_kept_since_a_gain_is_unknown_until_none_ac
 
 
 def test_at_no_strength_a_seed_gained_nothing_yet(make_recipe: Make) -> None:
-    told = lived(begun(make_recipe()), {0: GERMINATE, 2: replace(ADVANCE)}, 5)
-    (seed,) = told[3].seeds
-    assert seed.alpha > 0.0
-    assert seed.gain is not None
+    """It was advanced at the end of the step and is measured before alpha moved: whatever is gained is another's."""
+    pool = begun(make_recipe())
+    lived(pool, {0: GERMINATE}, 3)
+    gates: Any = pool.environments[0].garden.gates
+    gates.ready = lambda seed: True
+    at_once, later = (told.seeds[0] for told in lived(pool, {}, 2, first=3))
+    assert (at_once.stage, at_once.alpha, at_once.gain) == (Stage.BLENDING, 0.0, None)
+    assert later.alpha > 0.0
+    assert later.gain is not None
 
 
 def test_after_a_rollback_of_the_twin_gains_are_unknown_until_none_acts(make_recipe: Make) -> None:

@@ -33,6 +33,7 @@ from esper_core.leyline.protocols import (
     SplitName,
     Task,
 )
+from esper_core.leyline.resuming import Resumable, State
 from esper_core.leyline.running import PluginConfig, ReportSection, RunContext, RunInfo, RunOutcome
 from esper_core.leyline.signals import (
     GradientHealth,
@@ -103,6 +104,7 @@ __all__ = [
     "Problem",
     "Registrar",
     "ReportSection",
+    "Resumable",
     "Reward",
     "RewardBreakdown",
     "RewardSpec",
@@ -129,6 +131,7 @@ __all__ = [
     "Split",
     "SplitName",
     "Stage",
+    "State",
     "Task",
     "TaskSpec",
     "Turn",

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from esper_core.leyline import State
 
 
 def test_parts_come_apart_as_they_were_put_together() -> None:
-    inner = State.of({"a/b": State({"n": 1}, {"w": torch.ones(2)}), "a": State({}, {"w": torch.zeros(1)})}, depth=2)
+    inner = State.of({"b": State({"n": 1}, {"w": torch.ones(2)}), "a": State({}, {"w": torch.zeros(1)})}, depth=2)
     outer = State.of({"one": inner, "two": State()})
 
     assert outer.part("one").plain == inner.plain
-    assert set(outer.tensors) == {"one/a/b/w", "one/a/w"}
-    assert outer.part("one").part("a/b").tensors["w"].tolist() == [1.0, 1.0]
+    assert set(outer.tensors) == {"one/b/w", "one/a/w"}
+    assert outer.part("one").part("b").tensors["w"].tolist() == [1.0, 1.0]
     assert outer.part("two") == State()
+
+
+@pytest.mark.parametrize("name", ["a/b", "depth"])
+def test_a_part_whose_name_would_be_mistaken_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a name of its own"):
+        State.of({name: State()}, depth=2)

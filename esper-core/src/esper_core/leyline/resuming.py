@@ -27,11 +27,14 @@ class State:
 
     @classmethod
     def of(cls, parts: Mapping[str, State], **plain: Any) -> State:
-        """The states of several parts in one, with plain data beside them.
+        """The states of several parts in one, with plain data beside them. No part has a / in its name.
 
         >>> State.of({"order": State({"left": 3})}, steps=2).plain
         {'steps': 2, 'order': {'left': 3}}
         """
+        if strange := [name for name in parts if BETWEEN in name or name in plain]:
+            msg = f"a part has a name of its own, without {BETWEEN}. Received: {strange[0]!r}"
+            raise ValueError(msg)
         tensors = {
             f"{name}{BETWEEN}{own}": tensor for name, part in parts.items() for own, tensor in part.tensors.items()
         }

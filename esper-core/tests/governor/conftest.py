@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -95,6 +95,10 @@ class Drive:
         """A step on examples that are no numbers."""
         with poisoned(self.environment.recipe):
             return self.step()
+
+    def copies(self) -> list[Mapping[str, torch.Tensor]]:
+        """The snapshots' own memory, the newest first: who writes into it damages them."""
+        return [kept.snapshot.tensors() for kept in self.governor._shelf.kept]
 
     def numbers(self) -> dict[str, torch.Tensor]:
         """A copy of the state of host and fossils."""

@@ -10,7 +10,7 @@ import torch
 from esper_core.config import GovernorConfig
 from esper_core.governor import Act, Governor
 from esper_core.growth import FaultBook
-from esper_core.leyline import Action, Level, Op, Verdict
+from esper_core.leyline import Action, Level, Op, State, Verdict
 
 PANIC = Verdict(Level.PANIC, "too hot")
 
@@ -80,8 +80,8 @@ def test_every_snapshot_is_taken_anew_when_a_seed_is_kept_for_good(drive, grow_a
         driven.step()
     kept = driven.numbers()
     assert any(name.startswith("_esper.") for name in kept)
-    tensors = driven.governor.tensors()
-    assert [told["step"] for told in driven.governor.state()["snapshots"]] == [4, 4]
+    tensors = driven.copies()
+    assert [told["step"] for told in driven.governor.state().plain["shelf"]["kept"]] == [4, 4]
     assert all(torch.equal(copy[name], kept[name]) for copy in tensors for name in kept)
     decision = driven.poisoned_step()
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 4)
@@ -94,12 +94,12 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(drive) -> None:
     for _ in range(3):
         driven.step()
         states.append(driven.numbers())
-    newest, _ = driven.governor.tensors()
+    newest, _ = driven.copies()
     newest["head.weight"][0, 0] += 1
     decision = driven.poisoned_step()
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 1)
     assert all(torch.equal(one, states[1][name]) for name, one in driven.numbers().items())
-    assert [told["step"] for told in driven.governor.state()["snapshots"]] == [1, 1]  # every one is sound again
+    assert [told["step"] for told in driven.governor.state().plain["shelf"]["kept"]] == [1, 1]  # every one is sound again
     assert driven.poisoned_step().act is Act.ROLL_BACK
 
 
@@ -107,7 +107,7 @@ def test_where_every_snapshot_is_damaged_the_governor_stops_and_touches_nothing(
     driven = drive(Governor(settings(snapshot_steps=1)))
     for _ in range(3):
         driven.step()
-    for copy in driven.governor.tensors():
+    for copy in driven.copies():
         copy["head.weight"][0, 0] = torch.nan
     decision = driven.poisoned_step()
     assert decision.act is Act.STOP
@@ -132,7 +132,7 @@ def test_a_new_episode_begins_with_all_its_rollbacks_and_no_history(drive) -> No
     assert driven.poisoned_step().act is Act.ROLL_BACK
     driven.environment.reset(1, 4)
     driven.governor.begin(driven.environment.garden)
-    assert driven.governor.state()["history"]["best_loss"] is None
+    assert driven.governor.state().plain["history"]["best_loss"] is None
     assert driven.poisoned_step().act is Act.ROLL_BACK
 
 
@@ -195,11 +195,11 @@ def test_what_is_remembered_goes_back_with_the_host(drive, signals) -> None:
     driven = drive(Governor(settings(snapshot_steps=100)))
     for loss in [2.0, 1.0]:
         heed(driven, loss, signals)
-    known = driven.governor.state()["history"]
+    known = driven.governor.state().plain["history"]
     for loss in [1.1] * 6:
         heed(driven, loss, signals)
     driven.governor.roll_back(heed(driven, float("nan"), signals))
-    assert driven.governor.state()["history"] == known
+    assert driven.governor.state().plain["history"] == known
 
 
 def test_a_governor_goes_on_from_where_it_was_written(drive, grow_and_keep) -> None:
@@ -208,28 +208,28 @@ def test_a_governor_goes_on_from_where_it_was_written(drive, grow_and_keep) -> N
         driven.step()
     driven.poisoned_step()
     driven.step()
-    written = json.loads(json.dumps(driven.governor.state(), allow_nan=False))
-    numbers = [{name: one.clone() for name, one in copy.items()} for copy in driven.governor.tensors()]
+    written = driven.governor.state()
     other = Governor()
     other.begin(driven.environment.garden)
-    other.load(written, numbers)
-    assert other.state() == driven.governor.state()
+    other.load(State(json.loads(json.dumps(written.plain, allow_nan=False)), written.tensors))
+    assert other.state().plain == driven.governor.state().plain
+    assert all(torch.equal(one, written.tensors[name]) for name, one in other.state().tensors.items())
     driven.governor = other
     assert driven.step().act is Act.CONTINUE
     decision = driven.poisoned_step()
     assert decision.act is Act.ROLL_BACK
-    assert driven.governor.state()["rollbacks"] == 2
+    assert driven.governor.state().plain["rollbacks"] == 2
 
 
 def test_taking_a_snapshot_allocates_nothing_new(drive, monkeypatch) -> None:
     driven = drive(Governor(settings(snapshot_steps=1)))
-    places = {one.data_ptr() for copy in driven.governor.tensors() for one in copy.values()}
+    places = {one.data_ptr() for copy in driven.copies() for one in copy.values()}
     monkeypatch.setattr("esper_core.governor.shelf.Snapshot", lambda garden: pytest.fail("another snapshot was made"))
     for _ in range(4):
         driven.step()
     driven.environment.reset(1, 4)
     driven.governor.begin(driven.environment.garden)
-    assert {one.data_ptr() for copy in driven.governor.tensors() for one in copy.values()} == places
+    assert {one.data_ptr() for copy in driven.copies() for one in copy.values()} == places
 
 
 def test_a_seed_that_is_pruned_after_it_was_leant_on_is_no_panic(drive) -> None:

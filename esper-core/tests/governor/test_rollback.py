@@ -136,10 +136,10 @@ def test_a_damaged_snapshot_is_never_put_back(drive, at) -> None:
     driven = drive(Governor(GovernorConfig(snapshot_steps=1)), steps=STEPS)
     for _ in range(at):
         driven.step()
-    driven.governor.tensors()[0]["stem.0.weight"][0] = 1e9
+    driven.copies()[0]["stem.0.weight"][0] = 1e9
     assert driven.poisoned_step().back_to == max(at - 2, -1)
     assert all(bool((one.abs() < 1e6).all()) for one in driven.environment.model.parameters())
-    for copy in driven.governor.tensors():
+    for copy in driven.copies():
         copy["stem.0.weight"][0] = 1e9
     decision = driven.poisoned_step()
     assert decision.act is Act.STOP

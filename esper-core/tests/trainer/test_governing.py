@@ -354,8 +354,8 @@ def test_a_gradient_that_is_no_number_is_seen_though_the_losses_are(make_recipe:
     pool = Pool(make_recipe(), ["grown"], 1)
     pool.reset(0, 3)
     pool.train(0)
-    pool.evaluate(0)
     next(iter(pool.environments[0].keeper.host.parameters)).grad.fill_(math.inf)  # type: ignore[union-attr]
+    pool.evaluate(0)
     signals = pool.synchronise(0)
     assert signals[0].finite
     decision = pool.judge(signals, {})[0]

@@ -23,7 +23,7 @@ class AnswerableSchedule:
 
     def factor(self, step: int, steps: int | None) -> float:
         """The schedule's own factor."""
-        with answerable(self._label, f"in step {step} of {steps}"):
+        with busily_answerable(self._label, f"in step {step} of {steps}"):
             factor = float(self._schedule.factor(step, steps))
         if not math.isfinite(factor) or factor < 0.0:
             message = f"{self._label} gave the factor {factor} for step {step} of {steps}"

@@ -5,7 +5,7 @@ This is the one place that knows them all. Nothing is trained yet; what a run wo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -15,9 +15,9 @@ from esper_core.app.blaming import AnswerableSchedule, AnswerableTask
 from esper_core.app.resolution import TWIN
 from esper_core.app.selection import select_varieties
 from esper_core.config import parse_path
-from esper_core.growth import RandomStream, derive_seed, graft
+from esper_core.growth import Draws, RandomStream, derive_seed, draws_of, draws_of_variety, graft, slots_of
 from esper_core.leyline.actions import ActionSpace
-from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
+from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split
 from esper_core.trainer.answerable import answerable
@@ -53,6 +53,7 @@ class Composition:
     arms: tuple[Arm, ...]
     judge: Judge
     host_parameters: int
+    devices: tuple[torch.device, ...]
 
     @property
     def arm_names(self) -> tuple[str, ...]:
@@ -66,7 +67,14 @@ class Composition:
         """The study, ready for ``trainer.loop.run_study``."""
         config = self.resolution.loaded.config
         return Study(
-            pool=Pool(self.recipe, self.arm_names, config.environments, twin=TWIN if config.twin else None),
+            pool=Pool(
+                self.recipe,
+                self.arm_names,
+                config.environments,
+                twin=TWIN if config.twin else None,
+                devices=self.devices,
+                lanes=None if config.lanes == "auto" else config.lanes,
+            ),
             arms=self.arms,
             twin=TWIN if config.twin else None,
             reward=self.judge,
@@ -89,7 +97,8 @@ class Composition:
 def compose(resolution: Resolution) -> Composition:
     """Build and check every piece. ConfigError or PluginError with a place in the file where there is one."""
     config = resolution.loaded.config
-    device = choose_device(resolution)
+    devices = choose_devices(resolution)
+    device = devices[0]
     task = AnswerableTask(cast("Task", _built(resolution, resolution.task)), resolution.task.label)
     data = {name: _on_device(resolution, task, name, device) for name in SPLITS}
     _check_batches(resolution, data["train"])
@@ -114,6 +123,8 @@ def compose(resolution: Resolution) -> Composition:
         host_schedule=_schedule(resolution, "host"),
         seed_schedule=_schedule(resolution, "seed"),
     )
+    if config.randomness == "auto":
+        recipe = replace(recipe, draws=_draws(recipe, host))
     reward = _built(resolution, resolution.reward, metric=task.metric)
     space = ActionSpace({name: tuple(variety.id for variety in own) for name, own in varieties.items()})
     return Composition(
@@ -124,19 +135,41 @@ def compose(resolution: Resolution) -> Composition:
         arms=_arms(resolution, space),
         judge=Judge(cast("Reward", reward), resolution.reward.label),
         host_parameters=count_parameters(host),
+        devices=devices,
     )
 
 
-def choose_device(resolution: Resolution) -> torch.device:
-    """The device that the file asks for; ConfigError where this machine has none."""
-    wanted = resolution.loaded.config.device
+def choose_devices(resolution: Resolution) -> tuple[torch.device, ...]:
+    """The devices that the file asks for, the first of which is tried on; ConfigError where this machine lacks one."""
+    config = resolution.loaded.config
+    if config.devices:
+        return tuple(_device(resolution, one, ("devices", place)) for place, one in enumerate(config.devices))
+    return (_device(resolution, config.device, ("device",)),)
+
+
+def _device(resolution: Resolution, wanted: str, path: Path) -> torch.device:
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(wanted)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         found = f"torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices"
-        raise ConfigError(resolution.loaded.problem("E123", ("device",), f'there is no device "{wanted}": {found}'))
+        raise ConfigError(resolution.loaded.problem("E123", path, f'there is no device "{wanted}": {found}'))
     return device
+
+
+def _draws(recipe: Recipe, host: nn.Module) -> Draws:
+    """When anything that this run trains draws random numbers: the host, or what may grow in it."""
+    train = recipe.data["train"]
+    inputs, targets = train.inputs[:PROBE_EXAMPLES], train.targets[:PROBE_EXAMPLES]
+    of_host = draws_of(host, lambda model: recipe.task.losses(model(inputs), targets).mean())
+    sites = {slot.name: slot.site for slot in slots_of(host).each()}
+    of_seeds = {
+        draws_of_variety(variety, site, recipe.device)
+        for name, own in recipe.varieties.items()
+        if (site := sites[name]) is not None
+        for variety in own
+    }
+    return max(of_host, *of_seeds)
 
 
 def _built(resolution: Resolution, chosen: Chosen, *arguments: Any, **runtime: Any) -> Any:

@@ -32,6 +32,10 @@ Device = Annotated[
 ]
 
 
+Lanes = Annotated[
+    Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], InWords("auto, or a whole number from 1 to 1024")
+]
+
 _VERSION = r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?"
 _CLAUSE = rf"([<>]=?\s*{_VERSION}|[=!]=\s*[0-9]+(\.[0-9]+)*\.\*|[=!]=\s*{_VERSION}|~=\s*[0-9]+\.{_VERSION})"
 Versions = Annotated[
@@ -246,5 +250,16 @@ class RunConfig(Section):
         default_factory=GovernorConfig, description="When an environment is in trouble, and what is done about it."
     )
     device: Device = Field(default="auto", description="Where tensors live: auto, cpu, cuda or cuda:N.")
+    devices: Annotated[tuple[Device, ...], Field(strict=False), InWords("a list of devices")] = Field(
+        default=(), description="Several devices, which environments take in turn, in place of one.", max_length=64
+    )
+    lanes: Lanes = Field(
+        default="auto",
+        description="Environments that compute at once: threads on a CPU, streams on each GPU; auto: as many as fit.",
+    )
+    randomness: Literal["auto", "always"] = Field(
+        default="auto",
+        description="Whether networks may draw random numbers while they compute; auto: a trial tells, before the run.",
+    )
     margin: float = Field(default=0.0, ge=0, description="Difference in the metric below which arms count as equal.")
     plugins: PluginsConfig = Field(default_factory=PluginsConfig, description="Which plugins take part.")

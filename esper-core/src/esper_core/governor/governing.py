@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from esper_core.config import GovernorConfig
 from esper_core.governor.decision import Act, Decision, RolledBack
@@ -20,11 +20,10 @@ from esper_core.growth import FaultBook
 from esper_core.leyline.actions import Op
 from esper_core.leyline.health import CALM, Level, Verdict, most_severe
 from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.resuming import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from torch import Tensor
+    from collections.abc import Iterable
 
     from esper_core.growth import Garden, Transition
     from esper_core.leyline.actions import ActionMask
@@ -56,7 +55,9 @@ class Governor:
         self._faults = FaultBook() if faults is None else faults
         self._watch = Watch(self._settings.watch_steps)
         self._shelf = Shelf(self._settings.snapshots)
-        self._calm = True
+        self._history = History()
+        self._rollbacks = 0
+        self._warned, self._calm = False, True
 
     def begin(self, garden: Garden, guessing_loss: float | None = None) -> None:
         """An episode begins, with a host that nothing trained yet.
@@ -143,31 +144,25 @@ class Governor:
         losses = self._history.train_losses
         return RolledBack(tuple(transitions), withdrawn, losses[-1] if losses else self._history.guessing_loss)
 
-    def state(self) -> dict[str, Any]:
-        """All that it knows as JSON; the numbers of its snapshots are ``tensors``."""
-        return {
-            "history": self._history.as_json(),
-            "rollbacks": self._rollbacks,
-            "warned": self._warned,
-            "calm": self._calm,
-            "watch": self._watch.as_json(),
-            "snapshots": [{"step": kept.step, "history": kept.history.as_json()} for kept in self._shelf.kept],
-        }
+    def state(self) -> State:
+        """All that it knows, between two steps, when no rollback is planned: its snapshots are part of it."""
+        return State.of(
+            {"shelf": self._shelf.state()},
+            history=self._history.as_json(),
+            rollbacks=self._rollbacks,
+            warned=self._warned,
+            calm=self._calm,
+            watch=self._watch.as_json(),
+        )
 
-    def tensors(self) -> list[Mapping[str, Tensor]]:
-        """The numbers of each snapshot in ``state``, by name: the copies themselves."""
-        return [kept.snapshot.tensors() for kept in self._shelf.kept]
-
-    def load(self, state: Mapping[str, Any], tensors: Iterable[Mapping[str, Tensor]]) -> None:
+    def load(self, state: State) -> None:
         """Know what another governor knew, of the garden that ``begin`` was given: as grown as it was there."""
-        self._history = History.from_json(state["history"])
-        self._rollbacks, self._warned, self._plan = state["rollbacks"], state["warned"], None
-        self._calm = state["calm"]
-        self._watch.load(state["watch"])
-        self._shelf.kept.clear()
-        for told, numbers in reversed(list(zip(state["snapshots"], tensors, strict=True))):
-            self._shelf.take(self._garden, told["step"], History.from_json(told["history"]))
-            self._shelf.kept[0].snapshot.load(numbers)
+        known = state.plain
+        self._history = History.from_json(known["history"])
+        self._rollbacks, self._warned, self._calm = known["rollbacks"], known["warned"], known["calm"]
+        self._plan = None
+        self._watch.load(known["watch"])
+        self._shelf.load(state.part("shelf"), self._garden)
 
     def _is_time(self, signals: Signals, *, improved: bool) -> bool:
         """Whether to take a snapshot of this healthy step: it is better than ever, or the last one is old.

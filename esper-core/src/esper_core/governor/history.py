@@ -33,7 +33,8 @@ class History:
 
     def as_json(self) -> dict[str, Any]:
         """What ``from_json`` makes it of."""
-        return asdict(self)
+        losses = {name: list(getattr(self, name)) for name in ("train_losses", "validation_losses")}
+        return {**asdict(self), **losses}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> History:

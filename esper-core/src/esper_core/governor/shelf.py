@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from esper_core.governor.history import History
 from esper_core.growth import Snapshot
+from esper_core.leyline.resuming import State
 
 if TYPE_CHECKING:
-    from esper_core.governor.history import History
     from esper_core.growth import Garden
 
 
@@ -46,6 +47,18 @@ class Shelf:
         """Every place holds what is now: for a network of another structure, to which no older state goes back."""
         for _ in range(self._room):
             self.take(garden, step, history)
+
+    def state(self) -> State:
+        """Its snapshots, the newest first."""
+        kept = [{"step": kept.step, "history": kept.history.as_json()} for kept in self.kept]
+        return State.of({str(place): kept.snapshot.state() for place, kept in enumerate(self.kept)}, kept=kept)
+
+    def load(self, state: State, garden: Garden) -> None:
+        """Hold what another shelf held, of a garden that has grown as this one has."""
+        self.kept.clear()
+        for place, told in reversed(list(enumerate(state.plain["kept"]))):
+            self.take(garden, told["step"], History.from_json(told["history"]))
+            self.kept[0].snapshot.load(state.part(str(place)))
 
     def sound(self, garden: Garden) -> tuple[Kept | None, list[str]]:
         """The newest snapshot without a flaw, and what is wrong with those before it."""

@@ -2,6 +2,7 @@
 
 from esper_core.growth.auditioning import audition
 from esper_core.growth.counterfactuals import Counterfactuals
+from esper_core.growth.drawing import Draws, draws_of, draws_of_variety
 from esper_core.growth.evidence import NUMBERS, paired, read_gain
 from esper_core.growth.faults import FaultBook, SeedFault, in_words
 from esper_core.growth.garden import Garden, Transition
@@ -10,9 +11,10 @@ from esper_core.growth.gradients import WIDTH, GradientCollector, read_health
 from esper_core.growth.grafting import graft, is_grafted, slots_of
 from esper_core.growth.host_side import host_parameters
 from esper_core.growth.journal import Growth, read_network
+from esper_core.growth.memory import heard, told, unfit
 from esper_core.growth.optimizers import OptimizerKeeper, Regimen
 from esper_core.growth.planting import Variety
-from esper_core.growth.probe import observe
+from esper_core.growth.probe import device_of, observe
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.growth.seed import Course, Presence, Seed
 from esper_core.growth.settled import disturbed
@@ -25,6 +27,7 @@ __all__ = [
     "WIDTH",
     "Counterfactuals",
     "Course",
+    "Draws",
     "FaultBook",
     "Garden",
     "Gates",
@@ -43,9 +46,13 @@ __all__ = [
     "Variety",
     "audition",
     "derive_seed",
+    "device_of",
     "disturbed",
+    "draws_of",
+    "draws_of_variety",
     "each_left_out",
     "graft",
+    "heard",
     "host_parameters",
     "in_words",
     "is_grafted",
@@ -55,4 +62,6 @@ __all__ = [
     "read_health",
     "read_network",
     "slots_of",
+    "told",
+    "unfit",
 ]

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from esper_core.growth.memory import heard, told, unfit
+from esper_core.growth.optimizer_memory import recalled, remembered, scaler_told, scaler_with
+from esper_core.growth.probe import device_of
 from esper_core.growth.seed import Presence
+from esper_core.leyline.resuming import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,6 +98,33 @@ class Branch:
         """The mean loss of the batches since it was taken last."""
         losses, self._losses = self._losses, []
         return torch.stack(losses).mean() if losses else None
+
+    def state(self) -> State:
+        """The branch: its numbers, what its optimizers and its scaler remember, and its random numbers."""
+        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        paths = {id(module): path for path, module in self._model.named_modules()}
+        numbers = {names[id(own)]: other for own, other in zip(self._of_host, self._numbers, strict=True)}
+        fields = [(paths[id(module)], name, other) for module, name, other in self._fields]
+        memories = [remembered(share.parameters, memory) for share, memory in self._memories]
+        branch = told({"numbers": numbers, "fields": fields, "memories": memories, "stream": self._stream.state()})
+        return State.of({"branch": branch, "scaler": scaler_told(self._scaler)})
+
+    def load(self, state: State) -> None:
+        """Go on from the numbers and memories of another branch, from a host alike."""
+        device = device_of(self._model)
+        branch = heard(state.part("branch"), device)
+        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        if {names[id(own)] for own in self._of_host} != branch["numbers"].keys():
+            why = f"the branch of seed {self._seed.number} is of other parameters"
+            raise unfit(why)
+        for own, other in zip(self._of_host, self._numbers, strict=True):
+            other.copy_(branch["numbers"][names[id(own)]])
+        self._fields = [(self._model.get_submodule(path), name, other) for path, name, other in branch["fields"]]
+        shares = (self._keeper.host, *self._keeper.fossils.values())
+        memories = zip(shares, branch["memories"], strict=True)
+        self._memories = [(share, recalled(share.parameters, memory)) for share, memory in memories]
+        self._stream.go_to(branch["stream"])
+        self._scaler = scaler_with(state.part("scaler"), self._scaler, device)
 
     def _switch(self) -> None:
         """Change host and branch: what was in is out, and what was out is in."""

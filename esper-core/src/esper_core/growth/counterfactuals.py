@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from esper_core.growth.faults import SeedFault, in_words
 from esper_core.growth.keeping import KeptBuffers
+from esper_core.growth.memory import heard, told
 from esper_core.growth.probe import device_of
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.growth.replay import Replay, planned
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from esper_core.growth.replay import Configuration, Plan
+    from esper_core.leyline.resuming import State
 
     Judge = Callable[[Any, Tensor], Tensor]
     Batch = tuple[Tensor, Tensor]
@@ -63,11 +65,13 @@ class Counterfactuals:
     Args:
         model: grafted. Its gradients, buffers, modes and random numbers stay what they are.
         seed: of the random numbers, should the model draw any: the same in every pass over a batch.
+        quiet: it is known that the model draws none.
     """
 
-    def __init__(self, model: nn.Module, *, seed: int = 0) -> None:
+    def __init__(self, model: nn.Module, *, seed: int = 0, quiet: bool = False) -> None:
         self.model = model
         self._seed = seed
+        self._quiet = quiet
         self.reset()
 
     def reset(self) -> None:
@@ -75,6 +79,16 @@ class Counterfactuals:
         self._key: Any = None
         self._known: Trace | str | None = None
         self._told: set[str] = set()
+
+    def state(self) -> State:
+        """What was told, and why there is no replay, where there is none. How one goes is found out again."""
+        why = self._known if isinstance(self._known, str) else None
+        return told({"told": sorted(self._told), "why": why, "key": None if why is None else self._key})
+
+    def load(self, state: State) -> None:
+        """Tell nothing twice, and replay nothing that another one had seen not to go."""
+        known = heard(state)
+        self._told, self._known, self._key = set(known["told"]), known["why"], known["key"]
 
     def main(self) -> Configuration:
         """The slots whose living seeds act now."""
@@ -104,8 +118,8 @@ class Counterfactuals:
         reasons: list[str] = []
         with torch.no_grad():
             for number, batch in enumerate(batches):
-                seed = derive_seed(self._seed, "counterfactuals", number)
-                rows, why = self._measured(_Passes(self.model, self._living(), batch, judge, seed), distinct, main)
+                stream = partial(RandomStream, derive_seed(self._seed, "counterfactuals", number), idle=self._quiet)
+                rows, why = self._measured(_Passes(self.model, self._living(), batch, judge, stream), distinct, main)
                 for one in distinct:
                     found[one].append(rows[one])
                 reasons += [why] if why else []
@@ -214,11 +228,11 @@ class _Passes:
     living: Mapping[str, Slot]
     batch: Batch
     verdict: Judge
-    seed: int
+    new_stream: Callable[[torch.device], RandomStream]
 
     def outputs(self, configuration: Configuration) -> tuple[Any, bool]:
         """What the model puts out, and whether it drew random numbers."""
-        stream = RandomStream(self.seed, device_of(self.model))
+        stream = self.new_stream(device_of(self.model))
         before = stream.state()
         with ExitStack() as switches:
             for name, slot in self.living.items():

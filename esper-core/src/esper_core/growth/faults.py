@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from esper_core.leyline.constants import FAULTS_UNTIL_WITHDRAWN
 from esper_core.leyline.errors import EsperError, PluginError, Problem
+from esper_core.leyline.resuming import State
 from esper_core.plugins.faults import is_authors, is_ctrl_c, place_in, target_of
 
 if TYPE_CHECKING:
@@ -70,6 +71,14 @@ class FaultBook:
         """Count one more; whether the blueprint is withdrawn by it."""
         self._counts[blueprint] += 1
         return self._counts[blueprint] == self._limit
+
+    def state(self) -> State:
+        """How often each blueprint went wrong."""
+        return State({"counts": dict(self._counts)})
+
+    def load(self, state: State) -> None:
+        """Go on counting from where another book was."""
+        self._counts = Counter(state.plain["counts"])
 
     def is_withdrawn(self, blueprint: str) -> bool:
         """Whether the blueprint grows no more in this run."""

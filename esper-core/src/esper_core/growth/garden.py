@@ -19,6 +19,7 @@ from esper_core.growth.nursery import EVENT_OF_OP, meant, possible, ready
 from esper_core.growth.planting import Soil, Variety
 from esper_core.growth.probe import device_of
 from esper_core.growth.randomness import RandomStream, derive_seed
+from esper_core.growth.remembering import recall, regrow, state_of
 from esper_core.growth.seed import Presence
 from esper_core.growth.transaction import whole_or_nothing
 from esper_core.leyline.actions import Action, ActionMask, Op
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from esper_core.growth.optimizers import OptimizerKeeper
     from esper_core.growth.seed import Seed
     from esper_core.growth.slot import Slot
+    from esper_core.leyline.resuming import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Garden:
         settings: how long a slot rests, how much may grow, whether fossils learn.
         faults: counts what goes wrong, over all models of a run; a withdrawn blueprint grows no more.
         probe: the mean loss on a batch, for blueprints that choose their first weights by it.
+        quiet: it is known that neither model nor seeds draw random numbers while they compute.
         gates: what seeds have to show before they pass; None: nothing. A seed whose gate opens is advanced at the end
             of the step, though nobody asked, where the settings say so.
 
@@ -86,6 +89,7 @@ class Garden:
         faults: FaultBook | None = None,
         probe: Callable[[nn.Module], Tensor] | None = None,
         gates: Gates | None = None,
+        quiet: bool = False,
     ) -> None:
         self.model = model
         self.keeper = keeper
@@ -96,6 +100,7 @@ class Garden:
         self._settings = GrowthConfig() if settings is None else settings
         self._faults = FaultBook() if faults is None else faults
         self.gates = Gates(self._settings) if gates is None else gates
+        self._quiet = quiet
         self.born = 0
         self._incubations: dict[int, Incubation] = {}
         self._take_in()
@@ -157,10 +162,7 @@ class Garden:
         occupied = next_slot_state(slot.state, SlotEvent.GERMINATE)
         variety = self._varieties[slot.name].get(action.blueprint or "")
         if variety is not None and slot.nursery and (full := taken(slot, variety, self._settings)):
-            legal = [op.value for op in _ops((), possible(slot, self._obstacle))]
-            raise LifecycleError(
-                what="slot", state=slot.state.value, event="germinate", legal=legal, name=slot.name, why=full
-            )
+            raise _no_room(slot, full, _ops((), possible(slot, self._obstacle)))
         if variety is None or (why := self._hindrance(slot, variety)):
             message = f'"{action.blueprint}" cannot grow in slot "{slot.name}"' + (f": {why}" if variety else "")
             raise GrowthError(Problem("E303", message, hint=suggestion(action.blueprint or "", self._fitting(slot))))
@@ -191,7 +193,7 @@ class Garden:
         seed.kept = step
         at_limit = len(slot.fossils) >= slot.limit
         slot.state = next_slot_state(slot.state, SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED)
-        self._settle(seed)
+        self.keeper.settle(seed, freeze=self._settings.freeze_fossils)
         if (incubation := self._incubations.pop(seed.number, None)) is not None:
             incubation.commit()
         seed.presence = Presence.ACTING
@@ -317,22 +319,25 @@ class Garden:
         for slot, seed in there:
             self.keeper.adopt(seed)
             if seed.stage is Stage.FOSSILIZED:
-                self._settle(seed)
+                self.keeper.settle(seed, freeze=self._settings.freeze_fossils)
             elif seed.incubating or seed.presence is Presence.BRANCHED:
                 self._incubations[seed.number] = self._incubation(slot, seed)
 
-    def _settle(self, seed: Seed) -> None:
-        """A seed is part of the host from now on: it goes on learning on the host's side, or not at all."""
-        if self._settings.freeze_fossils:
-            self.keeper.release(seed.number)
-            seed.requires_grad_(requires_grad=False)
-        else:
-            self.keeper.hand_over(seed.number)
-
     def _incubation(self, slot: Slot, seed: Seed) -> Incubation:
-        stream = RandomStream(derive_seed(self._soil.seed, "incubation", seed.number), device_of(self.model))
+        number, device = derive_seed(self._soil.seed, "incubation", seed.number), device_of(self.model)
+        stream = RandomStream(number, device, idle=self._quiet)
         way = way_for(seed, slot, self._settings.incubation)
         return begin(way, self.model, slot, seed, self.keeper, stream)
+
+    def state(self) -> State:
+        """All that it knows, the model's numbers and the keeper's memories among it; between two steps."""
+        return state_of(self, self._incubations)
+
+    def load(self, state: State) -> None:
+        """Go on from where another garden stood; nothing has grown in this one. GrowthError where it does not fit."""
+        regrow(self, self._varieties, state)
+        self._take_in()
+        recall(self, self._incubations, state)
 
     def _acting(self) -> list[tuple[Slot, Seed]]:
         return [
@@ -364,6 +369,11 @@ def _named(name: str | None, slots: Mapping[str, Slot]) -> Slot:
     if name is None or name not in slots:
         raise GrowthError(Problem("E302", f'there is no slot "{name}"', hint=suggestion(name or "", slots)))
     return slots[name]
+
+
+def _no_room(slot: Slot, why: str, ops: Collection[Op]) -> LifecycleError:
+    legal = [op.value for op in ops]
+    return LifecycleError(what="slot", state=slot.state.value, event="germinate", legal=legal, name=slot.name, why=why)
 
 
 def _lift_embargo(slot: Slot) -> None:

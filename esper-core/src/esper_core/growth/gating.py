@@ -7,11 +7,14 @@ parameters. What a gate does not know it does not let pass; what it said stands 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.growth.evidence import Gate, price_of
+from esper_core.growth.memory import heard, told
 from esper_core.leyline.actions import Op
 from esper_core.leyline.constants import GATE_ALPHA, GATE_LOOKS
+from esper_core.leyline.evidence import Evidence, Finding, Gain, Opinion
 from esper_core.leyline.lifecycle import Stage
 
 if TYPE_CHECKING:
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
     from esper_core.config import GrowthConfig
     from esper_core.growth.seed import Seed
-    from esper_core.leyline.evidence import Gain, Opinion
+    from esper_core.leyline.resuming import State
 
 _OP_BEHIND: Final = {Stage.TRAINING: Op.ADVANCE, Stage.HOLDING: Op.FOSSILISE}
 """What a seed in a stage asks a gate for."""
@@ -79,9 +82,36 @@ class Gates:
             return "its gate has not looked yet"
         return None if opinion.opens else f"its gate found it {opinion.finding}: {opinion.reason}"
 
+    def state(self) -> State:
+        """The looks that were spent, what was said last, and what was measured last."""
+        return told(
+            {
+                "gates": {key: gate.state() for key, gate in self._gates.items()},
+                "opinions": {key: asdict(opinion) for key, opinion in self._opinions.items()},
+                "gains": {number: asdict(gain) for number, gain in self._gains.items()},
+            }
+        )
+
+    def load(self, state: State) -> None:
+        """Stand where other gates stood, of the same settings."""
+        known = heard(state)
+        self._gates = {}
+        for (number, op), spent in known["gates"].items():
+            gate = self._gates[number, Op(op)] = self._new_gate(Op(op))
+            gate.restore(spent)
+        self._opinions = {(number, Op(op)): _opinion(opinion) for (number, op), opinion in known["opinions"].items()}
+        self._gains = {number: Gain(**gain) for number, gain in known["gains"].items()}
+
     def ready(self, seed: Seed) -> bool:
         """Whether a seed in training has shown what it takes to be blended in, and is not to wait until it is asked."""
         if self.open or not self._settings.auto_advance or seed.stage is not Stage.TRAINING:
             return False
         opinion = self.opinion(seed)
         return opinion is not None and opinion.opens
+
+
+def _opinion(known: dict[str, Any]) -> Opinion:
+    evidence = known["evidence"]
+    return Opinion(
+        Finding(known["finding"]), known["reason"], None if evidence is None else Evidence(**evidence), known["price"]
+    )

@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from esper_core.growth.keeping import KeptBuffers
+from esper_core.growth.memory import heard, told
+from esper_core.growth.optimizer_memory import scaler_told, scaler_with
+from esper_core.growth.probe import device_of
 from esper_core.growth.seed import Presence
+from esper_core.leyline.resuming import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,6 +62,14 @@ class Incubation(Protocol):
 
     def take_loss(self) -> Tensor | None:
         """The mean loss of the batches since it was taken last, on the device; None where nothing was measured."""
+        ...
+
+    def state(self) -> State:
+        """All that it knows beside the seed, between two steps, when no loss is waited for."""
+        ...
+
+    def load(self, state: State) -> None:
+        """Know what another one of this way knew, of a seed alike."""
         ...
 
 
@@ -112,6 +124,15 @@ class Shadow:
         losses, self._losses = self._losses, []
         return torch.stack(losses).mean() if losses else None
 
+    def state(self) -> State:
+        """Its random numbers, and its scaler of the loss."""
+        return State.of({"stream": told(self._stream.state()), "scaler": scaler_told(self._scaler)})
+
+    def load(self, state: State) -> None:
+        """Draw and scale on as another one would have."""
+        self._stream.go_to(heard(state.part("stream")))
+        self._scaler = scaler_with(state.part("scaler"), self._scaler, device_of(self._model))
+
 
 class InHost:
     """The seed learns in the host's own step: straight through, where it says nothing, or live, where it acts."""
@@ -142,3 +163,10 @@ class InHost:
     def take_loss(self) -> None:
         """Nothing was measured."""
         return
+
+    def state(self) -> State:
+        """Nothing: it knows nothing that the seed does not."""
+        return State()
+
+    def load(self, state: State) -> None:
+        """Nothing."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,10 @@ from torch.nn.utils import clip_grad_norm_
 
 from esper_core.config import OptimizerConfig
 from esper_core.growth.gradients import GradientCollector
+from esper_core.growth.memory import heard, told, unfit
+from esper_core.growth.optimizer_memory import recalled, remembered, scaler_told, scaler_with, settings_of
 from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.resuming import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -135,6 +138,27 @@ class Share:
         if self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)
 
+    def state(self) -> State:
+        """What its optimizer remembers of each parameter, its groups' settings as they stand, and when it began."""
+        if self.optimizer is None:
+            return told({"begun": self.begun})
+        groups = [settings_of(group) for group in self.optimizer.param_groups]
+        memory = remembered(self.parameters, self.optimizer.state)
+        return told({"begun": self.begun, "groups": groups, "memory": memory})
+
+    def recalling(self, state: State) -> Share:
+        """The same share, made of parameters alike, with what another one's ``state`` tells."""
+        known = heard(state, self.parameters[0].device if self.parameters else "cpu")
+        if self.optimizer is not None:
+            memory = recalled(self.parameters, known["memory"])
+            for group, settings in zip(self.optimizer.param_groups, known["groups"], strict=True):
+                if "lr" in settings:
+                    _set_rate(group, settings.pop("lr"))
+                group.update(settings)
+            self.optimizer.state.clear()
+            self.optimizer.state.update(memory)
+        return replace(self, begun=known["begun"])
+
     def forget_state(self) -> None:
         """Clear what the optimizer remembers: what a new one begins with is all that it knows then."""
         if self.optimizer is not None and self.build is not None:
@@ -205,6 +229,14 @@ class OptimizerKeeper:
         """A fossilised seed goes over to the host's side; its optimizer's state comes along untouched."""
         self.fossils[number] = self.seeds.pop(number)
 
+    def settle(self, seed: Seed, *, freeze: bool) -> None:
+        """A seed is part of the host from now on: it goes on learning on the host's side, or not at all."""
+        if freeze:
+            self.release(seed.number)
+            seed.requires_grad_(requires_grad=False)
+        else:
+            self.hand_over(seed.number)
+
     def undo(self) -> Callable[[], None]:
         """What makes owners, the step and the learning rates what they are now; what parameters learnt stays."""
         seeds, fossils, step = dict(self.seeds), dict(self.fossils), self._step
@@ -219,6 +251,28 @@ class OptimizerKeeper:
                 _set_rate(group, rate)
 
         return put_back
+
+    def state(self) -> State:
+        """All that it knows of its parameters but their numbers; between two steps, when no gradient is waited for."""
+        order = {"fossils": list(self.fossils), "seeds": list(self.seeds)}
+        shares = {str(number): share.state() for number, share in (*self.fossils.items(), *self.seeds.items())}
+        scaler = scaler_told(self.scaler)
+        return State.of({"host": self.host.state(), **shares, "scaler": scaler}, step=self._step, order=order)
+
+    def load(self, state: State) -> None:
+        """Know what another one knew, which owned the like of every parameter that this one owns."""
+        order = state.plain["order"]
+        if sorted(order["fossils"]) != sorted(self.fossils) or sorted(order["seeds"]) != sorted(self.seeds):
+            why = f"it is of seeds {order}, and here are {sorted(self.fossils)} and {sorted(self.seeds)}"
+            raise unfit(why)
+        self._step = state.plain["step"]
+        device = next((own.device for share in self.shares() for own in share.parameters), torch.device("cpu"))
+        self.scaler = scaler_with(state.part("scaler"), self.scaler, device)
+        self.host = self.host.recalling(state.part("host"))
+        for name, owned in (("fossils", self.fossils), ("seeds", self.seeds)):
+            shares = {number: owned[number].recalling(state.part(str(number))) for number in order[name]}
+            owned.clear()  # the order counts, too: in it numbers are added up
+            owned.update(shares)
 
     def shares(self) -> tuple[Share, ...]:
         """Every share there is."""

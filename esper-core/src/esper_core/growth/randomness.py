@@ -1,18 +1,24 @@
 """Where do random numbers come from? From streams of one's own, never from the generator that everybody shares.
 
 Layers such as dropout draw from torch's default generator. A RandomStream lends its own state to that generator for
-as long as a block of code runs, and takes it back; whoever runs next finds the default generator untouched.
+as long as a block of code runs, and takes it back; whoever runs next finds the default generator untouched. The default
+generators belong to the whole process, and so does the turn to use them: another thread's block waits for it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+
+_TURN: Final = threading.RLock()
+"""Held by the thread whose stream the default generators are lent to."""
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -26,16 +32,24 @@ def derive_seed(*parts: int | str) -> int:
 
 
 class RandomStream:
-    """A stream of random numbers that a ``with`` block draws from through torch's default generators."""
+    """A stream of random numbers that a ``with`` block draws from through torch's default generators.
 
-    def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
+    idle: it is known that its blocks draw nothing (``growth.drawing``): nothing is lent, and nobody waits.
+    """
+
+    def __init__(self, seed: int, device: torch.device | str = "cpu", *, idle: bool = False) -> None:
         self.device = torch.device(device)
+        self.idle = idle
         self._cpu = torch.Generator().manual_seed(seed).get_state()
         self._cuda = torch.Generator(self.device).manual_seed(seed).get_state() if self.device.type == "cuda" else None
         self._lender: tuple[torch.Tensor, torch.Tensor | None] | None = None
 
     def __enter__(self) -> RandomStream:
+        if self.idle:
+            return self
+        _TURN.acquire()
         if self._lender is not None:
+            _TURN.release()
             msg = "this stream is in use already; a stream feeds one block at a time"
             raise RuntimeError(msg)
         cuda = torch.cuda.get_rng_state(self.device) if self._cuda is not None else None
@@ -48,14 +62,24 @@ class RandomStream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.idle:
+            return
         assert self._lender is not None
         cpu, cuda = self._lender
         self._lender = None
-        self._cpu = torch.get_rng_state()
-        torch.set_rng_state(cpu)
-        if cuda is not None:
-            self._cuda = torch.cuda.get_rng_state(self.device)
-            torch.cuda.set_rng_state(cuda, self.device)
+        try:
+            self._cpu = torch.get_rng_state()
+            torch.set_rng_state(cpu)
+            if cuda is not None:
+                self._cuda = torch.cuda.get_rng_state(self.device)
+                torch.cuda.set_rng_state(cuda, self.device)
+        finally:
+            _TURN.release()
+
+    def go_to(self, state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+        """Stand where another stream stood: ``state`` is what it gave."""
+        cpu, cuda = state
+        self._cpu, self._cuda = cpu.clone(), self._cuda if cuda is None else cuda.clone()
 
     def state(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Where the stream stands: copies of the CPU's and the device's generator state."""

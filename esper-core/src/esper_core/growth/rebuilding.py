@@ -65,6 +65,21 @@ def rebuild(
     _put_in(model, network, placed)
 
 
+def replant(
+    model: nn.Module, network: Network, numbers: Mapping[str, Any], find: Callable[[str], Variety], *, source: str
+) -> None:
+    """Put seeds where the journal has them, into a model that is grafted already; their numbers are another's to load.
+
+    numbers: those that will be loaded, which say what a seed computes in. find, source: as in ``rebuild``.
+
+    GrowthError where something does not fit; the model is then as it was.
+    """
+    misplaced = f"{source} does not fit this {type(model).__name__}"
+    _refuse_unfit(model, network, misplaced)
+    seeds = [_reborn(growth, find(growth.blueprint), model, numbers, misplaced) for growth in network.seeds]
+    _put_in(model, network, list(_placed(network, seeds)))
+
+
 def _refuse_unfit(model: nn.Module, network: Network, misplaced: str) -> None:
     """GrowthError where the slots of the journal cannot be this model's."""
     if is_grafted(model):

@@ -6,11 +6,12 @@ for nothing; restoring one waits for the current stream, the lane of the environ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
+from esper_core.growth.memory import form_of, heard, told
 from esper_core.growth.probe import device_of
 from esper_core.leyline.errors import GrowthError, Problem
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from esper_core.growth.garden import Garden
+    from esper_core.leyline.resuming import State
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 """What numbers of so many bytes are read as when their bits are added up; larger ones as 64-bit integers."""
@@ -89,21 +91,35 @@ class Snapshot:
         _wait_for_lane(self._device)
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """The copies by the names of what they are copies of: to be written to a checkpoint, or read from one."""
+        """The copies by the names of what they are copies of."""
         _wait_for_lane(self._device)
         return {cell.name: cell.copy for cell in self._cells}
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what another snapshot of a network of the same structure gave out as its ``tensors``."""
-        if sorted(tensors) != sorted(cell.name for cell in self._cells):
-            missing = sorted({cell.name for cell in self._cells} ^ set(tensors))
-            hint = f"Received tensors that differ from the network's in: {', '.join(missing[:5])}"
+    def state(self) -> State:
+        """The copies, and the seals by which damage to them shows."""
+        seals = dict(zip((cell.name for cell in self._cells), self._seal.tolist(), strict=True))
+        return told({"copies": dict(self.tensors()), "seals": seals})
+
+    def load(self, state: State) -> None:
+        """Take over what another snapshot held, of a network that has grown as this one has.
+
+        A buffer that came later was not in it, and is not in this one then. GrowthError, and nothing changed, where it
+        is of another network.
+        """
+        known = heard(state)
+        copies, cells = known["copies"], {cell.name: cell for cell in self._cells}
+        strange = {name for name, cell in cells.items() if name not in copies and not cell.is_buffer}
+        strange |= copies.keys() - cells.keys()
+        strange |= {name for name, copy in copies.items() if name in cells and not _fits(cells[name], copy)}
+        if strange:
+            hint = f"Received tensors that differ from the network's in: {', '.join(sorted(strange)[:5])}"
             raise GrowthError(Problem("E308", "the snapshot is of another network", hint=hint))
+        self._cells = [_of_form(cell, copies[cell.name]) for cell in self._cells if cell.name in copies]
         with torch.no_grad():
             for cell in self._cells:
-                cell.copy.copy_(tensors[cell.name])
-            if self._cells:
-                self._seal = torch.stack([_seal(cell.copy) for cell in self._cells])
+                cell.copy.copy_(copies[cell.name])
+        seals = [known["seals"][cell.name] for cell in self._cells]
+        self._seal = torch.tensor(seals, dtype=torch.int64)
 
 
 def _host_tensors(garden: Garden) -> Iterator[tuple[nn.Module, str, str, Tensor, bool]]:
@@ -128,6 +144,19 @@ def _room(tensor: Tensor, spare: Tensor | None) -> Tensor:
     if spare is not None and (spare.shape, spare.dtype, spare.is_pinned()) == (tensor.shape, tensor.dtype, pinned):
         return spare
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
+
+
+def _fits(cell: _Cell, copy: Tensor) -> bool:
+    """Whether it can be a copy of what stands there. A buffer may have had another shape then."""
+    return cell.is_buffer or form_of(cell.copy) == form_of(copy)
+
+
+def _of_form(cell: _Cell, copy: Tensor) -> _Cell:
+    """The cell, with room for what is like ``copy``."""
+    if form_of(cell.tensor) == form_of(copy):
+        return cell
+    tensor = torch.empty(copy.shape, dtype=copy.dtype, device=cell.tensor.device)
+    return replace(cell, tensor=tensor, copy=_room(tensor, cell.copy))
 
 
 def _seal(tensor: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ def contained() -> Iterator[Caught]:
     came without the signal is the plugin's own, and a fault like any other.
     """
     caught = Caught()
-    with _watching_for_ctrl_c() as watch, _lent_streams():
+    with _watching_for_ctrl_c() as watch, lent_streams():
         try:
             yield caught
         except BaseException as raised:  # whatever it is, it becomes a record that names the package
@@ -138,7 +138,7 @@ def _watching_for_ctrl_c() -> Iterator[_Watch]:
 
 
 @contextmanager
-def _lent_streams() -> Iterator[None]:
+def lent_streams() -> Iterator[None]:
     """stderr for both, lent: nobody within can close it."""
     lent: Any = _Lent(sys.stderr)
     with redirect_stdout(lent), redirect_stderr(lent):

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+
+from esper_core.growth import heard, told
+
+if TYPE_CHECKING:
+    from esper_core.leyline.resuming import State
 
 
 class BatchOrder:
@@ -20,3 +27,13 @@ class BatchOrder:
             self._rest = torch.cat([self._rest, torch.randperm(self._examples, generator=self._generator)])
         batch, self._rest = self._rest[: self._batch_size], self._rest[self._batch_size :]
         return batch
+
+    def state(self) -> State:
+        """What is left of the pass, and where the generator stands."""
+        return told({"rest": self._rest, "generator": self._generator.get_state()})
+
+    def load(self, state: State) -> None:
+        """Hand out what another order would have, of as many examples and as large batches."""
+        known = heard(state)
+        self._rest = known["rest"]
+        self._generator.set_state(known["generator"])

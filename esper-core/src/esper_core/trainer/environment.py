@@ -6,14 +6,16 @@ Everything here stays on the device; ``reading`` is what the pool reads, once a 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from esper_core.governor import Governor, Preflight
 from esper_core.growth import (
+    Draws,
     FaultBook,
     Garden,
     Gates,
@@ -32,6 +34,7 @@ from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.evaluation import Measured, evaluate
 from esper_core.trainer.leaning import Leaning
 from esper_core.trainer.reading import Reading
+from esper_core.trainer.remembering import bring_back, state_of
 from esper_core.trainer.weighing import Scales
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.actions import Action, ActionMask
     from esper_core.leyline.health import Verdict
     from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
+    from esper_core.leyline.resuming import State
     from esper_core.leyline.signals import Signals
     from esper_core.leyline.specs import SlotPlace
 
@@ -67,20 +71,30 @@ class Recipe:
     device: torch.device
     host_schedule: Schedule | None = None
     seed_schedule: Schedule | None = None
+    draws: Draws = Draws.ANYWHERE
+    """When host and blueprints draw random numbers, as far as a trial told."""
+
+    def on(self, device: torch.device) -> Recipe:
+        """The same on another device, with the data there."""
+        if device == self.device:
+            return self
+        data = {name: type(own)(own.inputs.to(device), own.targets.to(device)) for name, own in self.data.items()}
+        return replace(self, device=device, data=data)
 
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
     """A seed was lost: whose it was, what it did, and whether its blueprint is withdrawn from the run by it.
 
-    ``ending`` is None where it could not even be built.
+    ``ending`` is None where it could not even be built. blamed: whether it counts against its blueprint.
     """
 
     slot: str
     blueprint: str
     what: str
-    withdrawn: bool
     ending: Transition | None
+    blamed: bool = True
+    withdrawn: bool = False
 
 
 class Environment:
@@ -103,7 +117,7 @@ class Environment:
     def reset(self, round_: int, seed: int) -> None:
         """Begin an episode: a new host, its slots empty, everything random derived from ``seed``."""
         recipe, self.round, self.seed, self._mishaps = self.recipe, round_, seed, []
-        train = recipe.data["train"]
+        train, quiet = recipe.data["train"], recipe.draws is Draws.NEVER
         with RandomStream(derive_seed(seed, "host"), recipe.device):
             self.model = recipe.build_host().to(recipe.device)
         graft(self.model, recipe.slots, example=train.inputs[:2])
@@ -123,12 +137,15 @@ class Environment:
             faults=self._faults,
             probe=self._probe_loss,
             gates=Gates(recipe.growth, recipe.episode.steps),
+            quiet=quiet,
         )
         self.order = BatchOrder(len(train), recipe.episode.batch_size, derive_seed(seed, "order"))
-        self.training_stream = RandomStream(derive_seed(seed, "training"), recipe.device)
-        self.evaluation_stream = RandomStream(derive_seed(seed, "evaluation"), recipe.device)
-        self.scales = Scales(self.garden, RandomStream(derive_seed(seed, "trial"), recipe.device))
-        self.leaning = Leaning(self.garden, derive_seed(seed, "counterfactuals"))
+        self.training_stream, self.evaluation_stream, trial_stream = (
+            RandomStream(derive_seed(seed, purpose), recipe.device, idle=quiet)
+            for purpose in ("training", "evaluation", "trial")
+        )
+        self.scales = Scales(self.garden, trial_stream)
+        self.leaning = Leaning(self.garden, derive_seed(seed, "counterfactuals"), quiet=quiet)
         self.reading = Reading(self.garden, self.scales, self.leaning, recipe.device)
         self._measured: Measured | None = None
         self._sane: tuple[Snapshot, Tensor] | None = None
@@ -143,11 +160,10 @@ class Environment:
         data, device = self.recipe.data["train"], self.recipe.device
         self.model.train()
         losses: list[Tensor] = []
-        with self.training_stream:
-            for _ in range(self.recipe.episode.batches):
-                indices = self.order.next().to(device)
-                inputs, targets = data.inputs[indices], data.targets[indices]
-                losses.append(self._train_batch(inputs, targets))
+        for _ in range(self.recipe.episode.batches):
+            indices = self.order.next().to(device)
+            inputs, targets = data.inputs[indices], data.targets[indices]
+            losses.append(self._train_batch(inputs, targets))
         self.reading.take(losses)
         self.steps += 1
         return transitions + self._despite_faults(self.garden.close_step)
@@ -165,7 +181,8 @@ class Environment:
             return self.recipe.task.losses(model(inputs), targets).mean()
 
         self.garden.tick()
-        whole = self._despite_faults(lambda: self._train_host(loss))
+        with self._drawing(Draws.ANYWHERE):
+            whole = self._despite_faults(lambda: self._train_host(loss))
         for number in self.garden.incubating:
             self._despite_faults(partial(self._incubate, number, loss))
         return whole
@@ -185,7 +202,8 @@ class Environment:
 
     def _train_host(self, loss: Callable[[nn.Module], Tensor]) -> Tensor:
         self.keeper.zero_grad()
-        whole = loss(self.model)
+        with self._drawing(Draws.FORWARD):
+            whole = loss(self.model)
         if done := disturbed():
             self._blame_those_who_act(f"{done} while it was in the host")
         if not whole.requires_grad:
@@ -200,6 +218,10 @@ class Environment:
             raise SeedFault(self._slots_that_learn(), f"{in_words(error)} in backward") from error
         self.keeper.step(self.garden.learning)
         return whole.detach()
+
+    def _drawing(self, when: Draws) -> AbstractContextManager[Any]:
+        """The block in which the host draws from its stream, where this is when it does."""
+        return self.training_stream if self.recipe.draws is when else nullcontext()
 
     def _blame_those_who_act(self, what: str) -> None:
         """The seeds that take part in the host's own pass did it; where there are none, host or task."""
@@ -224,12 +246,21 @@ class Environment:
         What they gain, and how much the network leans on those that act in it.
         """
         assert self._measured is not None
-        undisturbed = None if twin is None or twin is self or twin._measured is None else twin._measured.losses
+        undisturbed = None if twin is None or twin is self else next(iter(twin.losses()), None)
         self._despite_faults(
             partial(self.scales.weigh, partial(self._measure, "validation"), self._measured.losses, undisturbed)
         )
         if self.recipe.growth.dependence:
             self._despite_faults(partial(self.leaning.measure, self.recipe.task, self.recipe.data["validation"]))
+
+    def losses(self) -> tuple[Tensor, ...]:
+        """Those of the examples of the validation split, where it was evaluated: what others are weighed against."""
+        return () if self._measured is None else (self._measured.losses,)
+
+    def numbers(self) -> Tensor:
+        """All that is to be read of this step, after ``evaluate`` on the validation split."""
+        assert self._measured is not None
+        return self.reading.numbers(self._measured.means())
 
     def _evaluate(self, split: SplitName) -> Measured:
         measured = self._measure(split)
@@ -262,9 +293,9 @@ class Environment:
         return True
 
     def take_mishaps(self) -> list[Mishap]:
-        """The seeds that were lost since this was asked last."""
+        """The seeds that were lost since this was asked last, each counted against its blueprint in the whole run."""
         mishaps, self._mishaps = self._mishaps, []
-        return mishaps
+        return [replace(one, withdrawn=one.blamed and self._faults.record(one.blueprint)) for one in mishaps]
 
     def _despite_faults(self, act: Callable[[], T]) -> T:
         """What ``act`` gives, if need be without the seeds that are in its way."""
@@ -286,8 +317,7 @@ class Environment:
             raise fault
         for transition in lost:
             self.reading.forget(transition.seed)
-            withdrawn = blamed and self._faults.record(transition.blueprint)
-            self._mishaps.append(Mishap(transition.slot, transition.blueprint, fault.what, withdrawn, transition))
+            self._mishaps.append(Mishap(transition.slot, transition.blueprint, fault.what, transition, blamed))
 
     def judge(self, signals: Signals, opinion: Verdict) -> Decision:
         """What is to be done after a step that was read."""
@@ -302,6 +332,14 @@ class Environment:
         self.reading.train_loss = torch.full((), loss, device=self.recipe.device)
         return rolled
 
+    def state(self) -> State:
+        """All that it knows, between two steps, when what was decided is carried out."""
+        return state_of(self, self._mishaps)
+
+    def load(self, state: State) -> None:
+        """Go on, bit for bit, from where an environment of an equal recipe stood. GrowthError where it does not fit."""
+        self._mishaps = [Mishap(**known) for known in bring_back(self, state)]
+
     def mask(self) -> ActionMask:
         """What could be done now, and can be afforded: nothing once the episode is over."""
         possible = self.garden.mask()
@@ -314,7 +352,5 @@ class Environment:
         try:
             return self.garden.apply(action, step)
         except SeedFault as fault:
-            blueprint = action.blueprint or ""
-            withdrawn = self._faults.record(blueprint)
-            self._mishaps.append(Mishap(action.slot or "", blueprint, fault.what, withdrawn, None))
+            self._mishaps.append(Mishap(action.slot or "", action.blueprint or "", fault.what, None))
             return []

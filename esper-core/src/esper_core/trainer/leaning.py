@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from esper_core.growth import Counterfactuals, each_left_out, paired
+from esper_core.growth import Counterfactuals, device_of, each_left_out, heard, paired, told
+from esper_core.leyline.resuming import State
 from esper_core.trainer.evaluation import CHUNK
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ log = logging.getLogger("esper")
 class Leaning:
     """What was found in the last step: ``dependences`` holds what ``growth.paired`` tells, by the seeds' numbers.
 
-    seed: of the random numbers that the network may draw, the same with and without a seed.
+    seed: of the random numbers that the network may draw, the same with and without a seed. quiet: it draws none.
     """
 
-    def __init__(self, garden: Garden, seed: int) -> None:
+    def __init__(self, garden: Garden, seed: int, *, quiet: bool = False) -> None:
         self._garden = garden
-        self._counterfactuals = Counterfactuals(garden.model, seed=seed)
+        self._counterfactuals = Counterfactuals(garden.model, seed=seed, quiet=quiet)
         self.dependences: dict[int, Tensor] = {}
 
     def measure(self, task: Task, split: Split) -> None:
@@ -50,3 +51,12 @@ class Leaning:
             seed = self._garden.slots[name].living
             assert seed is not None
             self.dependences[seed.number] = paired(measured.rows[main - {name}], measured.rows[main])
+
+    def state(self) -> State:
+        """What was found, and what is known of the way to find it."""
+        return State.of({"found": told(self.dependences), "way": self._counterfactuals.state()})
+
+    def load(self, state: State) -> None:
+        """Know what another one knew, of a garden that has grown as this one has."""
+        self.dependences = heard(state.part("found"), device_of(self._garden.model))
+        self._counterfactuals.load(state.part("way"))

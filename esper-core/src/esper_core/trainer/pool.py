@@ -1,24 +1,29 @@
-"""Where do the environments live, and in which order do they work? In a pool; this one has one lane, this process.
+"""Where do the environments live, and in which order do they work? In a pool, each on its lane.
 
-The arms' environments are interleaved and the order is rotated each step, so that no arm always comes first.
+The arms' environments are interleaved and the order in which they take their turns is rotated each step, so that no arm
+always comes first. What happens on the lanes stays within an environment; what concerns several, or is counted over all
+of them, happens between, in the order of their places: so it is the same for any number of lanes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from esper_core.governor import Act
-from esper_core.growth import FaultBook, Transition, read_network, slots_of
+from esper_core.growth import Draws, FaultBook, Transition, read_network, slots_of
 from esper_core.leyline.actions import Action, ActionMask, Op
+from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.health import CALM
-from esper_core.trainer.answerable import answerable
+from esper_core.plugins.faults import lent_streams
+from esper_core.trainer.answerable import busily_answerable
 from esper_core.trainer.environment import Environment, Mishap, Recipe
+from esper_core.trainer.lanes import lanes_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -26,6 +31,9 @@ if TYPE_CHECKING:
     from esper_core.growth import Growth
     from esper_core.leyline.health import Verdict
     from esper_core.leyline.signals import Signals
+    from esper_core.trainer.lanes import Lanes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +51,35 @@ Mishaps = list[tuple[Environment, Mishap]]
 
 
 class Pool:
-    """The environments of every arm: ``environments`` of each, side by side on one lane.
+    """The environments of every arm: ``environments`` of each, side by side.
 
-    ``twin`` is the arm that never grows, against which seeds are weighed.
+    twin: the arm that never grows, against which seeds are weighed. devices: which the environments of one index share,
+    and those of the next index take the next; none: the recipe's. lanes: threads, or streams on each device, as
+    ``trainer.lanes.lanes_for`` takes them, or a function that makes them of the environments' devices.
     """
 
-    def __init__(self, recipe: Recipe, arms: Sequence[str], environments: int, *, twin: str | None = None) -> None:
-        faults = FaultBook()
+    def __init__(
+        self,
+        recipe: Recipe,
+        arms: Sequence[str],
+        environments: int,
+        *,
+        twin: str | None = None,
+        devices: Sequence[torch.device] = (),
+        lanes: int | None = 1,
+        new_lanes: Callable[[Sequence[torch.device], int | None], Lanes] = lanes_for,
+    ) -> None:
+        self.faults = FaultBook()
         self._twin = twin
+        recipes = [recipe.on(device) for device in devices] or [recipe]
         self.environments = [
-            Environment(recipe, arm=arm, index=index, faults=faults) for index in range(environments) for arm in arms
+            Environment(recipes[index % len(recipes)], arm=arm, index=index, faults=self.faults)
+            for index in range(environments)
+            for arm in arms
         ]
-        self._evaluations: dict[int, Tensor] = {}
+        self._quiet = recipe.draws is Draws.NEVER
+        self._lanes = new_lanes([environment.recipe.device for environment in self.environments], lanes)
+        self._numbers: dict[int, Tensor] = {}
         self._latest: list[Signals] = []
 
     def of_arm(self, arm: str) -> list[int]:
@@ -63,14 +88,14 @@ class Pool:
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: the environments of one index share a seed, whatever their arm."""
-        for environment in self.environments:
-            environment.reset(round_, first_seed + environment.index)
-        guessing: list[Tensor] = []
-        for environment in self.environments:
-            with answerable(self._of(environment), "in evaluation, before it was trained"):
-                guessing.append(environment.evaluate("validation"))
-        for environment, (loss, _) in zip(self.environments, torch.stack(guessing).tolist(), strict=True):
-            environment.governor.begin(environment.garden, loss)
+        for place, environment in enumerate(self.environments):
+            with self._lanes.on(place):
+                environment.reset(round_, first_seed + environment.index)
+        before = "in evaluation, before it was trained"
+        guesses = self._together(self.running(), lambda one: one.evaluate("validation"), before)
+        for place, (loss, _) in enumerate(self._read(guesses)):
+            with self._lanes.on(place):
+                self.environments[place].governor.begin(self.environments[place].garden, loss)
 
     @property
     def over(self) -> bool:
@@ -81,49 +106,53 @@ class Pool:
         """The places of the environments whose episode goes on."""
         return [place for place, environment in enumerate(self.environments) if not environment.over]
 
+    def turns(self, step: int) -> list[int]:
+        """The same, in the order of their turns in ``step``."""
+        first = step % len(self.environments)
+        return sorted(self.running(), key=lambda place: (place < first, place))
+
     def train(self, step: int) -> Changes:
         """Train every environment for one step; what time brought to its seeds."""
+        turns = self.turns(step)
+        passed = self._together(turns, Environment.train, f"in training, step {step}")
         changes: Changes = []
-        for environment in self._turns(step):
-            with answerable(self._of(environment), f"in training, step {step}"):
-                changes += self._noted(environment, environment.train(), step)
+        for place, transitions in zip(turns, passed.values(), strict=True):
+            changes += self._noted(self.environments[place], transitions, step)
         return changes
 
     def evaluate(self, step: int) -> None:
         """Measure every environment on the validation split; the results stay on the device."""
-        self._evaluations = {}
-        for place in self.running():
-            environment = self.environments[place]
-            with answerable(self._of(environment), f"in evaluation, step {step}"):
-                self._evaluations[place] = environment.evaluate("validation")
-        for place in self.running():
-            environment = self.environments[place]
-            with answerable(self._of(environment), f"when its seeds were weighed, step {step}"):
-                environment.weigh(self._twin_of(environment))
+        running = self.running()
+        self._together(running, lambda one: one.evaluate("validation"), f"in evaluation, step {step}")
+        twins = self.of_arm(self._twin) if self._twin else []
+        for place in running if twins else ():
+            twin = twins[self.environments[place].index]
+            self._lanes.hand(self.environments[twin].losses(), twin, place)
+
+        def weighed(environment: Environment) -> Tensor:
+            environment.weigh(self.environments[twins[environment.index]] if twins else None)
+            return environment.numbers()
+
+        self._numbers = self._together(running, weighed, f"when its seeds were weighed, step {step}")
 
     def synchronise(self, step: int) -> list[Signals]:
         """Read what was measured: the one place in a step where the host waits for the device.
 
         Of an episode that is over these are the last signals that there were.
         """
-        readings = {
-            place: self.environments[place].reading.numbers(evaluation)
-            for place, evaluation in self._evaluations.items()
-        }
-        numbers = torch.cat(list(readings.values())).tolist()
         read: dict[int, Signals] = {}
-        for place, reading in readings.items():
-            own, numbers = numbers[: len(reading)], numbers[len(reading) :]
-            read[place] = self.environments[place].reading.signals(step, own)
+        for place, numbers in zip(self._numbers, self._read(self._numbers), strict=True):
+            read[place] = self.environments[place].reading.signals(step, numbers)
         return self._keep([read.get(place) or self._latest[place] for place in range(len(self.environments))])
 
     def heal(self, signals_E: Sequence[Signals], step: int) -> tuple[list[Signals], Mishaps]:
         """Take out seeds that went wrong, and measure their environments again; the signals, and what was lost."""
         healed: list[Signals] = []
         mishaps: Mishaps = []
-        for environment, measured in zip(self.environments, signals_E, strict=True):
+        for place, (environment, measured) in enumerate(zip(self.environments, signals_E, strict=True)):
             sick = not environment.over and not (measured.finite and not environment.reading.gone_wild)
-            healed.append(_read_again(environment, step) if sick and environment.heal(measured) else measured)
+            with self._lanes.on(place):
+                healed.append(_read_again(environment, step) if sick and environment.heal(measured) else measured)
             lost = environment.take_mishaps()
             mishaps += [(environment, mishap) for mishap in lost]
             self._noted(environment, [mishap.ending for mishap in lost if mishap.ending is not None], step)
@@ -137,7 +166,8 @@ class Pool:
         decisions: dict[int, Decision] = {}
         for place in self.running():
             environment = self.environments[place]
-            decision = environment.judge(signals_E[place], opinions.get(place, CALM))
+            with self._lanes.on(place):
+                decision = environment.judge(signals_E[place], opinions.get(place, CALM))
             if decision.truncated and environment.arm == self._twin:
                 decision = replace(decision, act=Act.CONTINUE)
             decisions[place] = decision
@@ -149,20 +179,21 @@ class Pool:
         """Carry out what was decided: signals as they are now, what was rolled back, by its place, and what was pruned.
 
         An environment that was rolled back is measured anew, and so is one whose episode ends here: with it go the
-        seeds whose fate is open.
+        seeds whose fate is open. Its own lane waits for it, and no other.
         """
         now, changes = list(signals_E), Changes()
         rolled: dict[int, RolledBack] = {}
         for place, decision in decisions.items():
             environment = self.environments[place]
-            if decision.act is Act.ROLL_BACK:
-                rolled[place] = environment.roll_back(decision)
-                now[place] = _read_again(environment, step)
-                self._tell_of_twin(environment)
-            elif decision.truncated:
-                changes += [(environment, t) for t in environment.garden.uproot("the episode is over")]
-                now[place] = _read_again(environment, step)
-                environment.over = True
+            with self._lanes.on(place):
+                if decision.act is Act.ROLL_BACK:
+                    rolled[place] = environment.roll_back(decision)
+                    now[place] = _read_again(environment, step)
+                    self._tell_of_twin(environment)
+                elif decision.truncated:
+                    changes += [(environment, t) for t in environment.garden.uproot("the episode is over")]
+                    now[place] = _read_again(environment, step)
+                    environment.over = True
         return self._keep(now), rolled, changes
 
     def masks(self) -> list[ActionMask]:
@@ -172,32 +203,58 @@ class Pool:
     def apply(self, actions: Sequence[Action], step: int) -> tuple[Changes, Mishaps]:
         """Carry out one action in each environment; what changed, and what could not even be built."""
         changes, mishaps = Changes(), Mishaps()
-        for environment, action in zip(self.environments, actions, strict=True):
+        for place, (environment, action) in enumerate(zip(self.environments, actions, strict=True)):
             if action.op is not Op.WAIT:
-                changes += self._noted(environment, environment.apply(action, step), step)
+                with self._lanes.on(place):
+                    changes += self._noted(environment, environment.apply(action, step), step)
                 mishaps += [(environment, mishap) for mishap in environment.take_mishaps()]
         return changes, mishaps
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
         """End the episodes: seeds whose fate is open are pruned, and what is left is read on the test split."""
         changes: Changes = []
-        endings: list[Ending] = []
+        every = range(len(self.environments))
         for place, environment in enumerate(self.environments):
-            changes += [(environment, t) for t in environment.garden.uproot("the episode is over")]
-            signals = self._latest[place] if environment.over else _read_again(environment, step)
-            test_loss, test_metric = environment.evaluate("test").tolist()
-            grown = read_network(slots_of(environment.model), type(environment.model).__name__).grown
-            endings.append(Ending(signals, test_loss, test_metric, grown))
+            with self._lanes.on(place):
+                changes += [(environment, t) for t in environment.garden.uproot("the episode is over")]
+                if not environment.over:
+                    self._latest[place] = _read_again(environment, step)
+        tests = self._together(every, lambda one: one.evaluate("test"), "in the test at the end")
+        endings: list[Ending] = []
+        for place, (loss, metric) in enumerate(self._read(tests)):
+            model = self.environments[place].model
+            grown = read_network(slots_of(model), type(model).__name__).grown
+            endings.append(Ending(self._latest[place], loss, metric, grown))
         return changes, endings
 
-    def _twin_of(self, environment: Environment) -> Environment | None:
-        same = (one for one in self.environments if one.arm == self._twin and one.index == environment.index)
-        return next(same, None)
+    def close(self) -> None:
+        """Let everything go: threads, networks, and what was measured of them."""
+        self._lanes.close()
+        self.environments, self._numbers, self._latest = [], {}, []
 
-    def _turns(self, step: int) -> list[Environment]:
-        first = step % len(self.environments)
-        every = self.environments[first:] + self.environments[:first]
-        return [environment for environment in every if not environment.over]
+    def _together(self, places: Sequence[int], act: Callable[[Environment], T], doing: str) -> dict[int, T]:
+        """What ``act`` gives for the environments at ``places``, each on its lane. Who raises answers for it."""
+
+        def at(place: int) -> T:
+            environment = self.environments[place]
+            with busily_answerable(_of(environment), doing):
+                return act(environment)
+
+        before = torch.get_rng_state() if self._quiet else None
+        with lent_streams():
+            done = self._lanes.run(places, at)
+        if before is not None and not torch.equal(before, torch.get_rng_state()):
+            torch.set_rng_state(before)
+            hint = 'It drew none when it was tried. Write "randomness: always".'
+            raise PluginError(Problem("E236", f"the host, or a seed, drew random numbers {doing}", hint=hint))
+        return dict(zip(places, done, strict=True))
+
+    def _read(self, numbers: Mapping[int, Tensor]) -> list[list[float]]:
+        """The numbers of some places, on the host."""
+        self._lanes.drain(numbers)
+        on_host = torch.cat([own.reshape(-1).cpu() for own in numbers.values()]) if numbers else torch.zeros(0)
+        lengths = [own.numel() for own in numbers.values()]
+        return [own.tolist() for own in on_host.split(lengths)]
 
     def _tell_of_twin(self, environment: Environment) -> None:
         """A twin that was rolled back is not what others were weighed against before."""
@@ -216,13 +273,13 @@ class Pool:
         environment.governor.note(transitions, step)
         return [(environment, transition) for transition in transitions]
 
-    @staticmethod
-    def _of(environment: Environment) -> str:
-        grown = {seed.blueprint for slot in environment.garden.slots.values() for seed in slot.stack}
-        return "the host" + (f" with {', '.join(sorted(grown))}" if grown else "")
+
+def _of(environment: Environment) -> str:
+    grown = {seed.blueprint for slot in environment.garden.slots.values() for seed in slot.stack}
+    return "the host" + (f" with {', '.join(sorted(grown))}" if grown else "")
 
 
 def _read_again(environment: Environment, step: int) -> Signals:
     """The signals of an environment that was changed after it was read: the step's own loss stays."""
-    numbers = environment.reading.numbers(environment.evaluate("validation"))
-    return environment.reading.signals(step, numbers.tolist())
+    environment.evaluate("validation")
+    return environment.reading.signals(step, environment.numbers().tolist())

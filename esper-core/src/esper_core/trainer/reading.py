@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from esper_core.growth import NUMBERS, WIDTH, read_gain, read_health
+from esper_core.growth import NUMBERS, WIDTH, heard, read_gain, read_health, told
 from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from esper_core.growth import Garden, Seed
+    from esper_core.leyline.resuming import State
     from esper_core.trainer.leaning import Leaning
     from esper_core.trainer.weighing import Scales
 
@@ -110,6 +111,26 @@ class Reading:
                 for slot in self._garden.slots.values()
             ),
         )
+
+    def state(self) -> State:
+        """What was measured in training, and what of a step that was read is known on."""
+        return told(
+            {
+                "train_loss": self.train_loss,
+                "incubation_losses": self.incubation_losses,
+                "gradients": self.gradients,
+                "host_finite": self.host_finite,
+                "gone_wild": self.gone_wild,
+                "looked": self._looked,
+            }
+        )
+
+    def load(self, state: State) -> None:
+        """Know what another reading knew, of a garden that has grown as this one has."""
+        known = heard(state, self.train_loss.device)
+        self.train_loss, self.incubation_losses = known["train_loss"], known["incubation_losses"]
+        self.gradients, self.host_finite = known["gradients"], known["host_finite"]
+        self.gone_wild, self._looked = known["gone_wild"], known["looked"]
 
     def _is_host_finite(self) -> Tensor:
         """1.0 where every parameter and gradient of host and fossils is finite, 0.0 where one is not."""

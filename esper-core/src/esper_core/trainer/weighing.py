@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from esper_core.growth import SeedFault, disturbed, paired
+from esper_core.growth import SeedFault, device_of, disturbed, heard, paired, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.growth import Garden, RandomStream, Seed
+    from esper_core.leyline.resuming import State
     from esper_core.trainer.evaluation import Measured
 
 
@@ -58,6 +59,25 @@ class Scales:
     def forget_lead(self) -> None:
         """The twin is not what it was: what a seed gains that acts now is unknown until none does."""
         self._lead = None
+
+    def state(self) -> State:
+        """The gains, what the twin was behind when no seed acted, with which fossils, and the random numbers."""
+        return told(
+            {
+                "gains": self.gains,
+                "lead": self._lead,
+                "fossils": [seed.number for seed in self._fossils],
+                "stream": self._stream.state(),
+            }
+        )
+
+    def load(self, state: State) -> None:
+        """Know what other scales knew, of a garden that has grown as this one has."""
+        known = heard(state, device_of(self._garden.model))
+        fossils = {seed.number: seed for slot in self._garden.slots.values() for seed in slot.fossils}
+        self.gains, self._lead = known["gains"], known["lead"]
+        self._fossils = tuple(fossils[number] for number in known["fossils"])
+        self._stream.go_to(known["stream"])
 
     def _tried(self, number: int, evaluate: Callable[[], Measured]) -> Tensor:
         """The losses with one incubating seed, who answers for what it does to torch on the way."""

@@ -1,0 +1,82 @@
+"""What does an environment tell a checkpoint, and how does another one go on from it, bit for bit?
+
+It is told between two steps, after what was decided is carried out. So much need not be kept: what each step measures
+before it is read (the network's own losses and the seeds', gradients), what a step can be undone by while it lasts, and
+whether the network was in training. The faults of a run are its pool's to keep, and the data its task's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from esper_core.growth import Transition, heard, told, unfit
+from esper_core.leyline.errors import GrowthError
+from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.resuming import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from esper_core.trainer.environment import Environment, Mishap
+
+
+def state_of(environment: Environment, mishaps: Sequence[Mishap]) -> State:
+    """All that the environment knows. mishaps: those of which nobody was told yet."""
+    streams = environment.training_stream.state(), environment.evaluation_stream.state()
+    return State.of(
+        {
+            "garden": environment.garden.state(),
+            "governor": environment.governor.state(),
+            "order": environment.order.state(),
+            "streams": told(streams),
+            "scales": environment.scales.state(),
+            "leaning": environment.leaning.state(),
+            "reading": environment.reading.state(),
+            "mishaps": told([asdict(mishap) for mishap in mishaps]),
+        },
+        round=environment.round,
+        seed=environment.seed,
+        steps=environment.steps,
+        over=environment.over,
+    )
+
+
+def bring_back(environment: Environment, state: State) -> list[dict[str, Any]]:
+    """Let the environment, of an equal recipe, go on from ``state``; the mishaps of which nobody was told yet.
+
+    GrowthError where it does not fit. The environment is at the beginning of an episode then, and holds nothing of it.
+    """
+    try:
+        environment.reset(state.plain["round"], state.plain["seed"])
+        return _recalled(environment, state)
+    except (GrowthError, LookupError, TypeError, ValueError, AttributeError) as error:
+        environment.reset(environment.round, environment.seed)
+        environment.governor.begin(environment.garden)
+        if isinstance(error, GrowthError):
+            raise
+        why = f"it cannot be read: {type(error).__name__}: {error}"
+        raise unfit(why) from error
+
+
+def _recalled(environment: Environment, state: State) -> list[dict[str, Any]]:
+    environment.garden.load(state.part("garden"))
+    environment.governor.begin(environment.garden)  # of the network as it is now: its own snapshots follow
+    environment.governor.load(state.part("governor"))
+    environment.order.load(state.part("order"))
+    training, evaluation = heard(state.part("streams"))
+    environment.training_stream.go_to(training)
+    environment.evaluation_stream.go_to(evaluation)
+    environment.scales.load(state.part("scales"))
+    environment.leaning.load(state.part("leaning"))
+    environment.reading.load(state.part("reading"))
+    environment.steps, environment.over = state.plain["steps"], state.plain["over"]
+    return [
+        {**mishap, "ending": None if mishap["ending"] is None else _transition(mishap["ending"])}
+        for mishap in heard(state.part("mishaps"))
+    ]
+
+
+def _transition(known: dict[str, Any]) -> Transition:
+    was = None if known["was"] is None else Stage(known["was"])
+    return Transition(**{**known, "was": was, "now": Stage(known["now"])})

@@ -1,0 +1,338 @@
+"""Lanes: what is ordered behind what, and that nothing of it shows in a number."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core.growth import Draws, RandomStream, draws_of
+from esper_core.leyline import WAIT, Action, Op, PluginError
+from esper_core.trainer.environment import Recipe
+from esper_core.trainer.lanes import Lanes, NullStream, assigned, lanes_for
+from esper_core.trainer.pool import Pool
+
+Make = Callable[..., Recipe]
+GERMINATE, ADVANCE = Action(Op.GERMINATE, "early", "test/local-conv"), Action(Op.ADVANCE, "early")
+
+
+class RecordingStream:
+    """Writes down, in one list for all streams, what is asked of it."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log, self.marks = name, log, 0
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        self.log.append(f"{self.name} on")
+        yield
+        self.log.append(f"{self.name} off")
+
+    def mark(self) -> str:
+        self.marks += 1
+        self.log.append(f"{self.name} mark {self.marks}")
+        return f"{self.name}:{self.marks}"
+
+    def wait(self, mark: str) -> None:
+        self.log.append(f"{self.name} waits for {mark}")
+
+    def keep(self, tensor: Tensor) -> None:
+        self.log.append(f"{self.name} keeps {tuple(tensor.shape)}")
+
+    def drain(self) -> None:
+        self.log.append(f"host waits for {self.name}")
+
+
+def recorded(log: list[str]) -> Callable[[Sequence[torch.device], int | None], Lanes]:
+    def new(devices: Sequence[torch.device], lanes: int | None) -> Lanes:
+        made = [RecordingStream(f"s{place}", log) for place in range(lanes or len(devices))]
+        return Lanes([made[place % len(made)] for place in range(len(devices))])
+
+    return new
+
+
+def test_b8_pt_02_what_one_lane_made_and_another_reads_is_recorded_there_and_waited_for(make_recipe: Make) -> None:
+    log: list[str] = []
+    pool = Pool(make_recipe(), ["grown", "twin"], 1, twin="twin", lanes=2, new_lanes=recorded(log))
+    pool.reset(0, 3)
+    pool.train(0)
+    log.clear()
+    pool.evaluate(0)
+
+    crossing = log.index("s1 mark 1")
+    assert log[crossing : crossing + 3] == ["s1 mark 1", "s0 waits for s1:1", "s0 keeps (60,)"]
+    assert log[:crossing] == ["s0 on", "s0 off", "s1 on", "s1 off"], "both were evaluated before"
+    assert log[crossing + 3 :] == ["s0 on", "s0 off", "s1 on", "s1 off"], "and weighed behind it"
+
+
+def test_sim_crit_1_the_host_waits_once_a_step_for_each_lane_when_everything_was_launched(make_recipe: Make) -> None:
+    log: list[str] = []
+    pool = Pool(make_recipe(), ["grown", "twin"], 2, twin="twin", lanes=2, new_lanes=recorded(log))
+    pool.reset(0, 3)
+    log.clear()
+    pool.train(0)
+    pool.evaluate(0)
+    assert not [line for line in log if line.startswith("host waits")], "nobody waits before the sync"
+    pool.synchronise(0)
+    assert [line for line in log if line.startswith("host waits")] == ["host waits for s0", "host waits for s1"]
+
+
+def test_sim_high_1_work_of_an_environment_is_launched_on_its_own_lane_alone(make_recipe: Make) -> None:
+    log: list[str] = []
+    pool = Pool(make_recipe(), ["grown"], 3, lanes=3, new_lanes=recorded(log))
+    pool.reset(0, 3)
+    log.clear()
+    for step, action in enumerate([GERMINATE, WAIT, ADVANCE]):
+        pool.train(step)
+        pool.evaluate(step)
+        pool.heal(pool.synchronise(step), step)
+        pool.apply([action] * 3, step)
+    depth = 0
+    for line in log:
+        depth += line.endswith(" on") - line.endswith(" off")
+        assert 0 <= depth <= 1, "no work is launched on two lanes at once"
+    assert {line.split()[0] for line in log if line.endswith(" on")} == {"s0", "s1", "s2"}
+
+
+def test_b1_pt_05_a_rollback_opens_its_own_lane_and_no_other(make_recipe: Make) -> None:
+    log: list[str] = []
+    pool = Pool(make_recipe(), ["grown"], 2, lanes=2, new_lanes=recorded(log))
+    pool.reset(0, 3)
+    pool.train(0)
+    next(iter(pool.environments[1].keeper.host.parameters)).grad.fill_(torch.nan)  # type: ignore[union-attr]
+    pool.evaluate(0)
+    signals = pool.synchronise(0)
+    decisions = pool.judge(signals, {})
+    log.clear()
+    _, rolled, _ = pool.heed(signals, {1: decisions[1]}, 0)
+    assert list(rolled) == [1]
+    assert log == ["s1 on", "s1 off"]
+
+
+def test_environments_take_the_lanes_of_their_devices_in_turn() -> None:
+    one, other = torch.device("cuda:0"), torch.device("cuda:1")
+    made: list[torch.device] = []
+
+    def make(device: torch.device) -> NullStream:
+        made.append(device)
+        return NullStream()
+
+    streams = assigned([one, one, other, other, one, one, other, other], 3, make)
+    assert made == [one, one, other, other, one, other]
+    assert streams[0] is streams[5]
+    assert streams[2] is streams[7]
+    assert len({id(stream) for stream in streams}) == 6
+
+
+def test_environments_of_one_index_share_a_device_whatever_their_arm(make_recipe: Make) -> None:
+    devices = [torch.device("cpu"), torch.device("meta")]
+    pool = Pool(make_recipe(), ["grown", "twin"], 3, devices=devices, new_lanes=lambda *_: Lanes([NullStream()] * 6))
+    kinds = [environment.recipe.device.type for environment in pool.environments]
+    assert kinds == ["cpu", "cpu", "meta", "meta", "cpu", "cpu"]
+    assert pool.environments[2].recipe.data["train"].inputs.device.type == "meta"
+
+
+def test_what_the_first_of_several_raised_is_raised_when_all_are_done() -> None:
+    lanes = Lanes([NullStream()] * 4, workers=2)
+    done: list[int] = []
+
+    def act(place: int) -> int:
+        if place in (1, 2):
+            raise ValueError(str(place))
+        done.append(place)
+        return place
+
+    with pytest.raises(ValueError, match="1"):
+        lanes.run([0, 1, 2, 3], act)
+    assert sorted(done) == [0, 3]
+    lanes.close()
+
+
+def test_workers_compute_with_one_thread_each() -> None:
+    lanes = lanes_for([torch.device("cpu")] * 2, 2)
+    meet = threading.Barrier(2, timeout=30)
+
+    def act(place: int) -> tuple[int, int]:
+        meet.wait()
+        return torch.get_num_threads(), threading.get_ident()
+
+    (one, first), (other, second) = lanes.run([0, 1], act)
+    assert (one, other) == (1, 1)
+    assert first != second
+    lanes.close()
+
+
+# What is seen of them in numbers: nothing.
+
+
+def trajectory(recipe: Recipe, environments: int, lanes: int) -> list[list[object]]:
+    """What the first environment goes through when legal actions are drawn for it, with others beside it."""
+    pool = Pool(recipe, ["grown", "twin"], environments, twin="twin", lanes=lanes)
+    pool.reset(0, 3)
+    found: list[list[object]] = []
+    for step in range(recipe.episode.steps):
+        pool.train(step)
+        pool.evaluate(step)
+        signals, _ = pool.heal(pool.synchronise(step), step)
+        actions = []
+        for environment, mask in zip(pool.environments, pool.masks(), strict=True):
+            generator = torch.Generator().manual_seed(1000 * environment.seed + step)
+            legal = [WAIT, *[a for a in (GERMINATE, ADVANCE, Action(Op.PRUNE, "early")) if mask.allows(a)]]
+            wanted = legal[int(torch.randint(len(legal), (), generator=generator))]
+            actions.append(wanted if environment.arm == "grown" else WAIT)
+        pool.apply(actions, step)
+        own = pool.environments[0]
+        weights = [parameter.detach().clone() for parameter in own.model.parameters()]
+        found.append([signals[0], actions[0], weights])
+    pool.close()
+    return found
+
+
+def assert_same(left: list[list[object]], right: list[list[object]]) -> None:
+    for (signals, action, weights), (others, other, bits) in zip(left, right, strict=True):
+        assert repr(signals) == repr(others)  # NaN included
+        assert action == other
+        assert all(torch.equal(a, b) for a, b in zip(weights, bits, strict=True))  # type: ignore[call-overload]
+
+
+def test_run_08_a_trajectory_is_bitwise_the_same_with_any_number_of_environments_and_lanes(make_recipe: Make) -> None:
+    """BatchNorm and dropout, live seeds, drawn actions."""
+    recipe = replace(make_recipe(steps=8, batches=2), draws=Draws.FORWARD)
+    alone = trajectory(recipe, 1, 1)
+    for environments, lanes in ((1, 2), (2, 1), (2, 2), (8, 2)):
+        assert_same(alone, trajectory(recipe, environments, lanes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draws", list(Draws))
+def test_run_08_and_so_it_is_twenty_times(make_recipe: Make, draws: Draws) -> None:
+    host = QuietHost if draws is Draws.NEVER else None
+    recipe = replace(make_recipe(steps=14, batches=3, **({"host": host} if host else {})), draws=draws)
+    alone = trajectory(recipe, 1, 1)
+    for _ in range(20):
+        for environments, lanes in ((1, 2), (2, 1), (2, 2), (8, 1), (8, 2)):
+            assert_same(alone, trajectory(recipe, environments, lanes))
+
+
+class QuietHost(nn.Module):
+    """BatchNorm, and nothing that is drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.BatchNorm1d(4), nn.ReLU())
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.stem(inputs))
+
+
+# Who draws, and when.
+
+
+class Late(QuietHost):
+    """Draws in training, from its ninth pass on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.passes += self.training
+        noise = torch.randn_like(inputs) if self.training and self.passes > 8 else torch.zeros_like(inputs)
+        return super().forward(inputs + noise)
+
+
+class Again(nn.Module):
+    """Computes its forward pass again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Flatten(), nn.Linear(12, 3), nn.Dropout(0.5))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        checkpointed: Tensor = torch.utils.checkpoint.checkpoint(self.inner, inputs, use_reentrant=False)
+        return checkpointed
+
+
+class Attending(nn.Module):
+    """Dropout that is not a module's."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.inner = nn.GRU(12, 3, num_layers=2, dropout=share)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.inner(inputs.transpose(0, 1))[0].squeeze(0)
+
+
+def loss(model: nn.Module) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    whole: Tensor = model(torch.randn(4, 1, 12, generator=generator)).square().mean()
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (QuietHost(), Draws.NEVER),
+        (nn.Sequential(QuietHost(), nn.Dropout(0.0)), Draws.FORWARD),
+        (nn.Sequential(nn.Flatten(), nn.Linear(12, 3), nn.Dropout(0.5)), Draws.FORWARD),
+        (Attending(0.5), Draws.FORWARD),
+        (Attending(0.0), Draws.NEVER),
+        (Again(), Draws.ANYWHERE),
+    ],
+    ids=["none", "switched off", "dropout", "recurrent", "recurrent, none", "computed again"],
+)
+def test_a_trial_tells_when_a_network_draws_and_leaves_no_trace(model: nn.Module, expected: Draws) -> None:
+    before = [tensor.clone() for tensor in model.state_dict().values()]
+    default = torch.get_rng_state()
+    assert draws_of(model, loss) is expected
+    assert all(torch.equal(a, b) for a, b in zip(before, model.state_dict().values(), strict=True))
+    assert torch.equal(default, torch.get_rng_state())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_host_that_begins_to_draw_later_is_told_and_the_generator_is_put_back(make_recipe: Make) -> None:
+    recipe = replace(make_recipe(host=Late), draws=Draws.NEVER)
+    pool = Pool(recipe, ["grown"], 2)
+    pool.reset(0, 3)
+    default = torch.get_rng_state()
+    pool.train(0)
+    with pytest.raises(PluginError, match="drew random numbers in training, step 1") as caught:
+        pool.train(1)
+    assert 'Write "randomness: always"' in str(caught.value)
+    assert torch.equal(default, torch.get_rng_state())
+
+
+def test_streams_of_two_threads_take_turns() -> None:
+    streams = [RandomStream(seed) for seed in (1, 2)]
+    expected = []
+    for seed in (1, 2):
+        with RandomStream(seed):
+            expected.append([torch.rand(()).item() for _ in range(50)])
+    found: dict[int, list[float]] = {0: [], 1: []}
+
+    def draw(number: int) -> None:
+        for _ in range(50):
+            with streams[number]:
+                found[number].append(torch.rand(()).item())
+
+    threads = [threading.Thread(target=draw, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[0], found[1]] == expected
+
+
+def test_an_idle_stream_lends_nothing() -> None:
+    stream: AbstractContextManager[RandomStream] = RandomStream(5, idle=True)
+    torch.manual_seed(0)
+    expected = torch.Generator().manual_seed(0)
+    with stream:
+        assert torch.rand(()) == torch.rand((), generator=expected)

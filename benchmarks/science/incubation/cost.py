@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.science.incubation.cells import TWIN
+from esper_core.app.compose import Surroundings
 from esper_core.app.preparing import prepare
 from esper_core.leyline.health import CALM
 from esper_core.telemetry import Bus, Clock
+from esper_core.trainer.course import Course
 from esper_core.trainer.loop import run_study
 
 if TYPE_CHECKING:
@@ -66,5 +68,6 @@ def costs_of(study: Study, size: Size) -> Iterator[Cost]:
             file = Path(folder) / "study.yaml"
             file.write_text(json.dumps({**config, **whole, "arms": arms}), encoding="utf-8")
             composition = prepare(file).composition
-        run_study(composition.study(Bus(), counter, lambda: None, lambda snapshot: CALM))
+        around = Surroundings(Bus(), counter, lambda course: None, lambda snapshot: CALM)
+        run_study(Course(composition.study(around)))
         yield Cost(study.name, blueprint, germination, tuple(counter.steps))

@@ -25,6 +25,7 @@ from esper_core.leyline import (
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, StageChanged, StepFinished
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.environment import Recipe
+from esper_core.trainer.course import Course
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import Arm, Judge, Study
@@ -89,7 +90,7 @@ def study(
         bus=Bus([recorder]),
         clock=Clock(),
         packages={"test/local-conv": "test 1.0"},
-        pause=lambda: None,
+        pause=lambda course: None,
     )
     return made, recorder
 
@@ -103,7 +104,7 @@ LIFE = {
 
 def test_a_run_tells_every_step_of_every_environment_once_and_in_order(make_recipe: Make) -> None:
     made, recorder = study(make_recipe(), Planned(LIFE), rounds=2)
-    finished = run_study(made)
+    finished = run_study(Course(made))
     steps = recorder.of(StepFinished)
     assert len(steps) == 2 * 6 * 4 == len({(e.round, e.arm, e.seed, e.step) for e in steps})
     assert [e.step for e in steps if (e.round, e.arm, e.seed) == (0, "twin", 10)] == list(range(6))
@@ -114,7 +115,7 @@ def test_a_run_tells_every_step_of_every_environment_once_and_in_order(make_reci
 
 def test_a_seeds_life_is_told_and_ends_in_the_network_that_is_measured(make_recipe: Make) -> None:
     made, recorder = study(make_recipe(), Planned(LIFE))
-    finished = run_study(made)
+    finished = run_study(Course(made))
     life = [(e.step, e.now) for e in recorder.of(StageChanged) if e.seed == 10]
     assert life == [
         (0, Stage.GERMINATED),
@@ -124,17 +125,17 @@ def test_a_seeds_life_is_told_and_ends_in_the_network_that_is_measured(make_reci
         (4, Stage.FOSSILIZED),
     ]
     assert {e.arm for e in recorder.of(StageChanged)} == {"grown"}
-    for episode, ending in finished:
-        assert (episode.fossils, len(ending.growth)) == ((1, 1) if episode.arm == "grown" else (0, 0))
+    for episode in finished:
+        assert (episode.fossils, len(episode.grown)) == ((1, 1) if episode.arm == "grown" else (0, 0))
         assert (episode.parameters > episode.host_parameters) is (episode.arm == "grown")
 
 
 def test_a_seed_whose_fate_is_open_at_the_end_counts_for_nothing(make_recipe: Make) -> None:
     made, recorder = study(make_recipe(), Planned({4: LIFE[0]}))
-    finished = run_study(made)
+    finished = run_study(Course(made))
     (last,) = [e for e in recorder.of(StageChanged) if e.seed == 10 and e.now is Stage.PRUNED]
     assert last.reason == "the episode is over"
-    by_arm = {episode.arm: episode for episode, _ in finished if episode.seed == 10}
+    by_arm = {episode.arm: episode for episode in finished if episode.seed == 10}
     assert by_arm["grown"].test_loss == by_arm["twin"].test_loss
     assert by_arm["grown"].parameters == by_arm["grown"].host_parameters
 
@@ -144,26 +145,26 @@ def test_a_seed_whose_fate_is_open_at_the_end_counts_for_nothing(make_recipe: Ma
 )
 def test_what_is_told_of_rewards_adds_up_to_what_is_left_at_the_end(plan: dict[int, Action], make_recipe: Make) -> None:
     made, recorder = study(make_recipe(), Planned(plan))
-    finished = run_study(made)
-    left = {(episode.arm, episode.seed): ending.signals.validation_metric for episode, ending in finished}
-    for episode, _ in finished:
+    finished = run_study(Course(made))
+    left = {(episode.arm, episode.seed): episode.validation_metric for episode in finished}
+    for episode in finished:
         own = (episode.arm, episode.seed)
         told = [event.reward for event in recorder.of(StepFinished) if (event.arm, event.seed) == own]
         assert episode.reward == pytest.approx(left[own] - left["twin", episode.seed])
         assert episode.reward == pytest.approx(sum(sum(terms.values()) for terms in [*told, episode.closing]))
-    closing = {episode.closing["improvement"] for episode, _ in finished if episode.arm == "grown"}
+    closing = {episode.closing["improvement"] for episode in finished if episode.arm == "grown"}
     assert (closing == {0.0}) is (2 not in plan or 4 in plan)  # only a seed that acted leaves a difference behind
 
 
 def test_without_a_twin_the_reward_is_unknown_not_zero(make_recipe: Make) -> None:
     made, recorder = study(make_recipe(), Planned(LIFE), twin=None)
-    assert {episode.reward for episode, _ in run_study(made)} == {None}
+    assert {episode.reward for episode in run_study(Course(made))} == {None}
     assert {tuple(e.reward) for e in recorder.of(StepFinished)} == {()}
 
 
 def test_the_policy_sees_the_step_and_what_was_measured(make_recipe: Make) -> None:
     policy = Planned(LIFE)
-    run_study(study(make_recipe(), policy)[0])
+    run_study(Course(study(make_recipe(), policy)[0]))
     assert [o.step for o in policy.seen] == [step for step in range(6) for _ in range(2)]
     assert all(o.steps == 6 and o.signals.step == o.step for o in policy.seen)
     assert all(seed.alpha is not None for o in policy.seen for seed in o.signals.seeds)
@@ -188,7 +189,7 @@ class Exploding(nn.Module):
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(make_recipe: Make) -> None:
     made, recorder = study(make_recipe(host=Exploding, governor={"rollback": False}), Planned({}))
     with pytest.raises(GovernorStop) as caught:
-        run_study(made)
+        run_study(Course(made))
     assert str(caught.value).startswith('E402 arm "grown", seed 10, step 2: a loss is not finite: train nan')
     assert caught.value.exit_code == 4
     assert {event.step for event in recorder.of(StepFinished)} == {0, 1, 2}  # the step that went wrong is told, too
@@ -250,7 +251,7 @@ def test_a_component_that_misbehaves_stops_the_run_with_its_package_named(
 ) -> None:
     made, _ = study(make_recipe(), policy, reward=reward)
     with pytest.raises(PluginError) as caught:
-        run_study(made)
+        run_study(Course(made))
     assert str(caught.value).startswith(said)
     assert caught.value.exit_code == 3
 
@@ -258,20 +259,20 @@ def test_a_component_that_misbehaves_stops_the_run_with_its_package_named(
 def test_a_pause_ends_the_run_after_a_whole_step(make_recipe: Make) -> None:
     made, recorder = study(make_recipe(), Planned(LIFE))
 
-    def pause() -> None:
+    def pause(course: Course) -> None:
         if len(recorder.of(StepFinished)) == 3 * 4:
             raise KeyboardInterrupt
 
     object.__setattr__(made, "pause", pause)
     with pytest.raises(KeyboardInterrupt):
-        run_study(made)
+        run_study(Course(made))
     assert {e.step for e in recorder.of(StepFinished)} == {0, 1, 2}
     assert recorder.settled == 3
 
 
 def test_where_the_time_went_is_always_known(make_recipe: Make) -> None:
     made, _ = study(make_recipe(), Planned(LIFE))
-    run_study(made)
+    run_study(Course(made))
     seconds = made.clock.summary()
     regions = {"reset", "train", "evaluate", "govern", "policy", "grow", "telemetry", "conclude", "learn"}
     assert set(seconds) == {*regions, "other", "total"}

@@ -27,6 +27,7 @@ from esper_core.leyline import (
 from esper_core.leyline.events import SeedLost, StageChanged, StepFinished
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.course import Course
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import Arm, Judge, Study
@@ -215,9 +216,9 @@ def test_after_three_faults_a_blueprint_is_withdrawn_from_the_run_and_its_packag
         bus=Bus([recorder]),
         clock=Clock(),
         packages={"test/bad": "bad-package 0.3"},
-        pause=lambda: None,
+        pause=lambda course: None,
     )
-    run_study(study)
+    run_study(Course(study))
     lost = [event for event in recorder.events if isinstance(event, SeedLost)]
     assert [event.withdrawn for event in lost] == [False, False, True]
     assert {event.package for event in lost} == {"bad-package 0.3"}

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -18,9 +22,10 @@ from safetensors.torch import load as decode
 from safetensors.torch import save as encode
 from torch import Tensor, nn
 
-from esper_core.config import GovernorConfig, GrowthConfig, OptimizersConfig
+from esper_core.config import GrowthConfig, OptimizersConfig
 from esper_core.governor import Act
 from esper_core.growth import FaultBook, Variety
+from esper_core.growth.counterfactuals import NOISE
 from esper_core.leyline import (
     CALM,
     WAIT,
@@ -36,7 +41,6 @@ from esper_core.leyline import (
     Site,
     SlotPlace,
     SlotState,
-    Stage,
     State,
     Verdict,
 )
@@ -138,7 +142,7 @@ class Falling:
         return 1.0 / (1.0 + step) + 0.01 * (steps or 0)
 
 
-def odd_recipe(make: Make, *, schedule: bool = False, batches: int = 2, **growth: Any) -> Recipe:
+def odd_recipe(make: Make, *, schedule: bool = False, batches: int = 1, **growth: Any) -> Recipe:
     """Two slots of two fossils each, in a host where something is everywhere to be forgotten."""
     optimizer, governor = growth.pop("optimizer", {}), growth.pop("governor", {})
     own = {"learning_rate": 1e-2, "clip_norm": 0.5, **optimizer}
@@ -170,7 +174,7 @@ class World:
         for one in self.both:
             one.reset(2, seed)
             if scale is not None:
-                one.keeper.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=5)
+                one.keeper.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
             one.governor.begin(one.garden, float(one.evaluate("validation")[0]))
         return self
 
@@ -222,8 +226,8 @@ class World:
         return [{slot: sorted(ops) for slot, ops in mask.ops.items()}, mask.blueprints, seeds]
 
     def known(self) -> list[State]:
-        """What is written of it, as it comes from the disk."""
-        return [through_files(state) for state in (*(one.state() for one in self.both), self.faults.state())]
+        """All that it knows."""
+        return [*(one.state() for one in self.both), self.faults.state()]
 
     def go_on_from(self, known: list[State]) -> World:
         """Stand where another world stood."""
@@ -255,16 +259,16 @@ def equal(one: Tensor, other: Tensor | None) -> bool:
 
 
 def drawn(random: Random) -> Callable[[ActionMask], Action]:
-    """A choice among all that a mask allows, rather to grow than to wait or to prune."""
+    """A choice among all that a mask allows, rather to go on with a seed's life than to wait or to prune."""
 
     def choose(mask: ActionMask) -> Action:
         ramp = {"speed": random.randrange(3), "curve": random.choice(list(Curve))}
-        target = random.choice([0.5, 1.0, 1.0])
+        target = random.choice([0.5, 1.0, 1.0, 1.0])
         possible = [WAIT]
         for slot, ops in mask.ops.items():
             for op in sorted(ops - {Op.GERMINATE}):
                 names = [None, *mask.seeds.get(slot, {})] if op in (Op.ADVANCE, Op.PRUNE) else [None]
-                weight = {Op.FOSSILISE: 6, Op.ADVANCE: 2}.get(op, 1)
+                weight = {Op.FOSSILISE: 8, Op.ADVANCE: 3}.get(op, 1)
                 possible += [Action(op, slot, name, target=target, **ramp) for name in names] * weight
             blend = random.choice(list(Blend))
             for name in mask.blueprints[slot]:
@@ -274,34 +278,57 @@ def drawn(random: Random) -> Callable[[ActionMask], Action]:
     return choose
 
 
-def lives(recipe: Recipe, before: int, after: int, *, seed: int = 0, scale: float | None = None) -> set[Any]:
-    """Two lives, of which the second is interrupted and goes on in another world: they are one. What was seen of them.
+def followed(plan: Mapping[int, Action | Verdict], step: int) -> tuple[Callable[[ActionMask], Action], Verdict]:
+    """What a plan has for a step: an action, which has to be possible, or a second opinion."""
+    planned = plan.get(step, WAIT)
 
-    The other world did something else before. The first is watched after its state was told, so that the state is
-    seen to stay what it is.
+    def choose(mask: ActionMask) -> Action:
+        action = planned if isinstance(planned, Action) else WAIT
+        assert mask.allows(action), f"step {step}: {action}"
+        return action
+
+    return choose, planned if isinstance(planned, Verdict) else CALM
+
+
+def lives(
+    recipe: Recipe, before: int, after: int, plan: Mapping[int, Action | Verdict] | int, *, scale: float | None = None
+) -> World:
+    """Two lives, of which one is interrupted, and goes on in another world: they are one. The world that was told of.
+
+    plan: what happens after which step, or of what it is drawn. The other world did something else before.
     """
-    random, seen = Random(seed), set[Any]()
+    random = Random(plan) if isinstance(plan, int) else Random()
+
+    def happens(step: int) -> tuple[Callable[[ActionMask], Action], Verdict]:
+        return (drawn(random), CALM) if isinstance(plan, int) else followed(plan, step)
+
     world = World(recipe).begin(scale=scale)
     for step in range(before):
-        world.step(step, drawn(random))
-    seen |= {(seed.stage, seed.presence) for seed in world.grown.garden.living_seeds()}
-    seen |= {Stage.FOSSILIZED for slot in world.grown.garden.slots.values() if slot.fossils}
-    seen |= {slot.state for slot in world.grown.garden.slots.values()}
-    known, again = world.known(), random.getstate()
-    told = [world.step(step, drawn(random)) for step in range(before, before + after)]
+        world.step(step, *happens(step))
+    known, again, rest = world.known(), random.getstate(), range(before, before + after)
+    written, stood = [through_files(state) for state in known], World(recipe)
+    stood.go_on_from(written)
+    told = [world.step(step, *happens(step)) for step in rest]
+    assert not any(map(differences, known, written)), "a state is no longer what it was"
 
     other = World(recipe).begin(seed=77)
     other.step(0, drawn(Random(5)))
-    other.go_on_from(known)
+    other.go_on_from(written)
     assert [differences(one, two) for one, two in zip(other.known(), known, strict=True)] == [[], [], []]
     random.setstate(again)
-    for place, step in enumerate(range(before, before + after)):
-        assert other.step(step, drawn(random)) == told[place], f"step {step}"
+    for place, step in enumerate(rest):
+        assert other.step(step, *happens(step)) == told[place], f"step {step}"
+    assert not any(map(differences, known, written)), "who goes on from a state changed it"
     for one, two in zip(world.both, other.both, strict=True):
         assert one.keeper.astray(one.model) == two.keeper.astray(two.model) == []
         assert differences(one.state(), two.state()) == []
         assert equal(one.evaluate("test"), two.evaluate("test"))
-    return seen
+    return stood
+
+
+def stages(world: World) -> dict[str, list[str]]:
+    """The stages of the seeds of each slot."""
+    return {name: [seed.stage.value for seed in slot.stack] for name, slot in world.grown.garden.slots.items()}
 
 
 WAYS = [("shadow", 1), ("shadow", 2), ("branch", 1), ("branch", 2), ("straight_through", 1), ("live", 1)]
@@ -312,21 +339,339 @@ ADAM, FOREACH, MOMENTUM = (
 )
 
 
-@pytest.mark.parametrize(
-    ("way", "nursery", "gates", "optimizer", "schedule", "freeze", "seed"),
-    [
-        ("shadow", 1, "off", ADAM, True, False, 1),
-        ("shadow", 2, "strict", MOMENTUM, False, True, 4),
-        ("branch", 1, "permissive", MOMENTUM, True, False, 1),
-        ("branch", 2, "off", ADAM, False, False, 3),
-        ("live", 1, "off", FOREACH, True, True, 1),
-        ("straight_through", 1, "off", MOMENTUM, False, False, 2),
-    ],
-    ids=lambda value: str(value) if isinstance(value, str | int) else "",
+def germinate(slot: str, name: str, speed: int = 0, **more: Any) -> Action:
+    return Action(Op.GERMINATE, slot, f"test/{name}", speed=speed, **more)
+
+
+def act(op: Op, slot: str, name: str | None = None, **more: Any) -> Action:
+    return Action(op, slot, name and f"test/{name}", **more)
+
+
+NURSERY = {
+    0: germinate("late", "plain", blend=Blend.GATE),
+    1: germinate("early", "odd", 1, curve=Curve.COSINE),
+    2: germinate("early", "plain"),
+    5: act(Op.ADVANCE, "early", "odd"),
+}
+BRANCHES = {
+    0: germinate("early", "odd"),
+    1: germinate("early", "plain", blend=Blend.RESIDUAL),
+    5: act(Op.ADVANCE, "early", "plain"),
+    7: act(Op.FOSSILISE, "early"),
+}
+FOSSILS = {
+    0: germinate("late", "odd"),
+    1: germinate("early", "odd"),
+    2: act(Op.ADVANCE, "late"),
+    3: act(Op.ADVANCE, "early"),
+    4: act(Op.FOSSILISE, "late"),
+    5: act(Op.FOSSILISE, "early"),
+    6: germinate("early", "plain"),
+    7: act(Op.ADVANCE, "early"),
+}
+RAMP = {0: germinate("late", "odd", 4), 1: act(Op.ADVANCE, "late"), 4: act(Op.PRUNE, "late", speed=2)}
+ALONE = {1: germinate("late", "odd"), 4: act(Op.ADVANCE, "late"), 6: act(Op.FOSSILISE, "late")}
+EMBARGO = {0: germinate("early", "odd"), 1: act(Op.PRUNE, "early"), 5: germinate("early", "plain")}
+SCENES = {
+    "a nursery, behind a seed of a later slot": (
+        {"nursery": 2, "optimizer": MOMENTUM},
+        (4, 4, NURSERY),
+        {"early": ["training", "training"], "late": ["training"]},
+    ),
+    "two branches": (
+        {"incubation": "branch", "nursery": 2},
+        (4, 5, BRANCHES),
+        {"early": ["training", "training"], "late": []},
+    ),
+    "fossils, the later slot's first": (
+        {"schedule": True},
+        (7, 4, FOSSILS),
+        {"early": ["fossilized", "germinated"], "late": ["fossilized"]},
+    ),
+    "fossils that stand still": (
+        {"freeze_fossils": True, "optimizer": MOMENTUM},
+        (7, 3, FOSSILS),
+        {"early": ["fossilized", "germinated"], "late": ["fossilized"]},
+    ),
+    "a ramp": ({"optimizer": FOREACH, "schedule": True}, (3, 5, RAMP), {"early": [], "late": ["blending"]}),
+    "drained": ({}, (5, 3, RAMP), {"early": [], "late": ["draining"]}),
+    "straight through": ({"incubation": "straight_through"}, (3, 3, ALONE), {"early": [], "late": ["training"]}),
+    "live": ({"incubation": "live"}, (3, 5, ALONE), {"early": [], "late": ["training"]}),
+    "a slot that rests": ({"embargo": 3}, (3, 4, EMBARGO), {"early": [], "late": []}),
+}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_run_13_an_environment_goes_on_from_what_is_written_bit_for_bit(scene: str, make_recipe: Make) -> None:
+    growth, life, there = SCENES[scene]
+    assert stages(lives(odd_recipe(make_recipe, **growth), *life)) == there
+
+
+@pytest.mark.parametrize(("way", "gates"), [("shadow", "strict"), ("branch", "permissive")])
+def test_gates_go_on_with_the_looks_that_are_left(way: str, gates: str, make_recipe: Make) -> None:
+    plan = {0: germinate("late", "odd")}
+    stood = lives(odd_recipe(make_recipe, incubation=way, gates=gates, price=0.0), 5, 3, plan)
+    (seed,) = stood.grown.garden.slots["late"].seeds
+    assert stood.grown.garden.gates.opinion(seed) is not None
+    assert math.isfinite(stood.grown.garden.gates.lead(seed))
+
+
+def test_a_seed_is_weighed_on_by_what_the_twin_was_behind(make_recipe: Make) -> None:
+    plan = {0: germinate("late", "odd"), 1: act(Op.ADVANCE, "late")}
+    stood = lives(odd_recipe(make_recipe), 4, 2, plan)
+    assert list(stood.grown.scales.gains) == list(stood.grown.leaning.dependences) == [0]
+
+
+@pytest.mark.parametrize("way", ["shadow", "branch"])
+def test_what_scales_the_loss_goes_on_where_it_was(way: str, make_recipe: Make) -> None:
+    """One that has grown already: at its end it would begin with another factor."""
+    recipe = odd_recipe(make_recipe, incubation=way)
+    stood = lives(recipe, 4, 2, {1: germinate("late", "odd")}, scale=2.0**10)
+    assert stood.grown.keeper.scaler.state_dict()["scale"] == 2.0**12
+
+
+@pytest.mark.parametrize("way", ["shadow", pytest.param("branch", marks=pytest.mark.slow)])
+def test_a_rollback_before_and_one_after(way: str, make_recipe: Make) -> None:
+    plan = {0: germinate("late", "odd"), 2: PANIC, 5: germinate("late", "odd"), 6: PANIC}
+    recipe = odd_recipe(make_recipe, incubation=way, embargo=1, governor={"rollbacks": 2, "snapshot_steps": 2})
+    assert lives(recipe, 4, 3, plan).grown.governor.state().plain["rollbacks"] == 1
+
+
+def test_an_episode_that_is_over_stays_over(make_recipe: Make) -> None:
+    recipe = odd_recipe(make_recipe)
+    stood = lives(recipe, 4, 2, {0: germinate("late", "odd"), 2: ENOUGH})
+    assert (stood.grown.over, stood.grown.steps, stood.twin.steps) == (True, 3, 4)
+    assert not any(stood.grown.mask().ops.values())
+
+
+def test_what_is_drawn_at_random_goes_on_as_well(make_recipe: Make) -> None:
+    recipe = odd_recipe(make_recipe, incubation="branch", nursery=2, gates="permissive", price=0.0, schedule=True)
+    lives(recipe, 8, 3, 11)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gates", ["off", "permissive", "strict"])
+@pytest.mark.parametrize(("way", "nursery"), WAYS)
+@settings(max_examples=12)
+@given(
+    before=st.integers(0, 16),
+    seed=st.integers(0, 2**16),
+    optimizer=st.sampled_from([ADAM, FOREACH, MOMENTUM]),
+    more=st.fixed_dictionaries(
+        {"schedule": st.booleans(), "freeze_fossils": st.booleans(), "embargo": st.integers(0, 3)}
+    ),
 )
-def test_run_13_an_environment_goes_on_from_what_is_written_bit_for_bit(
-    way, nursery, gates, optimizer, schedule, freeze, seed, make_recipe: Make
+def test_whatever_happens_it_goes_on_bit_for_bit(
+    way, nursery, gates, before, seed, optimizer, more, make_recipe: Make
 ) -> None:
-    growth = {"incubation": way, "nursery": nursery, "gates": gates, "freeze_fossils": freeze, "price": 0.0}
-    recipe = odd_recipe(make_recipe, schedule=schedule, optimizer=optimizer, **growth)
-    lives(recipe, before=7, after=4, seed=seed)
+    growth = {"incubation": way, "nursery": nursery, "gates": gates, "price": 0.0, **more}
+    lives(odd_recipe(make_recipe, optimizer=optimizer, **growth), before, 4, seed)
+
+
+@pytest.mark.slow
+def test_a_fresh_process_goes_on_bit_for_bit(make_recipe: Make, tmp_path: Path) -> None:
+    """The process that is started here runs this very test, and finds the folder of the one that started it."""
+    recipe = odd_recipe(make_recipe, incubation="branch", nursery=2)
+    begun = os.environ.get("ESPER_TEST_BEGUN")
+    folder = Path(begun or tmp_path)
+    names = ["grown", "twin", "faults"]
+    if begun is None:
+        world = World(recipe).begin()
+        for step in range(4):
+            world.step(step, *followed(BRANCHES, step))
+        for name, state in zip(names, world.known(), strict=True):
+            (folder / f"{name}.json").write_text(json.dumps(state.plain), encoding="utf-8")
+            (folder / f"{name}.safetensors").write_bytes(encode(dict(state.tensors)))
+    else:
+        texts = [json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in names]
+        numbers = [decode((folder / f"{name}.safetensors").read_bytes()) for name in names]
+        world = World(recipe).go_on_from([State(*both) for both in zip(texts, numbers, strict=True)])
+    told = [world.step(step, *followed(BRANCHES, step)) for step in range(4, 9)]
+    if begun is None:
+        (folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-k", "fresh_process", str(Path(__file__))]
+        subprocess.run(command, check=True, env={**os.environ, "ESPER_TEST_BEGUN": str(folder)}, capture_output=True)
+        assert (folder / "done").exists()
+    else:
+        assert told == json.loads((folder / "told.json").read_text(encoding="utf-8"))
+        (folder / "done").touch()
+
+
+class Fails(nn.Module):
+    """Cannot be trained."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.mix = nn.Conv1d(site.channels, site.channels, 1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        raise ValueError("not today")
+
+
+def unbuildable(site: Site) -> nn.Module:
+    raise ValueError("never")
+
+
+def test_mishaps_of_which_nobody_was_told_are_not_lost(make_recipe: Make) -> None:
+    spec = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True)
+    varieties = (Variety("test/fails", spec, Fails), Variety("test/unbuildable", spec, unbuildable))
+    recipe = replace(make_recipe(), varieties={"early": varieties})
+    environment = World(recipe).begin().grown
+    environment.apply(germinate("early", "fails"), 0)
+    environment.train()
+    environment.garden.slots["early"].embargo, environment.garden.slots["early"].state = 0, SlotState.FREE
+    environment.apply(germinate("early", "unbuildable"), 1)
+    other = World(recipe).grown
+    other.load(through_files(environment.state()))
+    mishaps = environment.take_mishaps()
+    assert [mishap.ending is None for mishap in mishaps] == [False, True]
+    assert other.take_mishaps() == mishaps
+
+
+def test_a_blueprint_that_went_wrong_too_often_stays_withdrawn(make_recipe: Make) -> None:
+    book, other = FaultBook(limit=2), FaultBook(limit=2)
+    book.record("test/odd")
+    other.record("test/plain")
+    other.load(through_files(book.state()))
+    assert (other.record("test/plain"), other.record("test/odd")) == (False, True)
+    assert not book.is_withdrawn("test/odd")
+
+
+class Restless(nn.Module):
+    """Draws in evaluation, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv1d(1, 4, 1), nn.Linear(48, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(nn.functional.dropout(self.stem(inputs), 0.1).flatten(1))
+
+
+def test_nothing_that_was_said_of_passes_is_said_again(make_recipe: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="esper")
+    world = World(make_recipe(host=Restless, batches=1)).begin()
+    plan = {0: Action(Op.GERMINATE, "early", "test/local-conv", speed=0), 1: act(Op.ADVANCE, "early")}
+    for step in range(4):
+        world.step(step, *followed(plan, step))
+    assert [record.message.rpartition(": ")[2] for record in caplog.records] == [NOISE]
+    other = World(world.recipe).go_on_from([through_files(state) for state in world.known()])
+    assert other.step(4, *followed(plan, 4)) == world.step(4, *followed(plan, 4))
+    assert len(caplog.records) == 1
+
+
+def without(state: State, name: str) -> State:
+    return State(state.plain, {key: value for key, value in state.tensors.items() if key != name})
+
+
+def with_other(state: State, name: str) -> State:
+    return State(state.plain, {**state.tensors, name: torch.zeros(2, 2)})
+
+
+def with_plain(state: State, **plain: Any) -> State:
+    return State({**state.plain, **plain}, state.tensors)
+
+
+def other_garden(state: State, **plain: Any) -> State:
+    return with_plain(state, garden={**state.plain["garden"], **plain})
+
+
+HEAD = "garden/numbers/parameters.head.weight"
+MANGLED: dict[str, tuple[Callable[[State], State], str]] = {
+    "a number is missing": (lambda state: without(state, HEAD), r"E334 .*\n.*lacks the tensor parameters.head.weight"),
+    "a number of another shape": (
+        lambda state: with_other(state, HEAD),
+        r"E334 .*\n.*is \(2, 2\) float32, and was \(3,",
+    ),
+    "a memory is missing": (
+        lambda state: without(state, "garden/keeper/0/memory.0.step"),
+        r"E334 .*\n.*lacks the tensor memory.0.step",
+    ),
+    "a snapshot is damaged in its names": (
+        lambda state: without(state, "governor/shelf/1/copies.head.bias"),
+        r"E334 .*\n.*lacks the tensor copies.head.bias",
+    ),
+    "a part is missing": (
+        lambda state: State({k: v for k, v in state.plain.items() if k != "order"}, state.tensors),
+        r"E334 .*\n.*cannot be read: KeyError: 'order'",
+    ),
+    "another seed incubates": (lambda state: other_garden(state, incubating=[5]), r"E334 .*\n.*\[5\] incubated"),
+    "no journal": (lambda state: other_garden(state, grown={"model": 5}), "E330 the state is no growth journal"),
+    "text for a number": (
+        lambda state: with_plain(state, seed="seven and a half"),
+        r"E334 .*\n.*Received: 2, 'seven and a half', 1",
+    ),
+}
+
+
+def at_its_beginning(environment: Environment, recipe: Recipe) -> bool:
+    fresh = Environment(recipe, arm="grown", index=0)
+    fresh.reset(environment.round, environment.seed)
+    fresh.governor.begin(fresh.garden)
+    return differences(environment.state(), fresh.state()) == []
+
+
+@pytest.fixture
+def written(make_recipe: Make) -> tuple[Recipe, State]:
+    """A recipe, and the state of an environment in which a seed incubates."""
+    recipe = odd_recipe(make_recipe)
+    environment = World(recipe).begin().grown
+    environment.apply(germinate("late", "odd"), 0)
+    environment.train()
+    return recipe, through_files(environment.state())
+
+
+def test_a_state_that_is_not_whole_is_refused_and_nothing_of_it_is_taken_over(written) -> None:
+    recipe, state = written
+    environment = World(recipe).begin(seed=8).grown
+    for what, (mangle, message) in MANGLED.items():
+        with pytest.raises(GrowthError, match=message):
+            environment.load(mangle(state))
+        assert at_its_beginning(environment, recipe), what
+    environment.load(state)
+    assert differences(environment.state(), state) == []
+
+
+class Wider(OddHost):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(48, 5)
+
+
+OTHERS: dict[str, tuple[Callable[[Recipe], Recipe], str]] = {
+    "another host": (
+        lambda recipe: replace(recipe, build_host=Wider),
+        r"E334 .*\n.*head.bias is \(3,\) float32, and here \(5,\) float32",
+    ),
+    "other slots": (
+        lambda recipe: replace(recipe, slots={"early": SlotPlace("drop"), "late": SlotPlace("stem")}),
+        "E334 the state does not fit this OddHost: it has other slots",
+    ),
+    "another version": (
+        lambda recipe: replace(
+            recipe, varieties={"late": (Variety("test/odd", replace(ODD.spec, version=2), OddBlock),)}
+        ),
+        'E333 "test/odd" grew in version 1, and what is installed is 2',
+    ),
+    "no such blueprint": (
+        lambda recipe: replace(recipe, varieties={"late": (PLAIN,)}),
+        'E303 "test/odd" grew where the state was taken, and cannot grow here',
+    ),
+}
+
+
+def test_a_state_of_another_recipe_is_refused_and_nothing_of_it_is_taken_over(written) -> None:
+    recipe, state = written
+    for what, (change, message) in OTHERS.items():
+        other = change(recipe)
+        environment = Environment(other, arm="grown", index=0)
+        with pytest.raises(GrowthError, match=message):
+            environment.load(state)
+        assert at_its_beginning(environment, other), what
+
+
+def test_an_environment_is_resumable(make_recipe: Make) -> None:
+    environment = World(make_recipe()).begin().grown
+    parts = (environment.garden, environment.keeper, environment.governor, environment.order, environment.reading)
+    for one in (environment, FaultBook(), *parts, environment.scales, environment.leaning, environment.garden.gates):
+        assert isinstance(one, Resumable), one

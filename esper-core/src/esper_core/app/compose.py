@@ -12,34 +12,48 @@ import torch
 
 from esper_core.app.ability import demand_able
 from esper_core.app.blaming import AnswerableSchedule, AnswerableTask
-from esper_core.app.resolution import TWIN
+from esper_core.app.resolution import CAPACITY, TWIN
 from esper_core.app.selection import select_varieties
 from esper_core.config import parse_path
-from esper_core.growth import Draws, RandomStream, derive_seed, draws_of, draws_of_variety, graft, slots_of
+from esper_core.growth import Draws, Growth, RandomStream, derive_seed, draws_of, draws_of_variety, graft, slots_of
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split
 from esper_core.trainer.answerable import answerable
 from esper_core.trainer.environment import Recipe
+from esper_core.trainer.feeding import sent
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.reading import count_parameters
+from esper_core.trainer.records import record_of
 from esper_core.trainer.study import Arm, Judge, Study
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
 
     from esper_core.app.resolution import Chosen, Path, Resolution
+    from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.health import HealthSnapshot, Verdict
     from esper_core.leyline.protocols import Policy, Reward, Schedule, SplitName, Task
     from esper_core.telemetry import Bus, Clock
+    from esper_core.trainer.course import Course
 
 HOST_DTYPE = torch.float32
 """What hosts compute in; symbols come as whole numbers."""
 
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a study is run among: who hears of it, its clock, and what is asked after each step. See ``Study``."""
+
+    bus: Bus
+    clock: Clock
+    pause: Callable[[Course], None]
+    check_health: Callable[[HealthSnapshot], Verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,36 +75,61 @@ class Composition:
         twin = (TWIN,) if self.resolution.loaded.config.twin else ()
         return (*(arm.name for arm in self.arms), *twin)
 
-    def study(
-        self, bus: Bus, clock: Clock, pause: Callable[[], None], check_health: Callable[[HealthSnapshot], Verdict]
-    ) -> Study:
+    @property
+    def controls(self) -> Mapping[str, str]:
+        """For each arm that may grow, where that is asked for, the arm that has what it grew from the start."""
+        if not self.resolution.loaded.config.capacity:
+            return {}
+        alone = len(self.arms) == 1
+        return {arm.name: CAPACITY if alone else f"{CAPACITY}-of-{arm.name}" for arm in self.arms}
+
+    @property
+    def every_arm(self) -> tuple[str, ...]:
+        """The arms, the twin, and the controls that follow them."""
+        return (*self.arm_names, *self.controls.values())
+
+    def study(self, around: Surroundings) -> Study:
         """The study, ready for ``trainer.loop.run_study``."""
+        twin = TWIN if self.resolution.loaded.config.twin else None
+        return self._study(around, self._pool(self.arm_names, twin), self.arms, twin)
+
+    def follow_up(self, around: Surroundings, finished: Sequence[EpisodeFinished]) -> Study | None:
+        """The control by static capacity: on the same seeds what each arm grew, trained from the start.
+
+        finished: how the episodes of the study ended. None where nothing was grown.
+        """
+        grown = {(self.controls.get(e.arm), e.seed): [record_of(Growth, one) for one in e.grown] for e in finished}
+        arms = [own for arm, own in self.controls.items() if any(e.grown for e in finished if e.arm == arm)]
+        if not arms:
+            return None
+        pool = self._pool(arms, None, implants=lambda arm, seed: grown[arm, seed])
+        return self._study(around, pool, (), None)
+
+    def _pool(self, arms: Sequence[str], twin: str | None, **more: Any) -> Pool:
+        config = self.resolution.loaded.config
+        lanes = None if config.lanes == "auto" else config.lanes
+        return Pool(self.recipe, arms, config.environments, twin=twin, devices=self.devices, lanes=lanes, **more)
+
+    def _study(self, around: Surroundings, pool: Pool, arms: Sequence[Arm], twin: str | None) -> Study:
         config = self.resolution.loaded.config
         return Study(
-            pool=Pool(
-                self.recipe,
-                self.arm_names,
-                config.environments,
-                twin=TWIN if config.twin else None,
-                devices=self.devices,
-                lanes=None if config.lanes == "auto" else config.lanes,
-            ),
-            arms=self.arms,
-            twin=TWIN if config.twin else None,
+            pool=pool,
+            arms=arms,
+            twin=twin,
             reward=self.judge,
             rounds=config.rounds,
             environments=config.environments,
             steps=config.episode.steps,
             first_seed=config.seed,
-            bus=bus,
-            clock=clock,
+            bus=around.bus,
+            clock=around.clock,
             packages={
                 component.id: component.source
                 for components in self.resolution.blueprints.values()
                 for component in components
             },
-            pause=pause,
-            check_health=check_health,
+            pause=around.pause,
+            check_health=around.check_health,
         )
 
 
@@ -98,6 +137,7 @@ def compose(resolution: Resolution) -> Composition:
     """Build and check every piece. ConfigError or PluginError with a place in the file where there is one."""
     config = resolution.loaded.config
     devices = choose_devices(resolution)
+    _check_recording(resolution, devices)
     device = devices[0]
     task = AnswerableTask(cast("Task", _built(resolution, resolution.task)), resolution.task.label)
     data = {name: _on_device(resolution, task, name, device) for name in SPLITS}
@@ -120,6 +160,7 @@ def compose(resolution: Resolution) -> Composition:
         growth=config.growth,
         governor=config.governor,
         device=device,
+        compute=config.compute,
         host_schedule=_schedule(resolution, "host"),
         seed_schedule=_schedule(resolution, "seed"),
     )
@@ -160,7 +201,7 @@ def _device(resolution: Resolution, wanted: str, path: Path) -> torch.device:
 def _draws(recipe: Recipe, host: nn.Module) -> Draws:
     """When anything that this run trains draws random numbers: the host, or what may grow in it."""
     train = recipe.data["train"]
-    inputs, targets = train.inputs[:PROBE_EXAMPLES], train.targets[:PROBE_EXAMPLES]
+    inputs, targets = (sent(own[:PROBE_EXAMPLES], recipe.device) for own in (train.inputs, train.targets))
     of_host = draws_of(host, lambda model: recipe.task.losses(model(inputs), targets).mean())
     sites = {slot.name: slot.site for slot in slots_of(host).each()}
     of_seeds = {
@@ -209,7 +250,16 @@ def _on_device(resolution: Resolution, task: Task, name: SplitName, device: torc
         message = f'{resolution.task.label} gives inputs of {split.inputs.dtype} in its split "{name}"'
         raise PluginError(Problem("E234", message, hint="Hosts compute in torch.float32: give inputs.float()."))
     with answerable(resolution.task.label, f'with its split "{name}"'):
-        return type(split)(split.inputs.to(device), split.targets.to(device))
+        home = torch.device("cpu") if resolution.loaded.config.compute.data == "streamed" else device
+        return type(split)(split.inputs.to(home), split.targets.to(home))
+
+
+def _check_recording(resolution: Resolution, devices: Sequence[torch.device]) -> None:
+    others = [str(device) for device in devices if device.type != "cuda"]
+    if resolution.loaded.config.compute.cuda_graphs and others:
+        message = f"a pass is recorded as a CUDA graph on a GPU alone, received the device {others[0]}"
+        hint = "Write compute.cuda_graphs: false, or device: cuda where there is a GPU."
+        raise ConfigError(resolution.loaded.problem("E114", ("compute", "cuda_graphs"), message, hint))
 
 
 def _check_batches(resolution: Resolution, train: Split) -> None:
@@ -236,7 +286,7 @@ def _grafted(
         host = build_host().to(device)
     with answerable(resolution.host.label, "on its first batch"):
         try:
-            graft(host, resolution.places, example=train.inputs[:2])
+            graft(host, resolution.places, example=sent(train.inputs[:2], device))
         except GraftError as error:
             raise ConfigError([_at_slot(resolution, problem) for problem in error.problems]) from error
     return host

@@ -39,7 +39,8 @@ class Prepared:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is wrong beside the run and does not stop it, a line each."""
-        return (*unused_faults(self.plugins), *map(in_one_line, self.unmarked))
+        idle = self.composition.resolution.loaded.warnings
+        return (*unused_faults(self.plugins), *map(in_one_line, [*self.unmarked, *idle]))
 
     @property
     def unmarked(self) -> tuple[Problem, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
+from esper_core.app.import_path import host_at
 from esper_core.config import settings_problems
 from esper_core.leyline.errors import ConfigError, EsperError, PluginError, Problem
 from esper_core.leyline.nearest import suggestion
@@ -30,6 +31,9 @@ T = TypeVar("T")
 
 TWIN = "twin"
 """Name of the arm that never grows."""
+
+CAPACITY = "capacity"
+"""Name of the arm that has from the start what another grew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,9 @@ class _Search:
     def choose(self, kind: ComponentKind, use: Use, path: Path) -> Chosen | None:
         """The component of this name, and its settings as it wants them."""
         named = (*path, "use")
+        if kind == "host" and ":" in use.use:
+            own = self.attempt(named, partial(host_at, use.use))
+            return None if own is None else Chosen(own, use.settings, path)
         found = self.attempt(named, lambda: (found := self.registry.find(kind, use.use), found.settings_model()))
         if found is None:
             return None

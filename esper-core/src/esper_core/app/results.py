@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
-from itertools import combinations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.constants import CONFIDENCE
-from esper_core.runs.statistics import Interval, mean_interval, paired_comparison
+from esper_core.runs.comparing import Sample, compare_all
+from esper_core.runs.statistics import Interval, mean_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,12 +18,16 @@ if TYPE_CHECKING:
 
 
 def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinished], margin: float) -> dict[str, Any]:
-    """The part of summary.json that depends on nothing but the seeds and the configuration."""
+    """The part of summary.json that depends on nothing but the seeds and the configuration.
+
+    All pairs of arms are compared, the twin being one of them, and judged together.
+    """
     by_arm = {arm: sorted((e for e in episodes if e.arm == arm), key=lambda e: (e.round, e.seed)) for arm in arms}
+    samples = [Sample(arm, {episode.seed: episode.test_metric for episode in own}) for arm, own in by_arm.items()]
     return {
         "metric": {"name": metric.name, "direction": metric.direction, "unit": metric.unit},
         "arms": {arm: _arm(own) for arm, own in by_arm.items()},
-        "comparisons": [_comparison(metric, a, b, by_arm[a], by_arm[b], margin) for a, b in combinations(arms, 2)],
+        "comparisons": compare_all(samples, direction=metric.direction, margin=margin),
     }
 
 
@@ -38,34 +41,6 @@ def _arm(episodes: Sequence[EpisodeFinished]) -> dict[str, Any]:
         "fossils": fmean(episode.fossils for episode in episodes),
         "reward": fmean(rewards) if len(rewards) == len(episodes) else None,
         "episodes": [{"seed": episode.seed, "test": episode.test_metric} for episode in episodes],
-    }
-
-
-def _comparison(
-    metric: Metric,
-    a: str,
-    b: str,
-    of_a: Sequence[EpisodeFinished],
-    of_b: Sequence[EpisodeFinished],
-    margin: float,
-) -> dict[str, Any]:
-    values_a = [episode.test_metric for episode in of_a]
-    values_b = [episode.test_metric for episode in of_b]
-    found: dict[str, Any] = {"difference": None, "low": None, "high": None, "p": None, "verdict": "no difference shown"}
-    if all(map(math.isfinite, values_a + values_b)):
-        compared = paired_comparison(
-            values_a, values_b, direction=metric.direction, margin=margin, confidence=CONFIDENCE
-        )
-        found = asdict(compared)
-    return {
-        "a": a,
-        "b": b,
-        "difference": found["difference"],
-        "ci_low": found["low"],
-        "ci_high": found["high"],
-        "p": found["p"],
-        "n": len(values_a),
-        "verdict": found["verdict"],
     }
 
 

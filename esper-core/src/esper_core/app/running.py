@@ -1,54 +1,43 @@
-"""What happens when a prepared run runs? It is written down, run, and closed with one status, however it ends."""
+"""What happens when a prepared run runs, or goes on? It is written down, run, and closed with one status.
+
+However it ends, its directory says how; and until it ends, the directory is this process's alone.
+"""
 
 from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from esper_core.app.ability import demand_able
-from esper_core.app.guarding import health_check
-from esper_core.app.interruption import heeded_signals
+from esper_core.app.ending import reason, status_of
+from esper_core.app.keeping import position_in
 from esper_core.app.observing import Observers
 from esper_core.app.resolved import resolved_config
 from esper_core.app.results import results
 from esper_core.app.saying import logged, tell_plainly
 from esper_core.app.sections import collected_sections
-from esper_core.app.surrounding import surrounded
+from esper_core.app.training import train
 from esper_core.config import dump_config
-from esper_core.config.plain import plain
-from esper_core.leyline.errors import EsperError, GovernorStop, Interrupted, Problem, RunFolderError
-from esper_core.leyline.events import RunFinished, RunStarted
-from esper_core.leyline.running import RunContext, RunInfo, RunOutcome, frozen
+from esper_core.leyline.errors import RunFolderError
+from esper_core.leyline.running import RunInfo, RunOutcome, frozen
 from esper_core.plugins.discovery import LOCAL_FILE
 from esper_core.runs import RunDirectory
-from esper_core.telemetry import BestEffort, Bus, Clock, EventFile
-from esper_core.trainer.answerable import answerable
-from esper_core.trainer.loop import run_study
+from esper_core.runs.checkpoints import Checkpoints
+from esper_core.runs.holding import held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from esper_core.app.compose import Composition
+    from esper_core.app.keeping import Position
     from esper_core.app.preparing import Prepared
-    from esper_core.app.resolution import Resolution
     from esper_core.app.sections import OwnSection
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.telemetry import Listener
-    from esper_core.trainer.pool import Ending
+    from esper_core.telemetry import Clock, Listener
 
 log = logging.getLogger("esper")
-
-LOOK_EVERY_SECONDS = 1.0
-"""Seconds between two looks at whether the run directory is still there."""
-
-READER_GONE = 141
-"""What a shell expects of a command that wrote to a pipe which nobody reads: 128 + SIGPIPE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,72 +82,52 @@ def run(
     """
     config = prepared.composition.resolution.loaded.config
     directory = RunDirectory.create(prepared.started_in / runs_dir, name=name or config.name, argv=list(argv))
-    with _failing(directory):
-        _write_beginning(directory, prepared)
+    with held(directory.path):
+        with _failing(directory):
+            _write_beginning(directory, prepared)
+        return _carried_out(prepared, directory, runs_dir / directory.path.name, None, listeners, found, tell)
+
+
+def resume(
+    prepared: Prepared,
+    path: Path,
+    *,
+    argv: Sequence[str] = (),
+    listeners: Sequence[Listener] = (),
+    found: Callable[[Outcome], None] = lambda outcome: None,
+    tell: Callable[[str], None] = tell_plainly,
+) -> Outcome:
+    """Go on with the run in the directory at ``path``, from its newest checkpoint, to the numbers it would have had.
+
+    prepared: its own configuration. RunFolderError where another process is at work there, or nothing is whole.
+    """
+    directory = RunDirectory.at(prepared.started_in / path)
+    with held(directory.path):
+        position = position_in(directory.path, Checkpoints(directory.path))
+        directory.resume(list(argv), None if position is None else position.number)
+        return _carried_out(prepared, directory, path, position, listeners, found, tell)
+
+
+def _carried_out(
+    prepared: Prepared,
+    directory: RunDirectory,
+    named: Path,
+    position: Position | None,
+    listeners: Sequence[Listener],
+    found: Callable[[Outcome], None],
+    tell: Callable[[str], None],
+) -> Outcome:
     about, observers = _about(directory, prepared.composition), Observers(prepared.plugins)
-    with logged(directory.path / "log.txt", tell) as warnings, _observed(observers, about) as done:
+    with logged(directory.path / "log.txt", tell) as said, _observed(observers, about) as done:
+        said.told += [] if position is None else position.state.plain["warnings"]
         with _closing(directory):
-            finished, clock = _train(prepared, directory, about, observers, listeners)
+            finished, clock = train(prepared, about, observers, listeners, said, position)
             sections = collected_sections(prepared.plugins, about)
-            named = runs_dir / directory.path.name
-            outcome = _outcome(directory, named, prepared.composition, finished, clock, warnings, sections)
+            outcome = _outcome(directory, named, prepared.composition, finished, clock, said.told, sections)
             found(outcome)
             _write_end(directory, finished, outcome)
         done(outcome)
     return outcome
-
-
-def _train(
-    prepared: Prepared, directory: RunDirectory, about: RunInfo, observers: Observers, listeners: Sequence[Listener]
-) -> tuple[Sequence[tuple[EpisodeFinished, Ending]], Clock]:
-    with heeded_signals() as pause:
-        log.info("run %s begins", directory.path.name)
-        observers.configured(prepared.settings, lambda: plain(resolved_config(prepared.composition.resolution)))
-        sinks = _sinks(prepared.composition.resolution, directory.path)
-        events = EventFile(directory.path / "events.jsonl")
-        bus, clock = Bus([events, *listeners, *sinks, observers]), Clock()
-        try:
-            bus.publish(
-                RunStarted(
-                    run=about.id,
-                    arms=about.arms,
-                    rounds=about.rounds,
-                    environments=about.environments,
-                    steps=about.steps,
-                )
-            )
-            observers.run_started(about)
-            halt = _watched(directory.path / "events.jsonl", pause)
-            study = prepared.composition.study(bus, clock, halt, health_check(prepared.plugins))
-            with _one_thread():
-                finished = surrounded(prepared.plugins, RunContext(about), lambda: run_study(study))
-            bus.publish(RunFinished(status="done"))
-        except BaseException as error:
-            bus.publish(RunFinished(status=_ending(error)[0], reason=_reason(error)))
-            raise
-        finally:
-            events.close()
-            for sink in sinks:
-                sink.close()
-        return finished, clock
-
-
-def _watched(events: Path, pause: Callable[[], None]) -> Callable[[], None]:
-    """``pause``, and RunFolderError where the file of events is no longer in its place: looked at now and then."""
-    looked = monotonic()
-
-    def watch() -> None:
-        nonlocal looked
-        pause()
-        if monotonic() - looked < LOOK_EVERY_SECONDS:
-            return
-        looked = monotonic()
-        if not events.exists():
-            message = f"cannot write {events}: it was moved or deleted while the run went on"
-            hint = "The run was stopped: what it finds would have nowhere to go. Run it again, and leave its folder be."
-            raise RunFolderError(Problem("E410", message, hint=hint))
-
-    return watch
 
 
 def _write_beginning(directory: RunDirectory, prepared: Prepared) -> None:
@@ -181,6 +150,8 @@ def _write_beginning(directory: RunDirectory, prepared: Prepared) -> None:
             if record.status == "active"
         ],
     )
+    for number, base in enumerate(resolution.loaded.bases, 1):
+        directory.write(f"config.base-{number}.yaml", base.source)
     for file in prepared.plugins.files:
         directory.write(file.path.name, file.source)
 
@@ -190,7 +161,7 @@ def _about(directory: RunDirectory, composition: Composition) -> RunInfo:
     return RunInfo(
         id=directory.path.name,
         path=directory.path,
-        arms=composition.arm_names,
+        arms=composition.every_arm,
         rounds=config.rounds,
         environments=config.environments,
         steps=config.episode.steps,
@@ -198,35 +169,23 @@ def _about(directory: RunDirectory, composition: Composition) -> RunInfo:
     )
 
 
-def _sinks(resolution: Resolution, run: Path) -> list[BestEffort]:
-    """The sinks that the file asks for; one that cannot be built stops the run before it begins."""
-    sinks = []
-    for chosen in resolution.sinks:
-        factory = chosen.component.load()
-        with answerable(chosen.label, "while it was built"):
-            sink = factory(run, **chosen.settings)
-            demand_able("sink", sink, chosen.label)
-        sinks.append(BestEffort(sink, chosen.label))
-    return sinks
-
-
 def _outcome(
     directory: RunDirectory,
     named: Path,
     composition: Composition,
-    finished: Sequence[tuple[EpisodeFinished, Ending]],
+    finished: Sequence[EpisodeFinished],
     clock: Clock,
     warnings: Sequence[str],
     sections: Sequence[OwnSection],
 ) -> Outcome:
-    episodes = [episode for episode, _ in finished]
     margin = composition.resolution.loaded.config.margin
-    found = results(composition.task.metric, composition.arm_names, episodes, margin)
+    arms = [arm for arm in composition.every_arm if any(episode.arm == arm for episode in finished)]
+    found = results(composition.task.metric, arms, finished, margin)
     timing = {key: round(value, 4) for key, value in clock.summary().items()}
     return Outcome(directory.path, named, found, timing, tuple(warnings), sections)
 
 
-def _write_end(directory: RunDirectory, finished: Sequence[tuple[EpisodeFinished, Ending]], outcome: Outcome) -> None:
+def _write_end(directory: RunDirectory, finished: Sequence[EpisodeFinished], outcome: Outcome) -> None:
     directory.write_json(
         "growth.json",
         {
@@ -236,9 +195,9 @@ def _write_end(directory: RunDirectory, finished: Sequence[tuple[EpisodeFinished
                     "round": episode.round,
                     "arm": episode.arm,
                     "seed": episode.seed,
-                    "grown": [asdict(growth) for growth in ending.growth],
+                    "grown": list(episode.grown),
                 }
-                for episode, ending in finished
+                for episode in finished
             ],
         },
     )
@@ -252,7 +211,7 @@ def _observed(observers: Observers, run: RunInfo) -> Iterator[Callable[[Outcome]
     try:
         yield outcomes.append
     except BaseException as error:
-        observers.run_finished(run, RunOutcome(_ending(error)[0], _reason(error)))
+        observers.run_finished(run, RunOutcome(status_of(error)[0], reason(error)))
         raise
     observers.run_finished(run, RunOutcome("done", results=frozen(outcomes[0].results)))
 
@@ -271,36 +230,9 @@ def _failing(directory: RunDirectory) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        status, exit_code = _ending(error)
+        status, exit_code = status_of(error)
         try:
-            directory.finish(status=status, exit_code=exit_code, reason=_reason(error))
+            directory.finish(status=status, exit_code=exit_code, reason=reason(error))
         except RunFolderError as second:
             log.warning("the manifest does not say how the run ended: %s", second.problems[0].message)
         raise
-
-
-def _ending(error: BaseException) -> tuple[Any, int]:
-    if isinstance(error, Interrupted):
-        return "interrupted", error.status
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted", 130
-    if isinstance(error, GovernorStop):
-        return "stopped", error.exit_code
-    if isinstance(error, BrokenPipeError):
-        return "failed", READER_GONE
-    return "failed", error.exit_code if isinstance(error, EsperError) else 1
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) if isinstance(error, EsperError) else f"{type(error).__name__}: {error}"
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One intra-op thread: another number gives other bits, and small networks are no faster with more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

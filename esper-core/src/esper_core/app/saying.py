@@ -15,21 +15,21 @@ log = logging.getLogger("esper")
 
 
 @contextmanager
-def logged(path: Path, tell: Callable[[str], None]) -> Iterator[list[str]]:
+def logged(path: Path, tell: Callable[[str], None]) -> Iterator[Warnings]:
     """A block in which what is said goes to the file at ``path``. It is given the warnings, as they come.
 
     ``tell`` hears each warning once, however often it is said; that it cannot be told stops nothing.
     """
     file = logging.FileHandler(path, encoding="utf-8", delay=True)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    warnings = _Warnings(tell)
+    warnings = Warnings(tell)
     level = log.level
     log.setLevel(logging.INFO)
     handlers: tuple[logging.Handler, ...] = (file, warnings)
     for handler in handlers:
         log.addHandler(handler)
     try:
-        yield warnings.told
+        yield warnings
     finally:
         for handler in handlers:
             log.removeHandler(handler)
@@ -42,7 +42,9 @@ def tell_plainly(warning: str) -> None:
     print(f"warning: {warning}", file=sys.stderr, flush=True)
 
 
-class _Warnings(logging.Handler):
+class Warnings(logging.Handler):
+    """What was warned of, each once: ``told``."""
+
     def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
         self._tell = tell

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def check(context: click.Context, file: Path, overrides: tuple[str, ...], *, as_json: bool) -> None:
     """Check a configuration: its values, its names, and whether its pieces fit together.
 
-    What is wrong with plugins that the file does not need is a warning, and stops nothing. In JSON, problems and
-    warnings are lists of {code, message, file, line, column, path, hint}.
+    What is wrong with plugins that the file does not need, and a value that nothing reads, is a warning, and stops
+    nothing. In JSON, problems and warnings are lists of {code, message, file, line, column, path, hint}.
     """
     from esper_core.app.participation import in_one_line, unmarked_hooks
     from esper_core.app.preparing import prepare
@@ -43,7 +43,8 @@ def check(context: click.Context, file: Path, overrides: tuple[str, ...], *, as_
         warnings = tuple(one for one in found if one not in problems)
         print_warnings(map(in_one_line, unmarked))
     else:
-        warnings = (*_unneeded_faults(prepared.plugins), *prepared.unmarked)
+        idle = prepared.composition.resolution.loaded.warnings
+        warnings = (*_unneeded_faults(prepared.plugins), *prepared.unmarked, *idle)
         print_warnings(prepared.warnings)
     if as_json:
         told = {"problems": problems, "warnings": warnings}

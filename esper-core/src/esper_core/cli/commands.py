@@ -34,6 +34,7 @@ class BuiltIn:
 
 BUILT_IN: Final[Mapping[str, BuiltIn]] = {
     "run": BuiltIn("esper_core.cli.run:run", "Run a configuration, or once more what a run directory holds."),
+    "resume": BuiltIn("esper_core.cli.resume:resume", "Go on with a run that was interrupted or killed."),
     "check": BuiltIn(
         "esper_core.cli.check:check",
         "Check a configuration: its values, its names, and whether its pieces fit together.",
@@ -41,6 +42,11 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = {
     "explain": BuiltIn(
         "esper_core.cli.explain:explain",
         "Explain a value: what it is, of which type, its default, and where it was said.",
+    ),
+    "runs": BuiltIn("esper_core.cli.runs:runs", "Show the runs that are there, or what one of them found."),
+    "compare": BuiltIn(
+        "esper_core.cli.compare:compare",
+        "Compare the arms of one or several finished runs, and say what is shown.",
     ),
     "plugins": BuiltIn(
         "esper_core.cli.plugins:plugins", "Show the installed plugins, and what is wrong with them.", is_open=True

@@ -4,6 +4,8 @@ from esper_core.config.explaining import Explanation, explain
 from esper_core.config.loading import LoadedConfig, load_config, parse_config, settings_problems
 from esper_core.config.model import (
     ArmConfig,
+    CheckpointConfig,
+    ComputeConfig,
     EpisodeConfig,
     GovernorConfig,
     GrowthConfig,
@@ -18,6 +20,8 @@ from esper_core.config.writing import dump_config
 
 __all__ = [
     "ArmConfig",
+    "CheckpointConfig",
+    "ComputeConfig",
     "EpisodeConfig",
     "Explanation",
     "GovernorConfig",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from esper_core.config.limits import MAX_EPISODES
-from esper_core.config.model import GrowthConfig, RunConfig
+from esper_core.config.model import EpisodeConfig, GrowthConfig, RunConfig
+from esper_core.leyline.constants import FIRST_LOOK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from esper_core.config.places import Tree
+    from esper_core.config.places import Place, Tree
     from esper_core.leyline import Problem
 
 
@@ -21,6 +22,9 @@ def contradictions(tree: Tree) -> Iterator[Problem]:
     yield from _too_many(tree, tree.value)
     yield from _nursery_in_the_host(tree, tree.value)
     yield from _gates_without_a_measure(tree, tree.value)
+    yield from _gates_without_a_look(tree, tree.value)
+    yield from _nursery_beyond_the_bound(tree, tree.value)
+    yield from _more_parts_than_examples(tree, tree.value)
 
 
 def _who_decides(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
@@ -28,6 +32,9 @@ def _who_decides(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
     if has_policy and has_arms:
         message = 'expected either "policy" or "arms", received both'
         hint = "policy is short for a single arm. Move it into arms: {a-name: {policy: …}}, or delete one of the two."
+        if (lower := _from_another_file(tree)) is not None:
+            name, place = lower
+            hint = f'"{name}" is from the base: {place}. Write "{name}: null" to take it away.'
         yield tree.places.problem("E114", ("arms",), message, hint, key=True)
     unsure = () in tree.incomplete or tree.is_refused(("policy",)) or tree.is_refused(("arms",))
     if has_policy or has_arms or unsure or top.get("arms", {}) != {}:
@@ -41,6 +48,14 @@ def _who_decides(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
     yield tree.places.problem("E113", (), message, hint)
 
 
+def _from_another_file(tree: Tree) -> tuple[str, Place] | None:
+    """Which of policy and arms was said in a base, and where; None where both stand in one file."""
+    at = {name: place for name in ("policy", "arms") if (place := tree.places.by_path.get((name,))) is not None}
+    files = [tree.places.by_path[()].file, *(place.file for place in at.values() if place.line is None)]
+    below = [(name, place) for name, place in at.items() if place.file not in files]
+    return below[0] if len(below) == 1 else None
+
+
 def _name_of_the_twin(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
     arms = top.get("arms")
     if isinstance(arms, dict) and "twin" in arms and _twin(top):
@@ -50,10 +65,8 @@ def _name_of_the_twin(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _nursery_in_the_host(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
     """Seeds that learn in the host's own step would learn from one another: there is nothing to choose between."""
-    growth = top.get("growth")
-    if not isinstance(growth, dict):
-        return
-    way, several = growth.get("incubation"), growth.get("nursery", 1)
+    growth = _growth(top)
+    way, several = growth["incubation"], growth["nursery"]
     if way in ("straight_through", "live") and isinstance(several, int) and several > 1:
         message = (
             f"with incubation {way} every seed of a nursery would act in the same host, received nursery {several}"
@@ -64,15 +77,48 @@ def _nursery_in_the_host(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem
 
 def _gates_without_a_measure(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
     """A seed that acts on the host is weighed against the twin alone: without one it could never be kept."""
-    growth = top.get("growth")
-    if not isinstance(growth, dict) or top.get("twin", True) is not False:
+    growth = _growth(top)
+    if _said(top, "twin") is not False or growth["gates"] not in ("strict", "permissive"):
         return
-    if growth.get("gates") not in ("strict", "permissive"):
-        return
-    if growth.get("incubation", GrowthConfig().incubation) != "branch":
+    if growth["incubation"] != "branch":
         message = f"with gates {growth['gates']} and no twin no seed that was blended in could show what it is worth"
         hint = 'Let the twin run (twin: true), incubate on a branch (growth.incubation: branch), or write gates: "off".'
         yield tree.places.problem("E114", ("growth", "gates"), message, hint)
+
+
+def _gates_without_a_look(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
+    """What a newborn seed gains is soon gone, so gates wait before they look: a short episode is over by then."""
+    growth, episode = _growth(top), top.get("episode")
+    steps = episode.get("steps") if isinstance(episode, dict) else None
+    if growth["gates"] in ("strict", "permissive") and type(steps) is int and 1 <= steps <= FIRST_LOOK:
+        message = (
+            f"a gate looks at a seed from its step {FIRST_LOOK} on, and an episode ends before: with gates "
+            f"{growth['gates']} nothing could ever be blended in, received {steps} steps"
+        )
+        hint = 'Write longer episodes (episode.steps), or gates: "off".'
+        yield tree.places.problem("E114", ("episode", "steps"), message, hint)
+
+
+def _nursery_beyond_the_bound(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
+    """A nursery that a network is not allowed to fill."""
+    growth = _growth(top)
+    most, several = growth["seeds"], growth["nursery"]
+    if type(most) is int and type(several) is int and 1 <= most < several:
+        message = f"a network may hold {most} {'seed' if most == 1 else 'seeds'}, received a nursery of {several}"
+        hint = f"Write growth.seeds: {several} or more, or a smaller nursery."
+        yield tree.places.problem("E114", ("growth", "nursery"), message, hint)
+
+
+def _more_parts_than_examples(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
+    """A part of a batch without an example would have no loss."""
+    compute, episode = top.get("compute"), top.get("episode")
+    parts = compute.get("micro_batches") if isinstance(compute, dict) else None
+    said = episode if isinstance(episode, dict) else {}
+    size = said.get("batch_size", EpisodeConfig().batch_size)
+    if type(parts) is int and type(size) is int and 1 <= size < parts:
+        message = f"a batch has {size} {'example' if size == 1 else 'examples'}, received {parts} parts"
+        hint = f"Write compute.micro_batches: {size} at most, or larger batches (episode.batch_size)."
+        yield tree.places.problem("E114", ("compute", "micro_batches"), message, hint)
 
 
 def _too_many(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
@@ -98,4 +144,15 @@ def _count(top: Mapping[str, Any], name: str) -> int | None:
 
 
 def _twin(top: Mapping[str, Any]) -> bool:
-    return top.get("twin", True) is True
+    return _said(top, "twin") is True
+
+
+def _said(top: Mapping[str, Any], name: str) -> Any:
+    """What a key at the top says, or its default."""
+    return top.get(name, RunConfig.model_fields[name].default)
+
+
+def _growth(top: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is said of growth, and the defaults where nothing is."""
+    said = top.get("growth")
+    return {**GrowthConfig().model_dump(), **(said if isinstance(said, dict) else {})}

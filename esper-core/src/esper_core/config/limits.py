@@ -27,3 +27,6 @@ MAX_SHOWN: Final = 60
 
 MAX_EPISODES: Final = 10_000_000
 """Episodes of one run: rounds × environments × arms, the twin among them."""
+
+MAX_BASES: Final = 10
+"""Files that one configuration is built on, each on the next."""

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from esper_core.config.bases import read_with_bases
 from esper_core.config.consistency import contradictions
 from esper_core.config.files import file_name, read_file
+from esper_core.config.idleness import idle_values
 from esper_core.config.limits import MAX_PROBLEMS
 from esper_core.config.model import RunConfig
 from esper_core.config.overrides import apply_override, label_of, read_overrides
 from esper_core.config.places import Places, Tree
-from esper_core.config.reading import read_document
 from esper_core.config.wording import objections, objections_to_settings
 from esper_core.leyline import ConfigError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from pydantic import BaseModel
 
+    from esper_core.config.bases import Base
     from esper_core.config.paths import KeyPath
 
 
@@ -31,6 +33,7 @@ class LoadedConfig:
     """A configuration, and what is known of how it came to be.
 
     source: the file's bytes as they are. overrides: what ``--set`` was given, in order.
+    bases: what it is built on, from the nearest to the last. warnings: values that are said and that nothing reads.
     """
 
     config: RunConfig
@@ -38,6 +41,8 @@ class LoadedConfig:
     source: bytes = field(repr=False)
     overrides: tuple[str, ...] = ()
     places: Places = field(default_factory=Places, repr=False, compare=False)
+    bases: tuple[Base, ...] = ()
+    warnings: tuple[Problem, ...] = field(default=(), repr=False, compare=False)
 
     def problem(self, code: str, path: KeyPath, message: str, hint: str | None = None) -> Problem:
         """A problem with the value at ``path``, shown where it stands, or where the nearest value above it does."""
@@ -62,20 +67,26 @@ def settings_problems(
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Read the file at ``path`` and put ``overrides`` over it. ConfigError with every problem, sorted by place."""
+    """Read the file at ``path``, its bases below it and ``overrides`` over it.
+
+    ConfigError with every problem, sorted by place.
+    """
     file = file_name(path)
     try:
         data = read_file(path)
     except ConfigError as error:
         raise _refusal([*error.problems, *read_overrides(overrides)[1]], file, overrides) from None
-    return parse_config(data, file=file, overrides=overrides)
+    return parse_config(data, file=file, overrides=overrides, folder=Path(path).parent)
 
 
-def parse_config(data: bytes, *, file: str, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """As ``load_config``, of bytes that are at hand. ``file`` is what problems call them."""
+def parse_config(data: bytes, *, file: str, overrides: Sequence[str] = (), folder: Path | None = None) -> LoadedConfig:
+    """As ``load_config``, of bytes that are at hand. ``file`` is what problems call them.
+
+    folder: where their base is looked for; None: where ``file`` stands.
+    """
     changes, problems = read_overrides(overrides)
     try:
-        tree = read_document(data, file)
+        tree, bases = read_with_bases(data, file, Path(file).parent if folder is None else folder)
     except ConfigError as error:
         raise _refusal([*error.problems, *problems], file, overrides) from None
     tree.problems.extend(problems)
@@ -84,8 +95,9 @@ def parse_config(data: bytes, *, file: str, overrides: Sequence[str] = ()) -> Lo
     config, untold = _validate(tree)
     tree.problems.extend(contradictions(tree))
     if config is None or tree.problems:
-        raise _refusal(tree.problems, file, overrides, untold)
-    return LoadedConfig(config, file, data, tuple(overrides), tree.places)
+        raise _refusal(tree.problems, file, overrides, untold, bases)
+    warnings = tuple(idle_values(config, tree.places))
+    return LoadedConfig(config, file, data, tuple(overrides), tree.places, bases, warnings)
 
 
 def _validate(tree: Tree) -> tuple[RunConfig | None, int]:
@@ -98,12 +110,15 @@ def _validate(tree: Tree) -> tuple[RunConfig | None, int]:
         return None, untold
 
 
-def _refusal(problems: Sequence[Problem], file: str, overrides: Sequence[str], untold: int = 0) -> ConfigError:
-    """The error with its problems in the order of the file, then of the overrides; the first hundred of them."""
-    order = {label_of(text): number for number, text in reversed(list(enumerate(overrides, 1)))}
+def _refusal(
+    problems: Sequence[Problem], file: str, overrides: Sequence[str], untold: int = 0, bases: Sequence[Base] = ()
+) -> ConfigError:
+    """The error with its problems in the order of the file, of its bases, then of the overrides; the first hundred."""
+    order = {label_of(text): len(bases) + number for number, text in reversed(list(enumerate(overrides, 1)))}
+    order |= {base.file: number for number, base in enumerate(bases, 1)}
     order[file] = 0
     ranked = sorted(
-        problems, key=lambda problem: (order.get(problem.file or "", 0), problem.line or 0, problem.column or 0)
+        problems, key=lambda problem: (order.get(problem.file or file, 0.5), problem.line or 0, problem.column or 0)
     )
     untold += max(0, len(ranked) - MAX_PROBLEMS)
     if untold:

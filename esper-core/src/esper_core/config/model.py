@@ -32,6 +32,7 @@ Device = Annotated[
 ]
 
 
+Every = Annotated[Literal["auto"] | Annotated[int, Field(ge=1)], InWords("auto, or a whole number from 1")]
 Lanes = Annotated[
     Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], InWords("auto, or a whole number from 1 to 1024")
 ]
@@ -78,7 +79,7 @@ class SlotConfig(Section):
 class EpisodeConfig(Section):
     """One training of one host from scratch."""
 
-    steps: Count = Field(default=40, le=100_000, description="Decision steps.")
+    steps: Count = Field(default=constants.EPISODE_STEPS, le=100_000, description="Decision steps.")
     batches: Count = Field(default=32, le=1_000_000, description="Batches trained in each step.")
     batch_size: Count = Field(default=100, le=1_000_000, description="Examples in a batch.")
 
@@ -202,10 +203,42 @@ class GovernorConfig(Section):
     )
 
 
+class ComputeConfig(Section):
+    """How a batch is computed. Only the precision, the parts and the compiler change numbers."""
+
+    precision: Literal["float32", "bfloat16", "float16", "auto"] = Field(
+        default="float32",
+        description="What passes are computed in, losses and parameters aside; auto: the shortest that a GPU has.",
+    )
+    micro_batches: Count = Field(
+        default=1, le=1_000_000, description="Parts of a batch that pass one after the other; their gradients add up."
+    )
+    compile: bool = Field(default=False, description="Whether torch compiles the pass in which the host is trained.")
+    cuda_graphs: bool = Field(
+        default=False, description="Whether that pass is recorded once for each architecture, and replayed; on a GPU."
+    )
+    allocator: Literal["tuned", "default"] = Field(
+        default="tuned", description="Whether glibc is told to keep the memory that it has; no other number changes."
+    )
+    data: Literal["resident", "streamed"] = Field(
+        default="resident", description="Where data lives: on the device, or on the host, from where batches are sent."
+    )
+
+
 class ArmConfig(Section):
     """One arm of the comparison: it differs from the others in just what it names here."""
 
     policy: Use = Field(description="Who decides in this arm.")
+
+
+class CheckpointConfig(Section):
+    """How often it is written down where a run is, so that it can go on from there."""
+
+    every: Every = Field(
+        default="auto",
+        description="Steps from one checkpoint to the next; auto: as often as it takes 2 % of the time at most.",
+    )
+    keep: Count = Field(default=2, le=1000, description="How many of the newest stay in the run directory.")
 
 
 class PluginsConfig(Section):
@@ -234,6 +267,10 @@ class RunConfig(Section):
     policy: Use | None = Field(default=None, description="Who decides; short for a single arm.")
     arms: dict[Key, ArmConfig] = Field(default_factory=dict, description="Matched arms to compare.", max_length=32)
     twin: bool = Field(default=True, description="Whether the same hosts are also trained without growth.")
+    capacity: bool = Field(
+        default=True,
+        description="Whether what an arm grew is then trained from the start on the same seeds, as a control.",
+    )
     reward: Use = Field(default=Use(use="team"), description="What a step was worth.")
     sinks: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
         default=(), description="Where else events go: a list of sinks.", max_length=32
@@ -249,6 +286,7 @@ class RunConfig(Section):
     governor: GovernorConfig = Field(
         default_factory=GovernorConfig, description="When an environment is in trouble, and what is done about it."
     )
+    compute: ComputeConfig = Field(default_factory=ComputeConfig, description="How a batch is computed.")
     device: Device = Field(default="auto", description="Where tensors live: auto, cpu, cuda or cuda:N.")
     devices: Annotated[tuple[Device, ...], Field(strict=False), InWords("a list of devices")] = Field(
         default=(), description="Several devices, which environments take in turn, in place of one.", max_length=64
@@ -260,6 +298,9 @@ class RunConfig(Section):
     randomness: Literal["auto", "always"] = Field(
         default="auto",
         description="Whether networks may draw random numbers while they compute; auto: a trial tells, before the run.",
+    )
+    checkpoints: CheckpointConfig = Field(
+        default_factory=CheckpointConfig, description="How often it is written down where the run is."
     )
     margin: float = Field(default=0.0, ge=0, description="Difference in the metric below which arms count as equal.")
     plugins: PluginsConfig = Field(default_factory=PluginsConfig, description="Which plugins take part.")

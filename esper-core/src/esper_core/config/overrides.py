@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from esper_core.config.bases import BASE
 from esper_core.config.fields import entry_at
 from esper_core.config.model import Use
 from esper_core.config.paths import KeyPath, PathSyntaxError, path_text, scan_path
@@ -81,6 +82,10 @@ def _read(text: str) -> Override:
         reason = f"the path goes wrong at {quoted(before, 20)}" if before.strip() else "it has no ="
         message = f"expected path=value, received {quoted(text)}: {reason}"
         raise ConfigError(Problem("E115", message, label, hint=_GRAMMAR))
+    if path[0] == BASE:
+        message = "a base lies below the file, and --set goes over it: it cannot be set"
+        hint = f"Write it into a file:  {BASE}: …"
+        raise ConfigError(Problem("E115", message, label, path=path_text(path), hint=hint))
     return Override(label, path, read_value(value, label, path))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from esper_core.config import GrowthConfig
 from esper_core.growth import Presence
 from esper_core.leyline.actions import ActionMask, Op
 
@@ -35,7 +36,7 @@ class Preflight:
     settings: GovernorConfig
     optimizers: OptimizersConfig
     varieties: Mapping[str, Sequence[Variety]]
-    incubation: str = "shadow"
+    incubation: str = GrowthConfig().incubation
 
     def objection(self, garden: Garden, action: Action) -> str | None:
         """Why ``action`` is impossible or unaffordable now; None where nothing speaks against it."""

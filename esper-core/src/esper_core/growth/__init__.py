@@ -10,7 +10,10 @@ from esper_core.growth.gating import Gates
 from esper_core.growth.gradients import WIDTH, GradientCollector, read_health
 from esper_core.growth.grafting import graft, is_grafted, slots_of
 from esper_core.growth.host_side import host_parameters
+from esper_core.growth.implanting import implant
+from esper_core.growth.incubation import summed
 from esper_core.growth.journal import Growth, read_network
+from esper_core.growth.keeping import KeptBuffers
 from esper_core.growth.memory import heard, told, unfit
 from esper_core.growth.optimizers import OptimizerKeeper, Regimen
 from esper_core.growth.planting import Variety
@@ -33,6 +36,7 @@ __all__ = [
     "Gates",
     "GradientCollector",
     "Growth",
+    "KeptBuffers",
     "OptimizerKeeper",
     "Presence",
     "RandomStream",
@@ -54,6 +58,7 @@ __all__ = [
     "graft",
     "heard",
     "host_parameters",
+    "implant",
     "in_words",
     "is_grafted",
     "observe",
@@ -62,6 +67,7 @@ __all__ = [
     "read_health",
     "read_network",
     "slots_of",
+    "summed",
     "told",
     "unfit",
 ]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from esper_core.growth.incubation import summed
 from esper_core.growth.memory import heard, told, unfit
 from esper_core.growth.optimizer_memory import recalled, remembered, scaler_told, scaler_with
 from esper_core.growth.probe import device_of
@@ -61,15 +62,18 @@ class Branch:
         self._scaler = deepcopy(keeper.scaler)
         self._memories = [(share, _copied(share)) for share in (keeper.host, *keeper.fossils.values())]
 
-    def train(self, loss: Callable[[nn.Module], Tensor]) -> None:
+    def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
         """One step of host and seed together, on the branch's numbers."""
+        losses: list[Tensor] = []
         with self.trial(), self._stream:
             self._keeper.zero_grad()
-            whole = loss(self._model)
-            self._keeper.backward(whole)
+            for part in parts:
+                loss = part(self._model)
+                self._keeper.backward(loss)
+                losses.append(loss.detach())
             self._keeper.step([self._seed.number])
             self._keeper.zero_grad()
-        self._losses.append(whole.detach())
+        self._losses.append(summed(losses))
 
     @contextmanager
     def trial(self) -> Iterator[None]:

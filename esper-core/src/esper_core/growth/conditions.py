@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from esper_core.growth.incubating import APART
+from esper_core.growth.seed import Presence
 from esper_core.leyline.actions import ARGUMENTS, Blend, Curve, Op
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem
@@ -45,6 +46,14 @@ def taken(slot: Slot, variety: Variety, settings: GrowthConfig) -> str | None:
         return "a seed of it incubates in the slot already"
     if len(seeds) >= settings.nursery:
         return f"the nursery of the slot holds {len(seeds)} of {settings.nursery} seeds (growth.nursery)"
+    return None
+
+
+def crossing(slot: Slot, living: Iterable[tuple[Slot, Seed]]) -> str | None:
+    """Why nothing can grow in the slot while a seed of another is on a branch; None where none is."""
+    branched = [other.name for other, seed in living if seed.presence is Presence.BRANCHED]
+    if any(name != slot.name for name in branched):
+        return f"a branch of the host is open in slot {branched[0]}, and branches of two slots do not mix"
     return None
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     Judge = Callable[[Any, Tensor], Tensor]
     Batch = tuple[Tensor, Tensor]
+    Run = Callable[[nn.Module, Tensor], Any]
 
 STATE = "its buffers change in evaluation"
 NOISE = "it draws random numbers in evaluation"
@@ -66,10 +67,14 @@ class Counterfactuals:
         model: grafted. Its gradients, buffers, modes and random numbers stay what they are.
         seed: of the random numbers, should the model draw any: the same in every pass over a batch.
         quiet: it is known that the model draws none.
+        run: how a pass is computed: in which precision, say.
     """
 
-    def __init__(self, model: nn.Module, *, seed: int = 0, quiet: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, *, seed: int = 0, quiet: bool = False, run: Run = lambda model, inputs: model(inputs)
+    ) -> None:
         self.model = model
+        self._run = run
         self._seed = seed
         self._quiet = quiet
         self.reset()
@@ -119,7 +124,8 @@ class Counterfactuals:
         with torch.no_grad():
             for number, batch in enumerate(batches):
                 stream = partial(RandomStream, derive_seed(self._seed, "counterfactuals", number), idle=self._quiet)
-                rows, why = self._measured(_Passes(self.model, self._living(), batch, judge, stream), distinct, main)
+                passes = _Passes(self.model, self._living(), batch, judge, stream, self._run)
+                rows, why = self._measured(passes, distinct, main)
                 for one in distinct:
                     found[one].append(rows[one])
                 reasons += [why] if why else []
@@ -229,6 +235,7 @@ class _Passes:
     batch: Batch
     verdict: Judge
     new_stream: Callable[[torch.device], RandomStream]
+    run: Run
 
     def outputs(self, configuration: Configuration) -> tuple[Any, bool]:
         """What the model puts out, and whether it drew random numbers."""
@@ -239,7 +246,7 @@ class _Passes:
                 if (on := name in configuration) != (slot.strength > 0.0):
                     switches.enter_context(slot.switched(on=on))
             with stream:
-                outputs = self.model(self.batch[0])
+                outputs = self.run(self.model, self.batch[0])
         pairs = zip(before, stream.state(), strict=True)
         return outputs, not all(then is None or now is None or torch.equal(then, now) for then, now in pairs)
 

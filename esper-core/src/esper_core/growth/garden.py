@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from esper_core.config import GrowthConfig
-from esper_core.growth.conditions import beyond_bounds, misfit, obstacle, refuse_unfit, taken
+from esper_core.growth.conditions import beyond_bounds, crossing, misfit, obstacle, refuse_unfit, taken
 from esper_core.growth.faults import FaultBook, blamed_on
 from esper_core.growth.gating import Gates
 from esper_core.growth.grafting import slots_of
@@ -120,11 +120,8 @@ class Garden:
 
     def _hindrance(self, slot: Slot, variety: Variety) -> str | None:
         """Why the blueprint cannot grow in the slot now; None where it can."""
-        if why := taken(slot, variety, self._settings) or misfit(slot, variety):
+        if why := taken(slot, variety, self._settings) or misfit(slot, variety) or crossing(slot, self._living()):
             return why
-        branched = [other.name for other, seed in self._living() if seed.presence is Presence.BRANCHED]
-        if any(name != slot.name for name in branched):
-            return f"a branch of the host is open in slot {branched[0]}, and branches of two slots do not mix"
         if self._faults.is_withdrawn(variety.id):
             return "it went wrong too often and is withdrawn from this run"
         return beyond_bounds(slot, variety, self.slots.values(), self._settings)
@@ -293,11 +290,14 @@ class Garden:
         """Numbers of the living seeds that learn behind the host's back."""
         return tuple(self._incubations)
 
-    def incubate(self, number: int, loss: Callable[[nn.Module], Tensor]) -> None:
-        """Train one incubating seed, if it still lives, on one batch. SeedFault where it cannot be."""
+    def incubate(self, number: int, *parts: Callable[[nn.Module], Tensor]) -> None:
+        """Train one incubating seed, if it still lives, on one batch: parts of it, if need be, whose losses add up.
+
+        SeedFault where it cannot be.
+        """
         if (incubation := self._incubations.get(number)) is not None:
             with blamed_on(*self.home_of(number)):
-                incubation.train(loss)
+                incubation.train(*parts)
 
     def trial(self, number: int) -> AbstractContextManager[None]:
         """A block in which the model acts as it would with this incubating seed at its target."""

@@ -29,9 +29,13 @@ class GradientCollector:
         self._vanishing = vanishing
         self._exploding = exploding
         self._norms: list[Tensor] = []
+        self._scaled = False
 
-    def collect(self, gradients: Sequence[Tensor | None]) -> None:
+    def collect(self, gradients: Sequence[Tensor | None], *, scaled: bool = False) -> None:
         """Take in the gradients of one batch, one for each parameter; None where a parameter got none.
+
+        scaled: they come from a loss that was scaled, so that a batch may overflow, and is left out of the training
+        then: here, too. Where all were, every mean and share is NaN: nothing was learnt from.
 
         Nothing is read: the device does not wait. TypeError for what can be gone through only once, for whoever went
         through it before has left nothing; ValueError where there is nothing.
@@ -46,6 +50,7 @@ class GradientCollector:
         norms = [_norm(gradient.detach()) for gradient in there]
         absent = [torch.zeros((), device=norms[0].device if norms else None)] * (len(gradients) - len(there))
         self._norms.append(torch.stack([*norms, *absent]))
+        self._scaled = scaled
 
     def take(self) -> Tensor | None:
         """What was gathered since it was taken last, as the numbers of ``read_health``; None where that is nothing."""
@@ -53,6 +58,8 @@ class GradientCollector:
         if not batches:
             return None
         norms_NP = torch.stack(batches)
+        if self._scaled:
+            return self._of_those_left(norms_NP)
         finite_NP = norms_NP.isfinite()
         return torch.stack(
             [
@@ -62,6 +69,23 @@ class GradientCollector:
                 (norms_NP < self._vanishing).float().mean(),
                 ((norms_NP > self._exploding) & finite_NP).float().mean(),
                 (~finite_NP).float().mean(),
+            ]
+        )
+
+    def _of_those_left(self, norms_NP: Tensor) -> Tensor:
+        """The same, of the batches that did not overflow."""
+        left_N1 = norms_NP.isfinite().all(1, keepdim=True)
+        norms_NP = torch.where(left_N1, norms_NP, 0.0)
+        batches = left_N1.sum()
+        numbers = batches * norms_NP.shape[1]
+        return torch.stack(
+            [
+                norms_NP.square().sum(1).sqrt().sum() / batches,
+                norms_NP.sum() / numbers,
+                norms_NP.max(),
+                ((norms_NP < self._vanishing) & left_N1).sum() / numbers,
+                (norms_NP > self._exploding).sum() / numbers,
+                (batches - batches) / batches,
             ]
         )
 

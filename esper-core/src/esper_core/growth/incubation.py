@@ -24,7 +24,7 @@ from esper_core.growth.seed import Presence
 from esper_core.leyline.resuming import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor, nn
 
@@ -44,8 +44,11 @@ class Incubation(Protocol):
     lasting: bool
     in_host: bool
 
-    def train(self, loss: Callable[[nn.Module], Tensor]) -> None:
-        """Train on one batch, after the host's own step; ``loss`` runs the model on it and returns the mean loss."""
+    def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
+        """Train on one batch, after the host's own step.
+
+        Each of ``parts`` runs the model on its part of the batch; what they return adds up to the mean loss.
+        """
         ...
 
     def trial(self) -> AbstractContextManager[None]:
@@ -73,6 +76,17 @@ class Incubation(Protocol):
         ...
 
 
+def summed(losses: Sequence[Tensor]) -> Tensor:
+    """The loss of a batch, of those of its parts."""
+    return losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+
+
+def _added(gradient: Tensor | None, more: Tensor | None) -> Tensor | None:
+    if gradient is None or more is None:
+        return more if gradient is None else gradient
+    return gradient + more
+
+
 class Shadow:
     """In the shadow of the host, on the loss that the seed would cause.
 
@@ -93,15 +107,20 @@ class Shadow:
         self._stream = stream
         self._losses: list[Tensor] = []
 
-    def train(self, loss: Callable[[nn.Module], Tensor]) -> None:
+    def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
         """Train the seed on one batch."""
         share = self._keeper.seeds[self._seed.number]
+        losses: list[Tensor] = []
+        gradients: list[Tensor | None] = []
         with self.trial(), self._stream:
-            whole = loss(self._model)
-            scaled = whole if self._scaler is None else self._scaler.scale(whole)
-            gradients = torch.autograd.grad(scaled, share.parameters, allow_unused=True)
+            for part in parts:
+                loss = part(self._model)
+                scaled = loss if self._scaler is None else self._scaler.scale(loss)
+                more = torch.autograd.grad(scaled, share.parameters, allow_unused=True)
+                gradients = list(map(_added, gradients, more)) if gradients else list(more)
+                losses.append(loss.detach())
         self._keeper.step_seed(self._seed.number, gradients, self._scaler)
-        self._losses.append(whole.detach())
+        self._losses.append(summed(losses))
 
     @contextmanager
     def trial(self) -> Iterator[None]:
@@ -147,7 +166,7 @@ class InHost:
         if presence is Presence.ACTING:
             seed.alpha.aim(seed.course.target, 0)
 
-    def train(self, loss: Callable[[nn.Module], Tensor]) -> None:
+    def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
         """Nothing: the host's step was the seed's."""
 
     def trial(self) -> AbstractContextManager[None]:

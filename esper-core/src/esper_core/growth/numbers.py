@@ -68,10 +68,10 @@ def _misfits(model: nn.Module, numbers: dict[str, Any]) -> Iterator[str]:
     for name in sorted(numbers["buffers"]):
         if (module := modules.get(name.rpartition(".")[0])) is None:
             yield f"there is no place for {name}"
-        elif type(module).__module__.startswith(_SETTLED) and (form := form_of(numbers["buffers"][name])) != (
-            own := form_of(buffers[name]) if name in buffers else "nothing"
-        ):
-            yield f"{name} is {form}, and here {own}"
+        elif type(module).__module__.startswith(_SETTLED) and name in buffers:
+            there_, here_ = form_of(numbers["buffers"][name]), form_of(buffers[name])
+            if there_ != here_:
+                yield f"{name} is {there_}, and here {here_}"
     for name, _ in _with_extra_state(model):
         if name not in numbers["extra"]:
             yield f"it has no extra state for {name or 'the model'}"

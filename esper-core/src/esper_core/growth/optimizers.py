@@ -7,6 +7,7 @@ when the seed is pruned, or handed over to the host's side, state and all, when 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -119,6 +120,10 @@ class Share:
         if self.clip_norm is not None:
             clip_grad_norm_(self.parameters, self.clip_norm)
 
+    def gradients_now(self) -> list[Tensor]:
+        """The gradients that lie there."""
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
     def unscale(self, scaler: GradScaler | None) -> None:
         """Take off the gradients what ``scaler`` put on the loss, and see whether they are finite."""
         if scaler is not None and self.optimizer is not None:
@@ -130,7 +135,7 @@ class Share:
             return
         if scaler is None:
             self.optimizer.step()
-        else:
+        elif self.gradients_now():  # a scaler takes it for a mistake where there are none
             scaler.step(self.optimizer)
 
     def forget_gradients(self) -> None:
@@ -298,15 +303,18 @@ class OptimizerKeeper:
 
         Host and fossils are clipped together, each seed by itself: what one does takes nothing from the others.
         """
-        for share in (self.host, *self.fossils.values()):
+        own, seeds = (self.host, *self.fossils.values()), [self.seeds[number] for number in blended]
+        if self.scaler is not None:
+            _overflow_together(own)
+        for share in own:
             share.unscale(self.scaler)
         if self.host.clip_norm is not None:
             clip_grad_norm_(self._host_side(), self.host.clip_norm)
-        for share in (self.host, *self.fossils.values()):
+        for share in own:
             share.step(self.scaler)
-        for number in blended:
-            self._step_alone(self.seeds[number], self.scaler)
-        _update(self.scaler)
+        for share in seeds:
+            self._step_alone(share, self.scaler)
+        _update(self.scaler, (*own, *seeds))
 
     def step_seed(self, number: int, gradients: Sequence[Tensor | None], scaler: GradScaler | None = None) -> None:
         """One step of one seed from gradients that are given, in the order of its share; they do not stay behind.
@@ -317,7 +325,7 @@ class OptimizerKeeper:
         for parameter, gradient in zip(share.parameters, gradients, strict=True):
             parameter.grad = gradient
         self._step_alone(share, scaler)
-        _update(scaler)
+        _update(scaler, [share])
         share.forget_gradients()
 
     def take_gradients(self) -> dict[int, Tensor]:
@@ -347,13 +355,27 @@ class OptimizerKeeper:
     def _step_alone(share: Share, scaler: GradScaler | None) -> None:
         share.unscale(scaler)
         if share.parameters:
-            share.gradients.collect([parameter.grad for parameter in share.parameters])
+            gradients = [parameter.grad for parameter in share.parameters]
+            share.gradients.collect(gradients, scaled=scaler is not None)
         share.clip()
         share.step(scaler)
 
 
-def _update(scaler: GradScaler | None) -> None:
-    if scaler is not None:
+def _overflow_together(shares: Sequence[Share]) -> None:
+    """Where a gradient of one is not finite, one of each is made so: then all of them leave the step out.
+
+    They are clipped together, and what is no number in one would make the others' gradients the same.
+    """
+    dense = [[own for own in share.gradients_now() if not own.is_sparse] for share in shares]
+    firsts = [gradients[0] for gradients in dense if gradients]
+    if len(firsts) > 1:
+        largest = torch.nn.utils.get_total_norm([own for gradients in dense for own in gradients], math.inf)
+        for first in firsts:
+            first.add_(largest - largest)  # 0, or no number
+
+
+def _update(scaler: GradScaler | None, shares: Iterable[Share]) -> None:
+    if scaler is not None and any(share.gradients_now() for share in shares):
         scaler.update()
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003  pydantic reads it
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from esper_core.leyline.constants import FULL, RAMP_STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Op(StrEnum):

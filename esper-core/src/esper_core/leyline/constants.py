@@ -13,11 +13,17 @@ EVENT_FORMAT: Final = 1
 GROWTH_FORMAT: Final = 1
 """Version of the growth journal."""
 
+CHECKPOINT_SHARE: Final = 0.02
+"""Share of a run's time that goes into checkpoints, where a file does not say how often they are written."""
+
 RUN_FORMAT: Final = 1
 """Version of the layout of a run directory."""
 
 FULL: Final = 1.0
 """The strength (alpha) at which a seed acts whole; only there can it be kept."""
+
+EPISODE_STEPS: Final = 40
+"""Decision steps of an episode, where a config says nothing."""
 
 RAMP_STEPS: Final = 4
 """Decision steps that alpha takes from 0 to its target."""
@@ -91,7 +97,7 @@ EXACT_SIGN_FLIP_BELOW: Final = 20
 GATE_ALPHA: Final = 0.05
 """Probability with which a gate may let one worthless seed pass, over all of its looks together."""
 
-GATE_LOOKS: Final = 40
+GATE_LOOKS: Final = EPISODE_STEPS
 """Looks at one seed between which a gate shares its alpha, where nobody says how long the episode is."""
 
 FIRST_LOOK: Final = 3
@@ -102,3 +108,15 @@ MIN_EXAMPLES_FOR_EVIDENCE: Final = 100
 
 NATS_PER_PARAMETER: Final = 1e-4
 """Price of one added parameter, in nats of validation loss, where a config names none."""
+
+SINK_PLACES: Final = 4096
+"""Events that may wait for a sink; a step that is over finds no place behind so many, and is dropped."""
+
+SINK_PLACES_KEPT: Final = 4096
+"""Further events that may wait for a sink where they are none of a step that is over: there are few of these."""
+
+SINK_DRAIN_SECONDS: Final = 10.0
+"""Seconds that a sink has at the end of a run for the events that wait for it."""
+
+SINK_CLOSING_SECONDS: Final = 5.0
+"""Seconds that a sink has after that to close, before it is left behind."""

@@ -1,14 +1,19 @@
 """What happened? Each event is a frozen record; summaries and reports are written from them alone.
 
-Every event carries its ``type`` and the format version ``v``. Those that concern one environment name it by round,
-arm and environment seed. The lines of events.jsonl are these records (``telemetry.codec``).
+Every event carries its ``type`` and ``v``, the version of the format: each line of events.jsonl is understood by
+itself, where another version went on with the file as well. A new type of event, and a new field that has a default,
+leave the version as it is: who reads leaves out what he does not know. Whatever would let an older reader misunderstand
+a line (a field that goes or means something else, a new stage) raises it, and that reader refuses the file.
+
+Those that concern one environment name it by round, arm and environment seed. The lines are written by
+``telemetry.codec`` and read by ``telemetry.reading``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from esper_core.leyline.constants import EVENT_FORMAT
 from esper_core.leyline.lifecycle import Stage
@@ -131,6 +136,8 @@ class EpisodeFinished:
     """Sum over the episode, the closing terms included; None where it is unknown, for want of a twin."""
     closing: Mapping[str, float] = field(default_factory=dict)
     """The terms of the reward for the episode's end, beside those of its steps."""
+    grown: tuple[Mapping[str, Any], ...] = ()
+    """The seeds that were kept, each as growth.json has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,9 @@ class Policy(Protocol):
 class Sink(Protocol):
     """Takes what happens somewhere else: a file, a service, a screen. Best effort: one that raises is shut off.
 
-    Built as ``factory(run, **settings)`` with the path of the run directory.
+    Built as ``factory(run, **settings)`` with the path of the run directory. Its methods are called on a thread of its
+    own, the same one from the first event to the end, beside the run: one that is slow holds nobody up, and is not told
+    of every step.
     """
 
     def hear(self, event: Event) -> None:

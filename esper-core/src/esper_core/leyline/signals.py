@@ -113,6 +113,8 @@ class Signals:
     parameters: int
     host_parameters: int
     slots: tuple[SlotSignals, ...]
+    loss_scale: float | None = None
+    """Factor on the training loss that keeps small gradients from vanishing in float16; None in other precisions."""
 
     @property
     def seeds(self) -> tuple[SeedSignals, ...]:

@@ -3,14 +3,17 @@
 manifest.json        what ran: id, status, argv, times, exit, process, seeds (the first, and how many), machine, plugins
 config.yaml          the configuration, resolved; it can be run as it is
 config.source.yaml   what was written            overrides.txt   what --set said
+config.base-1.yaml   what it is built on, if it is: config.base-2.yaml is the base of that, and so on
 packages.txt         what was installed          git.patch       uncommitted changes, capped
 events.jsonl         everything that happened, as it happened
+checkpoints/  latest where it is, and what it takes to go on from there (runs.checkpoints)
 growth.json          what each network grew into
 summary.json         the figures of the end      log.txt         what was said on the way
 """
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +55,31 @@ class RunDirectory:
             return directory
         raise RunFolderError(Problem("E411", f"no free name for a run in {root}"))
 
+    @classmethod
+    def at(cls, path: Path) -> RunDirectory:
+        """The run directory that is there; RunFolderError where it is none, or of another format."""
+        with told_plainly(path / "manifest.json"):
+            text = (path / "manifest.json").read_text()
+        try:
+            manifest = json.loads(text)
+            found = manifest["format"]
+        except (ValueError, LookupError, TypeError) as error:
+            message = f"{path / 'manifest.json'} is not the manifest of a run: {error}"
+            raise RunFolderError(Problem("E414", message, hint="It was cut off or changed.")) from error
+        if found != RUN_FORMAT:
+            message = f"{path} has the format {found}, and this esper-core reads {RUN_FORMAT}"
+            raise RunFolderError(Problem("E414", message, hint="Use the version of esper-core that wrote it."))
+        return cls(path, manifest)
+
+    def resume(self, argv: list[str], checkpoint: int | None) -> None:
+        """Write down that the run goes on, from which checkpoint (None: from the start), and in which process."""
+        now = {"at": _now(), "argv": argv, "checkpoint": checkpoint, "after": self.manifest.get("status")}
+        resumed = [*self.manifest.get("resumed", []), now]
+        fresh = {"status": STATUS_RUNNING, "exit": None, "finished": None, "process": process(), "machine": machine()}
+        self.manifest = {**self.manifest, **fresh, "resumed": resumed}
+        self.manifest.pop("reason", None)
+        self._write_manifest()
+
     def begin(self, *, config: str, source: bytes, overrides: list[str], seeds: dict[str, int], plugins: Any) -> None:
         """Write down what is about to run."""
         state = git_state(self.path)
@@ -75,7 +103,7 @@ class RunDirectory:
             "status": status,
             "exit": exit_code,
             "reason": reason,
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "finished": _now(),
         }
         self._write_manifest()
 
@@ -89,6 +117,10 @@ class RunDirectory:
 
     def _write_manifest(self) -> None:
         write_json(self.path / "manifest.json", self.manifest)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _first_manifest(id_: str, argv: list[str], began: datetime) -> dict[str, Any]:

@@ -32,8 +32,8 @@ def machine() -> dict[str, Any]:
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "python": sys.version.split()[0],
-        "torch": _version("torch"),
-        "esper-core": _version("esper-core"),
+        "torch": installed("torch"),
+        "esper-core": installed("esper-core"),
     }
 
 
@@ -80,7 +80,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
-def _version(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """The version of a package; None where it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""How sure can one be of a figure, and of a difference? Intervals and paired comparisons over environment seeds.
+"""How sure can one be of a figure, and of a difference? Intervals and comparisons over environment seeds.
 
-Everything here is a pure function of numbers, without scipy and without random numbers. Distributions are computed
-from the regularised incomplete beta function, which the tests compare with scipy's to 1e-8.
+Everything here is a pure function of numbers, without scipy. What several comparisons of one study mean together is
+told by ``multiplicity``; two samples that are no pairs by ``unpaired``.
 """
 
 from __future__ import annotations
@@ -10,23 +10,18 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from esper_core.leyline.constants import EXACT_SIGN_FLIP_BELOW, MIN_SEEDS_FOR_VERDICT
+from esper_core.runs.ranks import RankTest, mann_whitney
+from esper_core.runs.resampling import bootstrap_interval, sign_flip_p
+from esper_core.runs.student import t_quantile, t_tail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+Direction = Literal["up", "down"]
 Verdict = Literal["better", "worse", "no difference shown"]
-
-_ROUNDING = 1e-12
-"""Relative difference below which two sums count as equal: the same flips added up in another order."""
-
-_CONVERGED = 1e-15
-"""Relative change of the continued fraction below which it is done."""
-
-_TINY = 1e-300
-"""Stands for 0 where Lentz's method would divide by it."""
+Why = Literal["too few seeds", "too few seeds for so many comparisons", "interval", "p"]
+"""What a verdict lacks: seeds; an interval that clears the margin; a p that is small enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +36,19 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """By how much a was better than b, pair by pair; positive is better, whatever the metric's direction.
+    """By how much a was better than b; positive is better, whatever the metric's direction.
 
-    p: how often chance alone would give a mean difference at least as large, in either direction.
-    effect_size: mean difference in standard deviations of the differences; None where these do not vary.
-    verdict: of a against b, told only where there are enough pairs and the interval clears the margin.
+    difference: of the means, with its interval ``low`` to ``high``: Student's t of the pairs, or Welch's without pairs.
+    p: how often chance alone would give a difference at least as large, in either direction: sign flips or t test of
+    the pairs, Mann-Whitney without. p_margin: the same against a difference that is no larger than the margin.
+    n: pairs; or values of the arm that has fewer.
+    effect_size: the difference in standard deviations: of the differences, or of the values where there are no pairs;
+    None where these do not vary.
+    boot_low, boot_high: a bootstrap interval of the same level; None where there are no pairs, or very many.
+    ranks: who is ahead of whom, the seeds set aside.
+    p_holm: p_margin adjusted for all comparisons that were made together; alone, it is p_margin.
+    verdict: of a against b, told only where n is large enough, the interval clears the margin and p_holm is small
+    enough; ``why``: what it lacks.
     """
 
     difference: float
@@ -55,6 +58,13 @@ class Comparison:
     n: int
     verdict: Verdict
     effect_size: float | None
+    p_margin: float
+    p_holm: float
+    why: Why | None
+    ranks: RankTest
+    boot_low: float | None = None
+    boot_high: float | None = None
+    paired: bool = True
 
 
 def mean_interval(values: Sequence[float], confidence: float) -> Interval:
@@ -66,9 +76,9 @@ def mean_interval(values: Sequence[float], confidence: float) -> Interval:
     >>> round(interval.low, 3), interval.mean, round(interval.high, 3)
     (-0.484, 2.0, 4.484)
     """
-    _check_level(confidence)
-    _check_numbers(values)
-    mean, deviation = _moments(values)
+    check_level(confidence)
+    check_numbers(values)
+    mean, deviation = moments(values)
     n = len(values)
     if deviation is None:
         return Interval(mean, None, None, n)
@@ -80,7 +90,7 @@ def paired_comparison(
     a: Sequence[float],
     b: Sequence[float],
     *,
-    direction: Literal["up", "down"],
+    direction: Direction,
     margin: float,
     confidence: float,
 ) -> Comparison:
@@ -88,6 +98,7 @@ def paired_comparison(
 
     direction: whether more or less is better. margin: difference below which both count as equal, in the metric's
     unit. confidence: level of the interval. p comes from the exact sign-flip test below 20 pairs, else from the t test.
+    The verdict is that of a study that makes no other comparison.
 
     >>> paired_comparison([.8] * 7 + [.9], [.6] * 8, direction="up", margin=0.0, confidence=0.95).verdict
     'better'
@@ -95,123 +106,90 @@ def paired_comparison(
     if len(a) != len(b):
         msg = f"a paired comparison needs as many values of one as of the other. Received: {len(a)} and {len(b)}"
         raise ValueError(msg)
-    if not (margin >= 0 and math.isfinite(margin)):
-        msg = f"margin must be a number from 0. Received: {margin}"
-        raise ValueError(msg)
+    check_margin(margin)
     differences = [x - y if direction == "up" else y - x for x, y in zip(a, b, strict=True)]
     interval = mean_interval(differences, confidence)
-    _, deviation = _moments(differences)
-    exact = len(differences) < EXACT_SIGN_FLIP_BELOW
+    _, deviation = moments(differences)
+    p = paired_p(differences)
+    p_margin = p if margin == 0 else _beyond(differences, interval.mean, margin)
+    verdict, why = decided(interval, p_margin, margin=margin, confidence=confidence)
+    boot = bootstrap_interval(differences, confidence) or (None, None)
     return Comparison(
         difference=interval.mean,
         low=interval.low,
         high=interval.high,
-        p=sign_flip_p(differences) if exact else t_test_p(differences),
+        p=p,
         n=interval.n,
-        verdict=_verdict(interval, margin),
+        verdict=verdict,
         effect_size=interval.mean / deviation if deviation else None,
+        p_margin=p_margin,
+        p_holm=p_margin,
+        why=why,
+        ranks=mann_whitney(*better_is_more(a, b, direction)),
+        boot_low=boot[0],
+        boot_high=boot[1],
     )
 
 
-def sign_flip_p(differences: Sequence[float]) -> float:
-    """Two-sided p of the exact sign-flip test: the share of all 2ⁿ choices of signs with a sum as large as this one.
+def decided(
+    interval: Interval, p: float, *, margin: float, confidence: float, comparisons: int = 1
+) -> tuple[Verdict, Why | None]:
+    """The verdict that ``interval`` and ``p`` carry, and what it lacks where no difference is shown.
 
-    Under the hypothesis that a and b are interchangeable each difference could as well have had the other sign. The
-    sums are built up one difference at a time; as a choice and its opposite have the same size, half of them do.
-
-    >>> sign_flip_p([1.0, 2.0, 3.0])
-    0.25
+    p: against a difference within the margin, adjusted for the ``comparisons`` that were made.
     """
-    _check_numbers(differences)
-    sums = np.array([differences[0]])
-    for difference in differences[1:]:
-        sums = np.concatenate((sums - difference, sums + difference))
-    observed = abs(math.fsum(differences))
-    slack = _ROUNDING * math.fsum(abs(difference) for difference in differences)
-    return float(np.mean(np.abs(sums) >= observed - slack))
+    if interval.n < MIN_SEEDS_FOR_VERDICT or interval.low is None or interval.high is None:
+        return "no difference shown", "too few seeds"
+    verdict: Verdict = "better" if interval.low > margin else "worse"
+    if not (interval.low > margin or interval.high < -margin):
+        return "no difference shown", "interval"
+    if p <= 1 - confidence + _LEVEL_ROUNDING:
+        return verdict, None
+    lacking = interval.n < seeds_needed(comparisons, confidence)
+    return "no difference shown", "too few seeds for so many comparisons" if lacking else "p"
+
+
+def seeds_needed(comparisons: int, confidence: float) -> int:
+    """Pairs below which no verdict can be had of any of that many comparisons, however large the differences are.
+
+    Of n pairs the exact test gives 2 / 2ⁿ at the least, and Holm's adjustment multiplies the least by how many there
+    are.
+
+    >>> seeds_needed(1, 0.95), seeds_needed(6, 0.95), seeds_needed(10, 0.95)
+    (8, 8, 9)
+    """
+    n = MIN_SEEDS_FOR_VERDICT
+    while n < EXACT_SIGN_FLIP_BELOW and comparisons * 2 / 2**n > 1 - confidence + _LEVEL_ROUNDING:
+        n += 1
+    return n
+
+
+_LEVEL_ROUNDING = 1e-12
+"""1 − 0.95 is not 0.05 in binary; a p that is 0.05 counts as no larger."""
+
+
+def paired_p(differences: Sequence[float]) -> float:
+    """Two-sided p of paired differences: exact below 20 pairs, else that of the t test."""
+    return sign_flip_p(differences) if len(differences) < EXACT_SIGN_FLIP_BELOW else t_test_p(differences)
 
 
 def t_test_p(differences: Sequence[float]) -> float:
     """Two-sided p of the paired t test. For at least two differences."""
-    _check_numbers(differences, at_least=2)
-    mean, deviation = _moments(differences)
+    check_numbers(differences, at_least=2)
+    mean, deviation = moments(differences)
     if not deviation:
         return 0.0 if mean else 1.0
     return 2 * t_tail(abs(mean) / (deviation / math.sqrt(len(differences))), len(differences) - 1)
 
 
-def t_tail(t: float, degrees: int) -> float:
-    """P(T > t) for t ≥ 0 and Student's T with ``degrees`` degrees of freedom.
-
-    Formula: ½ · I(d / (d + t²); d / 2, ½), d degrees of freedom.
-    """
-    square = t * t
-    return 0.5 * regularised_beta(degrees / (degrees + square), square / (degrees + square), degrees / 2, 0.5)
+def better_is_more(
+    a: Sequence[float], b: Sequence[float], direction: Direction
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Both samples, turned round where less is better."""
+    return (a, b) if direction == "up" else ([-value for value in a], [-value for value in b])
 
 
-def t_quantile(probability: float, degrees: int) -> float:
-    """The t that Student's T with ``degrees`` degrees of freedom stays below with ``probability`` (½ to 1, without 1).
-
-    Found by halving an interval until no number lies between its ends.
-
-    >>> round(t_quantile(0.975, 7), 6)
-    2.364624
-    """
-    tail = 1 - probability
-    low, high = 0.0, 1.0
-    while t_tail(high, degrees) > tail:
-        low, high = high, 2 * high
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if t_tail(middle, degrees) > tail else (low, middle)
-    return high
-
-
-def regularised_beta(x: float, rest: float, a: float, b: float) -> float:
-    """I(x; a, b), the share of the beta function that lies below x; ``rest`` is 1 − x, given for its precision.
-
-    Formula: xᵃ (1 − x)ᵇ / (a B(a, b)) times a continued fraction, which converges fast for x < (a + 1) / (a + b + 2);
-    beyond it I(x; a, b) = 1 − I(1 − x; b, a).
-    """
-    if x <= 0 or rest <= 0:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):
-        return 1 - regularised_beta(rest, x, b, a)
-    log_front = a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    return math.exp(log_front) * _beta_fraction(x, a, b) / a
-
-
-def _beta_fraction(x: float, a: float, b: float) -> float:
-    """1 / (1 + d1 / (1 + d2 / (1 + …))) by Lentz's method, with the coefficients of the incomplete beta function.
-
-    Formula: d(2m) = m (b − m) x / ((a + 2m − 1)(a + 2m)), d(2m + 1) = −(a + m)(a + b + m) x / ((a + 2m)(a + 2m + 1)).
-    """
-    value, numerator, denominator = _TINY, _TINY, 0.0
-    for i in range(10_000):
-        m = i // 2
-        if i == 0:
-            coefficient = 1.0
-        elif i % 2 == 0:
-            coefficient = m * (b - m) * x / ((a + i - 1) * (a + i))
-        else:
-            coefficient = -(a + m) * (a + b + m) * x / ((a + i - 1) * (a + i))
-        denominator = 1 / ((1 + coefficient * denominator) or _TINY)
-        numerator = (1 + coefficient / numerator) or _TINY
-        value *= numerator * denominator
-        if abs(numerator * denominator - 1) < _CONVERGED:
-            return value
-    msg = f"the incomplete beta function did not converge. Received: x={x}, a={a}, b={b}"
-    raise ArithmeticError(msg)
-
-
-def _verdict(interval: Interval, margin: float) -> Verdict:
-    if interval.n < MIN_SEEDS_FOR_VERDICT or interval.low is None or interval.high is None:
-        return "no difference shown"
-    if interval.low > margin:
-        return "better"
-    return "worse" if interval.high < -margin else "no difference shown"
-
-
-def _moments(values: Sequence[float]) -> tuple[float, float | None]:
+def moments(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and standard deviation; the latter is None for a single value, and 0 where all values are the same."""
     if len(set(values)) == 1:
         return float(values[0]), None if len(values) == 1 else 0.0
@@ -219,13 +197,29 @@ def _moments(values: Sequence[float]) -> tuple[float, float | None]:
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def _check_level(confidence: float) -> None:
+def _beyond(differences: Sequence[float], mean: float, margin: float) -> float:
+    """p of what is left of the differences when the margin is taken off; 1 where their mean lies within it."""
+    if abs(mean) <= margin:
+        return 1.0
+    return paired_p([difference - math.copysign(margin, mean) for difference in differences])
+
+
+def check_level(confidence: float) -> None:
+    """ValueError where ``confidence`` is no level of an interval."""
     if not 0 < confidence < 1:
         msg = f"confidence must lie between 0 and 1. Received: {confidence}"
         raise ValueError(msg)
 
 
-def _check_numbers(values: Sequence[float], *, at_least: int = 1) -> None:
+def check_margin(margin: float) -> None:
+    """ValueError where ``margin`` is none."""
+    if not (margin >= 0 and math.isfinite(margin)):
+        msg = f"margin must be a number from 0. Received: {margin}"
+        raise ValueError(msg)
+
+
+def check_numbers(values: Sequence[float], *, at_least: int = 1) -> None:
+    """ValueError where there are too few values, or some are not finite."""
     if len(values) < at_least:
         msg = f"at least {at_least} value(s) are needed. Received: {len(values)}"
         raise ValueError(msg)

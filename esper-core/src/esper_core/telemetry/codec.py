@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
 from esper_core.leyline.events import Event
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def encode(event: Event) -> str:
@@ -20,15 +16,8 @@ def encode(event: Event) -> str:
 
 
 def decode(line: str | bytes) -> Event:
-    """The event of a line; pydantic's ValidationError where it is none of ours."""
+    """The event of a line of just this version; pydantic's ValidationError where it is none."""
     return _reader().validate_json(line)
-
-
-def read_events(path: str | Path) -> Iterator[Event]:
-    """The events of a file. A torn last line, which a killed process leaves, ends them; elsewhere it is an error."""
-    lines = Path(path).read_bytes().split(b"\n")
-    for line in lines[:-1]:
-        yield decode(line)
 
 
 @cache

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from esper_core.leyline.errors import RunFolderError
+from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.telemetry.codec import encode
 
 if TYPE_CHECKING:
@@ -15,15 +16,41 @@ if TYPE_CHECKING:
 
 
 class EventFile:
-    """Appends events to a file. What was settled survives the death of the process."""
+    """Appends events to a file. What was settled survives the death of the process.
 
-    def __init__(self, path: Path) -> None:
+    after: bytes of the file that it goes on behind: whatever else there is, is taken off. None: behind all of them.
+    """
+
+    def __init__(self, path: Path, *, after: int | None = None) -> None:
         self._path = path
         try:
-            self._file = path.open("a", encoding="utf-8", newline="\n")
+            self._file = path.open("ab")
+            if after is not None:
+                self._cut(after)
         except OSError as error:
             raise RunFolderError.about(path, error) from error
         self._lines: list[str] = []
+
+    def _cut(self, after: int) -> None:
+        length = self._file.seek(0, os.SEEK_END)
+        if length < after:
+            message = f"{self._path} is shorter than it was: {length:,} bytes of {after:,}"
+            hint = "Something took a part of it away. Run it again from the start."
+            raise RunFolderError(Problem("E413", message, hint=hint))
+        self._file.truncate(after)
+        self._file.seek(0, os.SEEK_END)
+
+    @property
+    def length(self) -> int:
+        """Bytes that were written, all lines whole."""
+        return self._file.tell()
+
+    def secure(self) -> None:
+        """Have the disk know what was written: it survives the death of the machine, too."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise RunFolderError.about(self._path, error) from error
 
     def hear(self, event: Event) -> None:
         """Keep the event until the step is settled."""
@@ -36,7 +63,7 @@ class EventFile:
         text = "\n".join(self._lines) + "\n"
         self._lines.clear()
         try:
-            self._file.write(text)
+            self._file.write(text.encode())
             self._file.flush()
         except OSError as error:
             raise RunFolderError.about(self._path, error) from error

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 
 class Clock:
@@ -15,7 +15,17 @@ class Clock:
 
     def __init__(self) -> None:
         self._began = perf_counter()
+        self._before = 0.0
         self.seconds: dict[str, float] = {}
+
+    @property
+    def total(self) -> float:
+        """Seconds since the clock was made, and those before that it goes on from."""
+        return self._before + perf_counter() - self._began
+
+    def go_on(self, seconds: Mapping[str, float], total: float) -> None:
+        """Go on from where another clock was, which went on from no later than now."""
+        self.seconds, self._before = dict(seconds), total
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
@@ -28,5 +38,5 @@ class Clock:
 
     def summary(self) -> dict[str, float]:
         """Seconds by region, what is left as ``other``, and ``total`` since the clock was made."""
-        total = perf_counter() - self._began
+        total = self.total
         return {**self.seconds, "other": max(0.0, total - sum(self.seconds.values())), "total": total}

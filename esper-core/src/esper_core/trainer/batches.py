@@ -23,10 +23,15 @@ class BatchOrder:
 
     def next(self) -> torch.Tensor:
         """The indices of the next batch, on the CPU."""
+        batch = self.peek()
+        self._rest = self._rest[self._batch_size :]
+        return batch
+
+    def peek(self) -> torch.Tensor:
+        """The same, and it is still to be handed out: whoever goes on from the state as it is now gets it, too."""
         while len(self._rest) < self._batch_size:
             self._rest = torch.cat([self._rest, torch.randperm(self._examples, generator=self._generator)])
-        batch, self._rest = self._rest[: self._batch_size], self._rest[self._batch_size :]
-        return batch
+        return self._rest[: self._batch_size]
 
     def state(self) -> State:
         """What is left of the pass, and where the generator stands."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from esper_core.config import ComputeConfig
 from esper_core.governor import Governor, Preflight
 from esper_core.growth import (
     Draws,
@@ -27,14 +28,20 @@ from esper_core.growth import (
     derive_seed,
     disturbed,
     graft,
+    host_parameters,
+    implant,
     in_words,
+    summed,
 )
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.evaluation import Measured, evaluate
+from esper_core.trainer.feeding import feed_for, sent
 from esper_core.trainer.leaning import Leaning
+from esper_core.trainer.passes import Passes, way_for
 from esper_core.trainer.reading import Reading
 from esper_core.trainer.remembering import bring_back, state_of
+from esper_core.trainer.ways import Notices
 from esper_core.trainer.weighing import Scales
 
 if TYPE_CHECKING:
@@ -44,13 +51,15 @@ if TYPE_CHECKING:
 
     from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
     from esper_core.governor import Decision, RolledBack
-    from esper_core.growth import Transition, Variety
+    from esper_core.growth import Growth, Transition, Variety
     from esper_core.leyline.actions import Action, ActionMask
     from esper_core.leyline.health import Verdict
     from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
     from esper_core.leyline.resuming import State
     from esper_core.leyline.signals import Signals
     from esper_core.leyline.specs import SlotPlace
+    from esper_core.trainer.passes import Loss
+    from esper_core.trainer.ways import Way
 
 T = TypeVar("T")
 
@@ -73,11 +82,17 @@ class Recipe:
     seed_schedule: Schedule | None = None
     draws: Draws = Draws.ANYWHERE
     """When host and blueprints draw random numbers, as far as a trial told."""
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    new_way: Callable[[ComputeConfig, Garden, Notices], Way] = way_for
+    notices: Notices = field(default_factory=Notices)
+    """What is told once in the run."""
 
     def on(self, device: torch.device) -> Recipe:
-        """The same on another device, with the data there."""
+        """The same on another device, with the data there, unless it stays on the host."""
         if device == self.device:
             return self
+        if self.compute.data == "streamed":
+            return replace(self, device=device)
         data = {name: type(own)(own.inputs.to(device), own.targets.to(device)) for name, own in self.data.items()}
         return replace(self, device=device, data=data)
 
@@ -101,10 +116,20 @@ class Environment:
     """One host in training, with its garden. ``arm`` and ``index`` say whose it is; ``seed`` defines the episode.
 
     ``steps`` counts those that it was trained for; an episode that is ``over`` is trained and asked no more.
+    ``implants`` says of a seed what the host has from the start, as if it had been kept there.
     """
 
-    def __init__(self, recipe: Recipe, *, arm: str, index: int, faults: FaultBook | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        arm: str,
+        index: int,
+        faults: FaultBook | None = None,
+        implants: Callable[[int], Sequence[Growth]] | None = None,
+    ) -> None:
         self.recipe = recipe
+        self._implants = implants
         self.arm = arm
         self.index = index
         self.round = 0
@@ -113,19 +138,24 @@ class Environment:
         self._mishaps: list[Mishap] = []
         self._preflight = Preflight(recipe.governor, recipe.optimizers, recipe.varieties, recipe.growth.incubation)
         self.governor = Governor(recipe.governor, metric=recipe.task.metric, faults=self._faults)
+        self.passes = Passes(recipe.compute, recipe.task, recipe.device)
+        self._feed = feed_for(recipe.compute.data, recipe.data["train"], recipe.device)
 
-    def reset(self, round_: int, seed: int) -> None:
-        """Begin an episode: a new host, its slots empty, everything random derived from ``seed``."""
+    def reset(self, round_: int, seed: int, *, bare: bool = False) -> None:
+        """Begin an episode: a new host, everything random derived from ``seed``. bare: without any implants."""
         recipe, self.round, self.seed, self._mishaps = self.recipe, round_, seed, []
         train, quiet = recipe.data["train"], recipe.draws is Draws.NEVER
         with RandomStream(derive_seed(seed, "host"), recipe.device):
             self.model = recipe.build_host().to(recipe.device)
-        graft(self.model, recipe.slots, example=train.inputs[:2])
+        graft(self.model, recipe.slots, example=sent(train.inputs[:2], recipe.device))
+        if self._implants is not None and not bare:
+            implant(self.model, self._implants(seed), recipe.varieties, seed=seed, probe=self._probe_loss)
         self.keeper = OptimizerKeeper(
-            self.model.parameters(),
+            host_parameters(self.model),
             host_settings=Regimen.of(recipe.optimizers.host, recipe.host_schedule),
             seed_settings=Regimen.of(recipe.optimizers.seed, recipe.seed_schedule),
             steps=recipe.episode.steps,
+            scaler=self.passes.new_scaler(),
         )
         self.garden = Garden(
             self.model,
@@ -145,8 +175,10 @@ class Environment:
             for purpose in ("training", "evaluation", "trial")
         )
         self.scales = Scales(self.garden, trial_stream)
-        self.leaning = Leaning(self.garden, derive_seed(seed, "counterfactuals"), quiet=quiet)
+        run = self.passes.outputs
+        self.leaning = Leaning(self.garden, derive_seed(seed, "counterfactuals"), quiet=quiet, run=run)
         self.reading = Reading(self.garden, self.scales, self.leaning, recipe.device)
+        self.way = recipe.new_way(recipe.compute, self.garden, recipe.notices)
         self._measured: Measured | None = None
         self._sane: tuple[Snapshot, Tensor] | None = None
         self._snapshot: Snapshot | None = None
@@ -157,14 +189,9 @@ class Environment:
         """One decision step of training: every batch trains host and blended seeds, and then each incubating seed."""
         transitions = self._despite_faults(self.garden.open_step)
         self._sane = (self._what_is_now(), self.reading.train_loss) if self.garden.blended else None
-        data, device = self.recipe.data["train"], self.recipe.device
         self.model.train()
-        losses: list[Tensor] = []
-        for _ in range(self.recipe.episode.batches):
-            indices = self.order.next().to(device)
-            inputs, targets = data.inputs[indices], data.targets[indices]
-            losses.append(self._train_batch(inputs, targets))
-        self.reading.take(losses)
+        batches = range(self.recipe.episode.batches)
+        self.reading.take([self._train_batch(*self._feed.next(self.order)) for _ in batches])
         self.steps += 1
         return transitions + self._despite_faults(self.garden.close_step)
 
@@ -177,33 +204,40 @@ class Environment:
         return self._snapshot
 
     def _train_batch(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        def loss(model: nn.Module) -> Tensor:
-            return self.recipe.task.losses(model(inputs), targets).mean()
-
         self.garden.tick()
         with self._drawing(Draws.ANYWHERE):
-            whole = self._despite_faults(lambda: self._train_host(loss))
+            whole = self._despite_faults(partial(self._train_host, inputs, targets))
         for number in self.garden.incubating:
-            self._despite_faults(partial(self._incubate, number, loss))
+            self._despite_faults(partial(self._incubate, number, self.passes.parts(inputs, targets)))
         return whole
 
-    def _incubate(self, number: int, loss: Callable[[nn.Module], Tensor]) -> None:
-        self.garden.incubate(number, loss)
+    def _incubate(self, number: int, parts: Sequence[Loss]) -> None:
+        self.garden.incubate(number, *parts)
         if done := disturbed():
             slot, _ = self.garden.home_of(number)
             raise SeedFault([slot.name], done, number=number)
 
     def _probe_loss(self, model: nn.Module) -> Tensor:
         """The mean loss on some of the training data: what a block looks at that is born informed."""
-        data = self.recipe.data["train"]
+        data, device = self.recipe.data["train"], self.recipe.device
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "probe"))
-        some = torch.randperm(len(data), generator=generator)[:PROBE_EXAMPLES].to(self.recipe.device)
-        return self.recipe.task.losses(model(data.inputs[some]), data.targets[some]).mean()
+        some = torch.randperm(len(data), generator=generator)[:PROBE_EXAMPLES].to(data.inputs.device)
+        inputs, targets = sent(data.inputs[some], device), sent(data.targets[some], device)
+        return self.recipe.task.losses(model(inputs), targets).mean()
 
-    def _train_host(self, loss: Callable[[nn.Module], Tensor]) -> Tensor:
+    def _train_host(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        whole = self.way.run(self._leave_gradients, inputs, targets)
+        self.keeper.step(self.garden.learning)
+        return whole
+
+    def _leave_gradients(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Those of one batch, where the optimizers look for them; its mean loss."""
         self.keeper.zero_grad()
+        return summed([self._pass(partial(part, model)) for part in self.passes.parts(inputs, targets)])
+
+    def _pass(self, loss: Callable[[], Tensor]) -> Tensor:
         with self._drawing(Draws.FORWARD):
-            whole = loss(self.model)
+            whole = loss()
         if done := disturbed():
             self._blame_those_who_act(f"{done} while it was in the host")
         if not whole.requires_grad:
@@ -216,12 +250,15 @@ class Environment:
             if not self.garden.learning:
                 raise
             raise SeedFault(self._slots_that_learn(), f"{in_words(error)} in backward") from error
-        self.keeper.step(self.garden.learning)
         return whole.detach()
 
     def _drawing(self, when: Draws) -> AbstractContextManager[Any]:
-        """The block in which the host draws from its stream, where this is when it does."""
-        return self.training_stream if self.recipe.draws is when else nullcontext()
+        """The block in which the host draws from its stream, where this is when it does.
+
+        Who compiles on the way saves torch's generators, and restores them: nobody else may draw then.
+        """
+        draws = Draws.ANYWHERE if self.recipe.draws is Draws.FORWARD and self.way.fresh else self.recipe.draws
+        return self.training_stream if draws is when else nullcontext()
 
     def _blame_those_who_act(self, what: str) -> None:
         """The seeds that take part in the host's own pass did it; where there are none, host or task."""
@@ -269,7 +306,7 @@ class Environment:
         return measured
 
     def _measure(self, split: SplitName) -> Measured:
-        return evaluate(self.model, self.recipe.task, self.recipe.data[split])
+        return evaluate(self.model, self.recipe.task, self.recipe.data[split], self.passes.outputs)
 
     def heal(self, signals: Signals) -> bool:
         """Take out the seeds that made a loss not finite, and bring the host back; whether there were any.
@@ -339,6 +376,10 @@ class Environment:
     def load(self, state: State) -> None:
         """Go on, bit for bit, from where an environment of an equal recipe stood. GrowthError where it does not fit."""
         self._mishaps = [Mishap(**known) for known in bring_back(self, state)]
+
+    def close(self) -> None:
+        """Let go of what lives as long as it does: the thread that gathers its batches, where there is one."""
+        self._feed.close()
 
     def mask(self) -> ActionMask:
         """What could be done now, and can be afforded: nothing once the episode is over."""

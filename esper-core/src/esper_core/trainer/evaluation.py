@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from esper_core.growth import device_of
+from esper_core.trainer.feeding import chunks
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, nn
 
     from esper_core.leyline.protocols import Split, Task
-
-CHUNK = 500
-"""Examples that are evaluated at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +30,22 @@ class Measured:
         return torch.stack([self.losses.mean(), self.metric])
 
 
-def evaluate(model: nn.Module, task: Task, split: Split) -> Measured:
-    """What ``model`` does on the whole ``split``. The model is left in training mode."""
+def as_written(model: nn.Module, inputs: Tensor) -> Tensor:
+    """What the model puts out."""
+    outputs: Tensor = model(inputs)
+    return outputs
+
+
+def evaluate(
+    model: nn.Module, task: Task, split: Split, run: Callable[[nn.Module, Tensor], Tensor] = as_written
+) -> Measured:
+    """What ``model`` does on the whole ``split``. The model is left in training mode. run: how a pass is computed."""
     model.eval()
     losses: list[Tensor] = []
     scores: list[Tensor] = []
     with torch.inference_mode():
-        for inputs, targets in zip(split.inputs.split(CHUNK), split.targets.split(CHUNK), strict=True):
-            outputs = model(inputs)
+        for inputs, targets in chunks(split, device_of(model)):
+            outputs = run(model, inputs)
             losses.append(task.losses(outputs, targets))
             scores.append(task.scores(outputs, targets))
         own, metric = torch.cat(losses), torch.cat(scores).mean()

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 from esper_core.growth import Counterfactuals, device_of, each_left_out, heard, paired, told
 from esper_core.leyline.resuming import State
-from esper_core.trainer.evaluation import CHUNK
+from esper_core.trainer.evaluation import as_written
+from esper_core.trainer.feeding import chunks
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
 
     from esper_core.growth import Garden
     from esper_core.leyline.protocols import Split, Task
@@ -25,11 +28,19 @@ class Leaning:
     """What was found in the last step: ``dependences`` holds what ``growth.paired`` tells, by the seeds' numbers.
 
     seed: of the random numbers that the network may draw, the same with and without a seed. quiet: it draws none.
+    run: how a pass is computed.
     """
 
-    def __init__(self, garden: Garden, seed: int, *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        garden: Garden,
+        seed: int,
+        *,
+        quiet: bool = False,
+        run: Callable[[nn.Module, Tensor], Tensor] = as_written,
+    ) -> None:
         self._garden = garden
-        self._counterfactuals = Counterfactuals(garden.model, seed=seed, quiet=quiet)
+        self._counterfactuals = Counterfactuals(garden.model, seed=seed, quiet=quiet, run=run)
         self.dependences: dict[int, Tensor] = {}
 
     def measure(self, task: Task, split: Split) -> None:
@@ -41,7 +52,7 @@ class Leaning:
         model = self._garden.model
         model.eval()
         try:
-            batches = zip(split.inputs.split(CHUNK), split.targets.split(CHUNK), strict=True)
+            batches = chunks(split, device_of(model))
             measured = self._counterfactuals.measure(each_left_out(main), batches, task.losses)
         finally:
             model.train()

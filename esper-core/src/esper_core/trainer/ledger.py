@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.signals import RewardBreakdown
+from esper_core.leyline.signals import RewardBreakdown, Signals
 from esper_core.trainer.answerable import answerable
+from esper_core.trainer.records import plain_of, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from esper_core.leyline.signals import Signals
     from esper_core.trainer.study import Judge
 
 
@@ -70,6 +70,18 @@ class Ledger:
             self._totals[place] += breakdown.total
             rewards.append(breakdown)
         return rewards
+
+    def as_plain(self) -> dict[str, Any]:
+        """All that it knows."""
+        before = {place: [plain_of(own), plain_of(twin)] for place, (own, twin) in self._before.items()}
+        return {"before": before, "totals": self._totals, "stopped": sorted(self._stopped)}
+
+    def load(self, plain: Mapping[str, Any]) -> None:
+        """Know what another one knew."""
+        self._before = {
+            place: (record_of(Signals, own), record_of(Signals, twin)) for place, (own, twin) in plain["before"].items()
+        }
+        self._totals, self._stopped = plain["totals"], set(plain["stopped"])
 
     def total(self, place: int) -> float | None:
         """The sum over the episode; None where it is unknown."""

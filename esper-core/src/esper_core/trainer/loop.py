@@ -3,6 +3,7 @@
 E environments (those of every arm) are trained a step at a time. After each step they are measured, judged, rewarded,
 and their policies decide what grows. A study is made by ``app.compose``; the pieces that act in it are
 
+    course    where the study is, and all that it takes to go on from there            trainer.course
     pool      trains and measures the environments, and carries out what is decided    trainer.pool
     arms      who decides where                                                        trainer.study
     ledger    remembers the step before, and adds up rewards                           trainer.ledger
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING
 from esper_core.governor import Act
 from esper_core.leyline.actions import WAIT
 from esper_core.leyline.errors import GovernorStop, Problem
-from esper_core.trainer.ledger import Ledger
 from esper_core.trainer.narration import (
     episode_finished,
     governor_acted,
@@ -27,7 +27,6 @@ from esper_core.trainer.narration import (
     steps_finished,
     updates_finished,
 )
-from esper_core.trainer.rollout import RoundRecord
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -36,25 +35,28 @@ if TYPE_CHECKING:
     from esper_core.leyline.actions import Action
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.signals import Signals
+    from esper_core.trainer.course import Course
+    from esper_core.trainer.ledger import Ledger
     from esper_core.trainer.pool import Ending
+    from esper_core.trainer.rollout import RoundRecord
     from esper_core.trainer.study import Study
 
 
-def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
-    """Run every round of ``study`` and return how each episode ended.
+def run_study(course: Course) -> list[EpisodeFinished]:
+    """Go on along the course of a study to its end, and return how each episode ended.
 
     Raises GovernorStop where an environment goes wrong, PluginError where a component does, and whatever
-    ``study.pause`` raises: it is called after each step, when all that happened is told.
+    ``study.pause`` raises: it is called after each step and each round, when all that happened is told.
     """
+    study = course.study
     pool, clock, bus = study.pool, study.clock, study.bus
-    finished: list[tuple[EpisodeFinished, Ending]] = []
 
-    for round_ in range(study.rounds):
+    for round_ in course.rounds():
         with clock.region("reset"):
-            pool.reset(round_, study.first_seed + round_ * study.environments)
-        ledger, record = Ledger(study.reward, twins=study.twins()), RoundRecord(study)
+            course.begin()
+        ledger, record = course.ledger, course.record
 
-        for step in range(study.steps):
+        for step in course.steps():
             with clock.region("train"):
                 passed = pool.train(step)
             with clock.region("evaluate"):
@@ -83,17 +85,17 @@ def run_study(study: Study) -> list[tuple[EpisodeFinished, Ending]]:
                 bus.publish(*stages_changed(decided, step), *seeds_lost(unborn, step, study.packages))
                 bus.publish(*steps_finished(pool, signals_E, rewards_E, actions_E, step))
                 bus.settle()
-            study.pause()
-            if pool.over:
-                break
+            course.step_done()
+            study.pause(course)
 
         with clock.region("conclude"):
-            ended = _conclude(study, ledger, record, step)
+            finished, endings = _conclude(study, ledger, record, course.step - 1)
         with clock.region("learn"):
-            _learn(study, record, round_, [ending for _, ending in ended])
-        finished += ended
+            _learn(study, record, round_, endings)
+        course.round_done(finished)
+        study.pause(course)
 
-    return finished
+    return course.finished
 
 
 def decide(
@@ -144,7 +146,9 @@ def _learn(study: Study, record: RoundRecord, round_: int, endings: Sequence[End
         study.bus.settle()
 
 
-def _conclude(study: Study, ledger: Ledger, record: RoundRecord, last: int) -> list[tuple[EpisodeFinished, Ending]]:
+def _conclude(
+    study: Study, ledger: Ledger, record: RoundRecord, last: int
+) -> tuple[list[EpisodeFinished], list[Ending]]:
     """End the episodes of a round after the step ``last``, and tell what became of them."""
     pool = study.pool
     study.tell_unfinished()
@@ -157,4 +161,4 @@ def _conclude(study: Study, ledger: Ledger, record: RoundRecord, last: int) -> l
     ]
     study.bus.publish(*stages_changed(changes, last), *finished)
     study.bus.settle()
-    return list(zip(finished, endings, strict=True))
+    return finished, endings

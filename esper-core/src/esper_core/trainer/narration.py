@@ -120,6 +120,7 @@ def episode_finished(
         steps=environment.steps,
         reward=reward,
         closing={} if closing is None else closing.terms,
+        grown=tuple(growth.as_json() for growth in ending.growth),
     )
 
 

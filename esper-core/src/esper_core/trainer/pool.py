@@ -8,19 +8,23 @@ of them, happens between, in the order of their places: so it is the same for an
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from esper_core.governor import Act
-from esper_core.growth import Draws, FaultBook, Transition, read_network, slots_of
+from esper_core.growth import Draws, FaultBook, Transition, heard, read_network, slots_of, told
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.health import CALM
+from esper_core.leyline.resuming import State
+from esper_core.leyline.signals import Signals
 from esper_core.plugins.faults import lent_streams
 from esper_core.trainer.answerable import busily_answerable
 from esper_core.trainer.environment import Environment, Mishap, Recipe
 from esper_core.trainer.lanes import lanes_for
+from esper_core.trainer.records import plain_of, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
     from esper_core.leyline.health import Verdict
-    from esper_core.leyline.signals import Signals
     from esper_core.trainer.lanes import Lanes
 
 T = TypeVar("T")
@@ -55,7 +58,8 @@ class Pool:
 
     twin: the arm that never grows, against which seeds are weighed. devices: which the environments of one index share,
     and those of the next index take the next; none: the recipe's. lanes: threads, or streams on each device, as
-    ``trainer.lanes.lanes_for`` takes them, or a function that makes them of the environments' devices.
+    ``trainer.lanes.lanes_for`` takes them, or a function that makes them of the environments' devices. implants: what
+    the host of an arm has from the start, by arm and seed.
     """
 
     def __init__(
@@ -67,13 +71,20 @@ class Pool:
         twin: str | None = None,
         devices: Sequence[torch.device] = (),
         lanes: int | None = 1,
+        implants: Callable[[str, int], Sequence[Growth]] | None = None,
         new_lanes: Callable[[Sequence[torch.device], int | None], Lanes] = lanes_for,
     ) -> None:
         self.faults = FaultBook()
         self._twin = twin
         recipes = [recipe.on(device) for device in devices] or [recipe]
         self.environments = [
-            Environment(recipes[index % len(recipes)], arm=arm, index=index, faults=self.faults)
+            Environment(
+                recipes[index % len(recipes)],
+                arm=arm,
+                index=index,
+                faults=self.faults,
+                implants=None if implants is None else partial(implants, arm),
+            )
             for index in range(environments)
             for arm in arms
         ]
@@ -226,6 +237,29 @@ class Pool:
             grown = read_network(slots_of(model), type(model).__name__).grown
             endings.append(Ending(self._latest[place], loss, metric, grown))
         return changes, endings
+
+    def state(self) -> State:
+        """All that is known, between two steps."""
+        every = self._together(range(len(self.environments)), Environment.state, "when it was written down")
+        environments = {str(place): state for place, state in every.items()}
+        return State.of(
+            {
+                "environments": State.of(environments),
+                "faults": self.faults.state(),
+                "latest": told([plain_of(signals) for signals in self._latest]),
+            }
+        )
+
+    def load(self, state: State, *, in_round: bool) -> None:
+        """Be as another pool was; of one that was between two rounds nothing but the faults is of any use."""
+        self.faults.load(state.part("faults"))
+        if not in_round:
+            return
+        environments = state.part("environments")
+        for place, environment in enumerate(self.environments):
+            with self._lanes.on(place):
+                environment.load(environments.part(str(place)))
+        self._latest = [record_of(Signals, plain) for plain in heard(state.part("latest"))]
 
     def close(self) -> None:
         """Let everything go: threads, networks, and what was measured of them."""

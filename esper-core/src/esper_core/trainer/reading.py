@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from esper_core.growth import NUMBERS, WIDTH, heard, read_gain, read_health, told
+from esper_core.growth import NUMBERS, WIDTH, heard, host_parameters, read_gain, read_health, told
 from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Reading:
         self._garden = garden
         self._scales = scales
         self._leaning = leaning
-        self._host_parameters = count_parameters(garden.model)
+        self._host_parameters = sum(parameter.numel() for parameter in host_parameters(garden.model))
         self.train_loss = torch.full((), math.nan, device=device)
         self.incubation_losses: dict[int, Tensor] = {}
         self.gradients: dict[int, Tensor] = {}
@@ -55,8 +55,8 @@ class Reading:
     def numbers(self, evaluation: Tensor) -> Tensor:
         """All that is to be read of this step, in one tensor.
 
-        Train loss, validation loss and metric, whether every number of the host's side is one; then, seed by seed,
-        incubation losses, gradients' numbers, gains', and dependences'.
+        Train loss, validation loss and metric, whether every number of the host's side is one, and the factor on the
+        loss where there is one; then, seed by seed, incubation losses, gradients' numbers, gains', and dependences'.
         """
         incubation = [loss.reshape(1) for loss in self.incubation_losses.values()]
         by_seed = [
@@ -65,14 +65,17 @@ class Reading:
             *self._scales.gains.values(),
             *self._leaning.dependences.values(),
         ]
-        numbers = [self.train_loss.reshape(1), evaluation, self._is_host_finite(), *by_seed]
+        scale = self._scale()
+        numbers = [self.train_loss.reshape(1), evaluation, self._is_host_finite(scale), *scale, *by_seed]
         return torch.cat([number.double() for number in numbers])
 
     def signals(self, step: int, read: Sequence[float]) -> Signals:
         """What was read, with names to it, and what is known without reading."""
         train_loss, validation_loss, validation_metric, finite, *rest = read
+        scale = rest.pop(0) if self._garden.keeper.scaler is not None else None
         losses = {number: loss for number, (loss,) in _dealt(rest, self.incubation_losses, 1)}
-        health = {number: read_health(numbers) for number, numbers in _dealt(rest, self.gradients, WIDTH)}
+        known = {number: read_health(numbers) for number, numbers in _dealt(rest, self.gradients, WIDTH)}
+        health = {number: one for number, one in known.items() if not math.isnan(one.non_finite)}
         gains = {number: read_gain(numbers) for number, numbers in _dealt(rest, self._scales.gains, NUMBERS)}
         leant = {number: read_gain(numbers) for number, numbers in _dealt(rest, self._leaning.dependences, NUMBERS)}
         self.host_finite = finite == 1.0
@@ -110,17 +113,16 @@ class Reading:
                 SlotSignals(slot.name, slot.state, len(slot.fossils), tuple(map(told, slot.nursery)))
                 for slot in self._garden.slots.values()
             ),
+            loss_scale=scale,
         )
 
     def state(self) -> State:
-        """What was measured in training, and what of a step that was read is known on."""
+        """What was measured in training, and whether the gates were told of it. The next reading says the rest anew."""
         return told(
             {
                 "train_loss": self.train_loss,
                 "incubation_losses": self.incubation_losses,
                 "gradients": self.gradients,
-                "host_finite": self.host_finite,
-                "gone_wild": self.gone_wild,
                 "looked": self._looked,
             }
         )
@@ -129,15 +131,27 @@ class Reading:
         """Know what another reading knew, of a garden that has grown as this one has."""
         known = heard(state, self.train_loss.device)
         self.train_loss, self.incubation_losses = known["train_loss"], known["incubation_losses"]
-        self.gradients, self.host_finite = known["gradients"], known["host_finite"]
-        self.gone_wild, self._looked = known["gone_wild"], known["looked"]
+        self.gradients, self._looked = known["gradients"], known["looked"]
 
-    def _is_host_finite(self) -> Tensor:
-        """1.0 where every parameter and gradient of host and fossils is finite, 0.0 where one is not."""
+    def _scale(self) -> list[Tensor]:
+        """The factor on the training loss, where there is one."""
+        scaler = self._garden.keeper.scaler
+        return [] if scaler is None else [scaler.scale(torch.ones(1, device=self.train_loss.device))]
+
+    def _is_host_finite(self, scale: Sequence[Tensor]) -> Tensor:
+        """1.0 where every parameter and gradient of host and fossils is finite, 0.0 where one is not.
+
+        A loss that is scaled may overflow on the way back: that step was left out, and the next has a smaller factor.
+        It is none of the factor's doing any more where that is below 1.
+        """
         keeper = self._garden.keeper
         own = [parameter for share in (keeper.host, *keeper.fossils.values()) for parameter in share.parameters]
         gradients = [parameter.grad for parameter in own if parameter.grad is not None]
-        finite = [_values(tensor).isfinite().all() for tensor in (*own, *gradients)]
+        finite = [_values(tensor).isfinite().all() for tensor in own]
+        of_gradients = [_values(tensor).isfinite().all() for tensor in gradients]
+        for factor in scale:
+            of_gradients = [one | (factor >= 1.0).all() for one in of_gradients]
+        finite += of_gradients
         device = self.train_loss.device
         return (torch.stack(finite).all() if finite else torch.ones((), device=device)).double().reshape(1)
 

@@ -48,10 +48,14 @@ def bring_back(environment: Environment, state: State) -> list[dict[str, Any]]:
     GrowthError where it does not fit. The environment is at the beginning of an episode then, and holds nothing of it.
     """
     try:
-        environment.reset(state.plain["round"], state.plain["seed"])
+        round_, seed, steps = (state.plain[name] for name in ("round", "seed", "steps"))
+        if not all(type(number) is int for number in (round_, seed, steps)):
+            why = f"round, seed and steps are whole numbers. Received: {round_!r}, {seed!r}, {steps!r}"
+            raise unfit(why)
+        environment.reset(round_, seed, bare=True)
         return _recalled(environment, state)
     except (GrowthError, LookupError, TypeError, ValueError, AttributeError) as error:
-        environment.reset(environment.round, environment.seed)
+        environment.reset(environment.round, environment.seed, bare=True)
         environment.governor.begin(environment.garden)
         if isinstance(error, GrowthError):
             raise

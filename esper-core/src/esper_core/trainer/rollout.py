@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from esper_core.leyline.actions import Action, ActionMask
 from esper_core.leyline.learning import Learner, Played, Rollout, Turn
+from esper_core.leyline.signals import Observation
 from esper_core.trainer.answerable import answerable
+from esper_core.trainer.records import plain_of, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from esper_core.leyline.actions import Action, ActionMask
-    from esper_core.leyline.signals import Observation, RewardBreakdown
+    from esper_core.leyline.signals import RewardBreakdown
     from esper_core.trainer.study import Arm, Study
 
 
@@ -49,6 +51,23 @@ class RoundRecord:
             places = self._study.pool.of_arm(name)
             episodes = [episode for place in places for episode in self._episodes(place, final_E[place])]
             yield name, _updated(arm, Rollout(name, round_, tuple(episodes)))
+
+    def as_plain(self) -> dict[str, Any]:
+        """All that was kept of the round so far."""
+        return {
+            "turns": {place: list(map(plain_of, turns)) for place, turns in self._turns.items()},
+            "ended": {place: list(map(plain_of, played)) for place, played in self._ended.items()},
+            "open": {place: list(map(plain_of, decision)) for place, decision in self._open.items()},
+        }
+
+    def load(self, plain: Mapping[str, Any]) -> None:
+        """Keep what another one kept."""
+        self._turns = {place: [record_of(Turn, turn) for turn in turns] for place, turns in plain["turns"].items()}
+        self._ended = {place: [record_of(Played, one) for one in played] for place, played in plain["ended"].items()}
+        self._open = {
+            place: (record_of(Observation, seen), record_of(ActionMask, mask), record_of(Action, action))
+            for place, (seen, mask, action) in plain["open"].items()
+        }
 
     def _episodes(self, place: int, final: Observation) -> list[Played]:
         last = [Played(tuple(self._turns[place]), final)] if self._turns[place] or not self._ended[place] else []

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import Policy, Reward
     from esper_core.leyline.signals import Signals
     from esper_core.telemetry import Bus, Clock
+    from esper_core.trainer.course import Course
     from esper_core.trainer.pool import Pool
 
 log = logging.getLogger("esper")
@@ -79,8 +80,8 @@ class Study:
     clock: Clock
     packages: Mapping[str, str]
     """The package behind each blueprint, by the blueprint's full id."""
-    pause: Callable[[], None]
-    """Called after each step; raises to end the run there."""
+    pause: Callable[[Course], None]
+    """Called after each step and each round; keeps where the study is, and raises to end the run there."""
     check_health: Callable[[HealthSnapshot], Verdict] = field(default=lambda snapshot: CALM)
     """A second opinion on each environment after each step: it can raise the alarm, and not call it off."""
 

@@ -1,0 +1,48 @@
+"""Does memory that was freed stay with the process? By default glibc gives large blocks back at once, and a network
+that allocates the same ones with every batch waits for the kernel to clear them, page by page."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+M_TRIM_THRESHOLD: Final = -1
+M_MMAP_THRESHOLD: Final = -3
+"""What ``mallopt`` calls them."""
+
+KEPT_BYTES: Final = 1 << 30
+"""Free bytes at the end of the heap above which some are given back."""
+
+LARGE_BYTES: Final = 32 << 20
+"""Bytes from which on a block is mapped by itself, and given back when it is freed: the most that glibc takes."""
+
+
+def tune_allocator(mallopt: Callable[[int, int], int] | None = None) -> bool:
+    """Tell glibc to keep its memory, for the whole process; whether it does. Elsewhere nothing happens.
+
+    Numbers that are computed stay what they are.
+    """
+    if mallopt is None:
+        mallopt = glibc_mallopt()
+    if mallopt is None:
+        return False
+    return all([mallopt(M_MMAP_THRESHOLD, LARGE_BYTES) == 1, mallopt(M_TRIM_THRESHOLD, KEPT_BYTES) == 1])
+
+
+def glibc_mallopt() -> Callable[[int, int], int] | None:
+    """glibc's own, where this process runs on it."""
+    if "CS_GNU_LIBC_VERSION" not in getattr(os, "confstr_names", {}):
+        return None
+    try:
+        if not (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc"):
+            return None
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, ValueError, AttributeError):
+        return None
+    mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
+    own: Callable[[int, int], int] = mallopt
+    return own

@@ -1,0 +1,130 @@
+"""When is it written down where a run is, and what does it take to go on from there?
+
+After each round, after a step in which somebody asked the run to end, and after every n-th step; where the file does not
+say which, as often as the time for it stays a small share of the run's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from esper_core.leyline.constants import CHECKPOINT_SHARE
+from esper_core.leyline.errors import Interrupted, Problem, RunFolderError
+from esper_core.leyline.events import EpisodeFinished
+from esper_core.leyline.resuming import State
+from esper_core.telemetry import read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from esper_core.config import CheckpointConfig
+    from esper_core.runs.checkpoints import Checkpoints
+    from esper_core.telemetry import Clock, EventFile
+    from esper_core.trainer.course import Course
+
+
+class Said(Protocol):
+    """What was warned of, each once."""
+
+    told: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where an interrupted run is: its newest checkpoint, what it holds, and the episodes that were over by then."""
+
+    number: int
+    state: State
+    finished: tuple[EpisodeFinished, ...]
+
+    @property
+    def stage(self) -> int:
+        """The study that it is in."""
+        return int(self.state.plain["stage"])
+
+    @property
+    def events(self) -> int:
+        """Bytes of events.jsonl that belong to it."""
+        return int(self.state.plain["events"])
+
+
+def position_in(run: Path, checkpoints: Checkpoints) -> Position | None:
+    """Where the run in this folder is; None where it had no checkpoint yet. RunFolderError where none is whole."""
+    newest = checkpoints.newest()
+    if newest is None:
+        return None
+    number, state = newest
+    path = run / "events.jsonl"
+    length = path.stat().st_size if path.exists() else 0
+    if length < state.plain["events"]:
+        message = f"{path} is shorter than it was: {length:,} bytes of {state.plain['events']:,}"
+        hint = "Something took a part of it away. Run it again from the start."
+        raise RunFolderError(Problem("E413", message, hint=hint))
+    over = (event for event in read_events(path) if isinstance(event, EpisodeFinished))
+    return Position(number, state, tuple(event for event, _ in zip(over, range(state.plain["finished"]), strict=False)))
+
+
+class Keeping:
+    """Keeps where the run is. ``pause`` is what the loop calls when a step or a round is done.
+
+    look: raises where the run has to end now. stage: the study that the run is in.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        events: EventFile,
+        clock: Clock,
+        said: Said,
+        *,
+        settings: CheckpointConfig,
+        look: Callable[[], None],
+        position: Position | None = None,
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._events = events
+        self._clock = clock
+        self._said = said
+        self._every = settings.every
+        self._look = look
+        self._number = 0 if position is None else position.number
+        self._due = 0.0
+        self.stage = 0
+        self.before: Sequence[EpisodeFinished] = ()
+
+    def pause(self, course: Course) -> None:
+        """Write down where the run is, if it is time. Interrupted where somebody asked for the end."""
+        self._number += 1
+        try:
+            self._look()
+        except Interrupted:
+            self._write(course)
+            raise
+        if course.step == 0 or self._is_time():
+            self._write(course)
+
+    def _is_time(self) -> bool:
+        if self._every == "auto":
+            return perf_counter() >= self._due
+        return self._number % self._every == 0
+
+    def _write(self, course: Course) -> None:
+        began = perf_counter()
+        with self._clock.region("checkpoint"):
+            self._events.secure()
+            self._checkpoints.write(self._number, self._state(course))
+        self._due = perf_counter() + (perf_counter() - began) / CHECKPOINT_SHARE
+
+    def _state(self, course: Course) -> State:
+        told: dict[str, Any] = {
+            "stage": self.stage,
+            "events": self._events.length,
+            "finished": len(self.before) + len(course.finished),
+            "seconds": self._clock.seconds,
+            "total": self._clock.total,
+            "warnings": self._said.told,
+        }
+        return State.of({"course": course.state()}, **told)

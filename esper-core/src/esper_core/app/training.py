@@ -1,0 +1,188 @@
+"""How is a prepared run trained? One study after the other: that of the file, and then the control by what was grown.
+
+Where it was interrupted it goes on from its newest checkpoint, and nobody is told twice what was told before.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from esper_core.app.ability import demand_able
+from esper_core.app.compose import Surroundings
+from esper_core.app.ending import reason, status_of
+from esper_core.app.guarding import health_check
+from esper_core.app.interruption import heeded_signals
+from esper_core.app.keeping import Keeping
+from esper_core.app.resolved import resolved_config
+from esper_core.app.surrounding import surrounded
+from esper_core.config.plain import plain
+from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.leyline.events import RunFinished, RunStarted
+from esper_core.leyline.running import RunContext
+from esper_core.runs.checkpoints import Checkpoints
+from esper_core.telemetry import BestEffort, Bus, Clock, EventFile, read_events
+from esper_core.trainer.answerable import answerable
+from esper_core.trainer.course import Course
+from esper_core.trainer.loop import run_study
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from esper_core.app.keeping import Position, Said
+    from esper_core.app.observing import Observers
+    from esper_core.app.preparing import Prepared
+    from esper_core.app.resolution import Resolution
+    from esper_core.leyline.events import EpisodeFinished
+    from esper_core.leyline.running import RunInfo
+    from esper_core.telemetry import Listener
+    from esper_core.trainer.study import Study
+
+log = logging.getLogger("esper")
+
+LOOK_EVERY_SECONDS = 1.0
+"""Seconds between two looks at whether the run directory is still there."""
+
+
+def train(
+    prepared: Prepared,
+    about: RunInfo,
+    observers: Observers,
+    listeners: Sequence[Listener],
+    said: Said,
+    position: Position | None,
+) -> tuple[Sequence[EpisodeFinished], Clock]:
+    """Train to the end, from ``position`` on where there is one; how every episode ended, and where the time went."""
+    composition, path = prepared.composition, about.path / "events.jsonl"
+    config = composition.resolution.loaded.config
+    with heeded_signals() as pause, ExitStack() as closing:
+        log.info("run %s %s", about.id, "begins" if position is None else f"goes on from checkpoint {position.number}")
+        observers.configured(prepared.settings, lambda: plain(resolved_config(composition.resolution)))
+        sinks = _sinks(composition.resolution, about.path, closing)
+        clock, others = Clock(), [*listeners, *sinks, observers]
+        events = EventFile(path, after=0 if position is None else position.events)
+        closing.callback(events.close)
+        bus = Bus([events, *others])
+        try:
+            _tell_of_beginning(about, bus, listeners, sinks, path, position)
+            observers.run_started(about)
+            keeping = Keeping(
+                Checkpoints(about.path, config.checkpoints.keep),
+                events,
+                clock,
+                said,
+                settings=config.checkpoints,
+                look=_watched(path, pause),
+                position=position,
+            )
+            around = Surroundings(bus, clock, keeping.pause, health_check(prepared.plugins))
+            with _one_thread():
+                whole = partial(_stages, composition, around, keeping, position)
+                finished = surrounded(prepared.plugins, RunContext(about), whole)
+            bus.publish(RunFinished(status="done"))
+        except BaseException as error:
+            bus.publish(RunFinished(status=status_of(error)[0], reason=reason(error)))
+            raise
+        return finished, clock
+
+
+def _stages(
+    composition: Any, around: Surroundings, keeping: Keeping, position: Position | None
+) -> list[EpisodeFinished]:
+    """The study of the file, and the control that follows it; how every episode ended."""
+    finished: list[EpisodeFinished] = []
+    stages: list[Callable[[], Study | None]] = [
+        lambda: composition.study(around),
+        lambda: composition.follow_up(around, finished),
+    ]
+    if position is not None:
+        around.clock.go_on(position.state.plain["seconds"], position.state.plain["total"])
+    for number, make in enumerate(stages):
+        own = [] if position is None else [e for e in position.finished if _stage_of(composition, e) == number]
+        if position is not None and number < position.stage:
+            finished += own
+            continue
+        if (study := make()) is None:
+            continue
+        keeping.stage, keeping.before = number, tuple(finished)
+        course = Course(study)
+        try:
+            if position is not None and number == position.stage:
+                course.load(position.state.part("course"), own)
+            finished += run_study(course)
+        finally:
+            study.pool.close()
+    return finished
+
+
+def _stage_of(composition: Any, episode: EpisodeFinished) -> int:
+    return int(episode.arm in composition.controls.values())
+
+
+def _tell_of_beginning(
+    about: RunInfo,
+    bus: Bus,
+    listeners: Sequence[Listener],
+    sinks: Sequence[BestEffort],
+    path: Path,
+    position: Position | None,
+) -> None:
+    """That a run begins; of one that goes on, those who watch hear what was until then, and sinks that it goes on."""
+    started = RunStarted(
+        run=about.id, arms=about.arms, rounds=about.rounds, environments=about.environments, steps=about.steps
+    )
+    if position is None:
+        bus.publish(started)
+        return
+    for event in read_events(path):
+        for listener in listeners:
+            listener.hear(event)
+    for sink in sinks:
+        sink.hear(started)
+
+
+def _sinks(resolution: Resolution, run: Path, closing: ExitStack) -> list[BestEffort]:
+    """The sinks that the file asks for; one that cannot be built stops the run before it begins."""
+    sinks = []
+    for chosen in resolution.sinks:
+        factory = chosen.component.load()
+        with answerable(chosen.label, "while it was built"):
+            sink = factory(run, **chosen.settings)
+            demand_able("sink", sink, chosen.label)
+        sinks.append(BestEffort(sink, chosen.label))
+        closing.callback(sinks[-1].close)
+    return sinks
+
+
+def _watched(events: Path, pause: Callable[[], None]) -> Callable[[], None]:
+    """``pause``, and RunFolderError where the file of events is no longer in its place: looked at now and then."""
+    looked = monotonic()
+
+    def watch() -> None:
+        nonlocal looked
+        if monotonic() - looked >= LOOK_EVERY_SECONDS:
+            looked = monotonic()
+            if not events.exists():
+                message = f"cannot write {events}: it was moved or deleted while the run went on"
+                hint = "The run was stopped: what it finds would have nowhere to go. Run it again, and leave it be."
+                raise RunFolderError(Problem("E410", message, hint=hint))
+        pause()
+
+    return watch
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One intra-op thread: another number gives other bits, and small networks are no faster with more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,63 @@
+"""``esper compare``: which arm of these runs is better than which, as far as that is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from esper_core.cli.figures import in_full, print_arms
+from esper_core.cli.rendering import print_json, print_line, print_warnings, visible
+
+if TYPE_CHECKING:
+    from esper_core.runs.joining import Joined
+    from esper_core.runs.reading import RunRecord
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs are kept."
+)
+@click.option("--arm", "arms", multiple=True, metavar="NAME", help="Compare the arms of this name, and no others.")
+@click.option("--json", "as_json", is_flag=True, help="Print {runs, metric, margin, arms, comparisons, warnings}.")
+def compare(runs: tuple[str, ...], runs_dir: Path, arms: tuple[str, ...], *, as_json: bool) -> None:
+    """Compare the arms of one or several finished runs, and say what is shown.
+
+    \b
+    esper compare runs/20261121-101512-quiet-otter
+    esper compare quiet-otter swift-heron
+    esper compare quiet-otter swift-heron --arm heuristic
+
+    A run is its folder, or its id below --runs-dir, or the words of the id. Where two runs share their task and their
+    seeds, their arms are compared seed by seed.
+    """
+    from esper_core.runs.joining import join
+    from esper_core.runs.listing import find_run
+
+    records = [find_run(name, runs_dir) for name in runs]
+    joined = join(records, arms)
+    comparisons = joined.comparisons()
+    print_warnings(joined.warnings)
+    if as_json:
+        print_json(_plain(joined, records, comparisons))
+        return
+    print_arms(joined.metric, {one.sample.name: one.figures for one in joined.arms})
+    for comparison in comparisons:
+        print_line()
+        for line in in_full(joined.metric, comparison, together=len(comparisons), margin=joined.margin):
+            print_line(visible(line))
+    if not comparisons:
+        print_line("There is one arm, and nothing to compare it with.")
+
+
+def _plain(joined: Joined, runs: list[RunRecord], comparisons: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "runs": [{"path": str(run.path), "id": run.id, "status": run.status} for run in runs],
+        "metric": joined.metric,
+        "margin": joined.margin,
+        "arms": {one.sample.name: {"arm": one.arm, "runs": one.runs, **one.figures} for one in joined.arms},
+        "comparisons": comparisons,
+        "warnings": list(joined.warnings),
+    }

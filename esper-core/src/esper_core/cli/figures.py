@@ -1,0 +1,189 @@
+"""How are the figures of arms, and what their comparison shows, told in words? For a run's end, and for ``compare``."""
+
+from __future__ import annotations
+
+import math
+import sys
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any
+
+from esper_core.cli.rendering import aligned, print_line, print_table, visible
+from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def print_results(results: Mapping[str, Any]) -> None:
+    """Print the arms as a table, then what their comparison shows: one in words, several as a table that fits."""
+    metric, comparisons = results["metric"], results["comparisons"]
+    print_arms(metric, results["arms"])
+    if len(comparisons) == 1:
+        print_line(visible(sentence(metric, comparisons[0])))
+    elif comparisons:
+        print_line()
+        print_table(
+            ["", "against", "by", "95 % interval", "n", "p", "Holm", ""], [_row(metric, c) for c in comparisons]
+        )
+    for line in remarks(comparisons):
+        print_line(line)
+
+
+def print_arms(metric: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
+    """Print a table of the arms with their intervals."""
+    rows = [
+        [
+            name,
+            value(metric, arm["test"]["mean"]),
+            _interval(metric, arm["test"]["ci_low"], arm["test"]["ci_high"]),
+            str(arm["test"]["n"]),
+            f"{arm['params']:,.0f}",
+            "unknown" if arm.get("reward") is None else f"{arm['reward']:+.1f}",
+        ]
+        for name, arm in arms.items()
+    ]
+    head = ["arm", f"test {metric['name']}", "95 % interval", "n", "parameters", "reward"]
+    if fits(head, rows):
+        print_table(head, rows)
+        return
+    for name, *cells in rows:
+        print_line(visible(name))
+        for line in aligned([("", title, cell) for title, cell in zip(head[1:], cells, strict=True)]):
+            print_line(visible(line))
+
+
+def fits(head: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a table finds room on the terminal, without a cell that is cut off. Elsewhere there is always room."""
+    if not sys.stdout.isatty():
+        return True
+    widths = [max(len(visible(cell)) for cell in column) for column in zip(head, *rows, strict=True)]
+    return sum(widths) + 3 * len(widths) <= get_terminal_size().columns
+
+
+def sentence(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
+    """What a comparison shows, in words; p is as Holm adjusts it where there are several."""
+    a, b, verdict = comparison["a"], comparison["b"], comparison["verdict"]
+    size = "a figure is not finite"
+    if comparison["difference"] is not None:
+        size = difference(metric, comparison["difference"])
+    if comparison["ci_low"] is not None:
+        size += (
+            f" (95 % interval {_ends(metric, comparison)}, n = {comparison['n']}, p = {probability(comparison['p'])})"
+        )
+    if verdict == "no difference shown":
+        return f"{a} against {b}: no difference shown; {size}"
+    return f"{a} is {verdict} than {b} by {size}"
+
+
+def in_full(metric: Mapping[str, Any], comparison: Mapping[str, Any], *, together: int, margin: float) -> list[str]:
+    """What one comparison of ``together`` shows, in lines: the verdict and why there is none, then every figure."""
+    a, b, verdict = comparison["a"], comparison["b"], comparison["verdict"]
+    if verdict != "no difference shown":
+        lines = [f"{a} is {verdict} than {b}"]
+    else:
+        lines = [f"{a} against {b}: no difference shown, as {_lack(metric, comparison, together, margin)}"]
+    if comparison["difference"] is None:
+        return lines
+    figures = [difference(metric, comparison["difference"])]
+    if comparison["ci_low"] is not None:
+        figures.append(f"95 % interval {_ends(metric, comparison)}")
+    if comparison.get("boot_low") is not None:
+        figures.append(f"bootstrap {_ends(metric, comparison, 'boot_low', 'boot_high')}")
+    lines.append(f"  {', '.join(figures)}; {_counted(comparison)}")
+    chances = [f"p = {probability(comparison['p'])}"]
+    if together > 1:
+        chances.append(f"{probability(comparison['p_holm'])} among {together} comparisons")
+    if comparison.get("effect_size") is not None:
+        chances.append(f"effect size {comparison['effect_size']:+.2f}")
+    ranks = f"Cliff's delta {comparison['cliffs_delta']:+.2f}"
+    if comparison["paired"]:
+        ranks = f"Mann-Whitney p = {probability(comparison['u_p'])}, {ranks}"
+    return [*lines, f"  {', '.join(chances)}; {ranks}"]
+
+
+def remarks(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is to be known about all comparisons together: why none of them could have a verdict."""
+    from esper_core.leyline.constants import CONFIDENCE
+    from esper_core.runs.statistics import seeds_needed
+
+    lacks = [comparison.get("why") for comparison in comparisons]
+    if lacks and set(lacks) == {"too few seeds"}:
+        return [f"A verdict takes {MIN_SEEDS_FOR_VERDICT} environment seeds; there are {comparisons[0]['n']}."]
+    if "too few seeds for so many comparisons" in lacks:
+        return [
+            f"Of {len(lacks)} comparisons a verdict takes {seeds_needed(len(lacks), CONFIDENCE)} environment seeds."
+        ]
+    return []
+
+
+def value(metric: Mapping[str, Any], number: float | None) -> str:
+    """A figure in the metric's unit."""
+    if number is None or not math.isfinite(number):
+        return "unknown"
+    return f"{100 * number:.1f} %" if metric.get("unit") == "%" else f"{number:.4g}"
+
+
+def difference(metric: Mapping[str, Any], number: float) -> str:
+    """A difference of figures: of percentages in points."""
+    return f"{100 * number:+.1f} points" if metric.get("unit") == "%" else f"{number:+.4g}"
+
+
+def largest(timing: Mapping[str, float]) -> str:
+    """Where most of the time went."""
+    regions = sorted(((seconds, name) for name, seconds in timing.items() if name != "total"), reverse=True)
+    total = timing["total"] or 1.0
+    return ", ".join(f"{name} {100 * seconds / total:.0f} %" for seconds, name in regions[:3])
+
+
+def _interval(metric: Mapping[str, Any], low: float | None, high: float | None) -> str:
+    return "unknown" if low is None or high is None else f"{value(metric, low)} to {value(metric, high)}"
+
+
+def _row(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> list[str]:
+    known = comparison["difference"] is not None
+    return [
+        comparison["a"],
+        comparison["b"],
+        difference(metric, comparison["difference"]) if known else "unknown",
+        _ends(metric, comparison) if comparison["ci_low"] is not None else "unknown",
+        str(comparison["n"]),
+        probability(comparison["p"]),
+        probability(comparison.get("p_holm")),
+        comparison["verdict"],
+    ]
+
+
+def _ends(metric: Mapping[str, Any], comparison: Mapping[str, Any], low: str = "ci_low", high: str = "ci_high") -> str:
+    ends = (difference(metric, comparison[end]).removesuffix(" points") for end in (low, high))
+    return " to ".join(ends)
+
+
+def _counted(comparison: Mapping[str, Any]) -> str:
+    return f"{comparison['n']} pairs" if comparison["paired"] else f"not paired, {comparison['n']} or more of each"
+
+
+def _lack(metric: Mapping[str, Any], comparison: Mapping[str, Any], together: int, margin: float) -> str:
+    from esper_core.leyline.constants import CONFIDENCE
+    from esper_core.runs.statistics import seeds_needed
+
+    among = f" among {together} comparisons" if together > 1 else ""
+    clear = f"clear the margin of {difference(metric, margin).removeprefix('+')}" if margin else "clear 0"
+    told = {
+        "too few seeds": f"a verdict takes {MIN_SEEDS_FOR_VERDICT} seeds",
+        "too few seeds for so many comparisons": f"a verdict takes {seeds_needed(together, CONFIDENCE)} seeds{among}",
+        "interval": f"the interval does not {clear}",
+        "p": f"p is above {1 - CONFIDENCE:.2g}{among}",
+        "not finite": "a figure is not finite",
+    }
+    return told[comparison["why"]]
+
+
+def probability(p: float | None) -> str:
+    """A p as it is told: two digits of it.
+
+    >>> probability(0.0078125), probability(1e-9), probability(None)
+    ('0.0078', 'below 0.0001', 'unknown')
+    """
+    if p is None:
+        return "unknown"
+    return "below 0.0001" if p < 1e-4 else f"{p:.2g}"

@@ -1,0 +1,191 @@
+"""``esper runs``: which runs are there, how did they end, and what did one of them find?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from esper_core.cli.figures import fits, print_results, value
+from esper_core.cli.rendering import aligned, print_json, print_line, print_table, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from esper_core.runs.listing import Oddity
+    from esper_core.runs.reading import RunRecord
+
+
+@click.group()
+def runs() -> None:
+    """Show the runs that are there, or what one of them found."""
+
+
+_where = click.option(
+    "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs are kept."
+)
+
+
+@runs.command("list")
+@_where
+@click.option("--json", "as_json", is_flag=True, help="Print a list of {id, path, status, started, arms, …} as JSON.")
+@click.pass_context
+def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:
+    """List the runs, the newest first; then folders that are no runs, or cannot be read.
+
+    A run that says that it is running and whose process is gone has died.
+    """
+    from esper_core.runs.listing import list_runs
+
+    asked_for = context.get_parameter_source("runs_dir") is not ParameterSource.DEFAULT
+    found = list_runs(runs_dir) if asked_for or runs_dir.exists() else []
+    if as_json:
+        print_json([_entry(one) for one in found])
+    elif found:
+        _print_list([_row(one) for one in found])
+    else:
+        print_line(f"There is no run in {visible(str(runs_dir))}.")
+
+
+@runs.command("show")
+@click.argument("run")
+@_where
+@click.option("--json", "as_json", is_flag=True, help="Print {path, status, manifest, summary, grown} as JSON.")
+def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
+    """Show one run: how it ended, what it found, where its time went, what grew.
+
+    \b
+    esper runs show runs/20261121-101512-quiet-otter
+    esper runs show quiet-otter                          below --runs-dir
+    """
+    from esper_core.runs.listing import find_run
+    from esper_core.runs.reading import read_growth
+
+    record = find_run(run, runs_dir)
+    grown = {arm: _average(episodes) for arm, episodes in read_growth(record.path).items()}
+    if as_json:
+        parts = {"path": str(record.path), "status": record.status, "manifest": record.manifest}
+        print_json(parts | {"summary": record.summary, "grown": grown})
+        return
+    _show_facts(record)
+    if record.summary is None:
+        print_line(f"\nThere are no figures: the run is {visible(record.status)}.")
+    else:
+        from esper_core.cli.outcome import print_sections
+
+        print_line()
+        print_results(record.summary["results"])
+        _show_grown(grown)
+        _show_timing(record.summary["timing"])
+        print_sections(record.summary.get("sections", []))
+
+
+def _print_list(rows: Sequence[Sequence[str]]) -> None:
+    """A table; where it would be too wide, two lines for each run. No id is cut off: it is there to be copied."""
+    head = ["run", "status", "began", "took", "test"]
+    if fits(head, rows):
+        print_table(head, rows)
+        return
+    for name, status, began, took, told in rows:
+        print_line(visible(f"{name}  {status}"))
+        when = ", ".join(filter(None, (began, took)))
+        print_line(visible("  " + "; ".join(filter(None, (when, told)))).rstrip())
+
+
+def _entry(one: RunRecord | Oddity) -> dict[str, Any]:
+    from esper_core.runs.listing import Oddity
+
+    if isinstance(one, Oddity):
+        return {"id": one.path.name, "path": str(one.path), "status": one.status, "problem": one.problem.as_json()}
+    results = one.results
+    arms = {} if results is None else {name: arm["test"] for name, arm in results["arms"].items()}
+    return {
+        "id": one.id,
+        "path": str(one.path),
+        "status": one.status,
+        "started": one.manifest["started"],
+        "seconds": one.seconds,
+        "metric": None if results is None else results["metric"],
+        "arms": arms,
+    }
+
+
+def _row(one: RunRecord | Oddity) -> list[str]:
+    from esper_core.runs.listing import Oddity
+
+    if isinstance(one, Oddity):
+        return [one.path.name, one.status, "", "", one.problem.message]
+    began = f"{one.started.astimezone():%Y-%m-%d %H:%M}"
+    return [one.path.name, one.status, began, _took(one.seconds), _headline(one)]
+
+
+def _headline(run: RunRecord) -> str:
+    """The mean of each arm; of a run without an end why it has none."""
+    if run.results is None:
+        return run.reason.splitlines()[0] if run.reason else ""
+    metric = run.results["metric"]
+    arms = (f"{name} {value(metric, arm['test']['mean'])}" for name, arm in run.results["arms"].items())
+    return f"{metric['name']}: {', '.join(arms)}"
+
+
+def _took(seconds: float | None) -> str:
+    """
+    >>> _took(2.67), _took(431.0), _took(7322.0), _took(None)
+    ('3 s', '7 min 11 s', '2 h 2 min', '')
+    """
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _show_facts(run: RunRecord) -> None:
+    manifest = run.manifest
+    machine, git, seeds = (_mapping(manifest.get(key)) for key in ("machine", "git", "seeds"))
+    sha = f"{str(git['sha'])[:12]}{', changed' if git.get('dirty') else ''}" if git.get("sha") else "none"
+    first, count = seeds.get("first"), seeds.get("count")
+    plugins = [_mapping(one) for one in manifest.get("plugins") or []]
+    facts = [
+        ("status", run.status + (f", exit {manifest['exit']}" if manifest.get("exit") is not None else "")),
+        ("reason", run.reason),
+        ("began", f"{run.started.astimezone():%Y-%m-%d %H:%M:%S}"),
+        ("took", _took(run.seconds)),
+        ("command", " ".join(str(word) for word in manifest.get("argv") or [])),
+        ("seeds", f"{count} from {first}" if isinstance(count, int) else ""),
+        ("git", sha),
+        ("machine", ", ".join(f"{key} {machine[key]}" for key in ("esper-core", "torch", "python") if key in machine)),
+        ("plugins", ", ".join(f"{one.get('package')} {one.get('version')}" for one in plugins)),
+    ]
+    print_line(visible(str(run.path)))
+    for line in aligned([("", name, told.split("\n")[0]) for name, told in facts if told]):
+        print_line(visible(line))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _average(episodes: Sequence[Sequence[str]]) -> dict[str, float]:
+    """How many of each grew in an episode, on average; those that grew most often first."""
+    counts = Counter(name for grown in episodes for name in grown)
+    return {name: count / len(episodes) for name, count in counts.most_common()}
+
+
+def _show_grown(grown: Mapping[str, Mapping[str, float]]) -> None:
+    for arm, averages in grown.items():
+        told = ", ".join(f"{average:.2g} × {name}" for name, average in averages.items()) or "nothing"
+        print_line(visible(f"{arm} grew on average: {told}"))
+
+
+def _show_timing(timing: Mapping[str, float]) -> None:
+    total = timing.get("total") or 1.0
+    regions = sorted(((spent, name) for name, spent in timing.items() if name != "total"), reverse=True)
+    told = [f"{name} {100 * spent / total:.0f} %" for spent, name in regions if spent >= 0.005 * total]
+    print_line()
+    print_line(visible(f"time: {timing.get('total', 0):.1f} s: {', '.join(told)}"))

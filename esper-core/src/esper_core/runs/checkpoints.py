@@ -1,0 +1,118 @@
+"""How does a run outlive its process? By checkpoints, each of which is there whole or not at all.
+
+checkpoints/000200/   tensors.safetensors, state.json, and COMPLETE, which says how long the others are and what their
+                      bytes add up to: written beside, put on the disk, and then renamed
+latest                the name of the newest one
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.leyline.resuming import State
+from esper_core.runs.files import settle, told_plainly, write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FORMAT: Final = 1
+"""Of a checkpoint. One of another format is not read."""
+
+_TENSORS, _PLAIN, _COMPLETE = "tensors.safetensors", "state.json", "COMPLETE"
+
+
+class Checkpoints:
+    """The checkpoints of one run directory. kept: how many of the newest stay there."""
+
+    def __init__(self, run: Path, kept: int = 2) -> None:
+        self._run = run
+        self._folder = run / "checkpoints"
+        self._kept = kept
+
+    def write(self, number: int, state: State) -> None:
+        """One more, which is the newest from now on; RunFolderError where the disk does not take it.
+
+        Whatever happens, and whenever, there is a whole one: this, or the one before.
+        """
+        path, beside = self._folder / f"{number:06}", self._folder / f".{number:06}.part"
+        plain = json.dumps({"format": FORMAT, "state": state.plain}, allow_nan=False).encode()
+        files = {_TENSORS: save(dict(state.tensors)), _PLAIN: plain}
+        told = {name: {"bytes": len(data), "sha256": sha256(data).hexdigest()} for name, data in files.items()}
+        files[_COMPLETE] = (json.dumps(told, indent=2) + "\n").encode()
+        with told_plainly(path):
+            try:
+                self._folder.mkdir(exist_ok=True)
+                shutil.rmtree(beside, ignore_errors=True)
+                beside.mkdir()
+                for name, data in files.items():
+                    _write(beside / name, data)
+                settle(beside)
+                if path.exists():
+                    shutil.rmtree(path)  # it is not whole, or the run would have gone on from it
+                beside.rename(path)
+                settle(self._folder)
+            except OSError:
+                shutil.rmtree(beside, ignore_errors=True)
+                raise
+        write_whole(self._run / "latest", f"{path.name}\n")
+        for old in self._numbers()[: -self._kept]:
+            shutil.rmtree(self._folder / f"{old:06}", ignore_errors=True)
+
+    def newest(self) -> tuple[int, State] | None:
+        """The newest whole one, with its number; None where there is none.
+
+        RunFolderError where there are some, and none of them is whole.
+        """
+        flaws: list[str] = []
+        for number in reversed(self._numbers()):
+            found = _read(self._folder / f"{number:06}")
+            if isinstance(found, State):
+                return number, found
+            flaws.append(f"{number:06}: {found}")
+        if flaws:
+            message = f"no checkpoint in {self._folder} is whole"
+            raise RunFolderError(Problem("E413", message, hint="\n".join([*flaws[:5], "Run it again from the start."])))
+        return None
+
+    def _numbers(self) -> list[int]:
+        with suppress(OSError):
+            return sorted(int(entry.name) for entry in self._folder.iterdir() if entry.name.isdecimal())
+        return []
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path) -> State | str:
+    """The state that the checkpoint holds, or why it is not whole."""
+    try:
+        told: dict[str, dict[str, Any]] = json.loads((path / _COMPLETE).read_bytes())
+        data = {name: (path / name).read_bytes() for name in (_TENSORS, _PLAIN)}
+        if damaged := list(_damaged(told, data)):
+            return f"{' and '.join(damaged)} changed since it was written"
+        plain = json.loads(data[_PLAIN])
+        if plain["format"] != FORMAT:
+            return f"it has the format {plain['format']}, and this esper-core reads {FORMAT}"
+        return State(plain["state"], load(data[_TENSORS]))
+    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _damaged(told: dict[str, dict[str, Any]], data: dict[str, bytes]) -> Iterator[str]:
+    for name, found in data.items():
+        if told[name] != {"bytes": len(found), "sha256": sha256(found).hexdigest()}:
+            yield name

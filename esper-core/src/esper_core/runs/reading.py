@@ -1,0 +1,216 @@
+"""What does a run directory say? Its manifest and its summary, checked; a folder that is none is told apart.
+
+>>> from pathlib import Path
+>>> read_run(Path("runs/nothing"))
+Traceback (most recent call last):
+    ...
+esper_core.leyline.errors.RunFolderError: E420 there is no folder runs/nothing
+  Give the folder of a run, for example runs/20261121-101512-quiet-otter.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ValidationError
+
+from esper_core.leyline.constants import RUN_FORMAT
+from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.runs.directory import STATUS_RUNNING
+from esper_core.runs.liveness import is_alive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+DIED: Final = "died"
+"""Status of a run that says that it is running, and whose process is gone."""
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+EXAMPLE: Final = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
+
+
+class _Manifest(BaseModel):
+    """What is read of a manifest; the rest of it is kept as it is."""
+
+    format: int
+    id: str
+    status: str
+    started: AwareDatetime
+    finished: AwareDatetime | None = None
+    reason: str = ""
+
+
+class _Metric(BaseModel):
+    name: str
+    direction: Literal["up", "down"]
+    unit: str = ""
+
+
+class _Figure(BaseModel):
+    mean: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+
+
+class _Episode(BaseModel):
+    seed: int
+    test: float | None
+
+
+class _Arm(BaseModel):
+    test: _Figure
+    params: float
+    reward: float | None = None
+    episodes: list[_Episode]
+
+
+class _Comparison(BaseModel):
+    a: str
+    b: str
+    difference: float | None
+    ci_low: float | None
+    ci_high: float | None
+    p: float | None
+    p_holm: float | None = None
+    n: int
+    verdict: str
+    why: str | None = None
+    paired: bool = True
+
+
+class _Results(BaseModel):
+    metric: _Metric
+    arms: dict[str, _Arm]
+    comparisons: list[_Comparison]
+
+
+class _Section(BaseModel):
+    plugin: str
+    title: str
+    text: str
+
+
+class _Summary(BaseModel):
+    """What is read of a summary; the rest of it is kept as it is."""
+
+    results: _Results
+    timing: dict[str, float]
+    warnings: list[str] = []
+    sections: list[_Section] = []
+
+
+class _Growth(BaseModel):
+    blueprint: str
+    slot: str
+
+
+class _Grown(BaseModel):
+    arm: str
+    seed: int
+    grown: list[_Growth]
+
+
+class _GrowthFile(BaseModel):
+    episodes: list[_Grown]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run that was found. ``manifest`` and ``summary`` are what the files hold; no summary: it has no end yet."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+    summary: Mapping[str, Any] | None
+    status: str
+    """``done``, ``failed``, ``interrupted``, ``stopped``, ``running``, or ``died``, without a word."""
+    started: datetime
+    finished: datetime | None
+
+    @property
+    def id(self) -> str:
+        """What the run is called."""
+        return str(self.manifest["id"])
+
+    @property
+    def name(self) -> str:
+        """What its folder is called, which is its id unless somebody renamed it."""
+        return self.path.resolve().name
+
+    @property
+    def reason(self) -> str:
+        """Why it was not done; empty where nothing is known of that."""
+        return str(self.manifest.get("reason", ""))
+
+    @property
+    def results(self) -> Mapping[str, Any] | None:
+        """The figures of the end."""
+        return None if self.summary is None else self.summary["results"]
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None where it has no end."""
+        if self.summary is not None and "total" in self.summary["timing"]:
+            return float(self.summary["timing"]["total"])
+        return None if self.finished is None else (self.finished - self.started).total_seconds()
+
+
+def read_run(path: Path) -> RunRecord:
+    """The run in the folder ``path``. RunFolderError: E420 where it holds none, E430 where it cannot be read."""
+    if not path.is_dir():
+        raise RunFolderError(Problem("E420", f"there is no folder {path}", hint=EXAMPLE))
+    if not (path / "manifest.json").is_file():
+        raise RunFolderError(Problem("E420", f"{path} is no run directory: it has no manifest.json", hint=EXAMPLE))
+    manifest = _read_json(path / "manifest.json")
+    known = _checked(_Manifest, manifest, path / "manifest.json")
+    if known.format != RUN_FORMAT:
+        message = f"{path} is a run directory of format {known.format}; this Esper reads format {RUN_FORMAT}"
+        raise RunFolderError(Problem("E430", message, hint="Read it with the version of Esper that wrote it."))
+    summary = None
+    if (path / "summary.json").is_file():
+        summary = _read_json(path / "summary.json")
+        _checked(_Summary, summary, path / "summary.json")
+    died = known.status == STATUS_RUNNING and not is_alive(manifest.get("process"))
+    return RunRecord(path, manifest, summary, DIED if died else known.status, known.started, known.finished)
+
+
+def read_growth(path: Path) -> dict[str, list[list[str]]]:
+    """What grew in each episode of each arm, as ``blueprint in slot``; empty where the run has no growth.json."""
+    file = path / "growth.json"
+    if not file.is_file():
+        return {}
+    found: dict[str, list[list[str]]] = {}
+    for episode in _checked(_GrowthFile, _read_json(file), file).episodes:
+        grown = [f"{growth.blueprint} in {growth.slot}" for growth in episode.grown]
+        found.setdefault(episode.arm, []).append(grown)
+    return found
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from None
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise _unreadable(path, f"it is no JSON: {error}") from None
+    except RecursionError:
+        raise _unreadable(path, "it is nested too deeply") from None
+
+
+def _checked(model: type[_Model], value: Any, path: Path) -> _Model:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise _unreadable(path, f"{where}: {first['msg']}") from None
+
+
+def _unreadable(path: Path, why: str) -> RunFolderError:
+    hint = "It was cut off or changed, or is another program's."
+    return RunFolderError(Problem("E430", f"cannot read {path}: {why}", hint=hint))

@@ -1,0 +1,122 @@
+"""What does a file of events tell? Line by line; what a newer version added is left out, and what is torn is told."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from pydantic import ValidationError
+
+from esper_core import __version__
+from esper_core.leyline.constants import EVENT_FORMAT
+from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.leyline.events import Event
+from esper_core.telemetry.codec import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+log = logging.getLogger("esper")
+
+TYPES: Final = frozenset(kind.__dataclass_fields__["type"].default for kind in get_args(Event))
+"""The types of events that this version knows."""
+
+
+def read_events(path: str | Path, *, tell: Callable[[str], None] | None = None) -> Iterator[Event]:
+    """The events of a file, in their order. RunFolderError (E421) at a line that is none, with its number.
+
+    ``tell`` is given a line of text for whatever is left out, each once: a torn last line, which a killed process
+    leaves, or one that is still being written; events of a type, and fields, that this version does not know. None: it
+    is a warning of the logger ``esper``, with the file's name.
+    """
+    told: set[str] = set()
+
+    def tell_once(said: str) -> None:
+        if said not in told:
+            told.add(said)
+            if tell is None:
+                log.warning("%s: %s", path, said)
+            else:
+                tell(said)
+
+    with Path(path).open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                tell_once(f"line {number}, the last one, is torn, and left out: {len(line)} bytes without their end")
+                return
+            try:
+                event = _event_of(line, tell_once)
+            except ValidationError as error:
+                raise _no_event(path, number, error) from error
+            except _OtherVersionError as error:
+                raise _of_another_version(path, number, error.version) from error
+            if event is not None:
+                yield event
+
+
+class _OtherVersionError(ValueError):
+    """A line of another version of the format."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(version)
+        self.version = version
+
+
+def _event_of(line: bytes, tell: Callable[[str], None]) -> Event | None:
+    """The event of a line; None where its type is one that this version does not know."""
+    try:
+        event = decode(line)
+    except ValidationError as error:
+        return _of_a_newer(line, error, tell)
+    if event.v != EVENT_FORMAT:
+        raise _OtherVersionError(event.v)
+    return event
+
+
+def _of_a_newer(line: bytes, error: ValidationError, tell: Callable[[str], None]) -> Event | None:
+    """What this version understands of a line that it did not write. ``error`` is raised where the line is wrong."""
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        raise error from None
+    version = told.get("v") if isinstance(told, dict) else None
+    if type(version) is not int:
+        raise error
+    if version != EVENT_FORMAT:
+        raise _OtherVersionError(version)
+    if isinstance(kind := told.get("type"), str) and kind not in TYPES:
+        tell(f'events of type "{kind}" are left out: esper-core {__version__} does not know them')
+        return None
+    for fault in error.errors(include_url=False, include_context=False):
+        if fault["type"] != "unexpected_keyword_argument":
+            raise error
+        _, *way, key = fault["loc"]
+        _take_out(told, way, key)
+        named = ".".join(str(step) for step in (kind, *way, key) if isinstance(step, str))
+        tell(f'the field "{named}" is left out: esper-core {__version__} does not know it')
+    return decode(json.dumps(told))
+
+
+def _take_out(record: Any, way: list[int | str], key: int | str) -> None:
+    for step in way:
+        record = record[step]
+    del record[key]
+
+
+def _no_event(path: str | Path, number: int, error: ValidationError) -> RunFolderError:
+    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(step) for step in fault["loc"])
+    reason = f"{place}: {fault['msg']}" if place else fault["msg"]
+    message = "a line is no event that this version could read"
+    hint = f"{reason}\nRead it with the version that wrote it; packages.txt beside it names it."
+    return RunFolderError(Problem("E421", message, file=str(path), line=number, hint=hint))
+
+
+def _of_another_version(path: str | Path, number: int, version: int) -> RunFolderError:
+    message = f"events are in version {version} of their format; esper-core {__version__} reads version {EVENT_FORMAT}"
+    hint = "Read it with the version that wrote it; packages.txt beside it names it."
+    if version > EVENT_FORMAT:
+        hint = "They were written by a newer one:  pip install --upgrade esper-core"
+    return RunFolderError(Problem("E421", message, file=str(path), line=number, hint=hint))

@@ -1,0 +1,96 @@
+"""Where is a study, and what does it remember? All that the loop needs to go on, here or in another process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from esper_core.growth import heard, told
+from esper_core.leyline.resuming import Resumable, State
+from esper_core.trainer.answerable import answerable
+from esper_core.trainer.ledger import Ledger
+from esper_core.trainer.rollout import RoundRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from esper_core.leyline.events import EpisodeFinished
+    from esper_core.trainer.study import Study
+
+
+class Course:
+    """The way through the rounds and steps of one study.
+
+    round: the one that it is in. step: how many of its steps are done. ledger, record: those of this round. finished:
+    the episodes that are over, in their order.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.round = 0
+        self.step = 0
+        self.finished: list[EpisodeFinished] = []
+        self.ledger = Ledger(study.reward, twins=study.twins())
+        self.record = RoundRecord(study)
+
+    def rounds(self) -> Iterator[int]:
+        """The rounds that are left, the one that it is in first."""
+        while self.round < self.study.rounds:
+            yield self.round
+
+    def begin(self) -> None:
+        """Begin the round: a new episode in every environment. Nothing happens in one that was resumed."""
+        study = self.study
+        if self.step == 0:
+            study.pool.reset(self.round, study.first_seed + self.round * study.environments)
+            self.ledger, self.record = Ledger(study.reward, twins=study.twins()), RoundRecord(study)
+
+    def steps(self) -> Iterator[int]:
+        """The steps that are left of the round, unless every episode in it is over before."""
+        while self.step < self.study.steps and not (self.step and self.study.pool.over):
+            yield self.step
+
+    def step_done(self) -> None:
+        """One more step is done, to the last."""
+        self.step += 1
+
+    def round_done(self, finished: Iterable[EpisodeFinished]) -> None:
+        """The round is done, to the last: how its episodes ended."""
+        self.finished += finished
+        self.round, self.step = self.round + 1, 0
+
+    def state(self) -> State:
+        """All that is remembered, between two steps. Of what is finished only how much it is: the events tell it."""
+        policies = {arm.name: self._known(arm) for arm in self.study.arms}
+        return State.of(
+            {
+                "pool": self.study.pool.state(),
+                "ledger": told(self.ledger.as_plain()),
+                "record": told(self.record.as_plain()),
+                "policies": State.of({name: state for name, state in policies.items() if state is not None}),
+            },
+            round=self.round,
+            step=self.step,
+            finished=len(self.finished),
+        )
+
+    def load(self, state: State, finished: Iterable[EpisodeFinished]) -> None:
+        """Be where another course was. finished: the episodes that were over then, as the events tell."""
+        self.round, self.step, self.finished = state.plain["round"], state.plain["step"], list(finished)
+        if len(self.finished) != state.plain["finished"]:
+            msg = f"{state.plain['finished']} episodes were over. Received: {len(self.finished)}"
+            raise ValueError(msg)
+        self.study.pool.load(state.part("pool"), in_round=self.step > 0)
+        self.ledger.load(heard(state.part("ledger")))
+        self.record.load(heard(state.part("record")))
+        policies = state.part("policies")
+        for arm in self.study.arms:
+            if arm.name in policies.plain and isinstance(arm.policy, Resumable):
+                with answerable(arm.label, "when it was given what it knew"):
+                    arm.policy.load(policies.part(arm.name))
+
+    @staticmethod
+    def _known(arm: Any) -> State | None:
+        if not isinstance(arm.policy, Resumable):
+            return None
+        with answerable(arm.label, "when it was asked for what it knows"):
+            return arm.policy.state()

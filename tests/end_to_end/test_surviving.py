@@ -1,0 +1,150 @@
+"""A run that is killed, at whatever moment, goes on to the numbers that it would have had."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+HERE = Path(__file__).parent
+
+RUN = """
+task: {use: mnist1d, settings: {samples: 400, validation: 100}}
+host: pointwise-mlp
+slots:
+  early: {blueprints: [conv_light, pointwise]}
+  late: {blueprints: [mlp]}
+arms:
+  planned:
+    policy:
+      use: schedule
+      settings:
+        plan:
+          - {step: 0, slot: early, op: germinate, blueprint: conv_light}
+          - {step: 2, slot: early, op: advance}
+          - {step: 4, slot: early, op: fossilise}
+          - {step: 4, slot: late, op: germinate, blueprint: mlp}
+  chance: {policy: random}
+growth: {incubation: %s, nursery: 1, embargo: 1}
+environments: 1
+rounds: 2
+lanes: %d
+episode: {steps: 6, batches: 2, batch_size: 20}
+checkpoints: {every: 1}
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    """Starts ``esper`` in a process of its own, at once."""
+
+    process: subprocess.Popen[str]
+    log: Path
+
+    def start(self, *argv: str | Path) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"argv": [str(one) for one in argv], "log": str(self.log)}) + "\n")
+        self.process.stdin.flush()
+        return self._number()
+
+    def wait(self) -> int:
+        return self._number()
+
+    def call(self, *argv: str | Path) -> int:
+        self.start(*argv)
+        return self.wait()
+
+    def _number(self) -> int:
+        assert self.process.stdout is not None
+        return int(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    command = [sys.executable, str(HERE / "warm.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield Server(process, tmp_path_factory.mktemp("log") / "log.txt")
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def found_in(run: Path) -> tuple[object, ...]:
+    """All that a run found: results, events but for the run's name, and the numbers of its last checkpoint."""
+    results = json.loads((run / "summary.json").read_text())["results"]
+    events = re.sub(r'"run":"[^"]*"', "", (run / "events.jsonl").read_text())
+    newest = run / "checkpoints" / (run / "latest").read_text().strip()
+    numbers = {name: tensor.tolist() for name, tensor in load_file(newest / "tensors.safetensors").items()}
+    return results, events, json.loads((run / "growth.json").read_text()), repr(sorted(numbers.items()))
+
+
+def newest_in(runs: Path) -> int:
+    """The newest checkpoint of the run there; 0: a folder without any; -1: nothing yet."""
+    there = [int(one.name) for one in runs.glob("*/checkpoints/*") if one.name.isdecimal()]
+    return max(there, default=0 if list(runs.glob("*/manifest.json")) else -1)
+
+
+def folder_in(runs: Path) -> Path | None:
+    """The one run directory that was begun there, as far as that a run could go on."""
+    return next((one.parent for one in runs.glob("*/config.yaml")), None)
+
+
+def survive(server: Server, file: Path, runs: Path, checkpoint: int, seconds: float) -> Path | None:
+    """Run, kill ``seconds`` after there was this checkpoint, and go on; None where nothing was there to go on from."""
+    pid = server.start("run", file, "--runs-dir", runs, "--quiet")
+    deadline = time.monotonic() + 120
+    while newest_in(runs) < checkpoint and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(seconds)
+    with suppress(ProcessLookupError):  # it was quicker
+        os.kill(pid, signal.SIGKILL)
+    server.wait()
+    if (run := folder_in(runs)) is None:
+        return None
+    assert server.call("resume", run, "--quiet") == 0, server.log.read_text()[-2000:]
+    return run
+
+
+def kill_often(server: Server, tmp_path: Path, times: int, seed: int, *, incubation: str, lanes: int) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(RUN % (incubation, lanes))
+    assert server.call("run", file, "--runs-dir", tmp_path / "whole", "--quiet") == 0, server.log.read_text()
+    whole = next((tmp_path / "whole").iterdir())
+    expected = found_in(whole)
+    last = int((whole / "latest").read_text())
+    seconds = json.loads((whole / "summary.json").read_text())["timing"]["total"] / last
+    chance, survived = random.Random(seed), 0
+    for number in range(times):
+        checkpoint, moment = chance.randint(-1, last - 1), chance.uniform(0, 1.5) * seconds
+        run = survive(server, file, tmp_path / str(number), checkpoint, moment)
+        if run is not None:
+            survived += 1
+            assert found_in(run) == expected, f"killed {moment:.3f} s after checkpoint {checkpoint}"
+    assert survived >= times // 2
+
+
+def test_run_13_a_run_that_is_killed_at_any_moment_goes_on_to_the_same_numbers(server: Server, tmp_path: Path) -> None:
+    kill_often(server, tmp_path, 10, seed=1, incubation="shadow", lanes=1)
+
+
+def test_run_13_also_on_branches_and_two_lanes(server: Server, tmp_path: Path) -> None:
+    kill_often(server, tmp_path, 10, seed=2, incubation="branch", lanes=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("incubation", ["shadow", "branch", "straight_through", "live"])
+def test_run_13_and_so_it_is_a_hundred_times(server: Server, tmp_path: Path, incubation: str) -> None:
+    kill_often(server, tmp_path, 25, seed=3, incubation=incubation, lanes=2)

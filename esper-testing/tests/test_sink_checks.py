@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from typing import get_args
 
 import pytest
@@ -56,6 +58,21 @@ class WantsTheEndLast(Right):
         self.ended = isinstance(event, RunFinished)
 
 
+class StaysOnItsThread(Right):
+    def __init__(self, run):
+        super().__init__(run)
+        self.log = sqlite3.connect(run / "log.db")
+
+    def hear(self, event):
+        if not self.closed:
+            self.log.execute("select 1")
+
+    def close(self):
+        with contextlib.suppress(sqlite3.ProgrammingError):
+            self.log.close()
+        super().close()
+
+
 class SaysThatItIsClosed(Right):
     def hear(self, event):
         if self.closed:
@@ -78,6 +95,7 @@ def test_a_sink_without_a_fault_passes_every_check():
         (ClosesOnce, "closes_twice", "raises AssertionError when it is closed twice"),
         (WantsAnEventBeforeItSettles, "takes_any_order", "raises FileNotFoundError when it settles before any event"),
         (WantsTheEndLast, "takes_any_order", 'raises RuntimeError at a "episode-finished" out of order'),
+        (StaysOnItsThread, "works_on_another_thread", 'raises ProgrammingError at a "run-started" on another thread'),
         (SaysThatItIsClosed, "says_nothing_once_closed", 'raises ValueError at a "run-started" once it is closed'),
     ],
 )

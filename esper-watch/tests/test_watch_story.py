@@ -84,6 +84,18 @@ def test_a_killed_run_is_told_as_far_as_it_went(run: Path) -> None:
     assert story.share_done == 0.5
 
 
+def test_what_is_left_out_of_the_story_is_told(run: Path) -> None:
+    with (run / "events.jsonl").open("a") as file:
+        file.write('{"type": "seed-moved", "v": 1}\n{"type": "step-fin')
+    story = read_story(run)
+    assert story.share_done == 1.0
+    told = ['events of type "seed-moved" are left out', f"line {len(EVENTS) + 2}, the last one, is torn, and left out"]
+    assert [one[: len(start)] for one, start in zip(story.as_json()["left_out"], told, strict=True)] == told
+    drawing = draw(story, width=60)
+    assert max(map(len, drawing.splitlines())) <= 60
+    assert all(start in " ".join(drawing.split()) for start in told)
+
+
 def test_the_drawing_fits_its_width_and_shows_lives(run: Path) -> None:
     for width in (80, 200):
         drawing = draw(read_story(run), width=width)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -51,6 +52,14 @@ def takes_any_order(make: Maker) -> None:
             _hear(sink, event, " out of order")
 
 
+def works_on_another_thread(make: Maker) -> None:
+    """Built on the thread of the run, and told of it and closed on another, which is the same to its end."""
+    with _opened(make) as sink, ThreadPoolExecutor(max_workers=1) as beside:
+        for event in recorded_events():
+            _hear(_There(sink, beside), event, " on another thread")
+        _tell("when it is closed on another thread", _There(sink, beside).close)
+
+
 def says_nothing_once_closed(make: Maker) -> None:
     """What is told after the end does not raise either."""
     with _opened(make) as sink:
@@ -64,8 +73,26 @@ PROMISES: Final[tuple[Callable[[Maker], None], ...]] = (
     takes_numbers_that_are_none,
     closes_twice,
     takes_any_order,
+    works_on_another_thread,
     says_nothing_once_closed,
 )
+
+
+class _There:
+    """A sink whose methods are called on another thread; what they raise is raised here."""
+
+    def __init__(self, sink: Sink, beside: ThreadPoolExecutor) -> None:
+        self._sink = sink
+        self._beside = beside
+
+    def hear(self, event: Event) -> None:
+        self._beside.submit(self._sink.hear, event).result()
+
+    def settle(self) -> None:
+        self._beside.submit(self._sink.settle).result()
+
+    def close(self) -> None:
+        self._beside.submit(self._sink.close).result()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from esper_core.leyline import Stage
@@ -34,6 +35,8 @@ def draw(story: Story, *, width: int = 80, lives: int = 16) -> str:
     lines = [f"{story.name}   {story.status}, {100 * story.share_done:.0f} % trained"]
     if story.reason:
         lines.append(f"  {story.reason.splitlines()[0]}")
+    for said in story.left_out:
+        lines += wrap(said, width, initial_indent="  ", subsequent_indent="    ")
     name_width = max((len(arm) for arm in story.arms), default=0)
     for arm in story.arms:
         curve = story.curve(arm)

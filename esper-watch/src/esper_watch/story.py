@@ -57,6 +57,8 @@ class Story:
     validation: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     tests: dict[str, list[float]] = field(default_factory=dict)
     governed: list[GovernorActed] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """What of the file is not told here: a torn last line, what a newer version added."""
     heard: int = 0
 
     def hear(self, event: Event) -> None:
@@ -98,6 +100,7 @@ class Story:
             "run": self.name,
             "status": self.status,
             "reason": self.reason,
+            "left_out": self.left_out,
             "share_done": self.share_done,
             "arms": {
                 arm: {"validation": self.curve(arm), "test": fmean(self.tests[arm]) if arm in self.tests else None}
@@ -129,18 +132,14 @@ class Story:
 
 
 def read_story(run: Path) -> Story:
-    """The story of a run directory, whole or torn. EsperError where it is none."""
+    """The story of a run directory, whole or torn. EsperError where it is none, or has a line that is no event."""
     events = run / "events.jsonl"
     if not events.is_file():
         hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
         raise EsperError(Problem("E420", f"{run} is no run directory: it has no events.jsonl", hint=hint))
     story = Story(_name(run))
-    try:
-        for event in read_events(events):
-            story.hear(event)
-    except ValueError as error:
-        message = f"{events} holds a line that is no event of this version"
-        raise EsperError(Problem("E421", message, hint=str(error).splitlines()[0])) from error
+    for event in read_events(events, tell=story.left_out.append):
+        story.hear(event)
     return story
 
 

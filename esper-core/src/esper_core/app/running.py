@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from esper_core.app.preparing import Prepared
     from esper_core.app.sections import OwnSection
     from esper_core.leyline.events import EpisodeFinished
+    from esper_core.runs.reading import RunRecord
     from esper_core.telemetry import Clock, Listener
 
 log = logging.getLogger("esper")
@@ -90,22 +91,22 @@ def run(
 
 def resume(
     prepared: Prepared,
-    path: Path,
+    record: RunRecord,
     *,
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
     found: Callable[[Outcome], None] = lambda outcome: None,
     tell: Callable[[str], None] = tell_plainly,
 ) -> Outcome:
-    """Go on with the run in the directory at ``path``, from its newest checkpoint, to the numbers it would have had.
+    """Go on with the run that ``record`` is of, from its newest checkpoint, to the numbers that it would have had.
 
     prepared: its own configuration. RunFolderError where another process is at work there, or nothing is whole.
     """
-    directory = RunDirectory.at(prepared.started_in / path)
+    directory = RunDirectory(prepared.started_in / record.path, dict(record.manifest))
     with held(directory.path):
         position = position_in(directory.path, Checkpoints(directory.path))
         directory.resume(list(argv), None if position is None else position.number)
-        return _carried_out(prepared, directory, path, position, listeners, found, tell)
+        return _carried_out(prepared, directory, record.path, position, listeners, found, tell)
 
 
 def _carried_out(

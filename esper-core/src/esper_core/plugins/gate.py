@@ -23,10 +23,11 @@ FIRST_PARTY: Final[Mapping[str, str]] = {
     "policies": "esper-policies",
     "rewards": "esper-rewards",
     "tasks": "esper-tasks",
+    "watch": "esper-watch",
 }
 """The plugin ids of the project's own packages that bring a plugin."""
 
-FIRST_PARTY_PACKAGES: Final = (*FIRST_PARTY.values(), "esper-testing", "esper-watch")
+FIRST_PARTY_PACKAGES: Final = (*FIRST_PARTY.values(), "esper-testing")
 """The project's own packages beside the core."""
 
 LONGEST_NAME: Final = 48

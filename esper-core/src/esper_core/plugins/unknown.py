@@ -43,6 +43,7 @@ USUAL_PACKAGE: Final[Mapping[ComponentKind, str]] = {
     "policy": "esper-policies",
     "reward": "esper-rewards",
     "schedule": "esper-policies",
+    "sink": "esper-watch",
     "task": "esper-tasks",
 }
 """The project's own package that brings components of a kind, where there is one."""

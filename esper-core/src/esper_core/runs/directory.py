@@ -13,7 +13,6 @@ summary.json         the figures of the end      log.txt         what was said o
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -54,22 +53,6 @@ class RunDirectory:
             directory._write_manifest()
             return directory
         raise RunFolderError(Problem("E411", f"no free name for a run in {root}"))
-
-    @classmethod
-    def at(cls, path: Path) -> RunDirectory:
-        """The run directory that is there; RunFolderError where it is none, or of another format."""
-        with told_plainly(path / "manifest.json"):
-            text = (path / "manifest.json").read_text()
-        try:
-            manifest = json.loads(text)
-            found = manifest["format"]
-        except (ValueError, LookupError, TypeError) as error:
-            message = f"{path / 'manifest.json'} is not the manifest of a run: {error}"
-            raise RunFolderError(Problem("E414", message, hint="It was cut off or changed.")) from error
-        if found != RUN_FORMAT:
-            message = f"{path} has the format {found}, and this esper-core reads {RUN_FORMAT}"
-            raise RunFolderError(Problem("E414", message, hint="Use the version of esper-core that wrote it."))
-        return cls(path, manifest)
 
     def resume(self, argv: list[str], checkpoint: int | None) -> None:
         """Write down that the run goes on, from which checkpoint (None: from the start), and in which process."""

@@ -1,0 +1,159 @@
+"""A run in TensorBoard: which folders, which curves, which notes; and what is said where it is not installed."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from esper_core import EsperError
+from esper_core.leyline import SinkSpec
+from esper_core.leyline.events import RunStarted, StageChanged, StepFinished
+from esper_testing import check_sink, recorded_events
+from esper_testing.event_samples import sick_events
+from esper_watch import plugin
+from esper_watch.curves import Curves, tensorboard
+from esper_watch.settings import TensorboardSettings
+
+
+class Recorded:
+    """Stands for a writer: keeps what it is given, and refuses what comes after its end."""
+
+    def __init__(self) -> None:
+        self.scalars: dict[str, list[tuple[int, float]]] = {}
+        self.texts: list[tuple[str, str, int]] = []
+        self.closed = 0
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        assert not self.closed
+        self.scalars.setdefault(tag, []).append((step, value))
+
+    def add_text(self, tag: str, text: str, step: int) -> None:
+        assert not self.closed
+        self.texts.append((tag, text, step))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Shelf(dict[str, Recorded]):
+    """The writers that were opened, by their folder."""
+
+    def sink(self, every: int = 1) -> Curves:
+        return Curves(Path("top"), self.opened, every)
+
+    def opened(self, place: Path) -> Recorded:
+        assert place.as_posix() not in self
+        return self.setdefault(place.as_posix(), Recorded())
+
+
+def test_each_environment_of_an_arm_has_curves_of_its_own_and_what_grew_as_text() -> None:
+    sink = (shelf := Shelf()).sink()
+    for event in recorded_events():
+        sink.hear(event)
+        sink.settle()
+    sink.close()
+    sink.close()
+    sink.hear(recorded_events()[1])  # nothing is opened anew
+    assert sorted(shelf) == ["top", "top/grown", "top/grown/environment-0", "top/twin/environment-0"]
+    assert {writer.closed for writer in shelf.values()} == {1}
+    grown, twin = shelf["top/grown/environment-0"], shelf["top/twin/environment-0"]
+    assert grown.scalars["loss/train"] == [(0, 2.0), (1, 1.0)]
+    assert grown.scalars["reward/step"] == [(1, 1.5)]  # the first step was not judged
+    assert {tag: points for tag, points in grown.scalars.items() if tag.startswith("test")} == {
+        "test/loss": [(1, 1.0)],
+        "test/metric": [(1, 0.6)],
+        "test/parameters": [(1, 1000)],
+    }
+    assert grown.texts == [
+        ("growth", "`early`: `tried/blueprint` germinated: asked for", 0),
+        ("growth", "`early`: `tried/blueprint` germinated → training: a step began", 1),
+        ("growth", "`early`: `tried/blueprint` lost: made its own loss not finite", 1),
+        ("growth", "`early`: `tried/blueprint` training → pruned: lost", 1),
+        ("governor", "warn, warning: the loss rose", 1),
+    ]
+    assert set(twin.scalars) == {
+        "loss/train", "loss/validation", "metric/validation", "network/parameters", "network/fossils",
+    }  # fmt: skip
+    assert shelf["top/grown"].scalars == {"update/loss": [(1, 0.25)]}
+    assert shelf["top"].texts == [("run", "done", 0)]
+
+
+def test_an_environment_keeps_its_folder_from_round_to_round_and_its_steps_go_on() -> None:
+    sink = (shelf := Shelf()).sink()
+    sink.hear(RunStarted(run="r", arms=("grown",), rounds=2, environments=2, steps=3))
+    (step,) = [event for event in recorded_events() if isinstance(event, StepFinished)][:1]
+    for round_ in range(2):
+        for place in range(2):
+            sink.hear(replace(step, round=round_, seed=40 + 2 * round_ + place, step=2))
+    assert sorted(shelf) == ["top/grown/environment-0", "top/grown/environment-1"]
+    assert [[at for at, _ in one.scalars["loss/train"]] for one in shelf.values()] == [[2, 5], [2, 5]]
+
+
+def test_a_curve_may_have_fewer_points_and_no_note_is_lost() -> None:
+    sink = (shelf := Shelf()).sink(every=3)
+    steps = [event for event in recorded_events() if isinstance(event, StepFinished)]
+    changed = next(event for event in recorded_events() if isinstance(event, StageChanged))
+    for number in range(8):
+        sink.hear(replace(steps[0], step=number))
+        sink.hear(replace(changed, step=number))
+    (writer,) = shelf.values()
+    assert [at for at, _ in writer.scalars["loss/train"]] == [0, 3, 6]
+    assert [at for *_, at in writer.texts] == list(range(8))
+
+
+def test_what_is_no_number_is_drawn_as_it_is() -> None:
+    sink = (shelf := Shelf()).sink()
+    for event in sick_events():
+        sink.hear(event)
+    assert math.isnan(shelf["top/grown/environment-0"].scalars["test/loss"][0][1])
+    assert "reward/episode" not in shelf["top/grown/environment-0"].scalars
+
+
+def test_it_keeps_what_a_sink_promises() -> None:
+    assert {one.status for one in check_sink(lambda run: Shelf().sink())} == {"passed"}
+
+
+def test_without_tensorboard_the_command_that_installs_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(EsperError) as refusal:
+        tensorboard(tmp_path)
+    assert str(refusal.value).splitlines() == [
+        'E219 sink "watch/tensorboard" (esper-watch) needs a package that is not installed: tensorboard',
+        '  Install it:  pip install "esper-watch[tensorboard]"',
+    ]
+    assert refusal.value.exit_code == 3
+
+
+def test_what_tensorboard_reads_is_what_was_told(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sink = tensorboard(tmp_path)
+    for event in recorded_events():
+        sink.hear(event)
+    sink.close()
+    read = EventAccumulator(str(tmp_path / "tensorboard" / "grown" / "environment-0"))
+    read.Reload()
+    assert [(one.step, one.value) for one in read.Scalars("loss/train")] == [(0, 2.0), (1, 1.0)]
+    notes = [one.tensor_proto.string_val[0].decode() for one in read.Tensors("growth/text_summary")]
+    assert notes[0] == "`early`: `tried/blueprint` germinated: asked for"
+    assert {one.status for one in check_sink(tensorboard, settings={"folder": "elsewhere"})} == {"passed"}
+
+
+def test_the_plugin_brings_the_sink_with_the_settings_that_it_takes(tmp_path: Path) -> None:
+    added = {}
+
+    class Registry:
+        def add(self, name: str, target: str, spec: SinkSpec) -> None:
+            added[name] = (target, spec.settings)
+
+    plugin.esper_register_sinks(Registry())
+    assert added == {"tensorboard": ("esper_watch.curves:tensorboard", "esper_watch.settings:TensorboardSettings")}
+    assert set(TensorboardSettings.model_fields) == set(tensorboard.__annotations__) - {"run", "return"}
+    assert TensorboardSettings().model_dump() == tensorboard.__kwdefaults__

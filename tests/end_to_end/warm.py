@@ -11,7 +11,7 @@ import sys
 
 import esper_core.app.compose
 import esper_core.app.running
-import esper_core.cli.outcome
+import esper_core.cli.outcome  # noqa: F401  warmed up
 from esper_core.cli.main import main
 
 

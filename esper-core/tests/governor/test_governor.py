@@ -99,7 +99,8 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(drive) -> None:
     decision = driven.poisoned_step()
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 1)
     assert all(torch.equal(one, states[1][name]) for name, one in driven.numbers().items())
-    assert [told["step"] for told in driven.governor.state().plain["shelf"]["kept"]] == [1, 1]  # every one is sound again
+    kept = driven.governor.state().plain["shelf"]["kept"]
+    assert [told["step"] for told in kept] == [1, 1]  # every one is sound again
     assert driven.poisoned_step().act is Act.ROLL_BACK
 
 

@@ -9,19 +9,13 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper_core.leyline.constants import EXACT_SIGN_FLIP_BELOW, MIN_SEEDS_FOR_VERDICT
-from esper_core.runs.statistics import (
-    mean_interval,
-    paired_comparison,
-    regularised_beta,
-    sign_flip_p,
-    t_quantile,
-    t_tail,
-    t_test_p,
-)
+from esper_core.runs.resampling import sign_flip_p
+from esper_core.runs.statistics import decided, mean_interval, paired_comparison, paired_p, seeds_needed, t_test_p
+from esper_core.runs.student import regularised_beta, t_quantile, t_tail
 
 LEVEL = 0.95
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
@@ -133,6 +127,7 @@ def test_the_comparison_is_of_pairs():
     assert found.p == 2 / 2**8
 
 
+@settings(max_examples=30)
 @given(st.lists(numbers, min_size=1, max_size=12), st.sampled_from([0.0, 0.1, 1e5]))
 def test_turning_the_direction_or_swapping_the_sides_turns_everything(values, margin):
     up = compare(values, margin=margin)
@@ -158,6 +153,52 @@ def test_a_difference_within_the_margin_gets_no_verdict():
     assert compare(differences, margin=1.004).verdict == "no difference shown"
     assert compare([-d for d in differences], margin=0.9).verdict == "worse"
     assert compare([-d for d in differences], margin=1.004).verdict == "no difference shown"
+
+
+def test_a_verdict_takes_a_small_p_as_well_as_an_interval_that_clears_the_margin():
+    # Seven of one size and one against them: the interval by Student's t clears 0, and one of 20 flips is as large.
+    differences = [1.0, 1.1, 1.2, 1.0, 1.1, 0.9, 1.0, -0.7]
+    found = compare(differences)
+    assert found.low > 0
+    assert found.p <= 0.05
+    assert found.verdict == "better"
+    interval = mean_interval(differences, LEVEL)
+    assert decided(interval, 0.051, margin=0.0, confidence=LEVEL) == ("no difference shown", "p")
+    assert decided(interval, 0.05, margin=0.0, confidence=LEVEL) == ("better", None)
+    assert decided(interval, 0.0, margin=interval.low, confidence=LEVEL) == ("no difference shown", "interval")
+
+
+def test_what_is_lacking_is_told():
+    clear = [1.0 + 0.001 * i for i in range(8)]
+    assert compare(clear).why is None
+    assert compare(clear[:-1]).why == "too few seeds"
+    assert compare(clear, margin=1.004).why == "interval"
+    interval = mean_interval(clear, LEVEL)
+    many = decided(interval, 2 / 2**8 * 10, margin=0.0, confidence=LEVEL, comparisons=10)
+    assert many == ("no difference shown", "too few seeds for so many comparisons")
+
+
+def test_p_against_the_margin_is_that_of_what_exceeds_it():
+    differences = [0.3, 0.5, 0.9, 1.4, 0.2, 0.8, 1.1, 0.6]
+    found = compare(differences, margin=0.3)
+    assert found.p_margin == sign_flip_p([value - 0.3 for value in differences])
+    assert found.p < found.p_margin < 1
+    assert compare([-value for value in differences], margin=0.3).p_margin == found.p_margin
+    assert compare(differences, margin=2.0).p_margin == 1.0
+    assert compare(differences).p_margin == found.p
+
+
+@pytest.mark.parametrize("comparisons", [1, 2, 6, 7, 12, 13, 500])
+def test_with_the_seeds_that_are_needed_a_verdict_can_be_had_and_with_fewer_it_cannot(comparisons):
+    needed = seeds_needed(comparisons, LEVEL)
+
+    def verdict(n):
+        differences = [1.0] * n
+        p = min(1.0, comparisons * paired_p(differences))
+        return decided(mean_interval(differences, LEVEL), p, margin=0.0, confidence=LEVEL)[0]
+
+    assert verdict(needed) == "better"
+    assert verdict(needed - 1) == "no difference shown"
 
 
 @pytest.mark.parametrize(
@@ -191,13 +232,21 @@ def test_nineteen_of_twenty_intervals_hold_the_truth():
     assert share_covered(8, 1500, 0.95, seed=0) == pytest.approx(0.95, abs=0.02)
 
 
+def told(row):
+    """The verdict on paired differences as ``paired_comparison`` has it, without what else it computes."""
+    return decided(mean_interval(row, LEVEL), paired_p(row), margin=0.0, confidence=LEVEL)[0]
+
+
+def test_the_short_way_to_a_verdict_is_the_long_one():
+    rows = np.random.RandomState(5).normal(0.7, 1.0, (20, 8)).tolist()
+    assert {told(row) for row in rows} == {"better", "no difference shown"}
+    assert [told(row) for row in rows] == [compare(row).verdict for row in rows]
+
+
 def test_without_a_difference_one_verdict_of_twenty_is_wrong_at_most():
     draws = np.random.RandomState(1).normal(0.0, 1.0, (1000, 8)).tolist()
-    found = [compare(row) for row in draws]
-    assert np.mean([comparison.verdict != "no difference shown" for comparison in found]) == pytest.approx(
-        0.05, abs=0.02
-    )
-    assert np.mean([comparison.p <= 0.05 for comparison in found]) == pytest.approx(0.05, abs=0.02)
+    assert np.mean([told(row) != "no difference shown" for row in draws]) == pytest.approx(0.05, abs=0.02)
+    assert np.mean([paired_p(row) <= 0.05 for row in draws]) == pytest.approx(0.05, abs=0.02)
 
 
 @pytest.mark.slow
@@ -213,11 +262,11 @@ def test_coverage_for_other_sizes_and_levels(n, confidence):
 def test_false_positives_stay_rare_for_differences_of_any_symmetric_kind(draw, n):
     generator = np.random.RandomState(n)
     rows = (getattr(generator, draw)(size=(2000, n)) - (0.5 if draw == "uniform" else 0.0)).tolist()
-    found = [compare(row) for row in rows]
-    assert np.mean([comparison.verdict != "no difference shown" for comparison in found]) <= 0.065
-    assert np.mean([comparison.p <= 0.05 for comparison in found]) <= 0.065
+    assert np.mean([told(row) != "no difference shown" for row in rows]) <= 0.065
+    assert np.mean([paired_p(row) <= 0.05 for row in rows]) <= 0.065
 
 
 def test_importing_it_imports_neither_torch_nor_scipy():
-    code = "import esper_core.runs.statistics, sys; sys.exit(bool({'torch', 'scipy'} & set(sys.modules)))"
+    modules = ", ".join(f"esper_core.runs.{name}" for name in ("statistics", "unpaired", "multiplicity", "joining"))
+    code = f"import {modules}, sys; sys.exit(bool({{'torch', 'scipy'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from esper_core.config import GrowthConfig, OptimizersConfig
 from esper_core.governor import Act
-from esper_core.growth import FaultBook, Variety
-from esper_core.growth.counterfactuals import NOISE
+from esper_core.growth import FaultBook, Variety, counterfactuals
 from esper_core.leyline import (
     CALM,
     WAIT,
@@ -48,6 +47,7 @@ from esper_core.trainer.environment import Environment, Recipe
 
 Make = Callable[..., Recipe]
 PANIC = Verdict(Level.PANIC, "told so")
+WARNING = Verdict(Level.WARNING, "told so")
 ENOUGH = Verdict(Level.ENOUGH, "told so")
 
 
@@ -308,6 +308,7 @@ def lives(
     known, again, rest = world.known(), random.getstate(), range(before, before + after)
     written, stood = [through_files(state) for state in known], World(recipe)
     stood.go_on_from(written)
+    assert repr(World._ops(stood.grown.mask())) == repr(World._ops(world.grown.mask()))
     told = [world.step(step, *happens(step)) for step in rest]
     assert not any(map(differences, known, written)), "a state is no longer what it was"
 
@@ -437,6 +438,13 @@ def test_a_rollback_before_and_one_after(way: str, make_recipe: Make) -> None:
     assert lives(recipe, 4, 3, plan).grown.governor.state().plain["rollbacks"] == 1
 
 
+def test_a_warning_is_not_told_twice_and_until_it_is_calm_nothing_final_is_offered(make_recipe: Make) -> None:
+    plan = {0: germinate("late", "odd"), 1: act(Op.ADVANCE, "late"), 3: WARNING, 4: WARNING}
+    stood = lives(odd_recipe(make_recipe), 4, 2, plan)
+    assert stages(stood)["late"] == ["holding"]
+    assert Op.FOSSILISE not in stood.grown.mask().ops["late"]
+
+
 def test_an_episode_that_is_over_stays_over(make_recipe: Make) -> None:
     recipe = odd_recipe(make_recipe)
     stood = lives(recipe, 4, 2, {0: germinate("late", "odd"), 2: ENOUGH})
@@ -548,14 +556,22 @@ class Restless(nn.Module):
         return self.head(nn.functional.dropout(self.stem(inputs), 0.1).flatten(1))
 
 
-def test_nothing_that_was_said_of_passes_is_said_again(make_recipe: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_random_numbers_of_evaluation_and_of_trials_go_on(make_recipe: Make) -> None:
+    germination = Action(Op.GERMINATE, "early", "test/local-conv", speed=0)
+    lives(make_recipe(host=Restless, batches=1), 3, 2, {0: germination})
+
+
+def test_what_was_found_of_passes_is_neither_tried_nor_said_again(
+    make_recipe: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.INFO, logger="esper")
     world = World(make_recipe(host=Restless, batches=1)).begin()
     plan = {0: Action(Op.GERMINATE, "early", "test/local-conv", speed=0), 1: act(Op.ADVANCE, "early")}
     for step in range(4):
         world.step(step, *followed(plan, step))
-    assert [record.message.rpartition(": ")[2] for record in caplog.records] == [NOISE]
+    assert [record.message.rpartition(": ")[2] for record in caplog.records] == [counterfactuals.NOISE]
     other = World(world.recipe).go_on_from([through_files(state) for state in world.known()])
+    monkeypatch.setattr(counterfactuals, "_looked_at", lambda *_: pytest.fail("it was looked at again"))
     assert other.step(4, *followed(plan, 4)) == world.step(4, *followed(plan, 4))
     assert len(caplog.records) == 1
 

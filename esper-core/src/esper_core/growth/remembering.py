@@ -79,7 +79,6 @@ def recall(garden: Garden, incubations: dict[int, Incubation], state: State) -> 
     stacks = [seed for slot in garden.slots.values() for seed in slot.stack]
     for seed, growth in zip(stacks, _grown(state).seeds, strict=True):
         resume(seed, growth)  # some ways to incubate move alpha when they begin
-        seed.presence = growth.presence
     garden.born = state.plain["born"]
 
 

@@ -1,0 +1,144 @@
+"""Does a host's name with a colon stand for the user's own code, and is each slip told where it was made?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from esper_core.app.import_path import host_at
+from esper_core.app.preparing import prepare
+from esper_core.app.running import run as run_prepared
+from esper_core.leyline import EsperError
+
+NETS = """
+from torch import nn
+
+from own_nets.parts import layer
+
+
+class Ladder(nn.Module):
+    def __init__(self, shape, *, width=8):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Flatten(), layer(shape.example[-1], width))
+        self.head = nn.Linear(width, shape.outputs)
+
+    def forward(self, inputs):
+        return self.head(self.stem(inputs))
+
+
+def text(shape):
+    return "a tower"
+
+
+def raising(shape):
+    raise ValueError("I cannot")
+
+
+def unfit(shape):
+    ladder = Ladder(shape)
+    ladder.head = nn.Linear(9, 2)
+    return ladder
+
+
+def late(shape):
+    from own_nets.parts import layer
+    return Ladder(shape, width=layer(16, 3).out_features)
+
+
+number = 7
+"""
+RUN = """\
+task: stripes
+host: {use: "own_nets.towers:Ladder", settings: {width: 12}}
+slots:
+  stem: {at: stem, blueprints: [mlp]}
+policy:
+  use: schedule
+  settings:
+    plan:
+      - {step: 0, op: germinate, slot: stem, blueprint: mlp, speed: 2}
+environments: 2
+episode: {steps: 2, batches: 1, batch_size: 20}
+"""
+
+pytestmark = pytest.mark.members
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The current folder, with a package of the user's own and a configuration in it."""
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "own_nets"
+    package.mkdir()
+    (package / "towers.py").write_text(NETS)
+    (package / "parts.py").write_text("from torch.nn import Linear as layer\n")
+    (package / "lacking.py").write_text("import os\n\nimport nowhere_to_be_found\n")
+    (package / "wrong.py").write_text("import os\n\nlayer = = 3\n")
+    (tmp_path / "run.yaml").write_text(RUN)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] == "own_nets"]:
+        del sys.modules[name]
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(EsperError) as told:
+        prepare(Path("run.yaml"), overrides)
+    return f"{told.value.exit_code}: {told.value}"
+
+
+def test_a_class_of_the_current_folder_is_run_and_what_was_run_is_run_again(folder: Path) -> None:
+    before = list(sys.path)
+    outcome = run_prepared(prepare(Path("run.yaml")), runs_dir=folder / "runs")
+    assert sys.path == before
+    again = prepare(outcome.path / "config.yaml")
+    host = again.composition.resolution.host
+    assert (host.component.id, host.settings) == ("own_nets.towers:Ladder", {"width": 12})
+    assert again.composition.host_parameters == 16 * 12 + 12 + 12 * 4 + 4
+
+
+def test_a_function_will_do_and_may_import_when_it_is_called(folder: Path) -> None:
+    prepared = prepare(Path("run.yaml"), ["host=own_nets.towers:late"])
+    assert prepared.composition.host_parameters == 16 * 3 + 3 + 3 * 4 + 4
+
+
+def test_nothing_is_imported_before_it_is_built(folder: Path) -> None:
+    host_at("own_nets.towers:Ladder")
+    assert "own_nets.towers" not in sys.modules
+
+
+def test_an_installed_module_comes_before_one_in_the_current_folder(folder: Path) -> None:
+    (folder / "json.py").write_text("def build(shape):\n    return None\n")
+    assert "E202 json has no" in refusal("host=json:build")
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("host.use=own_nets.towers:Lader", ["2: E202 own_nets.towers has no", "run.yaml:2:", 'Did you mean "Ladder"?']),
+        ("host.use=own_nets.tower:Ladder", ['2: E202 there is no module "own_nets.tower"', '"own_nets.towers"?']),
+        ("host.use=own_net.towers:Ladder", ['2: E202 there is no module "own_net"', 'Did you mean "own_nets"?']),
+        ("host.use=own_net.towers:Ladder", ["Call esper from the folder that has it", "The current folder: "]),
+        ("host=own-nets:Ladder", ['2: E202 "own-nets:Ladder" is no import path', "my_package.my_module:build"]),
+        ("host=own_nets.towers:number", ['2: E202 "own_nets.towers:number" cannot be called', "Received: int"]),
+        ("host=own_nets.lacking:x", ["3: E219", "lacking.py:3", 'the module "nowhere_to_be_found"']),
+        ("host=own_nets.wrong:x", ["3: E219", "SyntaxError", "wrong.py:3", "This is your own code."]),
+        ("host.settings.widht=3", ['2: E120 "own_nets.towers:Ladder" takes no "widht"', 'Did you mean "width"?']),
+        ("host=own_nets.towers:Ladder.forward", ["2: E120", "missing a required argument: 'inputs'", "(self, inputs)"]),
+        ("host=own_nets.towers:text", ['3: E231 host "own_nets.towers:text" (your own code) builds a str']),
+        ("host=own_nets.towers:raising", ["3: E231", "raised ValueError while it was built: I cannot", "towers.py:22"]),
+        ("host=own_nets.towers:unfit", ["3: E231", "raised RuntimeError on its first batch", "towers.py:14"]),
+        ("slots.late={blueprints: [mlp]}", ['2: E122 host "own_nets.towers:Ladder" suggests no slot called "late"']),
+    ],
+)  # fmt: skip
+def test_a_slip_is_told_where_it_was_made(override: str, told: list[str], folder: Path) -> None:
+    answer = refusal(override)
+    assert [part for part in told if part not in answer] == [], answer
+    assert str(folder) not in sys.path
+
+
+def test_a_setting_that_is_refused_has_its_line(folder: Path) -> None:
+    (folder / "run.yaml").write_text(dedent(RUN).replace("width: 12", "witdh: 12"))
+    assert "run.yaml:2:" in refusal()

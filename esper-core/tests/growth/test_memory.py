@@ -1,0 +1,215 @@
+"""What something remembers, written down and read again: values of any shape, numbers of a model, optimizers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load as decode
+from safetensors.torch import save as encode
+from torch import Tensor, nn
+
+from esper_core.growth import OptimizerKeeper, RandomStream, Regimen, heard, told
+from esper_core.growth.numbers import numbers_of, put_numbers
+from esper_core.leyline import GrowthError, State
+from esper_core.leyline.lifecycle import Stage
+
+
+def through_files(state: State) -> State:
+    text = json.dumps(state.plain, allow_nan=False, sort_keys=True)
+    assert json.loads(text) == state.plain
+    return State(json.loads(text), decode(encode(dict(state.tensors))))
+
+
+KEYS = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.text(max_size=2))
+VALUES = st.recursive(
+    KEYS | st.floats(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(KEYS, inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+def test_every_plain_value_comes_back_in_its_order(value: Any) -> None:
+    assert repr(heard(through_files(told(value)))) == repr(value)
+
+
+def test_tensors_come_back_as_what_they_were_and_copies() -> None:
+    shared, transposed = torch.arange(6.0).reshape(2, 3), torch.arange(6).reshape(2, 3).t()
+    value = {
+        1: shared,
+        "1": (transposed, shared),
+        "nothing": torch.zeros(0, dtype=torch.bfloat16),
+        None: Stage.TRAINING,
+    }
+    state = told(value)
+    shared.add_(1)
+    read = heard(through_files(state))
+    assert read[1] is read["1"][1]
+    assert read[1].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert torch.equal(read["1"][0], transposed)
+    assert (read["nothing"].dtype, read[None]) == (torch.bfloat16, "training")
+    assert type(read[None]) is str
+    heard(state)[1].add_(1)
+    assert heard(state)[1][0, 0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (torch.zeros(1, dtype=torch.complex64), "complex64, strided"),
+        (torch.zeros(1, device="meta"), "on no device"),
+        (torch.eye(2).to_sparse(), "float32, sparse_coo"),
+        ({1}, "a set"),
+    ],
+)
+def test_what_no_file_takes_is_refused_by_its_place(value: Any, what: str) -> None:
+    with pytest.raises(GrowthError, match=rf'E335 .*"inner.0".*{what}'):
+        told({"inner": [value]})
+
+
+class Tied(nn.Module):
+    """Two layers of one weight, and two parts of one buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 3, bias=False)
+        self.two.weight = self.one.weight
+        self.norm = nn.BatchNorm1d(3)
+        scale = torch.randn(3)
+        self.register_buffer("scale", scale)
+        self.one.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("later", None)
+
+
+def test_numbers_get_into_a_fresh_model_and_what_was_shared_is_shared() -> None:
+    model, fresh = Tied(), Tied()
+    model.later, model.scale = torch.ones(2), torch.zeros(5)  # no longer that of its part
+    model.two.register_buffer("late", torch.ones(1), persistent=False)
+    parameters = list(fresh.parameters())
+    put_numbers(fresh, through_files(numbers_of(model)))
+    assert all(one is other for one, other in zip(fresh.parameters(), parameters, strict=True))
+    assert fresh.two.weight is fresh.one.weight
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), fresh.parameters(), strict=True))
+    for name, buffer in model.named_buffers():
+        assert torch.equal(fresh.get_buffer(name), buffer), name
+    assert fresh.state_dict().keys() == model.state_dict().keys()
+    assert fresh.scale is not fresh.one.scale
+    put_numbers(model := Tied(), numbers_of(other := Tied()))
+    assert model.scale is model.one.scale
+    assert torch.equal(model.scale, other.scale)
+
+
+MISFITS: dict[str, tuple[Callable[[Tied], object], str]] = {
+    "another shape": (lambda model: setattr(model, "one", nn.Linear(3, 4)), "one.weight is"),
+    "one more": (lambda model: setattr(model, "three", nn.Linear(1, 1)), "there is no place for three.bias"),
+    "one less": (lambda model: delattr(model, "one"), "it has no numbers for one.bias"),
+    "another dtype": (lambda model: model.half(), "one.bias is .3,. float16, and here .3,. float32"),
+    "a buffer of torch's own": (
+        lambda model: setattr(model.norm, "running_mean", torch.zeros(4)),
+        "norm.running_mean is .4,. float32, and here .3,. float32",
+    ),
+    "a part that is not there": (
+        lambda model: setattr(model, "four", nn.BatchNorm1d(3, affine=False)),
+        "there is no place for four.num_batches_tracked",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MISFITS)
+def test_numbers_of_another_model_are_refused_and_nothing_is_changed(what: str) -> None:
+    model, fresh = Tied(), Tied()
+    change, message = MISFITS[what]
+    change(model)
+    before = numbers_of(fresh)
+    with pytest.raises(GrowthError, match=rf"E334 .*\n(.*\n)*.*{message}"):
+        put_numbers(fresh, numbers_of(model))
+    assert all(torch.equal(one, before.tensors[name]) for name, one in numbers_of(fresh).tensors.items())
+
+
+def stepped(build: Any, parameter: nn.Parameter, steps: int, keeper: OptimizerKeeper | None = None) -> OptimizerKeeper:
+    """A keeper of one parameter that took some steps."""
+    regimen = Regimen(build, clip_norm=1.0, schedule=Falling())
+    keeper = keeper or OptimizerKeeper([parameter], host_settings=regimen, seed_settings=regimen, steps=20)
+    for _ in range(steps):
+        keeper.open_step()
+        parameter.grad = (parameter.detach() - 1.0).clone(memory_format=torch.preserve_format)
+        keeper.step([])
+    return keeper
+
+
+class Falling:
+    def factor(self, step: int, steps: int | None) -> float:
+        return 1.0 / (1 + step)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        partial(torch.optim.Adam, lr=0.1, fused=True),
+        partial(torch.optim.AdamW, lr=0.1, amsgrad=True),
+        partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True),
+        partial(torch.optim.SGD, lr=0.1),
+        partial(torch.optim.Adagrad, lr=0.1),
+        partial(torch.optim.Adadelta),
+        partial(torch.optim.Rprop, lr=0.1),
+        partial(torch.optim.NAdam, lr=0.1),
+        partial(torch.optim.ASGD, lr=0.1),
+        partial(torch.optim.Adafactor, lr=0.1),
+    ],
+    ids=lambda build: build.func.__name__,
+)
+def test_any_optimizer_goes_on_bit_for_bit(build: Any) -> None:
+    """The parameter does not lie in memory in the order of its dimensions, and fused code goes by memory."""
+    parameter = nn.Parameter(torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last))
+    keeper = stepped(build, parameter, 3)
+    known = through_files(keeper.state())
+    twin = nn.Parameter(parameter.detach().clone(memory_format=torch.preserve_format))
+    other = stepped(build, twin, 0)
+    other.load(known)
+    stepped(build, parameter, 3, keeper)
+    stepped(build, twin, 3, other)
+    assert torch.equal(parameter, twin)
+    assert other.state().plain == keeper.state().plain
+
+
+def test_a_learning_rate_that_is_a_tensor_stays_the_tensor_that_it_is() -> None:
+    """A compiled step holds on to it."""
+    build = partial(torch.optim.Adam, lr=torch.tensor(0.1))
+    parameter = nn.Parameter(torch.ones(2))
+    keeper, other = stepped(build, parameter, 2), stepped(build, nn.Parameter(torch.ones(2)), 0)
+    assert other.host.optimizer is not None
+    (group,) = other.host.optimizer.param_groups
+    rate = group["lr"] = torch.tensor(7.0)
+    other.load(keeper.state())
+    assert group["lr"] is rate
+    assert rate.item() == pytest.approx(0.05)
+
+
+def test_a_keeper_of_other_seeds_is_refused() -> None:
+    keeper = stepped(partial(torch.optim.SGD, lr=0.1), nn.Parameter(torch.ones(2)), 1)
+    state = keeper.state()
+    with pytest.raises(GrowthError, match=r"E334 .*\n.*of seeds .*4"):
+        keeper.load(State({**state.plain, "order": {"fossils": [4], "seeds": []}}, state.tensors))
+
+
+def test_a_stream_stands_where_another_stood() -> None:
+    def draws(stream: RandomStream) -> Tensor:
+        with stream:
+            return torch.rand(3)
+
+    one, other = RandomStream(1), RandomStream(2)
+    draws(one)
+    place = one.state()
+    other.go_to(place)
+    assert torch.equal(draws(one), draws(other))
+    one.go_to(place)
+    assert torch.equal(one.state()[0], place[0])

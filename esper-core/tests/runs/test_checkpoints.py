@@ -1,0 +1,170 @@
+"""Checkpoints: whole or not there, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from esper_core.leyline import RunFolderError, State
+from esper_core.runs.checkpoints import Checkpoints
+from esper_core.runs.holding import held
+
+
+def state(number: int) -> State:
+    return State.of({"inner": State({"n": number}, {"w": torch.full((3,), float(number))})}, number=number)
+
+
+def newest(run: Path) -> tuple[int, float]:
+    found = Checkpoints(run).newest()
+    assert found is not None
+    number, read = found
+    assert read.plain["number"] == read.part("inner").plain["n"]
+    return number, read.part("inner").tensors["w"][0].item()
+
+
+def test_run_13_the_newest_comes_back_and_the_oldest_go(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, kept=2)
+    assert store.newest() is None
+    for number in (1, 2, 3):
+        store.write(number, state(number))
+    assert newest(tmp_path) == (3, 3.0)
+    assert sorted(one.name for one in (tmp_path / "checkpoints").iterdir()) == ["000002", "000003"]
+    assert (tmp_path / "latest").read_text() == "000003\n"
+    files = {one.suffix for one in (tmp_path / "checkpoints" / "000003").iterdir()}
+    assert files == {".safetensors", ".json", ""}, "nothing is pickled"
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+CALLS = ("fsync", "rename", "replace", "mkdir", "rmtree")
+
+
+def test_run_13_whenever_the_process_dies_while_it_writes_there_is_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies at each call to the system in turn, before it or after it."""
+    import shutil
+
+    def dying(at: int) -> bool:
+        seen = 0
+
+        def watched(call):
+            def wrapper(*args, **named):
+                nonlocal seen
+                seen += 1
+                if seen == at:
+                    raise Died
+                result = call(*args, **named)
+                seen += 1
+                if seen == at:
+                    raise Died
+                return result
+
+            return wrapper
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", watched(os.fsync))
+            for name in ("rename", "replace", "mkdir"):
+                patch.setattr(Path, name, watched(getattr(Path, name)))
+            patch.setattr(shutil, "rmtree", watched(shutil.rmtree))
+            try:
+                Checkpoints(tmp_path, kept=1).write(2, state(2))
+            except Died:
+                return True
+        return False
+
+    at = 1
+    while True:
+        shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
+        Checkpoints(tmp_path, kept=1).write(1, state(1))
+        died = dying(at)
+        number, value = newest(tmp_path)
+        assert value == number
+        assert number in (1, 2)
+        Checkpoints(tmp_path, kept=1).write(2, state(2))  # it goes on, over whatever is left
+        assert newest(tmp_path) == (2, 2.0)
+        if not died:
+            break
+        at += 1
+    assert at > 20
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_run_13_a_disk_that_takes_no_more_is_told_and_the_last_one_is_intact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    store = Checkpoints(tmp_path)
+    store.write(1, state(1))
+
+    def full(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(RunFolderError, match=os.strerror(code)) as caught:
+            store.write(2, state(2))
+    assert caught.value.problems[0].code == "E410"
+    assert newest(tmp_path) == (1, 1.0)
+    assert [one.name for one in (tmp_path / "checkpoints").iterdir()] == ["000001"], "nothing half is left"
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("tensors.safetensors", lambda data: data[:-1]),
+        ("tensors.safetensors", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+        ("state.json", lambda data: data.replace(b'"n": 2', b'"n": 3')),
+        ("state.json", lambda data: b""),
+        ("COMPLETE", lambda data: data[:10]),
+        ("COMPLETE", lambda data: b"[]"),
+    ],
+)
+def test_a_damaged_one_is_passed_over_and_with_none_left_it_is_told(tmp_path: Path, file: str, damage) -> None:
+    store = Checkpoints(tmp_path)
+    store.write(1, state(1))
+    store.write(2, state(2))
+    broken = tmp_path / "checkpoints" / "000002" / file
+    broken.write_bytes(damage(broken.read_bytes()))
+    assert newest(tmp_path) == (1, 1.0)
+
+    (tmp_path / "checkpoints" / "000001" / "COMPLETE").unlink()
+    with pytest.raises(RunFolderError, match="is whole") as caught:
+        store.newest()
+    assert caught.value.problems[0].code == "E413"
+
+
+def test_a_state_that_json_cannot_hold_is_a_fault_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        Checkpoints(tmp_path).write(1, State({"loss": float("nan")}))
+    assert Checkpoints(tmp_path).newest() is None
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from esper_core.runs.holding import held
+with held(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone_however_it_went(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        with pytest.raises(RunFolderError, match=f"another process .process {first.pid}.") as caught, held(tmp_path):
+            pytest.fail("it was let in")
+        assert caught.value.problems[0].code == "E412"
+        first.kill()
+    with held(tmp_path):
+        pass

@@ -1,0 +1,169 @@
+"""Is a run directory read as what it is, and a folder that is none told apart?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from esper_core.leyline import RunFolderError
+from esper_core.runs.listing import find_run, list_runs
+from esper_core.runs.liveness import is_alive
+from esper_core.runs.provenance import process
+from esper_core.runs.reading import read_growth, read_run
+
+ARMS = {"grown": [0.8, 0.9], "twin": [0.5, 0.6]}
+
+
+def refused(call, code):
+    with pytest.raises(RunFolderError) as error:
+        call()
+    assert error.value.problems[0].code == code
+    return str(error.value)
+
+
+def test_a_finished_run_tells_what_it_found(write_run):
+    run = read_run(write_run("20261121-101512-quiet-otter", ARMS))
+    assert (run.id, run.name, run.status, run.seconds, run.reason) == (run.name, run.path.name, "done", 10.0, "")
+    assert run.results["arms"]["grown"]["test"]["mean"] == pytest.approx(0.85)
+
+
+def test_a_run_without_an_end_has_no_figures(write_run):
+    run = read_run(write_run("a", status="failed", reason="E232 wrong\nsecond line"))
+    assert (run.summary, run.results, run.seconds, run.status) == (None, None, 120.0, "failed")
+    assert read_run(write_run("b", status="stopped", finished=None)).seconds is None
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_run_that_says_that_it_runs_and_whose_process_is_gone_has_died(write_run, alive):
+    told = process() if alive else process() | {"start": 1}
+    run = read_run(write_run("a", status="running", process=told, finished=None))
+    assert run.status == ("running" if alive else "died")
+
+
+def test_only_the_same_number_and_the_same_start_are_the_same_process():
+    own = process()
+    assert is_alive(own)
+    assert not is_alive(own | {"start": own["start"] + 1})
+    assert is_alive({"pid": own["pid"], "start": None})
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    assert not is_alive({"pid": gone.pid, "start": None})
+    assert not is_alive({"pid": gone.pid, "start": 1})
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system tells no starts")
+def test_a_process_that_ended_and_that_nobody_asked_after_does_not_live():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        told = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+        process_of_child = {"pid": child.pid, "start": int(told[19])}
+        assert is_alive(process_of_child)
+        child.stdin.close()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not is_alive(process_of_child)
+
+
+@pytest.mark.parametrize("told", [None, [], {}, {"pid": "1", "start": 1}, {"pid": -1}, {"pid": 0}, {"pid": 10**30}])
+def test_a_manifest_that_names_no_process_names_none_that_lives(told):
+    assert not is_alive(told)
+
+
+def test_a_folder_that_holds_no_run_is_told(tmp_path):
+    assert "there is no folder" in refused(lambda: read_run(tmp_path / "no"), "E420")
+    assert "it has no manifest.json" in refused(lambda: read_run(tmp_path), "E420")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("manifest.json", "{", "it is no JSON"),
+        ("manifest.json", "[]", "the whole: "),
+        ("manifest.json", '{"manifest_version": 3, "name": "of a browser"}', "format: Field required"),
+        ("manifest.json", "[" * 100_000, "nested too deeply"),
+        ("summary.json", '{"results": {"metric": {"name": "x", "direction": "sideways"}}}', "results.metric.direction"),
+        ("summary.json", "\x00", "it is no JSON"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong(write_run, file, text, told):
+    path = write_run("a", ARMS)
+    (path / file).write_text(text)
+    message = refused(lambda: read_run(path), "E430")
+    assert f"{path / file}" in message
+    assert told in message
+
+
+def test_bytes_that_are_no_text_are_told_too(write_run):
+    path = write_run("a", ARMS)
+    (path / "summary.json").write_bytes(b"\xff\xfe{}")
+    refused(lambda: read_run(path), "E430")
+
+
+def test_a_run_of_another_format_is_refused(write_run):
+    assert "of format 2; this Esper reads format 1" in refused(lambda: read_run(write_run("a", ARMS, format=2)), "E430")
+
+
+def test_what_grew_is_told_by_arm_and_episode(write_run):
+    path = write_run("a", ARMS)
+    assert read_growth(path) == {}
+    grown = [{"blueprint": "conv_light", "slot": "early", "version": 1}]
+    told = [{"arm": "grown", "seed": 0, "grown": grown}, {"arm": "grown", "seed": 1, "grown": []}]
+    (path / "growth.json").write_text(json.dumps({"format": 1, "episodes": told}))
+    assert read_growth(path) == {"grown": [["conv_light in early"], []]}
+    (path / "growth.json").write_text('{"episodes": [{"arm": 1}]}')
+    refused(lambda: read_growth(path), "E430")
+
+
+def test_runs_are_listed_newest_first_and_then_what_is_none(write_run):
+    write_run("20261121-101512-quiet-otter", ARMS)
+    path = write_run("20261122-101512-late-wren", ARMS, started="2026-11-22T10:15:12+00:00")
+    (path.parent / "notes").mkdir()
+    (path.parent / "a.txt").write_text("a file is passed over")
+    write_run("cut", ARMS).joinpath("manifest.json").write_text("{")
+    write_run("z-early", ARMS, started="2026-11-20T23:15:12-05:00")
+    found = [(one.path.name, one.status) for one in list_runs(path.parent)]
+    assert found == [
+        ("20261122-101512-late-wren", "done"),
+        ("20261121-101512-quiet-otter", "done"),
+        ("z-early", "done"),
+        ("cut", "unreadable"),
+        ("notes", "no run"),
+    ]
+
+
+def test_a_run_is_found_by_its_path_and_by_its_id(write_run):
+    path = write_run("20261121-101512-quiet-otter", ARMS)
+    assert find_run(str(path), path.parent / "elsewhere").path == path
+    assert find_run(path.name, path.parent).path == path
+
+
+def test_a_run_is_found_by_its_words_as_long_as_it_alone_has_them(write_run):
+    path = write_run("20261121-101512-quiet-otter", ARMS)
+    assert find_run("quiet-otter", path.parent).path == path
+    write_run("20261122-101512-quiet-otter", ARMS)
+    told = refused(lambda: find_run("quiet-otter", path.parent), "E420")
+    assert f"2 runs in {path.parent} are called quiet-otter" in told
+    assert "Give the whole id: 20261121-101512-quiet-otter, 20261122-101512-quiet-otter" in told
+    assert "there is no folder otter" in refused(lambda: find_run("otter", path.parent), "E420")
+
+
+def test_a_name_that_is_nearly_one_gets_that_one_for_a_hint(write_run):
+    path = write_run("20261121-101512-quiet-otter", ARMS)
+    told = refused(lambda: find_run("20261121-101512-quiet-oter", path.parent), "E420")
+    assert f"Did you mean {path}?" in told
+
+
+def test_a_name_that_is_none_gets_the_way_to_the_list(write_run, tmp_path):
+    runs = write_run("20261121-101512-quiet-otter", ARMS).parent
+    assert f"esper runs list --runs-dir {runs}" in refused(lambda: find_run("xyz", runs), "E420")
+    refused(lambda: find_run("a\0b", runs), "E420")
+    refused(lambda: find_run("xyz", tmp_path / "nowhere"), "E420")
+    refused(lambda: list_runs(tmp_path / "nowhere"), "E420")
+
+
+def test_reading_a_run_imports_no_torch():
+    code = "import esper_core.runs.listing, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

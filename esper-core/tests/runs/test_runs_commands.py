@@ -1,0 +1,225 @@
+"""What do ``esper compare`` and ``esper runs`` answer, also in a narrow terminal and to a program?"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from esper_core.cli import main
+from esper_core.leyline import Metric
+
+NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
+BETTER = [value + 0.2 + 0.002 * place for place, value in enumerate(NOISE)]
+WEAKLY_BETTER = [value + 0.1 for value in NOISE[:6]] + [NOISE[6] + 0.02, NOISE[7] - 0.03]
+OTTER, HERON = "20261121-101512-quiet-otter", "20261121-113002-swift-heron"
+CLEAR = "\x1b[2J"
+
+
+def test_one_run_is_compared_in_words(esper, write_run):
+    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
+    answer = esper("compare", OTTER)
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.out == (
+        "arm    test accuracy  95 % interval     n  parameters  reward\n"
+        "grown  51.3 %         39.1 % to 63.5 %  8  100         +1.0\n"
+        "twin   30.6 %         18.5 % to 42.7 %  8  100         +1.0\n"
+        "\n"
+        "grown is better than twin\n"
+        "  +20.7 points, 95 % interval +20.3 to +21.1, bootstrap +20.3 to +21.1; 8 pairs\n"
+        "  p = 0.0078, effect size +42.25; Mann-Whitney p = 0.016, Cliff's delta +0.70\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arms", "margin", "why"),
+    [
+        ({"a": BETTER[:7], "b": NOISE[:7]}, 0.0, "a against b: no difference shown, as a verdict takes 8 seeds\n"),
+        ({"a": BETTER, "b": NOISE}, 0.25, "as the interval does not clear the margin of 25.0 points\n"),
+        ({"a": NOISE, "b": NOISE}, 0.0, "as the interval does not clear 0\n"),
+        (dict.fromkeys("abcd", NOISE) | {"e": BETTER}, 0.0, "as a verdict takes 9 seeds among 10 comparisons\n"),
+        (
+            {"a": NOISE, "b": WEAKLY_BETTER, "c": NOISE},
+            0.0,
+            "as p is above 0.05 among 3 comparisons\n",
+        ),
+        ({"a": [float("nan"), *NOISE[1:]], "b": NOISE}, 0.0, "as a figure is not finite\n"),
+        ({"a": [0.5], "b": [0.6]}, 0.0, "a verdict takes 8 seeds\n  -10.0 points; 1 pairs\n"),
+    ],
+)
+def test_where_no_difference_is_shown_it_says_why(esper, write_run, arms, margin, why):
+    write_run(OTTER, arms, margin=margin)
+    assert why in esper("compare", OTTER).out
+
+
+def test_a_program_gets_every_figure_and_people_the_warnings(esper, write_run):
+    path = write_run(OTTER, {"grown": BETTER})
+    write_run(HERON, {"grown": NOISE}, first=50)
+    answer = esper("compare", path, HERON, "--json")
+    told = answer.json
+    assert [run["id"] for run in told["runs"]] == [OTTER, HERON]
+    assert told["metric"] == {"name": "accuracy", "direction": "up", "unit": "%"}
+    assert told["arms"]["quiet-otter/grown"]["runs"] == [OTTER]
+    assert told["arms"]["quiet-otter/grown"]["episodes"][0] == {"seed": 0, "test": 0.5}
+    (one,) = told["comparisons"]
+    assert list(one) == [
+        "a", "b", "difference", "ci_low", "ci_high", "p", "p_margin", "p_holm", "n", "paired", "verdict", "why",
+        "effect_size", "boot_low", "boot_high", "u", "u_p", "cliffs_delta",
+    ]  # fmt: skip
+    assert one["paired"] is False
+    assert len(told["warnings"]) == 1
+    assert answer.err == f"warning: {told['warnings'][0]}\n"
+
+
+def test_unpaired_arms_are_told_as_such(esper, write_run):
+    write_run(OTTER, {"grown": BETTER})
+    write_run(HERON, {"grown": NOISE}, first=50)
+    out = esper("compare", OTTER, HERON).out
+    assert "; not paired, 8 or more of each\n" in out
+    assert "bootstrap" not in out
+
+
+def test_one_arm_has_nothing_to_be_compared_with(esper, write_run):
+    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
+    assert esper("compare", OTTER, "--arm", "twin").out.endswith("There is one arm, and nothing to compare it with.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["failed"], "E431 failed has no summary to compare: its status is failed: E232 x\n"),
+        (["nothing"], "E420 there is no folder nothing\n"),
+        ([OTTER, "other"], "E431 runs that measured something else"),
+        ([OTTER, "--arm", "twn"], 'E431 no run has an arm "twn"\n  Did you mean "twin"?\n'),
+    ],
+)
+def test_what_cannot_be_compared_is_told_and_ends_with_1(esper, write_run, arguments, told):
+    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
+    write_run("failed", status="failed", reason="E232 x")
+    write_run("other", {"grown": NOISE}, metric=Metric("loss", "down"))
+    answer = esper("compare", *arguments)
+    assert (answer.status, answer.out) == (1, "")
+    assert told in answer.err
+
+
+def test_compare_without_a_run_is_a_mistake(esper):
+    assert esper("compare").status == 2
+
+
+def test_the_list_tells_each_run_and_each_folder_that_is_none(esper, write_run):
+    runs = write_run(OTTER, {"grown": BETTER, "twin": NOISE}).parent
+    write_run("killed", status="running", finished=None, started="2026-11-21T10:00:00+00:00")
+    write_run("failed", status="failed", reason="E232 x\nat length", started="2026-11-21T09:00:00+00:00")
+    (runs / "notes").mkdir()
+    (runs / "cut").mkdir()
+    (runs / "cut" / "manifest.json").write_text("{")
+    answer = esper("runs", "list")
+    assert (answer.status, answer.err) == (0, "")
+    head, *lines = answer.out.splitlines()
+    assert head.split() == ["run", "status", "began", "took", "test"]
+    cells = [[cell for cell in line.split("  ") if cell] for line in lines]
+    assert [(one[0], one[1].strip()) for one in cells] == [
+        (OTTER, "done"),
+        ("killed", "died"),
+        ("failed", "failed"),
+        ("cut", "unreadable"),
+        ("notes", "no run"),
+    ]
+    assert "accuracy: grown 51.3 %, twin 30.6 %" in answer.out
+    assert "E232 x\n" in answer.out
+    assert "has no manifest.json" in answer.out
+
+
+def test_the_list_as_json(esper, write_run):
+    runs = write_run(OTTER, {"grown": BETTER, "twin": NOISE}).parent
+    write_run("failed", status="failed", started="2026-11-21T09:00:00+00:00")
+    (runs / "notes").mkdir()
+    done, failed, odd = esper("runs", "list", "--json").json
+    assert (done["id"], done["status"], done["seconds"]) == (OTTER, "done", 10.0)
+    assert done["arms"]["twin"]["n"] == 8
+    assert (failed["arms"], failed["metric"], failed["seconds"]) == ({}, None, 4632.0)
+    assert (odd["id"], odd["status"], odd["problem"]["code"]) == ("notes", "no run", "E420")
+
+
+def test_no_runs_and_no_folder_of_them(esper, tmp_path, monkeypatch, capsys):
+    (tmp_path / "empty").mkdir()
+    assert esper("runs", "list", runs_dir=tmp_path / "empty").out == f"There is no run in {tmp_path / 'empty'}.\n"
+    gone = esper("runs", "list", runs_dir=tmp_path / "gone")
+    assert (gone.status, gone.out) == (1, "")
+    assert "E420 there is no folder" in gone.err
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="0"):
+        main(["runs", "list"])
+    assert capsys.readouterr().out == "There is no run in runs.\n"
+
+
+def test_show_tells_how_it_ended_what_it_found_what_grew_and_where_its_time_went(esper, write_run):
+    path = write_run(OTTER, {"grown": BETTER, "twin": NOISE}, git={"sha": "0123456789abcdef", "dirty": True})
+    conv, mlp = ({"blueprint": name, "slot": "early"} for name in ("conv", "mlp"))
+    grown = [{"arm": "grown", "seed": seed, "grown": [conv] if seed else [conv, mlp]} for seed in range(4)]
+    (path / "growth.json").write_text(json.dumps({"episodes": [*grown, {"arm": "twin", "seed": 0, "grown": []}]}))
+    out = esper("runs", "show", OTTER).out
+    assert out.startswith(f"{path}\n  status   done, exit 0\n")
+    for line in (
+        "  took     10 s",
+        "  seeds    8 from 0",
+        "  git      0123456789ab, changed",
+        "  plugins  esper-tasks 0.1.0",
+        "grown is better than twin by +20.7 points (95 % interval +20.3 to +21.1, n = 8, p = 0.0078)",
+        "grown grew on average: 1 × conv in early, 0.25 × mlp in early",
+        "twin grew on average: nothing",
+        "time: 10.0 s: train 80 %, reset 10 %",
+    ):
+        assert f"\n{line}\n" in out, line
+    told = esper("runs", "show", OTTER, "--json").json
+    assert told["grown"]["grown"] == {"conv in early": 1.0, "mlp in early": 0.25}
+    assert told["summary"]["results"]["arms"].keys() == {"grown", "twin"}
+    assert told["manifest"]["id"] == OTTER
+
+
+def test_show_of_a_run_without_an_end_says_why(esper, write_run):
+    write_run("failed", status="failed", reason="E232 x\nat length", exit=3)
+    out = esper("runs", "show", "failed").out
+    assert "  status   failed, exit 3\n  reason   E232 x\n" in out
+    assert out.endswith("There are no figures: the run is failed.\n")
+    assert esper("runs", "show", "failed", "--json").json["summary"] is None
+
+
+def test_several_comparisons_of_a_run_are_a_table(esper, write_run):
+    arms = dict.fromkeys(("a", "b", "c", "d"), NOISE) | {"e": BETTER}
+    write_run(OTTER, arms)
+    out = esper("runs", "show", OTTER).out
+    assert "\n   against  by            95 % interval" in out
+    assert "\nd  e        -20.7 points  -21.1 to -20.3  8  0.0078  0.078  no difference shown\n" in out
+    assert "\nOf 10 comparisons a verdict takes 9 environment seeds.\n" in out
+
+
+def test_too_few_seeds_are_told_below_the_table(esper, write_run):
+    write_run(OTTER, {"a": NOISE[:3], "b": BETTER[:3]})
+    assert "\nA verdict takes 8 environment seeds; there are 3.\n" in esper("runs", "show", OTTER).out
+
+
+def test_a_summary_of_an_earlier_version_is_shown_as_well(esper, write_run):
+    path = write_run(OTTER, {"a": NOISE, "b": BETTER, "c": NOISE})
+    summary = json.loads((path / "summary.json").read_text())
+    known = ("a", "b", "difference", "ci_low", "ci_high", "p", "n", "verdict")
+    own = summary["results"]
+    own["comparisons"] = [{key: one[key] for key in known} for one in own["comparisons"]]
+    (path / "summary.json").write_text(json.dumps(summary))
+    assert "unknown  no difference shown" in esper("runs", "show", OTTER).out
+
+
+@pytest.mark.parametrize("command", [["runs", "list"], ["runs", "show", OTTER], ["compare", OTTER]])
+@pytest.mark.parametrize("width", [30, 80])
+def test_no_terminal_is_too_narrow_and_none_obeys_what_it_is_told(esper, write_run, monkeypatch, command, width):
+    arms = {f"grown{CLEAR}": BETTER, "twin": NOISE}
+    write_run(OTTER, arms, argv=["esper", CLEAR], reason=CLEAR, git={"sha": CLEAR})
+    write_run("failed", status=CLEAR, reason=CLEAR)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True, raising=False)
+    answer = esper(*command)
+    assert answer.status == 0
+    assert CLEAR not in answer.out
+    assert "twin" in answer.out

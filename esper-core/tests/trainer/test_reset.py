@@ -1,0 +1,90 @@
+"""Round after round in the same pool: nothing piles up, nothing slows down, and at the end nothing is left."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from esper_core.leyline import WAIT, Action, Op
+from esper_core.trainer.environment import Recipe
+from esper_core.trainer.pool import Pool
+
+STATM = Path("/proc/self/statm")
+Make = Callable[..., Recipe]
+LIFE = [
+    Action(Op.GERMINATE, "early", "test/local-conv"),
+    WAIT,
+    Action(Op.ADVANCE, "early"),
+    WAIT,
+    Action(Op.PRUNE, "early"),
+    Action(Op.GERMINATE, "early", "test/local-conv"),
+]
+
+
+@pytest.fixture
+def without_gc() -> Iterator[None]:
+    """No garbage collector: what is not needed any more has to go by itself."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def play(pool: Pool, round_: int) -> None:
+    """One round with seeds that are born, blended, pruned, and left behind."""
+    pool.reset(round_, 10 * round_)
+    for step, wanted in enumerate(LIFE):
+        pool.train(step)
+        pool.evaluate(step)
+        signals, _ = pool.heal(pool.synchronise(step), step)
+        pool.heed(signals, pool.judge(signals, {}), step)
+        masks = zip(pool.environments, pool.masks(), strict=True)
+        pool.apply([wanted if one.arm == "grown" and mask.allows(wanted) else WAIT for one, mask in masks], step)
+    pool.conclude(len(LIFE) - 1)
+
+
+def tensors() -> int:
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+
+def resident_pages() -> int:
+    return int(STATM.read_text().split()[1])
+
+
+@pytest.mark.usefixtures("without_gc")
+def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close_frees_everything(
+    make_recipe: Make,
+) -> None:
+    recipe = make_recipe(steps=len(LIFE), batches=1)
+    before, counts = tensors(), []
+    pool = Pool(recipe, ["grown", "twin"], 2, twin="twin", lanes=2)
+    for round_ in range(4):
+        play(pool, round_)
+        counts.append(tensors())
+    assert len(set(counts[1:])) == 1
+    pool.close()
+    assert tensors() == before
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STATM.exists(), reason="needs /proc")
+def test_p8_two_hundred_rounds_neither_grow_nor_slow_down(make_recipe: Make) -> None:
+    pool = Pool(make_recipe(steps=len(LIFE), batches=2), ["grown", "twin"], 2, twin="twin", lanes=1)
+    pages, seconds, counts = [], [], set()
+    for round_ in range(200):
+        began = time.process_time()
+        play(pool, round_)
+        seconds.append(time.process_time() - began)
+        if round_ >= 5:
+            pages.append(resident_pages())
+            counts.add(tensors())
+    assert len(counts) == 1
+    assert max(pages) <= 1.02 * pages[0]
+    early, late = statistics.median(seconds[5:55]), statistics.median(seconds[-50:])
+    assert late == pytest.approx(early, rel=0.10)

@@ -1,0 +1,225 @@
+"""A small run in memory, of which one value is changed at a time: what the tests of the options look at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SMALL = """\
+task: stripes
+host: pointwise-mlp
+slots:
+  early: {blueprints: [conv_light]}
+  late: {blueprints: [mlp]}
+policy:
+  use: schedule
+  settings:
+    plan:
+      - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 1}
+      - {step: 1, op: advance, slot: early}
+environments: 1
+episode: {steps: 4, batches: 1, batch_size: 20}
+device: cpu
+lanes: 1
+"""
+
+OWN = '''
+import json
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from esper_core import SinkSpec, hookimpl
+
+
+class Mark(BaseModel):
+    mark: str = "unset"
+
+
+class Note:
+    """Writes its mark beside the events."""
+
+    def __init__(self, run, mark):
+        Path(run, "noted.txt").write_text(mark)
+
+    def hear(self, event): pass
+
+    def settle(self): pass
+
+    def close(self): pass
+
+
+@hookimpl
+def esper_settings_model(): return Mark
+
+
+told = {}
+
+
+@hookimpl
+def esper_configured(config): told["mark"] = config.settings.mark
+
+
+@hookimpl
+def esper_run_started(run): Path(run.path, "told.txt").write_text(told["mark"])
+
+
+@hookimpl
+def esper_register_sinks(registry):
+    registry.add("note", Note, SinkSpec("Notes its mark.", Mark))
+'''
+"""A one-file plugin: a sink, and settings of its own; both leave a trace in the run directory."""
+
+GUESSING = 3.0
+"""Loss of guessing in what is told to governors here."""
+
+
+@cache
+def installed() -> Any:
+    """The plugins that a file has which says nothing of them."""
+    from esper_core import load_plugins
+
+    return load_plugins()
+
+
+class World:
+    """The small run with some values set. What it takes is made when it is first asked for, and once."""
+
+    def __init__(self, sets: Sequence[str], folder: Path) -> None:
+        self._sets, self._folder = tuple(sets), folder
+
+    @cached_property
+    def composition(self) -> Any:
+        """Every piece, built and checked, and nothing trained."""
+        from esper_core.app.compose import compose
+        from esper_core.app.participation import load_for, problems_in_file
+        from esper_core.app.resolution import resolve
+        from esper_core.config import load_config
+        from esper_core.config.model import PluginsConfig
+
+        loaded = load_config(self._folder / "small.yaml", self._sets)
+        if loaded.config.plugins == PluginsConfig():
+            return compose(resolve(loaded, installed().registry))
+        plugins = load_for(loaded, self._folder)
+        return compose(resolve(loaded, plugins.registry, problems_in_file(loaded, plugins)))
+
+    @cached_property
+    def recipe(self) -> Any:
+        """What all environments have in common."""
+        return self.composition.recipe
+
+    @cached_property
+    def refusal(self) -> str | None:
+        """The code of the first thing that is wrong; None where all is in order."""
+        from esper_core import EsperError
+
+        try:
+            _ = self.composition
+        except EsperError as error:
+            return error.problems[0].code
+        return None
+
+    @property
+    def events(self) -> list[Any]:
+        """What is told while it runs."""
+        return self._ran[1]
+
+    @property
+    def threads(self) -> set[str]:
+        """The first words of the names of the threads on which modules compute."""
+        return {name.partition("_")[0] for name in self._ran[2]}
+
+    @property
+    def directory(self) -> Path:
+        """Its run directory."""
+        return self._ran[0]
+
+    @cached_property
+    def _ran(self) -> tuple[Path, list[Any], set[str]]:
+        """The run as the command makes it, but for what takes long: nobody looks here at what is installed."""
+        from torch.nn.modules.module import register_module_forward_hook
+
+        from esper_core.app.preparing import prepare
+        from esper_core.app.running import run
+
+        heard, threads = Heard(), set()
+        prepared = prepare(self._folder / "small.yaml", self._sets)
+        noting = register_module_forward_hook(lambda *_: threads.add(threading.current_thread().name))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("esper_core.runs.directory.packages", list)
+            patch.setattr("esper_core.runs.directory.git_state", lambda path: None)
+            try:
+                outcome = run(prepared, runs_dir=self._folder / "runs", listeners=[heard])
+            finally:
+                noting.remove()
+        return outcome.path, heard.events, threads
+
+    def told(self, kind: str) -> list[Any]:
+        """The events of one type, those of the arm that grows first."""
+        return sorted((e for e in self.events if e.type == kind), key=lambda e: e.arm == "twin")
+
+    def environment(self, plan: Mapping[int, Any] | None = None, steps: int = 0) -> Any:
+        """One environment after so many steps; ``plan`` says which action follows which step, -1: before the first."""
+        from esper_core.trainer.environment import Environment
+
+        environment = Environment(self.recipe, arm="grown", index=0)
+        environment.reset(0, 0)
+        environment.governor.begin(environment.garden, GUESSING)
+        for step in range(-1, steps):
+            if step >= 0:
+                environment.train()
+            if plan and step in plan:
+                environment.apply(plan[step], step)
+        return environment
+
+    def governed(self, *losses: float, note: Sequence[Any] = ()) -> list[Any]:
+        """What a governor decides in a row of steps with these losses; where it rolls back, that is done."""
+        from esper_core.governor import Act
+        from esper_core.leyline import Signals, SlotSignals, SlotState
+
+        governor = self.environment().governor
+        governor.note(note, 0)
+        decisions = []
+        for step, loss in enumerate(losses):
+            slots = (SlotSignals("early", SlotState.FREE, 0),)
+            decisions.append(governor.heed(Signals(step, loss, loss, 0.5, 10, 10, slots)))
+            if decisions[-1].act is Act.ROLL_BACK:
+                governor.roll_back(decisions[-1])
+        return decisions
+
+    def written(self, name: str) -> str:
+        """What stands in a file of the run directory; nothing where there is none."""
+        path = self.directory / name
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+class Heard:
+    """Keeps all that it hears."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def hear(self, event: Any) -> None:
+        self.events.append(event)
+
+    def settle(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., World]:
+    """``world("episode.steps=2")``: the small run with this set; the same one each time it is asked for."""
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "small.yaml").write_text(SMALL, encoding="utf-8")
+    (folder / "own.py").write_text(OWN, encoding="utf-8")
+    made: dict[tuple[str, ...], World] = {}
+
+    def make(*sets: str) -> World:
+        return made.setdefault(sets, World(sets, folder))
+
+    return make

@@ -1,0 +1,429 @@
+"""Does every option of a configuration have an effect that can be seen?
+
+One row for each key of the model: what is set, what is looked at, and what that is with and without. A key without a
+row fails the first test here; a row that looks the same with and without says nothing, and fails, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from esper_core.config.fields import Entry, entry_at
+from esper_core.governor import Act, Preflight
+from esper_core.growth import Transition
+from esper_core.leyline import Action, Gain, Op, Stage
+from esper_core.leyline.constants import FIRST_LOOK
+
+# --- what is looked at
+
+
+def seed_in(environment: Any) -> Any:
+    """The living seed."""
+    (seed,) = environment.garden.living_seeds()
+    return seed
+
+
+def grown(world: Any) -> Any:
+    """An environment with a newborn seed."""
+    return world.environment({-1: GERMINATE})
+
+
+GERMINATE = Action(Op.GERMINATE, "early", "blueprints/conv_light", speed=0)
+KEPT = {-1: GERMINATE, 0: Action(Op.ADVANCE, "early"), 1: Action(Op.FOSSILISE, "early")}
+"""A seed that is kept for good after the second step."""
+
+
+def host_group(world: Any) -> Any:
+    """What the host's optimizer goes by, in the first step."""
+    return world.environment(steps=1).keeper.host.optimizer.param_groups[0]
+
+
+def seed_group(world: Any) -> Any:
+    """What the seed's optimizer goes by, in its first step."""
+    return world.environment({-1: GERMINATE}, steps=1).keeper.seeds[0].optimizer.param_groups[0]
+
+
+def moved(world: Any, of_seed: bool = False) -> bool:
+    """Whether a step of training moves the parameters of the host, or of a seed, by more than a trifle."""
+    environment = world.environment({-1: GERMINATE} if of_seed else None)
+    own = list(seed_in(environment).parameters()) if of_seed else list(environment.keeper.host.parameters)
+    before = [one.detach().clone() for one in own]
+    environment.train()
+    return max(float((now - was).detach().abs().max()) for now, was in zip(own, before, strict=True)) > 1e-4
+
+
+def fossil_moves(world: Any) -> bool:
+    """Whether a seed that was kept goes on to learn."""
+    environment = world.environment(KEPT, steps=2)
+    parameters = list(environment.garden.slots["early"].parameters())
+    before = [one.detach().clone() for one in parameters]
+    environment.train()
+    return any(not torch.equal(now, was) for now, was in zip(parameters, before, strict=True))
+
+
+def plantable(environment: Any, slot: str = "early") -> bool:
+    """Whether something could be planted in the slot now."""
+    return Op.GERMINATE in environment.mask().ops[slot] and bool(environment.mask().blueprints[slot])
+
+
+def host_is_the_twins(world: Any) -> bool:
+    """Whether the host was its twin's while the seed incubated: their validation losses after the second step."""
+    own, twin = [event.signals.validation_loss for event in world.told("step-finished") if event.step == 1]
+    return own == twin
+
+
+def gates_ready(world: Any, mean: float) -> bool:
+    """Whether a seed with this gain in each step is sent on by its gate, which looked until it may speak."""
+    environment = world.environment({-1: GERMINATE}, steps=1)
+    gates, seed = environment.garden.gates, seed_in(environment)
+    for _ in range(FIRST_LOOK):
+        gates.look([seed], {seed.number: Gain(800, mean, 0.1, 0.0, mean - 0.2, mean + 0.2)})
+    return gates.ready(seed)
+
+
+def last_act(*losses: float) -> Callable[[Any], Act]:
+    """What the governor does in the last of these steps."""
+    return lambda world: world.governed(*losses)[-1].act
+
+
+def culprit(world: Any) -> bool:
+    """Whether a panic six steps after a germination is laid at its door."""
+    born = Transition("early", 0, "blueprints/conv_light", None, Stage.GERMINATED, 10, "asked for")
+    return world.governed(*[1.0] * 6, math.nan, note=[born])[-1].culprit is not None
+
+
+def copies(world: Any) -> int:
+    """How many numbers are taken to be kept for each parameter of the host, those of snapshots among them."""
+    recipe, environment = world.recipe, world.environment()
+    preflight = Preflight(recipe.governor, recipe.optimizers, recipe.varieties)
+    return round(preflight.mebibytes(environment.garden) * 2**20 / 4 / world.composition.host_parameters)
+
+
+def checkpoints(world: Any) -> set[str]:
+    """The checkpoints that a run leaves."""
+    return {path.name for path in (world.directory / "checkpoints").iterdir()}
+
+
+def dependence_known(world: Any) -> bool:
+    """Whether it is told how much the network leans on a seed that acts in it."""
+    seeds = [seed for event in world.told("step-finished") for seed in event.signals.seeds]
+    return any(seed.dependence is not None for seed in seeds)
+
+
+def margin_of_the_run(world: Any) -> str:
+    """What eight networks that grew are called beside eight that differ from them but little."""
+    from esper_core.app.results import results
+    from esper_core.leyline.events import EpisodeFinished
+
+    common = {"round": 0, "test_loss": 1.0, "validation_metric": 0.5, "parameters": 1, "host_parameters": 1}
+    common |= {"fossils": 0, "steps": 1, "reward": None}
+    episodes = [
+        EpisodeFinished(arm=arm, seed=seed, test_metric=0.5 + gain + seed / 1000, **common)
+        for arm, gain in (("schedule", 0.1), ("twin", 0.0))
+        for seed in range(8)
+    ]
+    composition = world.composition
+    margin = composition.resolution.loaded.config.margin
+    (compared,) = results(composition.task.metric, composition.arm_names, episodes, margin)["comparisons"]
+    return compared["verdict"]
+
+
+# --- the rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """One option. ``also``: what is set with and without it, so that it matters."""
+
+    path: str
+    set: str
+    look: Callable[[Any], Any]
+    without: Any
+    seen: Any
+    also: tuple[str, ...] = field(default=())
+
+
+TWO = ("slots.early.blueprints=[conv_light, norm]",)
+MNIST = ("task=mnist1d",)
+STRICT = (*MNIST, "growth.gates=strict")
+RARELY = ("checkpoints.keep=9", "checkpoints.every=100")
+WAVERING = [1.4, 1.0] * 3
+LEARNING = [2.5] * 3 + [1.0] * 3
+OWN = ("plugins.local=[own.py]",)
+NOTED = (*OWN, "sinks=[note]")
+
+ROWS = [
+    Row("name", "name=otter", lambda w: "otter" in w.directory.name, False, True, OWN),
+    Row("task.use", "task=mnist1d", lambda w: len(w.recipe.data["train"]), 200, 3200),
+    Row(
+        "task.settings",
+        "task.settings.noise=0.0",
+        lambda w: bool(w.recipe.data["train"].inputs.eq(0).any()),
+        False,
+        True,
+    ),
+    Row(
+        "host.use",
+        "host=cnn1d",
+        lambda w: type(w.recipe.build_host()).__name__,
+        "PointwiseMlp",
+        "Convolutional",
+        ("slots={early: {blueprints: [conv_light]}}",),
+    ),
+    Row("host.settings", "host.settings.hidden=8", lambda w: w.composition.host_parameters, 2228, 572),
+    Row("slots.NAME.at", "slots.early.at=stem.0", lambda w: w.environment().garden.slots["early"].at, "stem", "stem.0"),
+    Row("slots.NAME.kind", "slots.early.kind=vector", lambda w: w.refusal, None, "E317"),
+    Row(
+        "slots.NAME.blueprints",
+        "slots.early.blueprints=[conv_light, norm]",
+        lambda w: len(w.composition.space.blueprints["early"]),
+        1,
+        2,
+    ),
+    Row("slots.NAME.stack", "slots.early.stack=2", lambda w: plantable(w.environment(KEPT, steps=2)), False, True),
+    Row(
+        "policy.use",
+        "policy=static",
+        lambda w: any(e.action != "wait" for e in w.events if e.type == "step-finished"),
+        True,
+        False,
+    ),
+    Row(
+        "policy.settings",
+        "policy.settings={plan: []}",
+        lambda w: w.told("step-finished")[0].action,
+        "germinate early blueprints/conv_light",
+        "wait",
+    ),
+    Row(
+        "arms.NAME.policy.use",
+        "arms={a: {policy: static}}",
+        lambda w: w.composition.arm_names,
+        ("schedule", "twin"),
+        ("a", "twin"),
+    ),
+    Row(
+        "arms.NAME.policy.settings",
+        "arms={a: {policy: {use: schedule, settings: {plan: [{step: 0, op: germinate, slot: late, blueprint: mlp}]}}}}",
+        lambda w: w.told("step-finished")[0].action,
+        "germinate early blueprints/conv_light",
+        "germinate late blueprints/mlp",
+    ),
+    Row("twin", "twin=false", lambda w: w.composition.arm_names, ("schedule", "twin"), ("schedule",)),
+    Row("reward.use", "reward=rewards/nobody", lambda w: w.refusal, None, "E204"),
+    Row(
+        "reward.settings",
+        "reward={use: team, settings: {price: 0}}",
+        lambda w: w.told("step-finished")[1].reward["rent"] < 0,
+        True,
+        False,
+    ),
+    Row("sinks.[0].use", "sinks=[note]", lambda w: w.written("noted.txt"), "", "unset", OWN),
+    Row(
+        "sinks.[0].settings",
+        "sinks=[{use: note, settings: {mark: here}}]",
+        lambda w: w.written("noted.txt"),
+        "unset",
+        "here",
+        NOTED,
+    ),
+    Row("seed", "seed=7", lambda w: w.told("episode-finished")[0].seed, 0, 7),
+    Row("environments", "environments=2", lambda w: len(w.told("episode-finished")), 2, 4),
+    Row("rounds", "rounds=2", lambda w: {e.round for e in w.told("episode-finished")}, {0}, {0, 1}),
+    Row("episode.steps", "episode.steps=2", lambda w: w.told("episode-finished")[0].steps, 4, 2),
+    Row(
+        "episode.batches",
+        "episode.batches=3",
+        lambda w: int(next(iter(w.environment(steps=1).keeper.host.optimizer.state.values()))["step"]),
+        1,
+        3,
+    ),
+    Row("episode.batch_size", "episode.batch_size=10", lambda w: len(w.environment().order.next()), 20, 10),
+    *(
+        row
+        for side, group in (("host", host_group), ("seed", seed_group))
+        for row in (
+            Row(
+                f"optimizer.{side}.kind",
+                f"optimizer.{side}.kind=sgd",
+                lambda w, group=group: "momentum" in group(w),
+                False,
+                True,
+            ),
+            Row(
+                f"optimizer.{side}.learning_rate",
+                f"optimizer.{side}.learning_rate=0.5",
+                lambda w, group=group: group(w)["lr"],
+                0.003,
+                0.5,
+            ),
+            Row(
+                f"optimizer.{side}.momentum",
+                f"optimizer.{side}.momentum=0.5",
+                lambda w, group=group: group(w)["momentum"],
+                0.9,
+                0.5,
+                (f"optimizer.{side}.kind=sgd",),
+            ),
+            Row(
+                f"optimizer.{side}.weight_decay",
+                f"optimizer.{side}.weight_decay=0.1",
+                lambda w, group=group: group(w)["weight_decay"],
+                0.0,
+                0.1,
+            ),
+            Row(
+                f"optimizer.{side}.clip_norm",
+                f"optimizer.{side}.clip_norm=1e-9",
+                lambda w, side=side: moved(w, side == "seed"),
+                True,
+                False,
+                (f"optimizer.{side}.kind=sgd", f"optimizer.{side}.learning_rate=1.0"),
+            ),
+            Row(
+                f"optimizer.{side}.schedule.use",
+                f"optimizer.{side}.schedule=warmup",
+                lambda w, group=group: group(w)["lr"],
+                0.003,
+                0.001,
+            ),
+            Row(
+                f"optimizer.{side}.schedule.settings",
+                f"optimizer.{side}.schedule.settings.over=5",
+                lambda w, group=group: group(w)["lr"],
+                0.001,
+                0.0005,
+                (f"optimizer.{side}.schedule=warmup",),
+            ),
+            Row(
+                f"optimizer.{side}.implementation",
+                f"optimizer.{side}.implementation=foreach",
+                lambda w, group=group: (group(w)["fused"], group(w)["foreach"]),
+                (True, None),
+                (None, True),
+            ),
+        )
+    ),
+    Row("growth.incubation", "growth.incubation=live", host_is_the_twins, True, False),
+    Row("growth.gates", "growth.gates=strict", lambda w: w.environment().garden.gates.open, True, False, MNIST),
+    Row(
+        "growth.price",
+        "growth.price=0.0",
+        lambda w: gates_ready(w, 0.05),
+        False,
+        True,
+        STRICT,
+    ),
+    Row(
+        "growth.auto_advance",
+        "growth.auto_advance=false",
+        lambda w: gates_ready(w, 0.9),
+        True,
+        False,
+        STRICT,
+    ),
+    Row("growth.nursery", "growth.nursery=2", lambda w: plantable(grown(w)), False, True, TWO),
+    Row("growth.dependence", "growth.dependence=false", dependence_known, True, False),
+    Row(
+        "growth.embargo",
+        "growth.embargo=0",
+        lambda w: plantable(w.environment({-1: GERMINATE, 0: Action(Op.PRUNE, "early", speed=0)}, steps=1)),
+        False,
+        True,
+    ),
+    Row("growth.seeds", "growth.seeds=1", lambda w: plantable(grown(w), "late"), True, False),
+    Row("growth.parameters", "growth.parameters=1", lambda w: plantable(w.environment()), True, False),
+    Row("growth.freeze_fossils", "growth.freeze_fossils=true", fossil_moves, True, False),
+    Row("governor.rollback", "governor.rollback=false", last_act(1.0, math.nan), Act.ROLL_BACK, Act.STOP),
+    Row("governor.rollbacks", "governor.rollbacks=1", last_act(math.nan, math.nan), Act.ROLL_BACK, Act.STOP),
+    Row("governor.penalty", "governor.penalty=2.0", lambda w: w.governed(math.nan)[-1].penalty, 5.0, 2.0),
+    Row(
+        "governor.snapshot_steps",
+        "governor.snapshot_steps=2",
+        lambda w: w.governed(*[1.0] * 5, math.nan)[-1].back_to,
+        0,
+        4,
+    ),
+    Row("governor.snapshots", "governor.snapshots=3", copies, 6, 7),
+    Row("governor.history_steps", "governor.history_steps=3", last_act(*LEARNING, 2.3), Act.CONTINUE, Act.WARN),
+    Row(
+        "governor.surge_sigmas",
+        "governor.surge_sigmas=1.0",
+        last_act(*WAVERING, 1.8),
+        Act.CONTINUE,
+        Act.WARN,
+        ("governor.surge_ratio=1.0",),
+    ),
+    Row(
+        "governor.surge_ratio",
+        "governor.surge_ratio=1.5",
+        last_act(*[1.0] * 6, 1.8),
+        Act.CONTINUE,
+        Act.WARN,
+    ),
+    Row("governor.surge_steps", "governor.surge_steps=1", last_act(*[1.0] * 6, 2.5), Act.WARN, Act.ROLL_BACK),
+    Row("governor.collapse_share", "governor.collapse_share=0.5", last_act(*[1.0] * 6, 2.5), Act.WARN, Act.ROLL_BACK),
+    Row("governor.watch_steps", "governor.watch_steps=2", culprit, True, False),
+    Row("governor.patience", "governor.patience=3", last_act(*[1.0] * 4), Act.CONTINUE, Act.EARLY_STOP),
+    Row(
+        "governor.memory_mib",
+        "governor.memory_mib=1",
+        lambda w: plantable(w.environment()),
+        True,
+        False,
+        ("host.settings.hidden=4000", "slots={early: {blueprints: [conv_light]}}"),
+    ),
+    Row("device", "device=cuda:99", lambda w: w.refusal, None, "E123"),
+    Row("devices", "devices=[cpu, cuda:99]", lambda w: w.refusal, None, "E123"),
+    Row("lanes", "lanes=2", lambda w: "lane" in w.threads, False, True),
+    Row("randomness", "randomness=always", lambda w: w.recipe.draws.name, "NEVER", "ANYWHERE"),
+    Row("margin", "margin=0.5", margin_of_the_run, "better", "no difference shown"),
+    Row("capacity", "capacity=false", lambda w: bool(w.composition.controls), True, False),
+    Row("checkpoints.every", "checkpoints.every=1", lambda w: "000002" in checkpoints(w), False, True, RARELY),
+    Row("checkpoints.keep", "checkpoints.keep=1", lambda w: len(checkpoints(w)), 2, 1, ("checkpoints.every=1",)),
+    Row("plugins.disable", "plugins.disable=[policies]", lambda w: w.refusal, None, "E203"),
+    Row("plugins.require", 'plugins.require={tasks: ">=99"}', lambda w: w.refusal, None, "E226"),
+    Row("plugins.local", "plugins.local=[own.py]", lambda w: w.refusal, "E225", None, ("sinks=[note]",)),
+    Row("plugins.settings", "plugins.settings={own: {mark: x}}", lambda w: w.written("told.txt"), "unset", "x", OWN),
+]
+
+
+def keys(entry: Entry, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every key of the model that has a value of its own; names of the user's own are NAME."""
+    if entry.section is not None:
+        for name in entry.names:
+            below = entry.below(name)
+            assert below is not None
+            yield from keys(below, (*path, name))
+        return
+    for step, name in (("NAME", "NAME"), (0, "[0]")):
+        below = entry.below(step)
+        if below is not None and below.section is not None:
+            yield from keys(below, (*path, name))
+            return
+    yield ".".join(path)
+
+
+def test_run_12_every_option_has_a_row_here() -> None:
+    """An option that nobody ever sets may always raise, or do nothing: each has a test that uses it."""
+    top = entry_at(())
+    assert top is not None
+    known, rows = list(keys(top)), [row.path for row in ROWS]
+    missing = [f'Row("{path}", "{path}=…", lambda w: …, without, with)' for path in known if path not in rows]
+    assert missing == [], "each of these options needs a row in ROWS that says what it changes"
+    assert [path for path in rows if path not in known] == [], "these rows are of options that are gone"
+    assert len(rows) == len(set(rows))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.path)
+def test_run_12_an_option_has_the_effect_that_it_is_there_for(row: Row, world) -> None:
+    assert row.without != row.seen, "a row has to look different with the option"
+    instead = ("policy=null",) if row.path.startswith("arms.") else ()
+    assert row.look(world(*row.also)) == row.without
+    assert row.look(world(*row.also, *instead, row.set)) == row.seen

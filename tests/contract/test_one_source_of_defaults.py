@@ -1,0 +1,119 @@
+"""Does an option have the same default wherever it can be given: in a file, in a program, on the command line?"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+
+from esper_core import cli
+from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig
+from esper_core.config.fields import Entry, entry_at
+from esper_core.leyline import constants
+
+FACES = ("esper_core", "esper_core.leyline", "esper_core.growth", "esper_core.governor", "esper_core.telemetry")
+
+OTHER_MEANING = {
+    "RandomStream.device": "where random numbers are drawn, which is not where a run computes",
+    "Decision.penalty": "what this decision costs: nothing, where nothing is rolled back",
+    "heard.device": "where numbers lie that were remembered",
+    "Counterfactuals.seed": "of its own random numbers",
+}
+"""Parameters that have the name of an option, and are another thing."""
+
+
+def options(entry: Entry) -> Iterator[tuple[str, Any]]:
+    """The name and the default of every key of the model that has one."""
+    for name in entry.names:
+        below = entry.below(name)
+        assert below is not None
+        if below.section is not None and not below.is_use:
+            yield from options(below)
+        elif below.field is not None and not below.field.is_required():
+            yield name, below.field.get_default(call_default_factory=True)
+
+
+def defaults_in_programs() -> Iterator[tuple[str, str, Any]]:
+    """Who takes what by which default, in all that a program may call."""
+    told = set()
+    for face in FACES:
+        module = importlib.import_module(face)
+        for name in module.__all__:
+            for owner, called in calls(name, getattr(module, name)):
+                for parameter in inspect.signature(called).parameters.values():
+                    given = parameter.default
+                    says_something = given is not parameter.empty and given is not None and given != ()
+                    if says_something and not repr(given).startswith("<") and (owner, parameter.name) not in told:
+                        told.add((owner, parameter.name))
+                        yield owner, parameter.name, given
+
+
+def calls(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
+    """The functions that ``thing`` is called by; the configuration's own models are where the defaults are from."""
+    if inspect.isfunction(thing):
+        yield name, thing
+    elif inspect.isclass(thing) and not name.endswith("Config"):
+        yield name, thing.__init__
+        own = {key: value for key, value in vars(thing).items() if not key.startswith("_")}
+        yield from ((f"{name}.{key}", value) for key, value in own.items() if inspect.isfunction(value))
+
+
+def test_run_12_a_program_has_the_defaults_of_a_file() -> None:
+    """Library and configuration have one source of defaults, and none may repeat a number of the other's."""
+    top = entry_at(())
+    assert top is not None
+    known = defaultdict(list)
+    for name, default in options(top):
+        known[name].append(default)
+    differing = {
+        f"{owner}.{name}": (given, known[name])
+        for owner, name, given in defaults_in_programs()
+        if name in known and f"{owner}.{name}" not in OTHER_MEANING and given not in known[name]
+    }
+    assert differing == {}, "each has the name of an option and another default; if it means something else, say so"
+
+
+def test_run_12_what_is_said_to_mean_something_else_is_there() -> None:
+    there = {f"{owner}.{name}" for owner, name, _ in defaults_in_programs()}
+    assert set(OTHER_MEANING) <= there
+
+
+@pytest.mark.parametrize(
+    ("constant", "default"),
+    [
+        ("EPISODE_STEPS", EpisodeConfig().steps),
+        ("GATE_LOOKS", EpisodeConfig().steps),
+        ("NATS_PER_PARAMETER", GrowthConfig().price),
+        ("EMBARGO_STEPS", GrowthConfig().embargo),
+        ("SNAPSHOTS_KEPT", GovernorConfig().snapshots),
+        ("ROLLBACK_PENALTY", GovernorConfig().penalty),
+    ],
+)
+def test_run_12_a_constant_and_the_option_that_sets_it_agree(constant: str, default: float) -> None:
+    assert getattr(constants, constant) == default
+
+
+def commands(command: click.Command, name: str = "esper") -> Iterator[tuple[str, click.Command]]:
+    """Every command there is."""
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            assert found is not None
+            yield from commands(found, f"{name} {inner}")
+
+
+def test_run_12_an_option_of_several_commands_has_one_default() -> None:
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for name, command in commands(cli.main):
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                found[parameter.opts[0]][name] = parameter.get_default(click.Context(command))
+    assert len(found["--runs-dir"]) >= 2
+    assert [option for option, own in found.items() if len(set(map(repr, own.values()))) > 1] == []

@@ -1,0 +1,23 @@
+"""``esper compare`` and ``esper runs`` on what ``esper run`` really wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def test_what_a_run_found_is_read_and_compared_as_it_was_told(
+    esper: Callable[..., Any], small: Path, tmp_path: Path
+) -> None:
+    runs = ("--runs-dir", tmp_path / "runs")
+    told = esper("run", small, *runs, "--name", "first", "--json").json
+    (listed,) = esper("runs", "list", *runs, "--json").json
+    assert (listed["status"], listed["path"]) == ("done", told["run"])
+    shown = esper("runs", "show", "first", *runs, "--json").json
+    assert shown["summary"] == told
+    assert shown["grown"] == {"schedule": {"blueprints/conv_light in early": 1.0}, "twin": {}}
+    compared = esper("compare", "first", *runs, "--json").json
+    assert compared["comparisons"] == told["results"]["comparisons"]
+    assert compared["warnings"] == []
+    assert "no difference shown, as a verdict takes 8 seeds" in esper("compare", told["run"], *runs).out

@@ -5,6 +5,8 @@ The world keeps the tables of the lifecycle and the rules of slots, nurseries, g
 
 from __future__ import annotations
 
+import copy
+import json
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
@@ -22,6 +24,7 @@ from esper_core.leyline import (
     SlotSignals,
     SlotState,
     Stage,
+    State,
 )
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING, may, next_stage
 from esper_policies.heuristic import Heuristic
@@ -160,9 +163,13 @@ class World:
                     self.remove(plot, seed)
         self.most_acting = max(self.most_acting, len(self.acting()))
 
-    def play(self, **settings):
+    def play(self, heirs=False, **settings):
+        """heirs: whether after each step another policy takes over, with the state of the last."""
         policy = Heuristic(self.space, **settings)
         for _ in range(self.steps - 1):
+            if heirs:
+                told, policy = json.dumps(policy.state().plain, allow_nan=False), Heuristic(self.space, **settings)
+                policy.load(State(json.loads(told)))
             self.apply(policy.act([self.observation()], [self.mask()])[0])
             self.pass_time()
         self.apply(policy.act([self.observation()], [self.mask()])[0])
@@ -277,6 +284,16 @@ def test_in_any_world_it_keeps_only_what_pays_and_tries_nothing_in_vain(world, h
             assert habits["first"] * world.steps <= step <= habits["last"] * world.steps
             again = [one for one in plot.planted if one[1:] == (height, name)]
             assert len(again) == 1 or forecast.net(_previewed(world.kinds[name])) > 0
+
+
+@settings(max_examples=20)
+@given(worlds, habits)
+def test_in_any_world_it_may_be_replaced_after_every_step(world, habits):
+    other = copy.deepcopy(world)
+    world.play(**habits)
+    other.play(heirs=True, **habits)
+    assert [plot.planted for plot in other.plots.values()] == [plot.planted for plot in world.plots.values()]
+    assert other.kept == world.kept
 
 
 def _previewed(kind):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
 
 from esper_core.leyline import Gain, SeedSignals, SlotSignals, SlotState, Stage
@@ -88,3 +91,23 @@ def test_slots_are_remembered_apart():
     other = SlotSignals("late", SlotState.FREE, 0)
     memory = remembered(slot(seed("a/conv")), slot())
     assert memory.may_try(other, "a/conv")
+
+
+def test_a_memory_comes_back_from_json_as_it_was():
+    memory = remembered(slot(seed("a/mlp")), slot(), slot(seed("a/conv"), seed("a/norm", gain=None)))
+    wild = Gain(800, math.nan, 0.2, 0.0, -1.0, 1.0)
+    memory.look([slot(seed("a/conv", gain=wild), seed("a/norm", gain=None), seed("a/mean"))], 3, Forecast())
+    assert [life.promise for life in memory.lives.values()][:2] == [-math.inf, None]
+    assert Memory.of(json.loads(json.dumps(memory.plain(), allow_nan=False))) == memory
+
+
+def test_what_was_written_down_does_not_change_with_the_memory():
+    memory = remembered(slot(seed("a/mlp")), slot(seed("a/conv")))
+    plain = memory.plain()
+    before = json.dumps(plain)
+    again = Memory.of(plain)
+    for one in (memory, again):
+        one.look([slot(seed("a/conv", Stage.HOLDING)), SlotSignals("late", SlotState.FREE, 0)], 9, Forecast())
+        one.look([slot(fossils=1)], 10, Forecast())
+    assert json.dumps(plain) == before
+    assert memory == again

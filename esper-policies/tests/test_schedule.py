@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,7 @@ from esper_core.leyline import (
     Policy,
     SettingError,
     Signals,
+    State,
 )
 from esper_policies.schedule import Schedule
 from esper_policies.settings import ScheduleSettings
@@ -122,6 +125,20 @@ def test_what_was_never_possible_is_told_for_each_environment():
             "plan[2]: germinate blueprints/mlp in late, from step 0",
         ),
     ]
+
+
+def test_another_goes_on_where_it_left_off():
+    policy, heir = Schedule(SPACE, plan=[GERMINATE, ADVANCE, LATE]), Schedule(SPACE, plan=[GERMINATE, ADVANCE, LATE])
+    for step in range(2):
+        policy.act([seen(step)] * 2, [EVERYTHING, NOTHING])
+    state = policy.state()
+    assert state == State({"waiting": [[1], [0, 1, 2]]})
+    for step in range(2, 9):
+        heir.load(State(json.loads(json.dumps(policy.state().plain))))
+        assert heir.unfinished() == policy.unfinished()
+        assert heir.act([seen(step)] * 2, [EVERYTHING] * 2) == policy.act([seen(step)] * 2, [EVERYTHING] * 2)
+    assert policy.unfinished() == heir.unfinished() == [(), ()]
+    assert state == State({"waiting": [[1], [0, 1, 2]]})
 
 
 def test_environments_that_are_no_longer_there_are_forgotten():

@@ -31,7 +31,7 @@ def test_the_plugin_registers_these():
             entries[name] = (target, spec)
 
     plugin.esper_register_policies(registry=Book())
-    assert sorted(entries) == ["heuristic", "schedule", "static"]
+    assert sorted(entries) == ["heuristic", "random", "schedule", "static"]
     for target, spec in entries.values():
         assert isinstance(spec, PolicySpec)
         for where in filter(None, (target, spec.settings)):
@@ -39,7 +39,7 @@ def test_the_plugin_registers_these():
             assert callable(getattr(import_module(module), name))
 
 
-@pytest.mark.parametrize("module", ["forecast", "heuristic", "pace", "schedule", "static"])
+@pytest.mark.parametrize("module", ["chance", "forecast", "heuristic", "pace", "schedule", "static"])
 def test_the_examples_in_docstrings_are_true(module):
     found = doctest.testmod(import_module(f"esper_policies.{module}"))
     assert found.attempted > 0
@@ -47,6 +47,6 @@ def test_the_examples_in_docstrings_are_true(module):
 
 
 def test_importing_all_of_it_imports_no_torch():
-    modules = ", ".join(f"esper_policies.{name}" for name in ("plugin", "schedule", "heuristic", "pace"))
+    modules = ", ".join(f"esper_policies.{name}" for name in ("plugin", "schedule", "heuristic", "chance", "pace"))
     code = f"import {modules}, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

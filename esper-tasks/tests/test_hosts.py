@@ -9,8 +9,9 @@ from pydantic import ValidationError
 from esper_core import graft, slots_of
 from esper_core.leyline import ConfigError, DataShape
 from esper_tasks import plugin
-from esper_tasks.convolutional import cnn1d, cnn2d
+from esper_tasks.convolutional import cnn1d, cnn2d, wide_cnn1d
 from esper_tasks.mlp import Mlp
+from esper_tasks.signals_family import signals_family_host
 from esper_tasks.token_mlp import TokenMlp
 from esper_tasks.transformer import Transformer
 
@@ -39,6 +40,13 @@ class Slots:
     [
         ("cnn2d", cnn2d, IMAGE, {"early": (8, 16, 16), "middle": (16, 8, 8), "late": (32, 4, 4), "features": (32,)}),
         ("cnn1d", cnn1d, SIGNAL, {"early": (4, 40), "middle": (8, 20), "late": (16, 10), "features": (16,)}),
+        (
+            "wide-cnn1d",
+            wide_cnn1d,
+            SIGNAL,
+            {"early": (25, 40), "middle": (50, 20), "late": (100, 10), "features": (100,)},
+        ),
+        ("signals-family-host", signals_family_host, SIGNAL, {"early": (16, 40), "late": (16,)}),
         ("mlp", Mlp, DataShape("vector", (7,), 3), {"first": (32,), "second": (32,)}),
         ("token-mlp", TokenMlp, ROWS, {"early": (12, 16), "late": (12, 16)}),
         ("transformer", Transformer, ROWS, {"block0": (12, 32), "block1": (12, 32)}),
@@ -80,6 +88,7 @@ def test_data_that_a_host_cannot_take_are_refused_with_what_was_received(build, 
     [
         (cnn2d, IMAGE, {"kernel": 2}),
         (cnn1d, SIGNAL, {"channels": 0}),
+        (wide_cnn1d, SIGNAL, {"channels": 0}),
         (Mlp, SIGNAL, {"hidden": 0}),
         (TokenMlp, ROWS, {"width": 0}),
         (Transformer, ROWS, {"blocks": 0}),

@@ -37,6 +37,15 @@ def test_its_stem_does_not_see_neighbours():
     assert moved.tolist() in ([5], [])
 
 
+def test_a_wider_stem_sees_as_many_neighbours_as_its_kernel_has():
+    stem = PointwiseMlp(SHAPE, kernel=5).stem[0]
+    dot = torch.zeros(2, 1, 40)
+    dot[1, :, 9] = 1
+    out = stem(dot)
+    assert (out[0] != out[1]).any(dim=0).nonzero().flatten().tolist() == [7, 8, 9, 10, 11]
+    assert PointwiseMlp(SHAPE, kernel=5)(dot).shape == (2, 10)
+
+
 @pytest.mark.parametrize(
     "shape",
     [DataShape("image", (1, 8, 8), 10), DataShape("vector", (40,), 10), DataShape("sequence", (1, 1), 10)],

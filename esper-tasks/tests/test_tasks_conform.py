@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+import pytest
+
 from esper_testing import parametrize_with_checks
+
+
+@pytest.fixture(autouse=True)
+def _a_scikit_learn(request, check):
+    """One that stands in, where none is installed: digits conforms with whatever it gives."""
+    if check.component == "digits" and find_spec("sklearn") is None:
+        request.getfixturevalue("scikit_learn")
 
 
 @parametrize_with_checks("tasks")

@@ -14,17 +14,24 @@ from esper_tasks import plugin
 
 NAMES = [
     "bytes",
+    "cifar10",
     "cnn1d",
     "cnn2d",
+    "csv",
+    "digits",
     "images-synthetic",
     "marked-sum",
     "mlp",
     "mnist1d",
     "mnist1d-shuffled",
+    "npz",
     "pointwise-mlp",
+    "signals-family",
+    "signals-family-host",
     "stripes",
     "token-mlp",
     "transformer",
+    "wide-cnn1d",
 ]
 
 
@@ -64,7 +71,10 @@ def test_settings_and_factory_have_the_same_names_and_defaults(name):
     target, spec = registered()[name]
     parameters = inspect.signature(attribute(target)).parameters.values()
     of_factory = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-    assert of_factory == attribute(spec.settings)().model_dump()
+    fields = attribute(spec.settings).model_fields
+    assert of_factory == {
+        own: inspect.Parameter.empty if field.is_required() else field.default for own, field in fields.items()
+    }
 
 
 def test_importing_the_plugin_and_its_settings_imports_no_torch():

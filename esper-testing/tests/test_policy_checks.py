@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
+import torch
 
-from esper_core.leyline import WAIT, Action, Op
-from esper_testing import check_policy
+from esper_core.leyline import WAIT, Action, Op, State
+from esper_testing import check_policy, run_checks
+from esper_testing.suites import policy_checks
 
+UNASKED = ("writes_down_what_it_remembers", "keeps_what_it_learnt")
 CASES = ("1 slot", "2 slots", "3 slots", "7 slots")
 
 
@@ -83,6 +87,196 @@ class KnowsItsBlueprints(Right):
         return super().one(seen, mask)
 
 
+class DrawsByPlace(Right):
+    """No fault: it has a seed, and in each environment it draws otherwise."""
+
+    def __init__(self, space, *, seed=0):
+        super().__init__(space)
+        self.seed = seed
+
+    def act(self, observations, masks):
+        choices = [[WAIT, *self.possible(mask)] for mask in masks]
+        return [
+            random.Random(f"{self.seed} {place} {seen.step}").choice(choices[place])
+            for place, seen in enumerate(observations)
+        ]
+
+
+class LooksAroundAsItDraws(DrawsByPlace):
+    def act(self, observations, masks):
+        self.seed += len(observations)
+        return super().act(observations, masks)
+
+
+class Counts(Right):
+    """Acts at every third step at which it could, in each environment; remembers what it must, and says so."""
+
+    def __init__(self, space):
+        super().__init__(space)
+        self.counts = []
+
+    def act(self, observations, masks):
+        self.counts += [0] * (len(observations) - len(self.counts))
+        return [self.counted(place, mask) for place, mask in enumerate(masks)]
+
+    def counted(self, place, mask):
+        action = next(iter(self.possible(mask)), WAIT)
+        self.counts[place] += action is not WAIT
+        return action if self.counts[place] % 3 else WAIT
+
+    def state(self):
+        return State({"counts": list(self.counts)})
+
+    def load(self, state):
+        self.counts = list(state.plain["counts"])
+
+
+class CountsInVain(Counts):
+    """It has no load, so it is not ``Resumable``."""
+
+    load = None
+
+
+class BeginsAtStep0(Right):
+    """What it remembers is there only once it has seen step 0."""
+
+    def one(self, seen, mask):
+        if seen.step == 0:
+            self.first = seen
+        return super().one(self.first if seen.step == 1 else seen, mask) if self.first else WAIT
+
+
+class ForgetsTheLast(Counts):
+    def state(self):
+        return State({"counts": [*self.counts[:-1], 0] if self.counts else []})
+
+
+class AddsUp(Counts):
+    def load(self, state):
+        told = state.plain["counts"]
+        self.counts = [own + more for own, more in zip(self.counts or [0] * len(told), told, strict=False)]
+
+
+class TellsOtherwiseWhatIsUnfinished(Counts):
+    steps = 0
+
+    def act(self, observations, masks):
+        self.steps += 1
+        return super().act(observations, masks)
+
+    def unfinished(self):
+        return [[f"{self.steps} steps"]]
+
+
+class CountsForTheEnd(Right):
+    """It decides by what it sees, and remembers only what it says at the end."""
+
+    steps = 0
+
+    def act(self, observations, masks):
+        self.steps += 1
+        return super().act(observations, masks)
+
+    def unfinished(self):
+        return [[f"{self.steps} steps"]]
+
+
+class TakesTheStateForItsOwn(Counts):
+    def load(self, state):
+        self.counts = state.plain["counts"]
+
+
+class GivesItselfAway(Counts):
+    def state(self):
+        return State({"counts": self.counts})
+
+
+class GivesItsTensorsAway(Counts):
+    def act(self, observations, masks):
+        self.numbers = getattr(self, "numbers", torch.zeros(2))
+        self.numbers += 1
+        return super().act(observations, masks)
+
+    def state(self):
+        return State({"counts": list(self.counts)}, {"numbers": getattr(self, "numbers", torch.zeros(2))})
+
+
+class CountsQuestions(Counts):
+    def state(self):
+        self.counts = [count + 1 for count in self.counts]
+        return super().state()
+
+
+class ActsOtherwiseWhenAsked(Counts):
+    asked = False
+
+    def state(self):
+        self.asked = True
+        return super().state()
+
+    def counted(self, place, mask):
+        return WAIT if self.asked else super().counted(place, mask)
+
+
+def writing(plain, tensors=None):
+    """A policy that counts, and writes this beside it."""
+
+    class Writes(Counts):
+        def state(self):
+            return State({**super().state().plain, "more": plain}, tensors or {})
+
+    return Writes
+
+
+class GivesAMapping(Counts):
+    def state(self):
+        return {"counts": list(self.counts)}
+
+
+class Learns(Counts):
+    """A weight that goes down with every reward, and how fast it does, which grows; it acts where it is above 0."""
+
+    def __init__(self, space):
+        super().__init__(space)
+        self.weight, self.pace = torch.tensor(0.5), 0.1
+
+    def counted(self, place, mask):
+        return super().counted(place, mask) if self.weight > 0 else WAIT
+
+    def update(self, rollout):
+        gained = [sum(turn.reward.total for turn in played.turns) for played in rollout.episodes]
+        self.weight -= self.pace * sum(map(abs, gained))
+        self.pace *= 1.5
+        return {"weight": float(self.weight), "loss": math.nan}
+
+    def state(self):
+        return State({"counts": list(self.counts), "pace": self.pace}, {"weight": self.weight.clone()})
+
+    def load(self, state):
+        super().load(state)
+        self.weight, self.pace = state.tensors["weight"].clone(), state.plain["pace"]
+
+
+class LearnsForNothing(Learns):
+    load = None
+
+
+class ForgetsItsWeight(Learns):
+    def load(self, state):
+        Counts.load(self, state)
+        self.pace = state.plain["pace"]
+
+
+class ForgetsItsPace(Learns):
+    def load(self, state):
+        super().load(State({**state.plain, "pace": 0.1}, state.tensors))
+
+
+class GivesItsWeightAway(Learns):
+    def state(self):
+        return State(super().state().plain, {"weight": self.weight})
+
+
 def results(factory, **settings):
     return check_policy(factory, **settings)
 
@@ -91,8 +285,14 @@ def failed(factory):
     return {one.check.partition("[")[0]: one.message for one in results(factory) if not one.ok}
 
 
+def told(factory, name):
+    """What one check says, with two slots."""
+    (one,) = run_checks(check for check in policy_checks(factory) if (check.name, check.case) == (name, "2 slots"))
+    return one
+
+
 def test_a_policy_without_a_fault_passes_every_check_with_every_number_of_slots():
-    found = results(Right)
+    found = results(Learns)
     assert {one.status for one in found} == {"passed"}
     assert [one.check for one in found][:4] == [
         f"acts_within_its_mask[{n}]" for n in ("1 slot", "2 slots", "3 slots", "7 slots")
@@ -130,8 +330,76 @@ def test_a_policy_that_ignores_its_mask_is_found_wherever_masks_are():
 def test_a_policy_that_samples_is_not_asked_whether_two_of_its_decisions_agree():
     status = {one.check: one.status for one in results(Samples)}
     assert {name: found for name, found in status.items() if found != "passed"} == {
-        f"{name}[{case}]": "skipped" for name in ("batch_equals_single", "environments_do_not_mix") for case in CASES
+        f"{name}[{case}]": "skipped"
+        for name in ("batch_equals_single", "environments_do_not_mix", *UNASKED)
+        for case in CASES
     }
+
+
+def test_of_a_policy_without_a_memory_nothing_is_asked_but_that_it_has_none():
+    assert told(Right, "goes_on_where_another_left_off").status == "passed"
+    assert {told(Right, name).status for name in UNASKED} == {"skipped"}
+
+
+def test_a_policy_that_draws_by_its_seed_may_draw_otherwise_in_each_environment():
+    assert told(DrawsByPlace, "batch_equals_single").status == "passed"
+    assert "as number 0" in told(LooksAroundAsItDraws, "batch_equals_single").message
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        (CountsInVain, "of episode 1, where a fresh one takes over: it remembers something"),
+        (BeginsAtStep0, "raises AttributeError, in step 1 of episode 1, where a fresh one takes over"),
+        (CountsForTheEnd, "in step 11 of episode 1, where a fresh one takes over: it remembers something"),
+        (ForgetsTheLast, "by another that has its state: state() leaves something out"),
+        (AddsUp, "by one that had played before it loaded the state: load(state) leaves what was there"),
+        (TellsOtherwiseWhatIsUnfinished, "another list of what is unfinished is told in step 1 of episode 1"),
+    ],
+)
+def test_a_policy_that_would_lose_its_memory_is_told_what_to_do(factory, says):
+    assert says in told(factory, "goes_on_where_another_left_off").message
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        (GivesItselfAway, "changes, in step 0 of episode 1, a state that it gave: give copies"),
+        (GivesItsTensorsAway, "changes, in step 1 of episode 1, a state that it gave: give copies"),
+        (TakesTheStateForItsOwn, "the state that it was given: give copies"),
+        (CountsQuestions, "gives two states in a row, in step 1 of episode 1, that are not the same"),
+        (ActsOtherwiseWhenAsked, "decides otherwise, in step 0 of episode 1, when it was asked"),
+        (writing([1.0, math.nan]), "plain['more'][1] is nan"),
+        (writing(-math.inf), "plain['more'] is -inf"),
+        (writing({2: "two"}), "plain['more'] has the key 2"),
+        (writing([("a", "b")]), "plain['more'][0] is a tuple"),
+        (writing(None, {"numbers": [1.0]}), "tensors['numbers'] is a list"),
+        (writing(None, {"": torch.ones(1)}), "a tensor has a name"),
+        (GivesAMapping, "esper_core.leyline.State. Received: dict"),
+    ],
+)
+def test_a_state_that_cannot_be_kept_is_found(factory, says):
+    assert says in told(factory, "writes_down_what_it_remembers").message
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        (LearnsForNothing, "learns, and loses it when a run is resumed: give the policy state() and load(state)"),
+        (ForgetsItsWeight, "another that loads it decides otherwise"),
+        (ForgetsItsPace, "of its next update, and not {'weight'"),
+        (GivesItsWeightAway, "changes a state that it gave, as it learns: give copies"),
+    ],
+)
+def test_a_learner_that_would_lose_what_it_learnt_is_found(factory, says):
+    assert says in told(factory, "keeps_what_it_learnt").message
+
+
+def test_tensors_that_share_their_numbers_and_those_that_are_no_numbers_may_stand_in_a_state():
+    one = torch.tensor([[1.0, math.nan], [2.0, 3.0]])
+    factory = writing(None, {"one": one, "view": one.T, "none": torch.empty(0)})
+    for name in ("goes_on_where_another_left_off", "writes_down_what_it_remembers"):
+        assert told(factory, name).status == "passed"
 
 
 def test_settings_may_depend_on_the_action_space():

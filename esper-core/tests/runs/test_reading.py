@@ -123,12 +123,12 @@ def test_runs_are_listed_newest_first_and_then_what_is_none(write_run):
     (path.parent / "notes").mkdir()
     (path.parent / "a.txt").write_text("a file is passed over")
     write_run("cut", ARMS).joinpath("manifest.json").write_text("{")
-    write_run("z-early", ARMS, started="2026-11-20T23:15:12-05:00")
+    write_run("elsewhere", ARMS, started="2026-11-21T06:15:12-05:00")
     found = [(one.path.name, one.status) for one in list_runs(path.parent)]
     assert found == [
         ("20261122-101512-late-wren", "done"),
+        ("elsewhere", "done"),
         ("20261121-101512-quiet-otter", "done"),
-        ("z-early", "done"),
         ("cut", "unreadable"),
         ("notes", "no run"),
     ]

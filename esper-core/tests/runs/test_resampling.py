@@ -53,7 +53,7 @@ def test_it_is_the_same_each_time_and_moves_with_the_values():
 
 
 def test_in_pieces_it_is_the_same(monkeypatch):
-    values = [0.5, 0.1, -0.3, 0.2]
+    values = [0.53, 0.1, -0.3, 0.27, 0.9, -0.61]
     whole = bootstrap_interval(values, 0.95)
     monkeypatch.setattr(resampling, "_DRAWS_AT_ONCE", 1000)
     assert bootstrap_interval(values, 0.95) == whole

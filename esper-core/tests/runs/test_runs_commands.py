@@ -78,6 +78,7 @@ def test_unpaired_arms_are_told_as_such(esper, write_run):
     out = esper("compare", OTTER, HERON).out
     assert "; not paired, 8 or more of each\n" in out
     assert "bootstrap" not in out
+    assert "Mann-Whitney" not in out  # its p is the p that stands there
 
 
 def test_one_arm_has_nothing_to_be_compared_with(esper, write_run):
@@ -223,3 +224,26 @@ def test_no_terminal_is_too_narrow_and_none_obeys_what_it_is_told(esper, write_r
     assert answer.status == 0
     assert CLEAR not in answer.out
     assert "twin" in answer.out
+
+
+@pytest.mark.parametrize("command", [["runs", "show"], ["compare"]])
+def test_no_terminal_obeys_the_name_of_a_folder(esper, write_run, monkeypatch, command):
+    path = write_run(f"a{CLEAR}", {"a": BETTER, "b": NOISE})
+    other = write_run(f"b{CLEAR}", {"a": NOISE, "b": NOISE}, first=50)
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(type(stream), "isatty", lambda stream: True, raising=False)
+    answer = esper(*command, path, *([other] if command == ["compare"] else []))
+    assert answer.status == 0
+    assert CLEAR not in answer.out + answer.err
+
+
+@pytest.mark.parametrize(("width", "wide"), [(200, True), (80, False)])
+def test_several_comparisons_are_sentences_where_their_table_finds_no_room(esper, write_run, monkeypatch, width, wide):
+    write_run(OTTER, {"an-arm-with-a-name": BETTER, "another-of-them": NOISE, f"twin{CLEAR}": NOISE})
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True, raising=False)
+    out = esper("runs", "show", OTTER).out
+    figures = "+20.7 points (95 % interval +20.3 to +21.1, n = 8, p = 0.023)"
+    told = f"an-arm-with-a-name is better than another-of-them by {figures}"
+    assert (told in out) is not wide
+    assert CLEAR not in out

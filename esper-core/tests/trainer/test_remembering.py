@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load as decode
 from safetensors.torch import save as encode
@@ -460,7 +460,7 @@ def test_what_is_drawn_at_random_goes_on_as_well(make_recipe: Make) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("gates", ["off", "permissive", "strict"])
 @pytest.mark.parametrize(("way", "nursery"), WAYS)
-@settings(max_examples=12)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     before=st.integers(0, 16),
     seed=st.integers(0, 2**16),

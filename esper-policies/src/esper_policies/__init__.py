@@ -3,6 +3,7 @@
     Static     esper_policies.static     never grows: what the others have to beat
     Schedule   esper_policies.schedule   a plan that somebody wrote down
     Heuristic  esper_policies.heuristic  tries what could grow, and keeps what pays
+    Random     esper_policies.chance     any of the things that are possible: the control of every study
     Warmup     esper_policies.pace       learning rates that rise at first
     Cosine     esper_policies.pace       learning rates that fall to the end
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from esper_core.leyline import WAIT, Op, SettingError
+from esper_core.leyline import WAIT, Op, SettingError, State
 from esper_core.leyline.constants import RAMP_STEPS
 from esper_policies.forecast import CAUTION, FEE, UNDERSOLD, Forecast
 from esper_policies.remembering import Memory
@@ -83,6 +83,15 @@ class Heuristic:
     def unfinished(self) -> list[tuple[str, ...]]:
         """For each environment: that nothing could be tried, where the episode is too short for a single life."""
         return [self._too_short(steps) for steps in self._steps]
+
+    def state(self) -> State:
+        """What it remembers of each environment's episode."""
+        return State({"memories": [memory.plain() for memory in self._memories], "steps": list(self._steps)})
+
+    def load(self, state: State) -> None:
+        """Go on with what another remembered."""
+        self._memories = [Memory.of(plain) for plain in state.plain["memories"]]
+        self._steps = list(state.plain["steps"])
 
     def _one(self, place: int, observation: Observation, mask: ActionMask) -> Action:
         if observation.step == 0:

@@ -33,6 +33,14 @@ def esper_register_policies(registry: Any) -> None:
             settings="esper_policies.settings:HeuristicSettings",
         ),
     )
+    registry.add(
+        "random",
+        "esper_policies.chance:Random",
+        PolicySpec(
+            summary="Does any of the things that are possible: the control of every study.",
+            settings="esper_policies.settings:RandomSettings",
+        ),
+    )
 
 
 @hookimpl

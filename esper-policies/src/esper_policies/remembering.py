@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline import Stage
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from esper_core.leyline import SeedSignals, SlotSignals
     from esper_policies.forecast import Forecast
@@ -26,6 +27,21 @@ class Life:
     since: int
     promise: float | None = None
 
+    def plain(self) -> dict[str, Any]:
+        """It as JSON can hold it. A promise may be endless, or endlessly bad: such a one is written as text."""
+        endless = self.promise is not None and not math.isfinite(self.promise)
+        return {
+            "stage": self.stage.value,
+            "since": self.since,
+            "promise": str(self.promise) if endless else self.promise,
+        }
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Life:
+        """The life that ``plain`` tells of."""
+        promise = plain["promise"]
+        return cls(Stage(plain["stage"]), plain["since"], None if promise is None else float(promise))
+
 
 @dataclass(slots=True)
 class Memory:
@@ -38,6 +54,23 @@ class Memory:
     lives: dict[tuple[str, str], Life] = field(default_factory=dict)
     heights: dict[str, int] = field(default_factory=dict)
     refused: set[tuple[str, int, str]] = field(default_factory=set)
+
+    def plain(self) -> dict[str, Any]:
+        """It as JSON can hold it."""
+        return {
+            "lives": [[slot, blueprint, life.plain()] for (slot, blueprint), life in self.lives.items()],
+            "heights": dict(self.heights),
+            "refused": [list(one) for one in sorted(self.refused)],
+        }
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Memory:
+        """The memory that ``plain`` tells of."""
+        return cls(
+            {(slot, blueprint): Life.of(life) for slot, blueprint, life in plain["lives"]},
+            dict(plain["heights"]),
+            {(slot, height, blueprint) for slot, height, blueprint in plain["refused"]},
+        )
 
     def planted(self, slot: str, blueprint: str, step: int) -> None:
         """A seed was asked for. Where it is not there at the next look, it could not be built."""

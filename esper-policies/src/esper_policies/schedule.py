@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from esper_core.leyline import WAIT
+from esper_core.leyline import WAIT, State
 from esper_policies.plan import Move, read_plan
 from esper_policies.settings import PlanEntry
 
@@ -49,6 +49,14 @@ class Schedule:
     def unfinished(self) -> list[tuple[str, ...]]:
         """For each environment the entries that its present episode has not carried out. Ask before the next begins."""
         return [tuple(str(move) for move in moves) for moves in self._waiting]
+
+    def state(self) -> State:
+        """For each environment the entries of the plan that are still to come, by their number."""
+        return State({"waiting": [[move.index for move in moves] for moves in self._waiting]})
+
+    def load(self, state: State) -> None:
+        """Go on in the same plan where another left off."""
+        self._waiting = [[self.moves[index] for index in left] for left in state.plain["waiting"]]
 
 
 def _next(waiting: list[Move], step: int, mask: ActionMask) -> Action:

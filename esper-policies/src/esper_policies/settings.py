@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from esper_core.leyline.constants import NATS_PER_PARAMETER, RAMP_STEPS
+from esper_core.leyline.constants import FULL, NATS_PER_PARAMETER, RAMP_STEPS
 from esper_policies.forecast import CAUTION, FEE, UNDERSOLD
 
 
@@ -87,6 +87,25 @@ class HeuristicSettings(Settings):
         description=f"Nats for each parameter; null: what the gates ask, or {NATS_PER_PARAMETER:g} where they are off.",
     )
     fee: float = Field(default=FEE, ge=0, le=1e6, description="Nats that each kept seed costs beside its parameters.")
+
+
+_SOME: Final = Field(strict=False, min_length=1)
+"""Of a list: one as YAML has it, with something in it."""
+
+
+class RandomSettings(Settings):
+    """Settings of ``random``. What a list holds is drawn as often as anything else in it."""
+
+    seed: int = Field(default=0, ge=0, description="Another one draws otherwise everywhere.")
+    blends: Annotated[tuple[Literal["add", "residual", "multiply", "gate"], ...], _SOME] = Field(
+        default=("add",), description="How a seed may be blended in."
+    )
+    speeds: Annotated[tuple[Annotated[int, Field(ge=0, le=100_000)], ...], _SOME] = Field(
+        default=(RAMP_STEPS,), description="Decision steps that alpha may take to its target."
+    )
+    targets: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], _SOME] = Field(
+        default=(FULL,), description="Where alpha may go; a seed can be kept only at 1."
+    )
 
 
 class WarmupSettings(Settings):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class Static:
     """Waits at every step: the control that every growing policy has to beat.
 
+    It remembers nothing, so nothing is asked of it when a run is resumed.
+
     >>> from esper_core.leyline import ActionSpace
     >>> Static(ActionSpace({"early": ()})).act([], [])
     []

@@ -64,6 +64,55 @@ def esper_register_tasks(registry: Any) -> None:
             settings="esper_tasks.settings:BytesSettings",
         ),
     )
+    _register_instances(registry)
+    _register_files(registry)
+
+
+def _register_instances(registry: Any) -> None:
+    registry.add(
+        "signals-family",
+        "esper_tasks.signals_family:signals_family",
+        TaskSpec(
+            summary="The data of one instance of a family, to train on or held out.",
+            settings="esper_tasks.settings:InstanceSettings",
+        ),
+    )
+
+
+def _register_files(registry: Any) -> None:
+    """What is read, and not made."""
+    registry.add(
+        "digits",
+        "esper_tasks.digits:digits",
+        TaskSpec(
+            summary="The digits of scikit-learn, which has to be installed; nearly linear, for a quick look.",
+            settings="esper_tasks.settings:DigitsSettings",
+        ),
+    )
+    registry.add(
+        "cifar10",
+        "esper_tasks.cifar10:cifar10",
+        TaskSpec(
+            summary="Small photographs, from your own copy of the binary version.",
+            settings="esper_tasks.settings:Cifar10Settings",
+        ),
+    )
+    registry.add(
+        "npz",
+        "esper_tasks.arrays:npz",
+        TaskSpec(
+            summary="Arrays of your own, from an .npz or a folder of .npy files.",
+            settings="esper_tasks.settings:NpzSettings",
+        ),
+    )
+    registry.add(
+        "csv",
+        "esper_tasks.table:csv_table",
+        TaskSpec(
+            summary="A table of your own: a column to be told from the others.",
+            settings="esper_tasks.settings:CsvSettings",
+        ),
+    )
 
 
 @hookimpl
@@ -79,23 +128,15 @@ def esper_register_hosts(registry: Any) -> None:
         ),
     )
     registry.add(
-        "cnn1d",
-        "esper_tasks.convolutional:cnn1d",
+        "signals-family-host",
+        "esper_tasks.signals_family:signals_family_host",
         HostSpec(
-            summary="Three narrow convolutions over a sequence.",
-            slots=_convolutional_slots("sequence"),
-            settings="esper_tasks.settings:Cnn1dSettings",
+            summary="pointwise-mlp as one instance of a family has it.",
+            slots={"early": SlotPlace("stem", "sequence"), "late": SlotPlace("hidden", "vector")},
+            settings="esper_tasks.settings:InstanceSettings",
         ),
     )
-    registry.add(
-        "cnn2d",
-        "esper_tasks.convolutional:cnn2d",
-        HostSpec(
-            summary="Three convolutions over an image: 3 → 8 → 16 → 32 channels.",
-            slots=_convolutional_slots("image"),
-            settings="esper_tasks.settings:Cnn2dSettings",
-        ),
-    )
+    _register_convolutional(registry)
     registry.add(
         "mlp",
         "esper_tasks.mlp:Mlp",
@@ -121,6 +162,36 @@ def esper_register_hosts(registry: Any) -> None:
             summary="Two small blocks of attention and MLP; causal for text, or one answer for all tokens.",
             slots={"block0": SlotPlace("blocks.0", "tokens"), "block1": SlotPlace("blocks.1", "tokens")},
             settings="esper_tasks.settings:TransformerSettings",
+        ),
+    )
+
+
+def _register_convolutional(registry: Any) -> None:
+    registry.add(
+        "cnn1d",
+        "esper_tasks.convolutional:cnn1d",
+        HostSpec(
+            summary="Three narrow convolutions over a sequence.",
+            slots=_convolutional_slots("sequence"),
+            settings="esper_tasks.settings:Cnn1dSettings",
+        ),
+    )
+    registry.add(
+        "wide-cnn1d",
+        "esper_tasks.convolutional:wide_cnn1d",
+        HostSpec(
+            summary="The same, wide enough: the control on which growth must find nothing.",
+            slots=_convolutional_slots("sequence"),
+            settings="esper_tasks.settings:WideCnn1dSettings",
+        ),
+    )
+    registry.add(
+        "cnn2d",
+        "esper_tasks.convolutional:cnn2d",
+        HostSpec(
+            summary="Three convolutions over an image: 3 → 8 → 16 → 32 channels.",
+            slots=_convolutional_slots("image"),
+            settings="esper_tasks.settings:Cnn2dSettings",
         ),
     )
 

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Width = Annotated[int, Field(ge=1, le=65_536)]
 OddWidth = Literal[1, 3, 5, 7]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Predicted = Literal["class", "number"]
+Column = Annotated[str | int, Field(description="Name of a column, or its number where there is no header.")]
 
 
 class Settings(BaseModel):
@@ -88,17 +91,103 @@ class BytesSettings(Settings):
     held_out: int = Field(default=200, ge=1, description="Windows for validation, and as many for the test, at most.")
 
 
+class DigitsSettings(Settings):
+    """Settings of ``digits``. Of 1,797 digits at least 197 are left to train on."""
+
+    validation: int = Field(default=300, ge=1, le=800, description="Examples that are held out to steer by.")
+    test: int = Field(default=300, ge=1, le=800, description="Examples that are held out for the test.")
+    seed: Seed = Field(default=0, description="Seed by which they are drawn.")
+
+
+class Cifar10Settings(Settings):
+    """Settings of ``cifar10``."""
+
+    folder: str = Field(
+        min_length=1, description="Folder of the binary version, with data_batch_1.bin; relative to the current folder."
+    )
+    examples: int | None = Field(
+        default=None, ge=1, description="Images to train on, at most; null: all, which need 0.7 GB."
+    )
+    validation: int = Field(default=5000, ge=1, description="Training images that are held out to steer by.")
+    seed: Seed = Field(default=0, description="Seed by which they are drawn.")
+
+
+class OwnDataSettings(Settings):
+    """Settings of tasks that read data of the user's own."""
+
+    predict: Predicted = Field(
+        default="class",
+        description="class: told apart, judged by accuracy; number: told by their size, judged by squared error.",
+    )
+    normalise: bool = Field(
+        default=True,
+        description="Whether features, and numbers to be told, get mean 0 and deviation 1 over the training data.",
+    )
+    validation: Share = Field(default=0.15, description="Share of the examples that is held out to steer by.")
+    test: Share = Field(default=0.15, description="Share of the examples that is held out for the test.")
+    seed: Seed = Field(default=0, description="Seed by which both are drawn.")
+
+    @model_validator(mode="after")
+    def _something_to_train_on(self) -> Self:
+        if self.validation + self.test > 0.9:
+            msg = f"validation and test leave a tenth to train on. Received: {self.validation} and {self.test}"
+            raise ValueError(msg)
+        return self
+
+
+class NpzSettings(OwnDataSettings):
+    """Settings of ``npz``."""
+
+    path: str = Field(min_length=1, description="An .npz, or a folder of .npy files; relative to the current folder.")
+    inputs: str = Field(default="inputs", min_length=1, description="Name of the array with the inputs.")
+    targets: str = Field(default="targets", min_length=1, description="Name of the array with what is to be told.")
+    kind: Literal["image", "sequence", "tokens", "vector"] | None = Field(
+        default=None, description="What an example is; null: by its dimensions a vector, a sequence or an image."
+    )
+
+
+class CsvSettings(OwnDataSettings):
+    """Settings of ``csv``."""
+
+    path: str = Field(min_length=1, description="The file, in UTF-8; relative to the current folder.")
+    target: Column = Field(description="Column to be told: its name, or its number where there is no header.")
+    header: bool = Field(default=True, description="Whether the first line names the columns; else they are 1, 2, …")
+    delimiter: str = Field(
+        default=",", pattern=r'^[^"\r\n]$', description='What stands between two cells: ",", ";", "\\t".'
+    )
+    ignore: Annotated[tuple[Column, ...], Field(strict=False)] = Field(
+        default=(), description="Columns that are left out."
+    )
+
+
+class InstanceSettings(Settings):
+    """Settings of ``signals-family`` and ``signals-family-host``."""
+
+    instance: int = Field(default=0, ge=0, lt=2**30, description="Number of the instance.")
+    part: Literal["train", "held_out"] = Field(
+        default="train", description="Whether it is one to learn on, or one to be judged by; no example is in both."
+    )
+
+
 class PointwiseMlpSettings(Settings):
     """Settings of ``pointwise-mlp``."""
 
     channels: Width = Field(default=8, description="Features of each position.")
     hidden: Width = Field(default=32, description="Width of the hidden layer.")
+    kernel: OddWidth = Field(default=1, description="Width of the stem; at 1 it sees no neighbours.")
 
 
 class Cnn1dSettings(Settings):
     """Settings of ``cnn1d``."""
 
     channels: Width = Field(default=4, description="Features after the first block; twice as many after each further.")
+    kernel: OddWidth = Field(default=3, description="Width of the convolutions; at 1 they see no neighbours.")
+
+
+class WideCnn1dSettings(Settings):
+    """Settings of ``wide-cnn1d``."""
+
+    channels: Width = Field(default=25, description="Features after the first block; twice as many after each further.")
     kernel: OddWidth = Field(default=3, description="Width of the convolutions; at 1 they see no neighbours.")
 
 

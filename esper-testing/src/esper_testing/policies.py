@@ -7,30 +7,36 @@ broken.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from esper_core.leyline import Action, ActionSpace
+from esper_testing import policy_memory
 from esper_testing.checks import NotApplicable
+from esper_testing.policy_playing import Maker, actions_by_environment
 from esper_testing.policy_scenes import Scene, episode, side_by_side, space_of
-from esper_testing.sites import seeded
-
-if TYPE_CHECKING:
-    from esper_core.leyline import Policy
 
 PolicySettings = Mapping[str, Any] | Callable[[ActionSpace], Mapping[str, Any]]
-Maker = Callable[[ActionSpace], Any]
 
 EPISODES: Final = 5
+ANOTHER_SEED: Final = 20_011
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What builds the policy with its settings."""
+
+    factory: Callable[..., Any]
+    settings: PolicySettings | None
+
+    def __call__(self, space: ActionSpace, **changed: Any) -> Any:
+        found = self.settings(space) if callable(self.settings) else self.settings
+        return self.factory(space, **{**(found or {}), **changed})
 
 
 def maker(factory: Callable[..., Any], settings: PolicySettings | None) -> Maker:
     """What builds the policy with its settings, which may depend on the action space."""
-
-    def make(space: ActionSpace) -> Any:
-        found = settings(space) if callable(settings) else settings
-        return factory(space, **(found or {}))
-
-    return make
+    return _Made(factory, settings)
 
 
 def acts_within_its_mask(make: Maker, slots: int) -> None:
@@ -38,7 +44,7 @@ def acts_within_its_mask(make: Maker, slots: int) -> None:
     space = space_of(slots)
     for seed in range(EPISODES):
         scenes = episode(space, seed)
-        _demand_legal(_actions(make(space), [scenes]), scenes)
+        _demand_legal(actions_by_environment(make(space), [scenes]), scenes)
 
 
 def acts_once_for_each_environment(make: Maker, slots: int) -> None:
@@ -54,14 +60,24 @@ def acts_once_for_each_environment(make: Maker, slots: int) -> None:
 
 
 def batch_equals_single(make: Maker, slots: int) -> None:
-    """An environment is decided upon alike when it is alone and when it stands beside others like it."""
+    """An environment is decided upon alike when it is alone and when it stands beside others like it.
+
+    A policy that draws by a ``seed`` of its own may draw otherwise for each environment, however many there are.
+    """
     space = space_of(slots)
     _demand_no_sampling(make, space)
+    draws = _draws_by_its_seed(make, space)
     for seed in range(EPISODES):
         scenes = episode(space, seed)
-        alone = _actions(make(space), [scenes])[0]
-        for place, beside in enumerate(_actions(make(space), [scenes] * 3)):
-            _demand_same(beside, alone, f"alone, and as number {place} of three environments that are alike")
+        alone = actions_by_environment(make(space), [scenes])[0]
+        beside = actions_by_environment(make(space), [scenes] * 3)
+        _demand_same(beside[0], alone, "alone, and as number 0 of three environments that are alike")
+        if draws:
+            for place, found in enumerate(actions_by_environment(make(space), [scenes] * 2)):
+                _demand_same(beside[place], found, f"as number {place} of three environments and of two")
+            continue
+        for place in (1, 2):
+            _demand_same(beside[place], alone, f"alone, and as number {place} of three environments that are alike")
 
 
 def environments_do_not_mix(make: Maker, slots: int) -> None:
@@ -75,7 +91,7 @@ def environments_do_not_mix(make: Maker, slots: int) -> None:
             for other in (100, 200):
                 beside = episode(space, other + seed)
                 pair = [scenes, beside] if place == 0 else [beside, scenes]
-                decided.append(_actions(make(space), pair)[place])
+                decided.append(actions_by_environment(make(space), pair)[place])
             _demand_same(decided[0], decided[1], f"beside two different environments, as number {place}")
 
 
@@ -84,7 +100,11 @@ def repeats_itself(make: Maker, slots: int) -> None:
     space = space_of(slots)
     for seed in range(EPISODES):
         scenes = episode(space, seed)
-        _demand_same(_actions(make(space), [scenes])[0], _actions(make(space), [scenes])[0], "by two fresh policies")
+        _demand_same(
+            actions_by_environment(make(space), [scenes])[0],
+            actions_by_environment(make(space), [scenes])[0],
+            "by two fresh policies",
+        )
 
 
 def survives_a_blueprint_that_it_never_saw(make: Maker, slots: int) -> None:
@@ -93,7 +113,7 @@ def survives_a_blueprint_that_it_never_saw(make: Maker, slots: int) -> None:
     for seed in range(EPISODES):
         scenes = episode(space, seed, stranger=True)
         try:
-            actions = _actions(make(space), [scenes])
+            actions = actions_by_environment(make(space), [scenes])
         except Exception as error:
             msg = f"raised {type(error).__name__} where a blueprint is new to it: {error}"
             raise AssertionError(msg) from error
@@ -108,20 +128,26 @@ PROMISES: Final[tuple[Callable[[Maker, int], None], ...]] = (
     environments_do_not_mix,
     repeats_itself,
     survives_a_blueprint_that_it_never_saw,
+    *policy_memory.PROMISES,
 )
 
 
-def _actions(policy: Policy, episodes: Sequence[Sequence[Scene]], draw: int = 0) -> list[list[Action]]:
-    """For each environment its actions over the episode."""
-    with seeded(draw, elsewhere=draw):
-        steps = [list(policy.act(observations, masks)) for observations, masks in side_by_side(episodes)]
-    return [[step[place] for step in steps if place < len(step)] for place in range(len(episodes))]
+def _draws_by_its_seed(make: Maker, space: ActionSpace) -> bool:
+    """Whether it takes a ``seed``, and decides otherwise with another."""
+    if not isinstance(make, _Made):
+        return False
+    try:
+        other = make(space, seed=ANOTHER_SEED)
+    except Exception:  # whatever it says to a setting that it does not have
+        return False
+    scenes = [episode(space, seed) for seed in range(EPISODES)]
+    return actions_by_environment(other, scenes) != actions_by_environment(make(space), scenes)
 
 
 def _demand_no_sampling(make: Maker, space: ActionSpace) -> None:
     for seed in range(EPISODES):
         scenes = episode(space, seed)
-        if len({tuple(_actions(make(space), [scenes], draw)[0]) for draw in (1, 2)}) > 1:
+        if len({tuple(actions_by_environment(make(space), [scenes], draw)[0]) for draw in (1, 2)}) > 1:
             reason = "it samples its actions, so two of its decisions need not agree"
             raise NotApplicable(reason)
 

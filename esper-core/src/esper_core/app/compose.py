@@ -105,6 +105,29 @@ class Composition:
         pool = self._pool(arms, None, implants=lambda arm, seed: grown[arm, seed])
         return self._study(around, pool, (), None)
 
+    def one_episode(
+        self, around: Surroundings, *, arm: str, seed: int, round_: int, policy: Policy | None, grown: Sequence[Growth]
+    ) -> Study:
+        """The study of one episode by itself, beside its twin where the run has one.
+
+        policy: who decides in it; None where nobody does, as in the twin and in the controls. grown: what its host has
+        from the start. Its course is to begin at ``round_``.
+        """
+        config = self.resolution.loaded.config
+        twin = TWIN if config.twin and arm not in self.controls.values() else None
+        index = (seed - config.seed) % config.environments
+        pool = Pool(
+            self.recipe,
+            list(dict.fromkeys(name for name in (arm, twin) if name is not None)),
+            1,
+            twin=twin,
+            devices=[self.devices[index % len(self.devices)]],
+            implants=(lambda own, _seed: grown if own == arm else ()) if grown else None,
+        )
+        arms = () if policy is None else [Arm(arm, policy, f'the replay of arm "{arm}"')]
+        study = self._study(around, pool, arms, twin)
+        return replace(study, rounds=round_ + 1, environments=1, first_seed=seed - round_)
+
     def _pool(self, arms: Sequence[str], twin: str | None, **more: Any) -> Pool:
         config = self.resolution.loaded.config
         lanes = None if config.lanes == "auto" else config.lanes

@@ -82,7 +82,7 @@ def train(
                 position=position,
             )
             around = Surroundings(bus, clock, keeping.pause, health_check(prepared.plugins))
-            with _one_thread():
+            with one_thread():
                 whole = partial(_stages, composition, around, keeping, position)
                 finished = surrounded(prepared.plugins, RunContext(about), whole)
             bus.publish(RunFinished(status="done"))
@@ -178,7 +178,7 @@ def _watched(events: Path, pause: Callable[[], None]) -> Callable[[], None]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """One intra-op thread: another number gives other bits, and small networks are no faster with more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

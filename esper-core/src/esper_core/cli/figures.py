@@ -22,11 +22,19 @@ def print_results(results: Mapping[str, Any]) -> None:
         print_line(visible(sentence(metric, comparisons[0])))
     elif comparisons:
         print_line()
-        print_table(
-            ["", "against", "by", "95 % interval", "n", "p", "Holm", ""], [_row(metric, c) for c in comparisons]
-        )
+        _print_comparisons(metric, comparisons)
     for line in remarks(comparisons):
         print_line(line)
+
+
+def _print_comparisons(metric: Mapping[str, Any], comparisons: Sequence[Mapping[str, Any]]) -> None:
+    head = ["", "against", "by", "95 % interval", "n", "p", "Holm", ""]
+    rows = [_row(metric, comparison) for comparison in comparisons]
+    if fits(head, rows):
+        print_table(head, rows)
+        return
+    for comparison in comparisons:
+        print_line(visible(sentence(metric, comparison)))
 
 
 def print_arms(metric: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
@@ -61,15 +69,14 @@ def fits(head: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 
 def sentence(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
-    """What a comparison shows, in words; p is as Holm adjusts it where there are several."""
+    """What a comparison shows, in words; p is the one that the verdict goes by."""
     a, b, verdict = comparison["a"], comparison["b"], comparison["verdict"]
     size = "a figure is not finite"
     if comparison["difference"] is not None:
         size = difference(metric, comparison["difference"])
     if comparison["ci_low"] is not None:
-        size += (
-            f" (95 % interval {_ends(metric, comparison)}, n = {comparison['n']}, p = {probability(comparison['p'])})"
-        )
+        p = comparison["p"] if comparison.get("p_holm") is None else comparison["p_holm"]
+        size += f" (95 % interval {_ends(metric, comparison)}, n = {comparison['n']}, p = {probability(p)})"
     if verdict == "no difference shown":
         return f"{a} against {b}: no difference shown; {size}"
     return f"{a} is {verdict} than {b} by {size}"

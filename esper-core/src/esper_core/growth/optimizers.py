@@ -126,7 +126,7 @@ class Share:
 
     def unscale(self, scaler: GradScaler | None) -> None:
         """Take off the gradients what ``scaler`` put on the loss, and see whether they are finite."""
-        if scaler is not None and self.optimizer is not None:
+        if scaler is not None and self.optimizer is not None and self.gradients_now():
             scaler.unscale_(self.optimizer)
 
     def step(self, scaler: GradScaler | None = None) -> None:
@@ -135,7 +135,7 @@ class Share:
             return
         if scaler is None:
             self.optimizer.step()
-        elif self.gradients_now():  # a scaler takes it for a mistake where there are none
+        elif self.gradients_now():  # a scaler takes it for a mistake where there is none
             scaler.step(self.optimizer)
 
     def forget_gradients(self) -> None:

@@ -79,7 +79,7 @@ class RandomStream:
     def go_to(self, state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
         """Stand where another stream stood: ``state`` is what it gave."""
         cpu, cuda = state
-        self._cpu, self._cuda = cpu.clone(), self._cuda if cuda is None else cuda.clone()
+        self._cpu, self._cuda = cpu, self._cuda if cuda is None else cuda
 
     def state(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Where the stream stands: copies of the CPU's and the device's generator state."""

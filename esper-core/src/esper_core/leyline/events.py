@@ -69,6 +69,9 @@ class StepFinished:
     signals: Signals
     reward: Mapping[str, float] = field(default_factory=dict)
     action: str = "wait"
+    """Its op, slot and blueprint, as far as it names them."""
+    arguments: Mapping[str, str | int | float] = field(default_factory=dict)
+    """What else the action says: blend, speed, curve and target, as far as its op reads them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -381,6 +381,10 @@ class Environment:
         """Let go of what lives as long as it does: the thread that gathers its batches, where there is one."""
         self._feed.close()
 
+    def close(self) -> None:
+        """Let everything go at once, for parts of it refer to each other. It is of no use any more."""
+        vars(self).clear()
+
     def mask(self) -> ActionMask:
         """What could be done now, and can be afforded: nothing once the episode is over."""
         possible = self.garden.mask()

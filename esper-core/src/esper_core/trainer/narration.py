@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypedDict
 
 from esper_core.governor import Act
-from esper_core.leyline.actions import Op
+from esper_core.leyline.actions import ARGUMENTS, Action, Op
 from esper_core.leyline.events import (
     EpisodeFinished,
     GovernorActed,
@@ -14,12 +14,12 @@ from esper_core.leyline.events import (
     StepFinished,
     UpdateFinished,
 )
+from esper_core.trainer.records import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from esper_core.governor import Decision, RolledBack
-    from esper_core.leyline.actions import Action
     from esper_core.leyline.signals import RewardBreakdown, Signals
     from esper_core.trainer.environment import Environment
     from esper_core.trainer.pool import Changes, Ending, Mishaps, Pool
@@ -75,9 +75,13 @@ def steps_finished(
     for environment, signals, reward, action in told:
         if signals.step != step:
             continue
-        terms = {} if reward is None else reward.terms
         yield StepFinished(
-            **_place(environment), step=signals.step, signals=signals, reward=terms, action=describe(action)
+            **_place(environment),
+            step=signals.step,
+            signals=signals,
+            reward={} if reward is None else reward.terms,
+            action=describe(action),
+            arguments=arguments_of(action),
         )
 
 
@@ -135,6 +139,23 @@ def describe(action: Action) -> str:
     if action.op is Op.WAIT:
         return action.op.value
     return " ".join(part for part in (action.op.value, action.slot, action.blueprint) if part)
+
+
+def arguments_of(action: Action) -> dict[str, str | int | float]:
+    """What ``describe`` leaves out of an action: the other arguments that its op reads, as plain data."""
+    plain: dict[str, str | int | float] = {
+        "blend": action.blend.value,
+        "speed": action.speed,
+        "curve": action.curve.value,
+        "target": float(action.target),
+    }
+    return {name: plain[name] for name in ARGUMENTS[action.op] if name in plain}
+
+
+def action_of(event: StepFinished) -> Action:
+    """The action that an event tells of; what its op does not read is as by default. ValueError where it is none."""
+    op, *named = event.action.split()
+    return record_of(Action, {"op": op, **dict(zip(("slot", "blueprint"), named, strict=False)), **event.arguments})
 
 
 def _place(environment: Environment) -> _Place:

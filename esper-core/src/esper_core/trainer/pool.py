@@ -264,6 +264,8 @@ class Pool:
     def close(self) -> None:
         """Let everything go: threads, networks, and what was measured of them."""
         self._lanes.close()
+        for environment in self.environments:
+            environment.close()
         self.environments, self._numbers, self._latest = [], {}, []
 
     def _together(self, places: Sequence[int], act: Callable[[Environment], T], doing: str) -> dict[int, T]:

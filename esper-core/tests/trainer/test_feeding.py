@@ -1,0 +1,211 @@
+"""Streamed data gives the numbers of resident data, by one thread that is there for the whole run."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from esper_core.config import ComputeConfig
+from esper_core.growth import Draws
+from esper_core.leyline import WAIT, Action, Op, Split
+from esper_core.trainer.batches import BatchOrder
+from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.feeding import Resident, Streamed
+from esper_core.trainer.pool import Pool
+
+Make = Callable[..., Recipe]
+CPU = torch.device("cpu")
+SPLIT = Split(torch.arange(60.0).reshape(30, 2), torch.arange(30))
+STREAMED = ComputeConfig(data="streamed")
+
+
+def feeds() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "feed"]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Any:
+    gc.collect()
+    yield
+    gc.collect()
+    ends = time.monotonic() + 5
+    while feeds() and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert not feeds()
+
+
+def test_the_batches_are_those_of_resident_data_in_the_same_order() -> None:
+    streamed, resident = Streamed(SPLIT, CPU), Resident(SPLIT, CPU)
+    one, other = BatchOrder(30, 7, 5), BatchOrder(30, 7, 5)
+    for _ in range(12):
+        assert all(map(torch.equal, streamed.next(one), resident.next(other)))
+    streamed.close()
+
+
+def test_what_was_gathered_ahead_is_still_to_come_for_whoever_goes_on_from_the_state() -> None:
+    """The state counts what was consumed: another order that is told it hands out the very next batch."""
+    streamed, order = Streamed(SPLIT, CPU), BatchOrder(30, 7, 5)
+    for _ in range(5):
+        streamed.next(order)
+    state = order.state()
+    goes_on = [streamed.next(order) for _ in range(6)]
+    again = BatchOrder(30, 7, 0)
+    again.load(state)
+    assert all(all(map(torch.equal, batch, streamed.next(again))) for batch in goes_on)
+    streamed.close()
+
+
+def test_a_batch_that_was_gathered_for_an_order_that_is_no_more_is_not_used() -> None:
+    streamed = Streamed(SPLIT, CPU)
+    streamed.next(BatchOrder(30, 7, 5))
+    inputs, targets = streamed.next(BatchOrder(30, 7, 6))
+    assert torch.equal(targets, BatchOrder(30, 7, 6).next())
+    assert torch.equal(inputs, SPLIT.inputs[targets])
+    streamed.close()
+
+
+def test_a_batch_is_gathered_while_the_one_before_is_trained_on() -> None:
+    gathered = threading.Semaphore(0)
+
+    class Telling:
+        def __getitem__(self, indices: Tensor) -> Tensor:
+            gathered.release()
+            return SPLIT.targets[indices]
+
+    streamed = Streamed(Split(SPLIT.inputs, Telling()), CPU)  # type: ignore[arg-type]
+    streamed.next(BatchOrder(30, 7, 5))
+    assert gathered.acquire(timeout=5)
+    assert gathered.acquire(timeout=5), "the second one, though nobody asked for it yet"
+    streamed.close()
+
+
+def test_what_goes_wrong_in_the_thread_is_raised_where_the_batch_is_asked_for() -> None:
+    short = Split(SPLIT.inputs[:10], SPLIT.targets)
+    streamed, order = Streamed(short, CPU), BatchOrder(30, 30, 5)
+    for _ in range(2):  # and the thread goes on
+        with pytest.raises(IndexError):
+            streamed.next(order)
+    streamed.close()
+    streamed.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        streamed.next(order)
+
+
+def test_a_feed_that_is_forgotten_ends_its_thread() -> None:
+    streamed = Streamed(SPLIT, CPU)
+    assert len(feeds()) == 1
+    assert feeds()[0].daemon
+    del streamed  # the fixture sees to the rest
+
+
+def test_data_may_be_mapped_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "inputs.bin").write_bytes(SPLIT.inputs.numpy().tobytes())
+    mapped = torch.from_file(str(tmp_path / "inputs.bin"), shared=False, size=60).reshape(30, 2)
+    streamed, order = Streamed(Split(mapped, SPLIT.targets), CPU), BatchOrder(30, 7, 5)
+    inputs, targets = streamed.next(order)
+    assert torch.equal(inputs, SPLIT.inputs[targets])
+    streamed.close()
+
+
+class RecordingStream:
+    """Writes down what the thread does on it."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    @contextmanager
+    def current(self) -> Any:
+        self.log.append("on")
+        yield
+        self.log.append("off")
+
+    def mark(self) -> None:
+        self.log.append("mark")
+
+    def wait(self, mark: Any) -> None: ...
+    def keep(self, tensor: Tensor) -> None: ...
+    def drain(self) -> None: ...
+
+
+def test_a_batch_is_sent_on_a_stream_of_the_feeds_own_with_a_mark_behind_it() -> None:
+    stream = RecordingStream()
+    streamed = Streamed(SPLIT, CPU, stream)
+    streamed.next(BatchOrder(30, 7, 5))
+    streamed.close()
+    assert stream.log == ["on", "mark", "off"] * 2
+
+
+def course(recipe: Recipe, lanes: int, rounds: int = 2) -> tuple[list[str], list[int]]:
+    """What two environments measured over two rounds, and how many threads there were that feed."""
+    pool = Pool(recipe, ["grown", "twin"], 2, twin="twin", lanes=lanes)
+    told, counts = [], []
+    for round_ in range(rounds):
+        pool.reset(round_, 3)
+        for step in range(4):
+            pool.train(step)
+            pool.evaluate(step)
+            signals = pool.synchronise(step)
+            told.append(repr(signals))
+            germinate = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
+            action = {0: germinate, 1: Action(Op.ADVANCE, "early")}.get(step, WAIT)
+            pool.apply([action if one.arm == "grown" else WAIT for one in pool.environments], step)
+            counts.append(len(feeds()))
+        told.append(repr(pool.conclude(3)))
+    for environment in pool.environments:
+        environment.close()
+    pool.close()
+    return told, counts
+
+
+def test_sim_med_5_what_feeds_a_run_is_built_once_and_its_numbers_are_those_of_resident_data(make_recipe: Make) -> None:
+    """BatchNorm, dropout, seeds; two rounds, lanes: bit for bit, and as many threads at the end as at the beginning."""
+    recipe = replace(make_recipe(steps=4), draws=Draws.FORWARD)
+    resident, none = course(recipe, 1)
+    assert set(none) == {0}
+    streamed, counts = course(replace(recipe, compute=STREAMED), 2)
+    assert streamed == resident
+    assert set(counts) == {4}, "one for each environment, in every step of every round"
+
+
+def test_streamed_data_stays_where_it_is_when_environments_are_elsewhere(make_recipe: Make) -> None:
+    recipe = replace(make_recipe(), compute=STREAMED)
+    there = recipe.on(torch.device("meta"))
+    assert there.device.type == "meta"
+    assert there.data["train"].inputs is recipe.data["train"].inputs
+
+
+def test_an_environment_goes_on_from_a_state_in_the_middle_of_its_stream(make_recipe: Make) -> None:
+    recipe = replace(make_recipe(), compute=STREAMED)
+    one, other = (Environment(recipe, arm="a", index=0) for _ in range(2))
+    one.reset(0, 3)
+    one.governor.begin(one.garden)
+    one.train()
+    other.load(one.state())
+    for environment in (one, other):
+        environment.train()
+    assert all(map(torch.equal, one.model.parameters(), other.model.parameters()))
+    assert torch.equal(one.reading.train_loss, other.reading.train_loss)
+    for environment in (one, other):
+        environment.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_streamed_batch_is_the_resident_one() -> None:
+    device = torch.device("cuda", 0)
+    on_device = Split(SPLIT.inputs.to(device), SPLIT.targets.to(device))
+    streamed, resident = Streamed(SPLIT, device), Resident(on_device, device)
+    one, other = BatchOrder(30, 7, 5), BatchOrder(30, 7, 5)
+    for _ in range(12):
+        assert all(map(torch.equal, streamed.next(one), resident.next(other)))
+    streamed.close()

@@ -1,0 +1,300 @@
+"""Compiled, recorded, or as it is written: what fails is told once and tried again, and a recording is never stale."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core.config import ComputeConfig
+from esper_core.growth import Draws
+from esper_core.leyline import WAIT, Action, Op, PluginError
+from esper_core.trainer.capture import WARM_UPS, CudaRecorder
+from esper_core.trainer.compiling import Compiled
+from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.passes import way_for
+from esper_core.trainer.pool import Pool
+from esper_core.trainer.ways import AsWritten
+
+Make = Callable[..., Recipe]
+GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
+ADVANCE, FOSSILISE, PRUNE = (Action(op, "early", speed=0) for op in (Op.ADVANCE, Op.FOSSILISE, Op.PRUNE))
+
+
+class Plain(nn.Module):
+    """No BatchNorm: a stand-in for a recording runs its pass once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.GELU())
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.stem(inputs))
+
+
+def asked(make_recipe: Make, host: Any = Plain, seams: Any = None, **compute: bool) -> Recipe:
+    recipe = make_recipe(steps=12, batches=6, host=host)
+    way = partial(way_for, **(seams or {}))
+    return replace(recipe, compute=ComputeConfig(**compute), new_way=way, draws=Draws.FORWARD)
+
+
+def course(pool: Pool, actions: dict[int, Action], steps: int) -> list[list[Tensor]]:
+    """The parameters of the first environment after each step."""
+    pool.reset(0, 3)
+    found = []
+    for step in range(steps):
+        pool.train(step)
+        pool.evaluate(step)
+        pool.heal(pool.synchronise(step), step)
+        pool.apply([actions.get(step, WAIT)] + [WAIT] * (len(pool.environments) - 1), step)
+        found.append([parameter.detach().clone() for parameter in pool.environments[0].model.parameters()])
+    return found
+
+
+def assert_same(left: list[list[Tensor]], right: list[list[Tensor]]) -> None:
+    for step, (one, other) in enumerate(zip(left, right, strict=True)):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True)), step
+
+
+LIFE = {1: GERMINATE, 3: ADVANCE, 6: FOSSILISE}
+
+# --- compiled
+
+
+class Compilers:
+    """Stand-ins for torch's compiler: each is asked with a model, and gives back what is called in its place."""
+
+    def __init__(self, fails: Callable[[int], bool] = lambda number: False, at: str = "compile") -> None:
+        self.asked, self.ran = 0, 0
+        self._fails, self._at = fails, at
+
+    def __call__(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
+        number, self.asked = self.asked, self.asked + 1
+        if self._fails(number) and self._at == "compile":
+            raise FileNotFoundError("no such compiler: cc\nand much more")
+
+        def run(inputs: Tensor) -> Tensor:
+            self.ran += 1
+            outputs: Tensor = model(inputs)
+            if self._fails(number):
+                if self._at == "backward":
+                    outputs.register_hook(self._refuse)
+                else:
+                    self._refuse(outputs)
+            return outputs
+
+        return run
+
+    @staticmethod
+    def _refuse(_: Tensor) -> None:
+        raise RuntimeError("the backend gave up")
+
+
+def test_without_the_option_the_host_runs_as_it_is_written(make_recipe: Make) -> None:
+    environment = Environment(make_recipe(), arm="a", index=0)
+    environment.reset(0, 3)
+    assert isinstance(environment.way, AsWritten)
+
+
+def test_the_pass_is_compiled_anew_for_each_structure_and_each_environment(
+    make_recipe: Make, noisy_host: Callable[[], nn.Module]
+) -> None:
+    compilers = Compilers()
+    recipe = asked(make_recipe, noisy_host, {"compiler": compilers}, compile=True)
+    compiled = course(Pool(recipe, ["grown"], 1), LIFE, 10)
+    assert_same(compiled, course(Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1), LIFE, 10))
+    assert compilers.asked == 6, "alone; newborn; training; blending; holding; kept"
+    assert compilers.ran == 60
+    course(Pool(recipe, ["grown", "twin"], 1, lanes=2), {}, 1)
+    assert compilers.asked == 8
+
+
+@pytest.mark.parametrize("at", ["compile", "forward", "backward"])
+def test_b8_pt_03_a_failure_to_compile_is_told_once_with_its_reason_and_tried_again_when_the_structure_changes(
+    at: str, make_recipe: Make, noisy_host: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The course is that of the network as it is written, BatchNorm's counts included, until a compiler does better."""
+    caplog.set_level(logging.WARNING, "esper")
+    compilers = Compilers(lambda number: number < 2, at)
+    recipe = asked(make_recipe, noisy_host, {"compiler": compilers}, compile=True)
+    pool = Pool(recipe, ["grown"], 1)
+    course(pool, {1: GERMINATE}, 4)
+    (record,) = caplog.records
+    reason = "FileNotFoundError: no such compiler: cc" if at == "compile" else "RuntimeError: the backend gave up"
+    assert record.levelname == "WARNING"
+    assert "compute.compile" in record.getMessage()
+    assert record.getMessage().endswith(reason)
+    assert compilers.asked == 3, "twice in vain: alone, newborn; and then it went"
+    assert isinstance(pool.environments[0].way, Compiled)
+    tracked = pool.environments[0].model.stem[1].num_batches_tracked
+    assert tracked == 4 * 6
+
+
+def test_what_failed_leaves_no_trace_in_the_numbers(make_recipe: Make) -> None:
+    compilers = Compilers(lambda number: True, "backward")
+    recipe = asked(make_recipe, Plain, {"compiler": compilers}, compile=True)
+    failing = course(Pool(recipe, ["grown"], 1), LIFE, 8)
+    assert_same(failing, course(Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1), LIFE, 8))
+
+
+def test_two_environments_whose_compilers_fail_say_so_once(make_recipe: Make, caplog: pytest.LogCaptureFixture) -> None:
+    compilers = Compilers(lambda number: True)
+    pool = Pool(asked(make_recipe, Plain, {"compiler": compilers}, compile=True), ["a", "b"], 2, lanes=2)
+    course(pool, {}, 2)
+    pool.close()
+    assert compilers.asked == 4
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+class Broken(Plain):
+    """Raises by itself, from its third batch on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.passes += self.training and len(inputs) > 2
+        if self.passes > 2:
+            raise ValueError("my own fault")
+        return super().forward(inputs)
+
+
+def test_what_is_the_networks_own_fault_is_not_laid_at_the_compilers_door(
+    make_recipe: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = Pool(asked(make_recipe, Broken, {"compiler": Compilers()}, compile=True), ["a"], 1)
+    with pytest.raises(PluginError, match="my own fault"):
+        course(pool, {}, 1)
+    assert not caplog.records
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch's own
+def test_torchs_compiler_gives_the_same_course_in_all_but_last_bits(
+    make_recipe: Make, noisy_host: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Dropout and BatchNorm, more environments than torch would compile one class for by default, a whole life."""
+    caplog.set_level(logging.WARNING, "esper")
+    recipe = asked(make_recipe, noisy_host, compile=True)
+    sgd = make_recipe(optimizer={"kind": "sgd"}).optimizers
+    recipe = replace(recipe, optimizers=sgd)
+    compiled = course(Pool(recipe, ["grown", "twin"], 5, lanes=2), LIFE, 8)
+    written = course(Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1), LIFE, 8)
+    assert not [record for record in caplog.records if record.name == "esper"]
+    for one, other in zip(compiled, written, strict=True):
+        for left, right in zip(one, other, strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
+
+
+# --- recorded
+
+
+class FakeRecorder:
+    """Records as a device does: what was launched is done when it is replayed, and lands in the same tensors."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.log: list[str] = []
+        self._fails = fails
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self.log.append("aside")
+        yield
+
+    def record(self, act: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        self.log.append("record")
+        if self._fails:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        before = torch.get_rng_state()
+        loss = act()
+        torch.set_rng_state(before)
+        model = self.model
+        static = [(parameter, parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+
+        def replay() -> None:
+            self.log.append("replay")
+            loss.copy_(act())
+            for parameter, gradient in static:
+                assert gradient is not None
+                assert parameter.grad is not None
+                gradient.copy_(parameter.grad)
+                parameter.grad = None
+
+        return replay, loss
+
+
+def recorded(make_recipe: Make, host: Any = Plain, fails: bool = False) -> tuple[Recipe, FakeRecorder]:
+    recorder = FakeRecorder(fails)
+    recipe = asked(make_recipe, host)
+
+    def new_way(settings: ComputeConfig, garden: Any, notices: Any) -> Any:
+        recorder.model = garden.model  # type: ignore[attr-defined]
+        on = ComputeConfig(cuda_graphs=True)
+        return way_for(on, garden, notices, new_recorder=lambda device: recorder)
+
+    return replace(recipe, new_way=new_way), recorder
+
+
+def test_a_pass_is_recorded_after_some_batches_and_replayed_with_the_same_numbers(make_recipe: Make) -> None:
+    recipe, recorder = recorded(make_recipe)
+    replayed = course(Pool(recipe, ["grown"], 1), {}, 2)
+    assert recorder.log == ["aside"] * WARM_UPS + ["record"] + ["replay"] * (12 - WARM_UPS)
+    assert_same(replayed, course(Pool(asked(make_recipe), ["grown"], 1), {}, 2))
+
+
+def test_nothing_is_recorded_while_alpha_moves_and_a_structure_is_recorded_anew(make_recipe: Make) -> None:
+    """A whole life: alone, with a seed in the shadow, blending (nothing), holding, kept. And the numbers are the same."""
+    recipe, recorder = recorded(make_recipe)
+    replayed = course(Pool(recipe, ["grown"], 1), LIFE, 9)
+    begins = [place for place, entry in enumerate(recorder.log) if entry == "record"]
+    assert len(begins) == 4, recorder.log
+    assert recorder.log.count("aside") == 4 * WARM_UPS
+    assert recorder.log.count("replay") == (9 - 1) * 6 - 4 * WARM_UPS, "all but the step in which alpha moved"
+    assert_same(replayed, course(Pool(asked(make_recipe), ["grown"], 1), LIFE, 9))
+
+
+def test_what_lies_elsewhere_is_recorded_anew(make_recipe: Make) -> None:
+    """As when a branch becomes the host: a graph reads and writes by address."""
+    recipe, recorder = recorded(make_recipe)
+    pool = Pool(recipe, ["grown"], 1)
+    course(pool, {}, 1)
+    first = next(iter(pool.environments[0].model.parameters()))
+    pool.train(1)
+    assert recorder.log.count("record") == 1
+    first.data = first.data.clone()
+    pool.train(2)
+    assert recorder.log.count("record") == 2
+
+
+def test_a_recording_that_fails_is_told_once_and_tried_again_when_the_structure_changes(
+    make_recipe: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe, recorder = recorded(make_recipe, fails=True)
+    failing = course(Pool(recipe, ["grown"], 1), {1: GERMINATE}, 4)
+    assert recorder.log.count("record") == 2
+    (record,) = caplog.records
+    assert "compute.cuda_graphs" in record.getMessage()
+    assert_same(failing, course(Pool(asked(make_recipe), ["grown"], 1), {1: GERMINATE}, 4))
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_replays_what_it_would_have_computed(make_recipe: Make, noisy_host: Callable[[], nn.Module]) -> None:
+    recipe = asked(make_recipe, noisy_host).on(torch.device("cuda", 0))
+    graphs = replace(recipe, compute=ComputeConfig(cuda_graphs=True))
+    assert CudaRecorder(recipe.device)
+    for one, other in zip(
+        course(Pool(graphs, ["grown"], 1), LIFE, 9), course(Pool(recipe, ["grown"], 1), LIFE, 9), strict=True
+    ):
+        for left, right in zip(one, other, strict=True):
+            torch.testing.assert_close(left, right)

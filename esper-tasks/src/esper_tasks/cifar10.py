@@ -1,0 +1,119 @@
+"""Where do ordinary small photographs come from? From the user's own copy of CIFAR-10, in its binary version.
+
+A record is one byte for the class and 3,072 for the colours: 32 rows of 32 pixels in red, then in green, then in blue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from esper_core.leyline import Split
+from esper_tasks.classification import Classification
+from esper_tasks.drawing_lots import drawn_parts
+from esper_tasks.own_data import found
+from esper_tasks.refusing import refuse
+from esper_tasks.settings import Cifar10Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+
+CLASSES: Final = 10
+EXAMPLE: Final = (3, 32, 32)
+RECORD: Final = 1 + 3 * 32 * 32
+TRAIN: Final = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+TEST: Final = "test_batch.bin"
+
+_WHERE = (
+    "Nothing is downloaded. What is wanted is the CIFAR-10 binary version (suitable for C programs), from the "
+    "University of Toronto's page of Alex Krizhevsky; unpacked, its folder cifar-10-batches-bin has "
+    f"{TRAIN[0]} to {TRAIN[-1]} and {TEST}."
+)
+
+
+def cifar10(*, folder: str, examples: int | None = None, validation: int = 5000, seed: int = 0) -> Classification:
+    """Photographs in ten classes: images (N, 3, 32, 32), each colour with mean 0 and deviation 1 in training.
+
+    The published data have 50,000 examples to train on, of which a validation part is drawn, and 10,000 for the test.
+    As numbers of 4 bytes they need 0.7 GB; ``examples`` takes fewer. Files of fewer records will do, too.
+
+    folder: the binary version's; relative to the current folder. examples: to train on, at most; None: all that are
+    left. validation: examples that are held out to steer by. seed: which these are.
+    """
+    settings = Cifar10Settings(folder=folder, examples=examples, validation=validation, seed=seed)
+    place = found_folder(settings.folder)
+    images, classes = (np.concatenate(parts) for parts in zip(*(_records(place / name) for name in TRAIN), strict=True))
+    test_images, test_classes = _records(place / TEST)
+    if settings.validation >= len(classes):
+        hint = f"There are {len(classes)} to train on. Received: {settings.validation}"
+        refuse("validation", "nothing would be left to train on", hint)
+    rows = drawn_parts(images, validation=settings.validation, test=0, seed=settings.seed)
+    train = rows["train"][: settings.examples]
+    if len(train) == 0:
+        refuse("validation", "nothing is left to train on: the images are all the same")
+    mean, deviation = _spread(images[train])
+    return Classification(
+        {
+            "train": _split(images[train], classes[train], mean, deviation),
+            "validation": _split(images[rows["validation"]], classes[rows["validation"]], mean, deviation),
+            "test": _split(test_images, test_classes, mean, deviation),
+        },
+        "image",
+        classes=CLASSES,
+    )
+
+
+def found_folder(folder: str) -> Path:
+    """The folder with the six files; SettingError that says what is missing, and where it can be got."""
+    place = found(folder, "folder", folder=True, more=_WHERE)
+    missing = [name for name in (*TRAIN, TEST) if not (place / name).is_file()]
+    if missing:
+        hint = _WHERE
+        if (place / "cifar-10-batches-bin").is_dir():
+            hint = f'It is one folder further in:  folder: "{folder.rstrip("/")}/cifar-10-batches-bin"'
+        elif (place / "data_batch_1").is_file():
+            hint = f"There is the Python version, which is a pickle and not read.\n{_WHERE}"
+        refuse("folder", f'"{folder}" does not have {", ".join(missing)}', hint)
+    return place
+
+
+def _records(file: Path) -> tuple[Bytes, Bytes]:
+    """Images (N, 3, 32, 32) and classes (N,) of a file."""
+    try:
+        content = np.fromfile(file, dtype=np.uint8)
+    except OSError as error:
+        refuse("folder", f'"{file}" cannot be read: {error}', "Check the permissions.")
+    if len(content) == 0 or len(content) % RECORD:
+        hint = f"A record has {RECORD} bytes. Received: {len(content)} bytes. Was it cut off on its way?\n{_WHERE}"
+        refuse("folder", f'"{file}" does not hold a whole number of records', hint)
+    records = content.reshape(-1, RECORD)
+    classes = records[:, 0]
+    if classes.max() >= CLASSES:
+        at = int(np.argmax(classes >= CLASSES))
+        hint = f"Record {at} has the class {classes[at]}.\n{_WHERE}"
+        refuse("folder", f'"{file}" is not CIFAR-10: classes go from 0 to {CLASSES - 1}', hint)
+    return records[:, 1:].reshape(-1, *EXAMPLE), classes
+
+
+def _spread(images: Bytes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of each colour, as what an image is compared with."""
+    count = np.stack([np.bincount(images[:, colour].ravel(), minlength=256) for colour in range(3)])
+    level = np.arange(256)
+    mean = (count * level).sum(axis=1) / count.sum(axis=1)
+    deviation = np.sqrt((count * (level - mean[:, None]) ** 2).sum(axis=1) / count.sum(axis=1))
+    deviation[deviation == 0] = 1
+    return mean.reshape(3, 1, 1), deviation.reshape(3, 1, 1)
+
+
+def _split(images: Bytes, classes: Bytes, mean: NDArray[Any], deviation: NDArray[Any]) -> Split:
+    """The images as float32, with no copy of them in between."""
+    inputs = images.astype(np.float32)
+    inputs -= mean.astype(np.float32)
+    inputs /= deviation.astype(np.float32)
+    return Split(torch.from_numpy(inputs), torch.from_numpy(classes.astype(np.int64)))

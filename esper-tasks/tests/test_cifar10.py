@@ -1,0 +1,114 @@
+"""Is CIFAR-10 read from small files of its own format, and is every other folder refused with what was looked for?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from esper_core.leyline import ConfigError
+from esper_tasks.cifar10 import RECORD, TEST, TRAIN, cifar10
+from esper_tasks.convolutional import cnn2d
+from esper_testing import check_task
+
+EACH = 12
+
+
+def record(number):
+    """The class, then each colour in a level of its own; the first pixel of red says which record it is."""
+    levels = np.repeat(np.array([50 + number % 7, 100, 200 + number % 5], dtype=np.uint8), 1024)
+    levels[0] = number
+    return bytes([number % 10]) + levels.tobytes()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for place, name in enumerate((*TRAIN, TEST)):
+        (tmp_path / name).write_bytes(b"".join(record(EACH * place + row) for row in range(EACH)))
+    return tmp_path
+
+
+def refusal(folder, **settings):
+    with pytest.raises(ConfigError) as told:
+        cifar10(folder=str(folder), **settings)
+    (problem,) = told.value.problems
+    return f"{problem.path}: {problem.message}\n{problem.hint}"
+
+
+def ranks(numbers):
+    """For each number the place of its level among all levels there are."""
+    return torch.searchsorted(numbers.unique(), numbers.contiguous())
+
+
+def test_it_conforms_and_fits_a_host(folder):
+    settings = {"folder": str(folder), "validation": 10}
+    assert [one.message for one in check_task(cifar10, settings=settings) if not one.ok] == []
+    task = cifar10(**settings)
+    assert [len(task.split(name)) for name in ("train", "validation", "test")] == [50, 10, 12]
+    assert cnn2d(task.shape)(task.split("test").inputs).shape == (12, 10)
+
+
+def test_classes_stay_with_their_images_and_colours_with_their_channels(folder):
+    task = cifar10(folder=str(folder), validation=10)
+    splits = [task.split(name) for name in ("train", "validation", "test")]
+    inputs, classes = torch.cat([one.inputs for one in splits]), torch.cat([one.targets for one in splits])
+    number = ranks(inputs[:, 0, 0, 0])
+    assert sorted(number.tolist()) == list(range(6 * EACH))
+    assert torch.equal(classes, number % 10)
+    assert torch.equal(ranks(inputs[:, 0, 31, 31]), number % 7)
+    assert torch.equal(ranks(inputs[:, 2, 31, 31]), number % 5)
+    assert number[-EACH:].tolist() == list(range(5 * EACH, 6 * EACH))
+
+
+def test_colours_have_the_scale_of_what_is_trained_on(folder):
+    train = cifar10(folder=str(folder), validation=10).split("train").inputs
+    assert torch.allclose(train.mean(dim=(0, 2, 3)), torch.zeros(3), atol=1e-4)
+    assert torch.allclose(train[:, [0, 2]].std(dim=(0, 2, 3), correction=0), torch.ones(2), atol=1e-4)
+
+
+def test_fewer_examples_leave_what_is_held_out_as_it_is(folder):
+    all_of, few = (cifar10(folder=str(folder), validation=10, examples=most) for most in (None, 20))
+    assert len(few.split("train")) == 20
+    assert few.split("validation").targets.tolist() == all_of.split("validation").targets.tolist()
+
+
+def test_the_seed_says_which_are_held_out(folder):
+    one, again, other = (cifar10(folder=str(folder), validation=10, seed=seed) for seed in (0, 0, 1))
+    held_out = [task.split("validation").targets.tolist() for task in (one, again, other)]
+    assert held_out[0] == held_out[1] != held_out[2]
+
+
+def test_a_folder_that_is_not_there_is_told_with_where_the_data_can_be_got(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = refusal("cifar")
+    assert told.startswith('folder: there is no folder "cifar"')
+    assert f"A relative path is looked up where esper is called: {tmp_path}" in told
+    assert "CIFAR-10 binary version (suitable for C programs), from the University of Toronto's page" in told
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda folder: (folder / TEST).unlink(), "does not have test_batch.bin\nNothing is downloaded"),
+        (lambda folder: (folder / TRAIN[2]).write_bytes(record(1)[:-1]), "does not hold a whole number of records"),
+        (lambda folder: (folder / TRAIN[2]).write_bytes(record(1)[:-1]), f"Received: {RECORD - 1} bytes"),
+        (lambda folder: (folder / TEST).write_bytes(b""), "does not hold a whole number of records"),
+        (lambda folder: (folder / TEST).write_bytes(record(1) + b"\x0a" + record(2)[1:]), "Record 1 has the class 10"),
+        (lambda folder: [(folder / name).rename(folder / name[:-4]) for name in TRAIN], "the Python version"),
+    ],
+)
+def test_a_folder_with_something_else_is_refused(folder, spoil, told):
+    spoil(folder)
+    assert told in refusal(folder, validation=10)
+
+
+def test_one_folder_too_far_out_is_told(folder):
+    inner = folder / "cifar-10-batches-bin"
+    inner.mkdir()
+    for name in (*TRAIN, TEST):
+        (folder / name).rename(inner / name)
+    assert f'folder: "{folder}/cifar-10-batches-bin"' in refusal(folder)
+
+
+def test_more_held_out_than_there_is_is_refused(folder):
+    assert "There are 60 to train on. Received: 60" in refusal(folder, validation=60)

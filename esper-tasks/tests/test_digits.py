@@ -1,0 +1,47 @@
+"""Are the digits of scikit-learn a task, and is a missing scikit-learn told with the line that installs it?"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from esper_core.leyline import ConfigError
+from esper_tasks.convolutional import cnn2d
+from esper_tasks.digits import digits
+from esper_tasks.mlp import Mlp
+from esper_testing import check_task
+
+
+@pytest.mark.usefixtures("scikit_learn")
+def test_what_scikit_learn_gives_becomes_images_that_two_hosts_take():
+    task = digits()
+    assert [len(task.split(name)) for name in ("train", "validation", "test")] == [300, 300, 300]
+    train = task.split("train")
+    assert abs(train.inputs.mean()) < 1e-5
+    assert abs(train.inputs.std(correction=0) - 1) < 1e-5
+    for host in (cnn2d, Mlp):
+        assert host(task.shape)(train.inputs[:2]).shape == (2, 10)
+
+
+@pytest.mark.usefixtures("scikit_learn")
+def test_classes_stay_with_their_images():
+    for name in ("train", "validation", "test"):
+        split = digits(validation=100, test=100).split(name)
+        first = split.inputs[:, 0, 0, 0].contiguous()
+        assert torch.equal(torch.searchsorted(first.unique(), first), split.targets)
+
+
+def test_without_scikit_learn_the_line_that_installs_it_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(ConfigError, match=r"E120 digits needs scikit-learn[\s\S]*pip install .esper-tasks.digits.."):
+        digits()
+
+
+@pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
+def test_with_scikit_learn_itself_it_conforms():
+    assert [one.message for one in check_task(digits) if not one.ok] == []
+    assert len(digits().split("train")) == 1197

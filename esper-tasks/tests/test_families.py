@@ -1,0 +1,68 @@
+"""Are instances drawn by their number alone, apart from one another, and what a run then uses?"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from esper_core.leyline import DataShape
+from esper_tasks.families import SIGNALS
+from esper_tasks.mnist1d import mnist1d, mnist1d_shuffled
+from esper_tasks.pointwise_mlp import PointwiseMlp
+from esper_tasks.signals_family import signals_family, signals_family_host
+
+SHAPE = DataShape("sequence", (1, 40), 10)
+
+
+def test_no_instance_is_in_both_parts_and_each_has_data_of_its_own():
+    train, held_out = SIGNALS.train_instances(300), SIGNALS.held_out_instances(300)
+    seeds = [one.seed for one in (*train, *held_out)]
+    assert len(set(seeds)) == 600
+    assert {seed % 2 for seed in seeds[:300]} == {0}
+    assert 42 not in seeds
+
+
+def test_an_instance_is_always_the_same_and_more_of_them_change_none():
+    assert SIGNALS.train_instances(5) == SIGNALS.train_instances(9)[:5]
+    assert SIGNALS.held_out_instances(5)[3] == SIGNALS.instance(3, "held_out")
+
+
+def test_all_of_the_family_is_drawn_from_and_nothing_beyond():
+    drawn = SIGNALS.train_instances(400)
+    for name in ("samples", "channels", "hidden"):
+        assert {getattr(one, name) for one in drawn} == set(getattr(SIGNALS, name))
+    assert {one.kernel for one in drawn} == set(SIGNALS.kernels)
+    assert {one.task for one in drawn} == set(SIGNALS.tasks)
+    for name in ("noise", "price"):
+        least, most = getattr(SIGNALS, name)
+        values = sorted(getattr(one, name) for one in drawn)
+        assert least <= values[0] < least * 1.05
+        assert most / 1.05 < values[-1] <= most
+        assert values[200] == pytest.approx((least * most) ** 0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("part", ["train", "held_out"])
+def test_the_task_and_the_host_are_those_of_the_instance(part):
+    for number in range(3):
+        one = SIGNALS.instance(number, part)
+        build = {"mnist1d": mnist1d, "mnist1d-shuffled": mnist1d_shuffled}[one.task]
+        known = build(samples=one.samples, seed=one.seed, noise=one.noise, validation=one.samples * 4 // 25)
+        task = signals_family(instance=number, part=part)
+        for name in ("train", "validation", "test"):
+            assert torch.equal(task.split(name).inputs, known.split(name).inputs)
+        host = signals_family_host(SHAPE, instance=number, part=part)
+        own = PointwiseMlp(SHAPE, channels=one.channels, hidden=one.hidden, kernel=one.kernel)
+        assert str(host) == str(own)
+
+
+def test_a_configuration_says_the_same_in_names_and_numbers():
+    one = SIGNALS.instance(7)
+    assert one.config()["task"] == {"use": one.task, "settings": one.task_settings}
+    assert one.config()["reward"]["settings"] == {"price": one.price}
+    assert PointwiseMlp(SHAPE, **one.config()["host"]["settings"])(torch.zeros(1, 1, 40)).shape == (1, 10)
+
+
+@pytest.mark.parametrize(("number", "part"), [(-1, "train"), (0, "test")])
+def test_what_is_no_instance_is_refused(number, part):
+    with pytest.raises(ValueError, match=f"Received: {number}, '{part}'"):
+        SIGNALS.instance(number, part)

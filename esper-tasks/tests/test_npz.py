@@ -1,0 +1,173 @@
+"""Do arrays of the user's own become a task, and is each usual mistake told with the setting that mends it?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from esper_core.leyline import ConfigError
+from esper_tasks.arrays import npz
+from esper_tasks.drawing_lots import drawn_parts
+from esper_testing import check_task
+
+DRAW = np.random.default_rng(0)
+SIGNALS = DRAW.standard_normal((60, 2, 9))
+CLASSES = np.arange(60) % 3
+SPLITS = ("train", "validation", "test")
+
+
+def saved(folder, **arrays):
+    np.savez(folder / "data.npz", **arrays)
+    return str(folder / "data.npz")
+
+
+def refusal(**settings):
+    with pytest.raises(ConfigError) as told:
+        npz(**settings)
+    (problem,) = told.value.problems
+    return f"{problem.path}: {problem.message}\n{problem.hint}"
+
+
+def lengths(task):
+    return [len(task.split(name)) for name in SPLITS]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "settings", "shape"),
+    [
+        (SIGNALS, CLASSES, {}, ("sequence", (2, 9), 3)),
+        (SIGNALS[:, 0], CLASSES.astype(float), {}, ("vector", (9,), 3)),
+        (SIGNALS[:, :, :, None], np.array(["owl", "cat", "emu"])[CLASSES], {}, ("image", (2, 9, 1), 3)),
+        (SIGNALS, CLASSES, {"kind": "tokens"}, ("tokens", (2, 9), 3)),
+        (DRAW.integers(0, 50, (60, 6)), CLASSES, {"kind": "tokens"}, ("tokens", (6,), 3)),
+        (SIGNALS, 3.0 * SIGNALS[:, 0, 0], {"predict": "number"}, ("sequence", (2, 9), 1)),
+        (SIGNALS, SIGNALS[:, 0, :4], {"predict": "number"}, ("sequence", (2, 9), 4)),
+    ],
+)
+def test_arrays_of_each_kind_make_a_task_that_conforms(inputs, targets, settings, shape, tmp_path):
+    path = saved(tmp_path, inputs=inputs, targets=targets)
+    broken = [one for one in check_task(npz, settings={"path": path, **settings}) if not one.ok]
+    task = npz(path=path, **settings)
+    assert [one.message for one in broken] == []
+    assert (task.shape.kind, task.shape.example, task.shape.outputs) == shape
+    assert lengths(task) == [42, 9, 9]
+    assert task.metric.direction == ("down" if "predict" in settings else "up")
+
+
+def test_features_have_the_scale_of_the_training_data_alone(tmp_path):
+    inputs = SIGNALS * 5 + np.array([1e6, 7.0])[:, None]
+    task = npz(path=saved(tmp_path, inputs=inputs, targets=CLASSES))
+    train, test = (task.split(name).inputs for name in ("train", "test"))
+    assert torch.allclose(train.mean(dim=(0, 2)), torch.zeros(2), atol=1e-5)
+    assert torch.allclose(train.std(dim=(0, 2), correction=0), torch.ones(2), atol=1e-5)
+    assert test.mean(dim=(0, 2)).abs().min() > 1e-3
+    kept = npz(path=saved(tmp_path, inputs=SIGNALS, targets=CLASSES), normalise=False)
+    assert set(kept.split("test").inputs[:, 0, 0].tolist()) <= set(SIGNALS[:, 0, 0].astype(np.float32).tolist())
+
+
+def test_the_features_of_tokens_are_their_last_dimension(tmp_path):
+    inputs = SIGNALS * np.arange(1, 10) + np.arange(9)
+    train = npz(path=saved(tmp_path, inputs=inputs, targets=CLASSES), kind="tokens").split("train").inputs
+    assert torch.allclose(train.mean(dim=(0, 1)), torch.zeros(9), atol=1e-5)
+    assert torch.allclose(train.std(dim=(0, 1), correction=0), torch.ones(9), atol=1e-5)
+
+
+def test_a_feature_that_is_always_the_same_becomes_0(tmp_path):
+    inputs = SIGNALS[:, 0].copy()
+    inputs[:, 4] = 12.5
+    assert npz(path=saved(tmp_path, inputs=inputs, targets=CLASSES)).split("test").inputs[:, 4].eq(0).all()
+
+
+def test_guessing_the_mean_leaves_all_of_the_variance_and_the_truth_none(tmp_path):
+    task = npz(path=saved(tmp_path, inputs=SIGNALS, targets=40 + 9 * SIGNALS[:, 0, 0]), predict="number")
+    train = task.split("train")
+    assert task.scores(torch.zeros(42, 1), train.targets).mean() == pytest.approx(1)
+    assert task.losses(train.targets, train.targets).tolist() == [0.0] * 42
+
+
+def test_classes_have_their_order_and_stay_with_their_inputs(tmp_path):
+    inputs = np.stack([CLASSES * 10.0, np.arange(60)], axis=1)
+    path = saved(tmp_path, inputs=inputs, targets=np.array(["cat", "emu", "owl"])[CLASSES])
+    for name in SPLITS:
+        split = npz(path=path, normalise=False).split(name)
+        assert (split.inputs[:, 0] / 10).tolist() == split.targets.tolist()
+
+
+def test_a_folder_of_npy_files_is_the_same_as_an_npz(tmp_path):
+    np.save(tmp_path / "x.npy", SIGNALS)
+    np.save(tmp_path / "y.npy", CLASSES)
+    task = npz(path=str(tmp_path), inputs="x", targets="y")
+    again = npz(path=saved(tmp_path, inputs=SIGNALS, targets=CLASSES))
+    assert all(torch.equal(task.split(name).inputs, again.split(name).inputs) for name in SPLITS)
+
+
+def test_data_that_are_parted_stay_parted(tmp_path):
+    parts = {"train": slice(0, 30), "validation": slice(30, 40), "test": slice(40, 60)}
+    arrays = {f"{name}_{what}": array[rows] for name, rows in parts.items() for what, array in
+              (("inputs", SIGNALS), ("targets", CLASSES))}  # fmt: skip
+    task = npz(path=saved(tmp_path, **arrays), normalise=False)
+    assert lengths(task) == [30, 10, 20]
+    assert torch.equal(task.split("test").inputs, torch.from_numpy(SIGNALS[40:]).float())
+    without = {name: array for name, array in arrays.items() if not name.startswith("validation")}
+    assert lengths(npz(path=saved(tmp_path, **without), validation=0.2)) == [24, 6, 20]
+
+
+def test_splits_of_several_shapes_are_refused(tmp_path):
+    arrays = {"train_inputs": SIGNALS, "train_targets": CLASSES, "test_inputs": SIGNALS[:, :1], "test_targets": CLASSES}
+    assert "the splits have examples of several shapes" in refusal(path=saved(tmp_path, **arrays))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "settings", "told"),
+    [
+        ({"inputs": SIGNALS}, {}, 'targets: there is no array "targets"'),
+        ({"input": SIGNALS, "targets": CLASSES}, {}, 'Did you mean "input"?'),
+        ({"inputs": SIGNALS, "targets": CLASSES[1:]}, {}, r"Received: inputs (60, 2, 9), targets (59,)"),
+        ({"inputs": np.where(SIGNALS > 2, np.nan, SIGNALS), "targets": CLASSES}, {}, 'in "inputs" are not finite'),
+        ({"inputs": SIGNALS.astype(str), "targets": CLASSES}, {}, 'inputs: "inputs" holds no numbers'),
+        ({"inputs": SIGNALS.astype(object), "targets": CLASSES}, {}, "holds Python objects"),
+        ({"inputs": SIGNALS, "targets": CLASSES.astype(object)}, {}, "array.astype(str) for classes"),
+        ({"inputs": SIGNALS, "targets": SIGNALS[:, 0, 0]}, {}, "predict: the classes in"),
+        ({"inputs": SIGNALS, "targets": np.arange(60)}, {}, "predict: there are 60 classes for 60 examples"),
+        ({"inputs": SIGNALS, "targets": 0 * CLASSES}, {}, "all examples are of one class"),
+        ({"inputs": SIGNALS, "targets": SIGNALS[:, 0]}, {}, "there is not one class for each example"),
+        ({"inputs": SIGNALS, "targets": SIGNALS}, {"predict": "number"}, "(N,) or (N, numbers)"),
+        ({"inputs": SIGNALS, "targets": CLASSES}, {"kind": "image"}, "kind: an example of kind image does not have 2"),
+        ({"inputs": SIGNALS[:, 0] ** 2, "targets": CLASSES}, {"kind": "tokens"}, "symbols are whole numbers from 0 on"),
+        ({"inputs": np.arange(-1, 179).reshape(60, 3), "targets": CLASSES}, {"kind": "tokens"}, "symbols are whole"),
+        ({"inputs": SIGNALS[:2], "targets": CLASSES[:2]}, {}, "too few different examples for 3 splits"),
+        ({"inputs": np.zeros((60, 4)), "targets": CLASSES}, {}, "Equal examples stay together"),
+        ({"train_inputs": SIGNALS, "train_targets": CLASSES}, {}, 'there is no array "test_inputs"'),
+    ],
+)
+def test_a_mistake_is_told_with_what_mends_it(arrays, settings, told, tmp_path):
+    assert told in refusal(path=saved(tmp_path, **arrays), **settings)
+
+
+def test_a_class_that_is_nowhere_in_training_is_told(tmp_path):
+    rare = np.where(np.arange(60) == 17, 9, CLASSES)
+    path = saved(tmp_path, inputs=SIGNALS, targets=rare)
+    train = {seed: set(drawn_parts(SIGNALS, validation=9, test=9, seed=seed)["train"].tolist()) for seed in range(9)}
+    without, with_it = (next(seed for seed, rows in train.items() if (17 in rows) is there) for there in (False, True))
+    told = refusal(path=path, seed=without)
+    assert "path: 1 of 4 classes are missing in training" in told
+    assert told.endswith("Received: 9")
+    assert npz(path=path, seed=with_it).shape.outputs == 4
+
+
+def test_a_file_that_is_not_there_or_none_is_told_with_the_folder_it_was_looked_for_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path, inputs=SIGNALS, targets=CLASSES)
+    told = refusal(path="dta.npz")
+    assert 'path: there is no file "dta.npz"' in told
+    assert f'Did you mean "data.npz"?\nA relative path is looked up where esper is called: {tmp_path}' in told
+    np.save(tmp_path / "one.npy", SIGNALS)
+    assert "is one array" in refusal(path="one.npy")
+    (tmp_path / "text.npz").write_text("no arrays")
+    assert "holds Python objects, or no arrays" in refusal(path="text.npz")
+    content = (tmp_path / "data.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(content[: len(content) // 2])
+    assert "cannot be read" in refusal(path="cut.npz")
+    (tmp_path / "flipped.npz").write_bytes(content.replace(SIGNALS.tobytes()[:64], b"\0" * 64))
+    assert "cannot be read" in refusal(path="flipped.npz")

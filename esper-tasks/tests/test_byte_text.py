@@ -10,7 +10,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from esper_core.leyline import ConfigError, DataShape, Metric, Task
+from esper_core.leyline import ConfigError, DataShape, Metric, Split, Task
+from esper_core.trainer.evaluation import evaluate
 from esper_tasks.byte_text import NextByte, byte_text
 from esper_tasks.settings import BytesSettings
 
@@ -25,7 +26,7 @@ def task():
 
 def test_the_task_keeps_its_contract(task):
     assert isinstance(task, Task)
-    assert task.metric == Metric("bits per byte", "down")
+    assert task.metric == Metric("perplexity", "down", exponential=True)
     assert task.shape == DataShape("tokens", (64,), 256)
     assert [len(task.split(name)) for name in SPLITS[1:]] == [200, 200]
     for name in SPLITS:
@@ -71,12 +72,31 @@ def test_fewer_windows_are_taken_evenly_from_the_block():
     assert torch.equal(some, every[[place * len(every) // 10 for place in range(10)]])
 
 
-def test_losses_are_nats_and_scores_are_bits_and_both_are_means_over_a_window(task):
+def test_losses_are_nats_and_scores_may_be_bits_and_both_are_means_over_a_window():
+    task = byte_text(metric="bits")
+    assert task.metric == Metric("bits per byte", "down")
     outputs = torch.zeros(2, 3, 256)
     outputs[1, :, 65] = 1e4
     targets = torch.tensor([[1, 2, 3], [65, 65, 66]])
     torch.testing.assert_close(task.losses(outputs, targets), torch.tensor([math.log(256), 1e4 / 3]))
     torch.testing.assert_close(task.scores(outputs, targets), torch.tensor([8.0, 1e4 / 3 / math.log(2)]))
+
+
+def test_the_metric_is_the_perplexity_of_all_bytes_and_not_the_mean_of_the_windows(task):
+    windows = task.split("test")
+    few = Split(windows.inputs[:2], windows.targets[:2])
+
+    class Guess(torch.nn.Module):
+        """Sure of one byte in the first window, and of nothing in the other."""
+
+        def forward(self, inputs):
+            outputs = torch.zeros(*inputs.shape, 256)
+            outputs[0].scatter_(1, few.targets[0][:, None], 1e4)
+            return outputs
+
+    measured = evaluate(Guess(), task, few)
+    assert measured.losses.tolist() == pytest.approx([0.0, math.log(256)])
+    assert measured.metric.item() == pytest.approx(16.0)
 
 
 def test_a_host_with_one_output_for_all_bytes_is_told_what_is_missing(task):

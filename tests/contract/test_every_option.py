@@ -7,8 +7,10 @@ row fails the first test here; a row that looks the same with and without says n
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +116,35 @@ def dependence_known(world: Any) -> bool:
     """Whether it is told how much the network leans on a seed that acts in it."""
     seeds = [seed for event in world.told("step-finished") for seed in event.signals.seeds]
     return any(seed.dependence is not None for seed in seeds)
+
+
+def parts_of_a_batch(world: Any) -> int:
+    """In how many parts a batch is trained."""
+    environment, train = world.environment(), world.recipe.data["train"]
+    return len(environment.passes.parts(train.inputs[:20], train.targets[:20]))
+
+
+def tells_glibc(world: Any) -> bool:
+    """Whether glibc is told to keep its memory when a study begins."""
+    asked: list[int] = []
+
+    def mallopt(parameter: int, value: int) -> int:
+        asked.append(parameter)
+        return 1
+
+    around: Any = SimpleNamespace(bus=None, clock=None, pause=None, check_health=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("esper_core.app.allocator.glibc_mallopt", lambda: mallopt)
+        world.composition.study(around).pool.close()
+    return bool(asked)
+
+
+def has_a_feed(world: Any) -> bool:
+    """Whether a thread gathers the batches of an environment."""
+    environment = world.environment()
+    names = [thread.name for thread in threading.enumerate()]
+    environment.close()
+    return "feed" in names
 
 
 def margin_of_the_run(world: Any) -> str:
@@ -379,6 +410,20 @@ ROWS = [
         False,
         ("host.settings.hidden=4000", "slots={early: {blueprints: [conv_light]}}"),
     ),
+    Row(
+        "compute.precision",
+        "compute.precision=float16",
+        lambda w: w.told("step-finished")[0].signals.loss_scale,
+        None,
+        65536.0,
+    ),
+    Row("compute.micro_batches", "compute.micro_batches=4", parts_of_a_batch, 1, 4),
+    Row(
+        "compute.compile", "compute.compile=true", lambda w: type(w.environment().way).__name__, "AsWritten", "Compiled"
+    ),
+    Row("compute.cuda_graphs", "compute.cuda_graphs=true", lambda w: w.refusal, None, "E114"),
+    Row("compute.allocator", "compute.allocator=default", tells_glibc, True, False),
+    Row("compute.data", "compute.data=streamed", has_a_feed, False, True),
     Row("device", "device=cuda:99", lambda w: w.refusal, None, "E123"),
     Row("devices", "devices=[cpu, cuda:99]", lambda w: w.refusal, None, "E123"),
     Row("lanes", "lanes=2", lambda w: "lane" in w.threads, False, True),

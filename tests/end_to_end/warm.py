@@ -9,13 +9,18 @@ import json
 import os
 import sys
 
+import torch
+
 import esper_core.app.compose
 import esper_core.app.running
 import esper_core.cli.outcome  # noqa: F401  warmed up
+from esper_core import load_plugins
 from esper_core.cli.main import main
 
 
 def serve() -> None:
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # the first one of a process makes torch import more
+    load_plugins()
     print("ready", flush=True)
     for line in sys.stdin:
         asked = json.loads(line)

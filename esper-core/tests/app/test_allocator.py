@@ -41,6 +41,7 @@ def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not tune_allocator()
 
 
+@pytest.mark.slow
 @ON_GLIBC
 def test_a_block_that_was_freed_is_used_again_without_the_kernel() -> None:
     """4 MiB, in a process of its own each: page faults of the last of 40 rounds."""

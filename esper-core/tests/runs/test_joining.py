@@ -97,7 +97,7 @@ def test_what_differs_beside_the_arms_is_told_and_what_belongs_to_them_is_not(jo
         config.replace("steps: 40", "steps: 20")
         .replace("use: tasks/pointwise-mlp, settings: {hidden: 32}", "use: tasks/cnn1d, settings: {kernel: 3}")
         .replace("policies/heuristic", "policies/random")
-        .replace("name: null", "name: other\nseed: 7")
+        .replace("name: null", "name: other\nseed: 7\nlanes: 4\ncapacity: false")
     )
     found = joined((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": changed}))
     (warning,) = found.warnings

@@ -145,6 +145,8 @@ def test_fewer_than_eight_pairs_get_no_verdict():
     differences = [1.0 + 0.001 * i for i in range(MIN_SEEDS_FOR_VERDICT)]
     assert compare(differences).verdict == "better"
     assert compare(differences[:-1]).verdict == "no difference shown"
+    assert compare(differences).boot_low is not None
+    assert (compare(differences[:-1]).boot_low, compare(differences[:-1]).boot_high) == (None, None)
 
 
 def test_a_difference_within_the_margin_gets_no_verdict():

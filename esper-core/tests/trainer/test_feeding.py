@@ -160,9 +160,7 @@ def course(recipe: Recipe, lanes: int, rounds: int = 2) -> tuple[list[str], list
             action = {0: germinate, 1: Action(Op.ADVANCE, "early")}.get(step, WAIT)
             pool.apply([action if one.arm == "grown" else WAIT for one in pool.environments], step)
             counts.append(len(feeds()))
-        told.append(repr(pool.conclude(3)))
-    for environment in pool.environments:
-        environment.close()
+        told.append(repr(pool.conclude(3)[1]))
     pool.close()
     return told, counts
 

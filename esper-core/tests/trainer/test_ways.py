@@ -111,10 +111,10 @@ def test_the_pass_is_compiled_anew_for_each_structure_and_each_environment(
     recipe = asked(make_recipe, noisy_host, {"compiler": compilers}, compile=True)
     compiled = course(Pool(recipe, ["grown"], 1), LIFE, 10)
     assert_same(compiled, course(Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1), LIFE, 10))
-    assert compilers.asked == 6, "alone; newborn; training; blending; holding; kept"
+    assert compilers.asked == 5, "alone; training; blending; holding; kept"
     assert compilers.ran == 60
     course(Pool(recipe, ["grown", "twin"], 1, lanes=2), {}, 1)
-    assert compilers.asked == 8
+    assert compilers.asked == 7
 
 
 @pytest.mark.parametrize("at", ["compile", "forward", "backward"])
@@ -126,16 +126,16 @@ def test_b8_pt_03_a_failure_to_compile_is_told_once_with_its_reason_and_tried_ag
     compilers = Compilers(lambda number: number < 2, at)
     recipe = asked(make_recipe, noisy_host, {"compiler": compilers}, compile=True)
     pool = Pool(recipe, ["grown"], 1)
-    course(pool, {1: GERMINATE}, 4)
+    course(pool, {1: GERMINATE, 3: ADVANCE}, 5)
     (record,) = caplog.records
     reason = "FileNotFoundError: no such compiler: cc" if at == "compile" else "RuntimeError: the backend gave up"
     assert record.levelname == "WARNING"
     assert "compute.compile" in record.getMessage()
     assert record.getMessage().endswith(reason)
-    assert compilers.asked == 3, "twice in vain: alone, newborn; and then it went"
+    assert compilers.asked == 3, "twice in vain: alone, with a seed; and then it went"
     assert isinstance(pool.environments[0].way, Compiled)
     tracked = pool.environments[0].model.stem[1].num_batches_tracked
-    assert tracked == 4 * 6
+    assert tracked == 5 * 6
 
 
 def test_what_failed_leaves_no_trace_in_the_numbers(make_recipe: Make) -> None:
@@ -252,13 +252,13 @@ def test_a_pass_is_recorded_after_some_batches_and_replayed_with_the_same_number
 
 
 def test_nothing_is_recorded_while_alpha_moves_and_a_structure_is_recorded_anew(make_recipe: Make) -> None:
-    """A whole life: alone, with a seed in the shadow, blending (nothing), holding, kept. And the numbers are the same."""
+    """A whole life: alone, with a seed in the shadow, while it blends (not), holding, kept; and the same numbers."""
     recipe, recorder = recorded(make_recipe)
     replayed = course(Pool(recipe, ["grown"], 1), LIFE, 9)
     begins = [place for place, entry in enumerate(recorder.log) if entry == "record"]
     assert len(begins) == 4, recorder.log
-    assert recorder.log.count("aside") == 4 * WARM_UPS
-    assert recorder.log.count("replay") == (9 - 1) * 6 - 4 * WARM_UPS, "all but the step in which alpha moved"
+    assert recorder.log.count("aside") == 4 * WARM_UPS + 1, "alpha arrives with the last batch of a step"
+    assert recorder.log.count("replay") == 9 * 6 - (4 * WARM_UPS + 1) - 5, "all but the batches in which alpha moved"
     assert_same(replayed, course(Pool(asked(make_recipe), ["grown"], 1), LIFE, 9))
 
 

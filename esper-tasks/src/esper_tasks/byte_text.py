@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from importlib import import_module
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -18,11 +18,10 @@ _HELD_OUT_SHARE: Final = 0.1
 
 
 class NextByte:
-    """Each byte of a window is to be told from those before it, and judged in bits per byte.
+    """Each byte of a window is to be told from those before it, and judged by perplexity, or in bits per byte.
 
-    Formula: losses = mean over the window of −log softmax(outputs)[next byte], in nats; scores = losses / log 2. Both
-    are means for each example, so their mean over examples of one length is the mean over all bytes; a perplexity is
-    no such mean.
+    Formula: losses = mean over the window of −log softmax(outputs)[next byte], in nats; perplexity = e to their mean;
+    bits = their mean / log 2. All examples are of one length, so the mean over them is the mean over all bytes.
 
     text: what is cut into windows. settings: of the task.
     """
@@ -31,7 +30,9 @@ class NextByte:
     shape: DataShape
 
     def __init__(self, text: bytes, settings: BytesSettings) -> None:
-        self.metric = Metric("bits per byte", "down")
+        self._in_bits = settings.metric == "bits"
+        perplexity = Metric("perplexity", "down", exponential=True)
+        self.metric = Metric("bits per byte", "down") if self._in_bits else perplexity
         self.shape = DataShape("tokens", (settings.length,), SYMBOLS)
         self._splits = _splits(text, settings)
 
@@ -51,11 +52,18 @@ class NextByte:
         return each.reshape(len(targets), -1).mean(dim=1)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean bits per byte of each example."""
-        return self.losses(outputs, targets) / math.log(2)
+        """Mean loss of each example: in nats, of which the metric is the perplexity, or in bits."""
+        losses = self.losses(outputs, targets)
+        return losses / math.log(2) if self._in_bits else losses
 
 
-def byte_text(*, length: int = 64, windows: int | None = None, held_out: int = 200) -> NextByte:
+def byte_text(
+    *,
+    length: int = 64,
+    windows: int | None = None,
+    held_out: int = 200,
+    metric: Literal["perplexity", "bits"] = "perplexity",
+) -> NextByte:
     """Which byte comes next in the help texts of Python? Inputs and targets (N, length), whole numbers below 256.
 
     The text is that of ``pydoc_data.topics``, in the order of its topics: 0.4 million bytes, and others in each version
@@ -71,9 +79,10 @@ def byte_text(*, length: int = 64, windows: int | None = None, held_out: int = 2
     True
 
     length: bytes of a window. windows: how many to train on at most, None for all. held_out: how many there are at most
-    for validation and for the test; where there are more they are taken evenly from the block.
+    for validation and for the test; where there are more they are taken evenly from the block. metric: what it is
+    judged by.
     """
-    return NextByte(_help_text(), BytesSettings(length=length, windows=windows, held_out=held_out))
+    return NextByte(_help_text(), BytesSettings(length=length, windows=windows, held_out=held_out, metric=metric))
 
 
 def _help_text() -> bytes:

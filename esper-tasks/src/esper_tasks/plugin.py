@@ -60,7 +60,7 @@ def esper_register_tasks(registry: Any) -> None:
         "bytes",
         "esper_tasks.byte_text:byte_text",
         TaskSpec(
-            summary="The next byte of Python's help texts, in bits per byte.",
+            summary="The next byte of Python's help texts, judged by perplexity.",
             settings="esper_tasks.settings:BytesSettings",
         ),
     )

@@ -89,6 +89,9 @@ class BytesSettings(Settings):
     length: int = Field(default=64, ge=16, le=4096, description="Bytes of a window.")
     windows: int | None = Field(default=None, ge=1, description="Windows to train on, at most; null: all there are.")
     held_out: int = Field(default=200, ge=1, description="Windows for validation, and as many for the test, at most.")
+    metric: Literal["perplexity", "bits"] = Field(
+        default="perplexity", description="Perplexity of a byte, 1 to 256 and more, or its logarithm to base 2."
+    )
 
 
 class DigitsSettings(Settings):

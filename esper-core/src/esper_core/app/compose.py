@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from esper_core.app.ability import demand_able
+from esper_core.app.allocator import tune_allocator
 from esper_core.app.blaming import AnswerableSchedule, AnswerableTask
 from esper_core.app.resolution import CAPACITY, TWIN
 from esper_core.app.selection import select_varieties
@@ -90,6 +91,8 @@ class Composition:
 
     def study(self, around: Surroundings) -> Study:
         """The study, ready for ``trainer.loop.run_study``."""
+        if self.resolution.loaded.config.compute.allocator == "tuned":
+            tune_allocator()
         twin = TWIN if self.resolution.loaded.config.twin else None
         return self._study(around, self._pool(self.arm_names, twin), self.arms, twin)
 
@@ -106,12 +109,20 @@ class Composition:
         return self._study(around, pool, (), None)
 
     def one_episode(
-        self, around: Surroundings, *, arm: str, seed: int, round_: int, policy: Policy | None, grown: Sequence[Growth]
+        self,
+        around: Surroundings,
+        *,
+        arm: str,
+        seed: int,
+        round_: int,
+        steps: int,
+        policy: Policy | None,
+        grown: Sequence[Growth],
     ) -> Study:
-        """The study of one episode by itself, beside its twin where the run has one.
+        """The study of one episode by itself, or of its first ``steps``, beside its twin where the run has one.
 
         policy: who decides in it; None where nobody does, as in the twin and in the controls. grown: what its host has
-        from the start. Its course is to begin at ``round_``.
+        from the start. Its course has to begin at ``round_``.
         """
         config = self.resolution.loaded.config
         twin = TWIN if config.twin and arm not in self.controls.values() else None
@@ -122,11 +133,11 @@ class Composition:
             1,
             twin=twin,
             devices=[self.devices[index % len(self.devices)]],
-            implants=(lambda own, _seed: grown if own == arm else ()) if grown else None,
+            implants=(lambda own, own_seed: grown) if grown else None,
         )
         arms = () if policy is None else [Arm(arm, policy, f'the replay of arm "{arm}"')]
         study = self._study(around, pool, arms, twin)
-        return replace(study, rounds=round_ + 1, environments=1, first_seed=seed - round_)
+        return replace(study, rounds=round_ + 1, environments=1, steps=steps, first_seed=seed - round_)
 
     def _pool(self, arms: Sequence[str], twin: str | None, **more: Any) -> Pool:
         config = self.resolution.loaded.config

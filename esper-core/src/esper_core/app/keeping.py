@@ -1,7 +1,7 @@
 """When is it written down where a run is, and what does it take to go on from there?
 
-After each round, after a step in which somebody asked the run to end, and after every n-th step; where the file does not
-say which, as often as the time for it stays a small share of the run's.
+After each round, after a step in which somebody asked the run to end, and after every n-th step; where the file does
+not say which, as often as the time for it stays a small share of the run's.
 """
 
 from __future__ import annotations

@@ -62,5 +62,8 @@ def prepare(
     resolution = resolve(loaded, plugins.registry, problems_in_file(loaded, plugins))
 
     from esper_core.app.compose import compose
+    from esper_core.app.threads import one_thread
 
-    return Prepared(compose(resolution), plugins, plugin_settings(loaded, plugins), started_in)
+    with one_thread():
+        composition = compose(resolution)
+    return Prepared(composition, plugins, plugin_settings(loaded, plugins), started_in)

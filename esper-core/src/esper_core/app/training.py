@@ -6,12 +6,10 @@ Where it was interrupted it goes on from its newest checkpoint, and nobody is to
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from esper_core.app.ability import demand_able
 from esper_core.app.compose import Surroundings
@@ -21,6 +19,7 @@ from esper_core.app.interruption import heeded_signals
 from esper_core.app.keeping import Keeping
 from esper_core.app.resolved import resolved_config
 from esper_core.app.surrounding import surrounded
+from esper_core.app.threads import one_thread
 from esper_core.config.plain import plain
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.events import RunFinished, RunStarted
@@ -32,7 +31,7 @@ from esper_core.trainer.course import Course
 from esper_core.trainer.loop import run_study
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from esper_core.app.keeping import Position, Said
@@ -175,14 +174,3 @@ def _watched(events: Path, pause: Callable[[], None]) -> Callable[[], None]:
         pause()
 
     return watch
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One intra-op thread: another number gives other bits, and small networks are no faster with more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -61,7 +61,7 @@ class Task(Protocol):
         ...
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One value for each example; their mean is the metric."""
+        """One value for each example; their mean is the metric, or e to it where the metric is exponential."""
         ...
 
 

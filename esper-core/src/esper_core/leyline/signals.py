@@ -16,11 +16,15 @@ RECORD: Final = {"ser_json_inf_nan": "strings", "extra": "forbid"}
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a task is judged by, and which way is better."""
+    """What a task is judged by, and which way is better.
+
+    exponential: whether it is e to the mean of the scores, as a perplexity is to the mean loss, and not the mean.
+    """
 
     name: str
     direction: Literal["up", "down"] = "up"
     unit: str = ""
+    exponential: bool = False
 
     def gain(self, value: float, baseline: float) -> float:
         """By how much ``value`` is better than ``baseline``; negative where it is worse."""

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from esper_core.runs.reading import RunRecord
 
 ARMS_AND_NAMES: Final = frozenset(
-    ("name", "policy", "arms", "twin", "sinks", "plugins", "margin", "seed", "environments", "rounds")
+    (
+        *("name", "policy", "arms", "twin", "capacity", "sinks", "plugins", "margin"),
+        *("seed", "environments", "rounds", "devices", "lanes", "checkpoints"),
+    )
 )
-"""Parts of a configuration in which two runs may differ without a word: who acts, what is told, and what is told by
-itself, as seeds and margins are."""
+"""Parts of a configuration in which two runs may differ without a word: who acts, what is told, what is told by
+itself as seeds and margins are, and what changes no number."""
 
 DIFFERENCES_TOLD: Final = 8
 """Differences between configurations that a warning names."""

@@ -60,8 +60,6 @@ def find_run(name: str, root: Path) -> RunRecord:
         if not (root / name).is_dir() and (named := _of_words(name, root)):
             return read_run(named)
         return read_run(root / name if (root / name).is_dir() else path)
-    except ValueError as error:  # a name with a NUL in it, which no file can have
-        raise RunFolderError(Problem("E420", f"there is no folder {name}: {error}", hint=EXAMPLE)) from None
     except RunFolderError as error:
         if error.problems[0].hint != EXAMPLE or path.is_dir() or (root / name).is_dir():
             raise

@@ -44,7 +44,7 @@ class Comparison:
     n: pairs; or values of the arm that has fewer.
     effect_size: the difference in standard deviations: of the differences, or of the values where there are no pairs;
     None where these do not vary.
-    boot_low, boot_high: a bootstrap interval of the same level; None where there are no pairs, or very many.
+    boot_low, boot_high: a bootstrap interval of the same level; None where there are no pairs, few, or very many.
     ranks: who is ahead of whom, the seeds set aside.
     p_holm: p_margin adjusted for all comparisons that were made together; alone, it is p_margin.
     verdict: of a against b, told only where n is large enough, the interval clears the margin and p_holm is small
@@ -113,7 +113,8 @@ def paired_comparison(
     p = paired_p(differences)
     p_margin = p if margin == 0 else _beyond(differences, interval.mean, margin)
     verdict, why = decided(interval, p_margin, margin=margin, confidence=confidence)
-    boot = bootstrap_interval(differences, confidence) or (None, None)
+    enough = interval.n >= MIN_SEEDS_FOR_VERDICT  # the means of a few values never reach as far as they should
+    boot = (bootstrap_interval(differences, confidence) if enough else None) or (None, None)
     return Comparison(
         difference=interval.mean,
         low=interval.low,

@@ -123,16 +123,16 @@ class _Recording:
     def __init__(
         self, model: nn.Module, recorder: Recorder, within: Way, act: Act, inputs: Tensor, targets: Tensor
     ) -> None:
-        self._parameters = list(model.parameters())
+        self._trained = list(model.parameters())
         self._inputs, self._targets = inputs.clone(), targets.clone()
         self._replay, self._loss = recorder.record(lambda: within.run(act, self._inputs, self._targets))
-        self._gradients = [parameter.grad for parameter in self._parameters]
+        self._gradients = [parameter.grad for parameter in self._trained]
 
     def replay(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of a batch, whose gradients lie where the parameters have theirs."""
         self._inputs.copy_(inputs)
         self._targets.copy_(targets)
         self._replay()
-        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+        for parameter, gradient in zip(self._trained, self._gradients, strict=True):
             parameter.grad = gradient
         return self._loss.clone()

@@ -378,12 +378,9 @@ class Environment:
         self._mishaps = [Mishap(**known) for known in bring_back(self, state)]
 
     def close(self) -> None:
-        """Let go of what lives as long as it does: the thread that gathers its batches, where there is one."""
+        """Let everything go at once, the thread that gathers its batches among it. It is of no use any more."""
         self._feed.close()
-
-    def close(self) -> None:
-        """Let everything go at once, for parts of it refer to each other. It is of no use any more."""
-        vars(self).clear()
+        vars(self).clear()  # parts of it refer to each other
 
     def mask(self) -> ActionMask:
         """What could be done now, and can be afforded: nothing once the episode is over."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a network does on a split: the loss of each example in nats, and the mean of their scores, the metric."""
+    """What a network does on a split: the loss of each example in nats, and the metric of them all."""
 
     losses: Tensor
     metric: Tensor
@@ -49,5 +49,7 @@ def evaluate(
             losses.append(task.losses(outputs, targets))
             scores.append(task.scores(outputs, targets))
         own, metric = torch.cat(losses), torch.cat(scores).mean()
+        if task.metric.exponential:
+            metric = metric.exp()
     model.train()
     return Measured(own.clone(), metric.to(own.dtype).clone())

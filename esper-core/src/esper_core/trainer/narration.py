@@ -144,9 +144,9 @@ def describe(action: Action) -> str:
 def arguments_of(action: Action) -> dict[str, str | int | float]:
     """What ``describe`` leaves out of an action: the other arguments that its op reads, as plain data."""
     plain: dict[str, str | int | float] = {
-        "blend": action.blend.value,
+        "blend": str(action.blend),
         "speed": action.speed,
-        "curve": action.curve.value,
+        "curve": str(action.curve),
         "target": float(action.target),
     }
     return {name: plain[name] for name in ARGUMENTS[action.op] if name in plain}

@@ -1,0 +1,168 @@
+"""Actions as they are typed: each one can be written and read again, every slip is told, and what is possible is listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esper_core.app.asking import action_asked, as_typed, possible_in
+from esper_core.leyline import Action, ActionMask, ActionSpace, Blend, ConfigError, Curve, Op, Signals
+from esper_core.leyline.events import StepFinished
+from esper_core.telemetry import decode, encode
+from esper_core.trainer.narration import action_of, arguments_of, describe
+
+SPACE = ActionSpace({"early": ("blueprints/conv_light", "blueprints/mlp", "other/mlp"), "late": ("blueprints/mlp",)})
+READ = {
+    Op.WAIT: (),
+    Op.GERMINATE: ("slot", "blueprint", "blend", "speed", "curve", "target"),
+    Op.ADVANCE: ("slot", "blueprint"),
+    Op.RETARGET: ("slot", "target", "speed", "curve"),
+    Op.PRUNE: ("slot", "blueprint", "speed", "curve"),
+    Op.FOSSILISE: ("slot",),
+}
+"""By the page on what can be done."""
+
+
+@st.composite
+def actions(draw: st.DrawFn) -> Action:
+    """Any action of the space; what its op does not read is as by default."""
+    op = draw(st.sampled_from(Op))
+    slot = draw(st.sampled_from(sorted(SPACE.blueprints)))
+    blueprints = st.sampled_from(SPACE.blueprints[slot])
+    every: dict[str, Any] = {
+        "slot": slot,
+        "blueprint": draw(blueprints if op is Op.GERMINATE else st.none() | blueprints),
+        "blend": draw(st.sampled_from(Blend)),
+        "speed": draw(st.integers(0, 999_999_999)),
+        "curve": draw(st.sampled_from(Curve)),
+        "target": draw(st.floats(0, 1, exclude_min=True)),
+    }
+    return Action(op, **{name: every[name] for name in READ[op]})
+
+
+def step_with(action: Action) -> StepFinished:
+    signals = Signals(0, 1.0, 1.0, 0.5, 9, 9, ())
+    told = {"action": describe(action), "arguments": arguments_of(action)}
+    return StepFinished(round=0, arm="a", seed=0, step=0, signals=signals, **told)
+
+
+@given(actions())
+def test_what_is_typed_is_the_action(action: Action) -> None:
+    assert action_asked(as_typed(action), SPACE) == action
+
+
+@given(actions())
+def test_an_event_tells_the_whole_action(action: Action) -> None:
+    told = decode(encode(step_with(action)))
+    assert isinstance(told, StepFinished)
+    assert action_of(told) == action
+    assert repr(action_of(told)) == repr(action)
+    assert set(told.arguments) == set(READ[action.op]) - {"slot", "blueprint"}
+
+
+def test_an_event_also_tells_the_action_of_a_policy_that_is_careless_with_types() -> None:
+    careless = Action(Op.GERMINATE, "early", "blueprints/mlp", blend="gate", curve="cosine", target=1)  # type: ignore[arg-type]
+    assert action_of(step_with(careless)) == Action(
+        Op.GERMINATE, "early", "blueprints/mlp", blend=Blend.GATE, curve=Curve.COSINE, target=1.0
+    )
+
+
+@pytest.mark.parametrize("text", ["", "grow early", "wait early now", "germinate early mlp extra"])
+def test_an_event_without_an_op_is_none(text: str) -> None:
+    step = StepFinished(round=0, arm="a", seed=0, step=0, signals=Signals(0, 1.0, 1.0, 0.5, 9, 9, ()), action=text)
+    if text.startswith(("wait", "germinate")):
+        assert action_of(step).op is Op(text.split()[0])  # words too many mean nothing
+    else:
+        with pytest.raises(ValueError, match=r"."):
+            action_of(step)
+
+
+def test_arguments_may_stand_anywhere_and_a_short_name_is_enough_where_it_is_one() -> None:
+    wanted = Action(Op.GERMINATE, "early", "blueprints/conv_light", blend=Blend.GATE, speed=8, target=0.5)
+    assert action_asked("germinate early conv_light blend=gate speed=8 target=0.5", SPACE) == wanted
+    assert action_asked("  target=.5 germinate blend=gate early speed=08 blueprints/conv_light ", SPACE) == wanted
+    assert action_asked("germinate late mlp", SPACE).blueprint == "blueprints/mlp"
+    assert action_asked("germinate early other/mlp", SPACE).blueprint == "other/mlp"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("", "no action is named", "OP [SLOT [BLUEPRINT]]"),
+        ("speed=3", "no action is named", "OP"),
+        ("prun early", 'there is no op "prun"', 'Did you mean "prune"?'),
+        ("Wait", 'there is no op "Wait"', 'Did you mean "wait"?'),
+        ("fossilize early", 'there is no op "fossilize"', 'Did you mean "fossilise"?'),
+        ("prune", "prune needs a slot", "Slots: early, late"),
+        ("prune erly", 'there is no slot "erly"', 'Did you mean "early"?'),
+        ("germinate early", "germinate needs a blueprint", "other/mlp"),
+        ("germinate early conv_lite", 'no blueprint "conv_lite" may grow in slot "early"', '"conv_light"'),
+        ("germinate late blueprints/conv_light", "may grow in slot", "blueprints/mlp"),
+        ("germinate early mlp", '2 blueprints are called "mlp"', "blueprints/mlp or other/mlp"),
+        ("fossilise early mlp", 'fossilise takes slot, received "early mlp"', "OP"),
+        ("wait early", 'wait takes no slot, received "early"', "OP"),
+        ("wait speed=3", 'wait takes no "speed"', "wait takes none."),
+        ("advance early speed=3", 'advance takes no "speed"', "takes none."),
+        ("retarget early blend=add", 'retarget takes no "blend"', "Known: curve, speed, target"),
+        ("prune early sped=3", 'prune takes no "sped"', 'Did you mean "speed"?'),
+        ("prune early =3", 'prune takes no ""', "Known: curve, speed"),
+        ("prune early speed=3 speed=4", "speed is given twice", "OP"),
+        ("prune early speed=", 'Received: ""', "0 is at once"),
+        ("prune early speed=-1", 'Received: "-1"', "0 is at once"),
+        ("prune early speed=1.5", 'Received: "1.5"', "0 is at once"),
+        ("prune early speed=1_0", 'Received: "1_0"', "0 is at once"),
+        ("prune early speed=٣", 'Received: "٣"', "0 is at once"),
+        (f"prune early speed={'9' * 5000}", "Received:", "0 is at once"),
+        ("prune early curve=round", 'there is no curve "round"', "Known: cosine, linear, sigmoid"),
+        ("germinate early conv_light blend=gat", 'there is no blend "gat"', 'Did you mean "gate"?'),
+        ("retarget early target=0", 'Received: "0"', "Only at 1"),
+        ("retarget early target=1.01", 'Received: "1.01"', "Only at 1"),
+        ("retarget early target=nan", 'Received: "nan"', "Only at 1"),
+        ("retarget early target=1e999", 'Received: "1e999"', "Only at 1"),
+    ],
+)
+def test_a_slip_is_told_with_the_way_out(text: str, message: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        action_asked(text, SPACE)
+    (problem,) = refusal.value.problems
+    assert (problem.code, problem.path) == ("E432", "--action")
+    assert message in problem.message
+    assert hint in (problem.hint or "")
+    assert len(str(problem)) < 500
+
+
+@settings(max_examples=50)
+@given(st.text() | st.lists(st.sampled_from("wait prune early mlp speed=2 = target=x germinate".split())).map(" ".join))
+def test_whatever_is_typed_is_an_action_or_refused(text: str) -> None:
+    try:
+        action = action_asked(text, SPACE)
+    except ConfigError:
+        return
+    assert action_asked(as_typed(action), SPACE) == action
+
+
+def test_what_is_possible_is_listed_as_it_would_be_typed() -> None:
+    mask = ActionMask(
+        {"early": frozenset({Op.PRUNE, Op.ADVANCE, Op.GERMINATE}), "late": frozenset({Op.FOSSILISE})},
+        {"early": ("other/mlp",), "late": ()},
+        {
+            "early": {
+                "blueprints/mlp": frozenset({Op.PRUNE}),
+                "blueprints/conv_light": frozenset({Op.PRUNE, Op.ADVANCE}),
+            }
+        },
+    )
+    told = possible_in(mask)
+    assert told == (
+        "wait",
+        "germinate early other/mlp",
+        "advance early",
+        "prune early blueprints/mlp",
+        "prune early blueprints/conv_light",
+        "fossilise late",
+    )
+    assert all(mask.allows(action_asked(one, SPACE)) for one in told)
+    assert possible_in(mask.shut()) == ("wait",)

@@ -34,6 +34,7 @@ policy:
       - {step: 6, op: fossilise, slot: early}
 environments: 2
 episode: {steps: 8, batches: 4, batch_size: 20}
+capacity: false
 """
 
 

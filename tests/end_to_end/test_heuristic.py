@@ -20,6 +20,7 @@ slots:
 policy: heuristic
 growth: {nursery: 3}
 environments: 4
+capacity: false
 """
 USEFUL = ("early", "blueprints/conv_light")
 """The host sees each position by itself; what it lacks are neighbours, and nothing in the late slot gives them."""
@@ -58,7 +59,7 @@ def test_an_episode_too_short_for_anything_is_told(esper: Esper, small: Path, tm
     assert "not carried out in 2 of 2 episodes: anything: 5 steps of preview" in answer.err
 
 
-TAIL = "environments: 2\nepisode: {steps: 8, batches: 4, batch_size: 20}\n"
+TAIL = "environments: 2\ncapacity: false\nepisode: {steps: 8, batches: 4, batch_size: 20}\n"
 
 
 def test_planting_that_would_end_before_it_begins_is_refused_with_its_place(esper: Esper, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ arms: {{{arms}}}
 growth: {{gates: strict}}
 seed: 1000
 environments: 10
+capacity: false
 episode: {{batches: {batches}}}
 """
 ARM = """\

@@ -61,6 +61,7 @@ policy:
     plan:
       - {step: 0, op: germinate, slot: stem, blueprint: mlp, speed: 2}
 environments: 2
+capacity: false
 episode: {steps: 2, batches: 1, batch_size: 20}
 """
 

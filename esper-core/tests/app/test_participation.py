@@ -343,7 +343,7 @@ def test_a_plugin_may_know_of_a_name_that_is_missing(install, refused) -> None:
     assert told == (
         'E225 unknown sink "gone"\n'
         "  small.yaml:12:9   sinks[0].use\n"
-        "  No sink is installed.\n"
+        "  Known: tensorboard\n"
         "  The sink gone moved to esper-more.\n"
         "  All sinks:  esper components list sink"
     )

@@ -33,6 +33,7 @@ policy:
       - {step: 2, op: germinate, slot: early, blueprint: liar, speed: 1}
       - {step: 3, op: germinate, slot: early, blueprint: liar, speed: 1}
 environments: 1
+capacity: false
 growth: {embargo: 0}
 episode: {steps: 12, batches: 2, batch_size: 20}
 """

@@ -14,6 +14,7 @@ host: pointwise-mlp
 slots: {early: {blueprints: [conv_light]}}
 policy: static
 environments: 1
+capacity: false
 episode: {steps: 1, batches: 1, batch_size: 20}
 plugins: {local: [own_probe.py]}
 """

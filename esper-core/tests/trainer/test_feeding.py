@@ -35,9 +35,9 @@ def feeds() -> list[threading.Thread]:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Any:
-    gc.collect()
     yield
-    gc.collect()
+    if feeds():
+        gc.collect()
     ends = time.monotonic() + 5
     while feeds() and time.monotonic() < ends:
         time.sleep(0.01)

@@ -19,6 +19,7 @@ from esper_core.leyline.events import StepFinished
 from esper_core.leyline.health import CALM
 from esper_core.telemetry.codec import decode, encode
 from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.evaluation import evaluate
 from esper_core.trainer.passes import Passes, half_of
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.scaling import warn_of_scales
@@ -105,19 +106,24 @@ def test_every_operator_goes_in_short_numbers(blend: Blend, make_recipe: Make) -
 
 
 def test_what_is_left_out_and_what_is_tried_are_computed_as_what_is_evaluated(make_recipe: Make) -> None:
-    """The paired differences of an idle seed are 0 to the bit, and would not be in another precision."""
+    """To the bit: in another precision a seed would be credited with the difference of two roundings."""
     pool = Pool(asked(make_recipe, precision="bfloat16"), ["grown", "twin"], 1, twin="twin")
-    told = live(pool, 1, {0: GERMINATE})
+    (signals, _) = live(pool, 4, {0: GERMINATE, 1: ADVANCE})[-1]
     grown, _ = pool.environments
-    grown.evaluate("validation")
-    grown.weigh(None)
-    signals = grown.reading.signals(1, grown.numbers().tolist())
-    assert signals.slots[0].living.gain.mean == 0.0, "the seed is the identity at its birth"
-    told = live(pool, 3, {0: ADVANCE, 1: FOSSILISE})
-    seed = told[-1][0].slots[0].living or told[-2][0].slots[0].living
-    leant = seed.dependence
-    assert leant is not None
-    grown.leaning.measure(grown.recipe.task, grown.recipe.data["validation"])
+    (slot,), split = grown.garden.slots.values(), grown.recipe.data["validation"]
+    own = grown.losses()[0]
+    with slot.switched(on=False):
+        without = evaluate(grown.model, grown.recipe.task, split, grown.passes.outputs).losses
+        rounded_otherwise = evaluate(grown.model, grown.recipe.task, split).losses
+    assert not torch.equal(without, rounded_otherwise)
+    assert signals.slots[0].living.dependence.mean == (without - own).double().mean().item()
+
+    pool = Pool(asked(make_recipe, precision="bfloat16"), ["grown"], 1)
+    (signals,) = live(pool, 2, {0: GERMINATE})[-1]
+    (grown,) = pool.environments
+    with grown.garden.trial(0):
+        tried = evaluate(grown.model, grown.recipe.task, split, grown.passes.outputs).losses
+    assert signals.slots[0].living.gain.mean == (grown.losses()[0] - tried).double().mean().item()
 
 
 def test_sim_low_3_auto_is_bfloat16_where_the_device_has_it_else_float16_with_a_scaler_and_nothing_on_a_cpu(
@@ -329,3 +335,26 @@ def test_random_numbers_are_drawn_part_by_part(make_recipe: Make, noisy_host: Ca
     assert halves.any()
     assert torch.equal(drawn(20, 1, 2), halves)
     assert torch.equal(drawn(20, 1, 1), halves)
+
+
+# --- what is read
+
+
+def test_sim_low_2_nothing_is_read_in_a_step_before_the_one_place_where_it_is(
+    make_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training, evaluation and weighing, with a seed in the shadow and then with one that acts: no tensor is read."""
+    pool = Pool(asked(make_recipe, more={"optimizer": {"clip_norm": 1.0}}.items()), ["grown", "twin"], 1, twin="twin")
+    pool.reset(0, 3)
+    for step, action in enumerate([GERMINATE, ADVANCE, WAIT, WAIT]):
+        with monkeypatch.context() as patch:
+            for reads in ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__"):
+                patch.setattr(Tensor, reads, _refuse)
+            pool.train(step)
+            pool.evaluate(step)
+        pool.synchronise(step)
+        pool.apply([action, WAIT], step)
+
+
+def _refuse(self: Tensor, *_: Any) -> None:
+    raise AssertionError("the host read a number")

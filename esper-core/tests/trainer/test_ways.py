@@ -47,7 +47,7 @@ def asked(make_recipe: Make, host: Any = Plain, seams: Any = None, **compute: bo
 
 
 def course(pool: Pool, actions: dict[int, Action], steps: int) -> list[list[Tensor]]:
-    """The parameters of the first environment after each step."""
+    """The training loss and the parameters of the first environment, step by step."""
     pool.reset(0, 3)
     found = []
     for step in range(steps):
@@ -55,7 +55,8 @@ def course(pool: Pool, actions: dict[int, Action], steps: int) -> list[list[Tens
         pool.evaluate(step)
         pool.heal(pool.synchronise(step), step)
         pool.apply([actions.get(step, WAIT)] + [WAIT] * (len(pool.environments) - 1), step)
-        found.append([parameter.detach().clone() for parameter in pool.environments[0].model.parameters()])
+        own = pool.environments[0]
+        found.append([own.reading.train_loss, *(each.detach().clone() for each in own.model.parameters())])
     return found
 
 
@@ -152,6 +153,24 @@ def test_two_environments_whose_compilers_fail_say_so_once(make_recipe: Make, ca
     pool.close()
     assert compilers.asked == 4
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_who_compiles_holds_the_turn_to_draw_until_the_gradients_are_there(make_recipe: Make) -> None:
+    """Torch saves its generators then, and restores them: another lane must not draw in between. Later lanes may."""
+    held: list[bool] = []
+
+    def compiler(model: nn.Module) -> Callable[[Tensor], Tensor]:
+        def run(inputs: Tensor) -> Tensor:
+            outputs: Tensor = model(inputs)
+            outputs.register_hook(lambda gradient: held.append(environment.training_stream._lender is not None))
+            return outputs
+
+        return run
+
+    environment = Environment(asked(make_recipe, Plain, {"compiler": compiler}, compile=True), arm="a", index=0)
+    environment.reset(0, 3)
+    environment.train()
+    assert held == [True] + [False] * 5
 
 
 class Broken(Plain):
@@ -260,6 +279,23 @@ def test_nothing_is_recorded_while_alpha_moves_and_a_structure_is_recorded_anew(
     assert recorder.log.count("aside") == 4 * WARM_UPS + 1, "alpha arrives with the last batch of a step"
     assert recorder.log.count("replay") == 9 * 6 - (4 * WARM_UPS + 1) - 5, "all but the batches in which alpha moved"
     assert_same(replayed, course(Pool(asked(make_recipe), ["grown"], 1), LIFE, 9))
+
+
+def test_no_generator_is_read_or_set_while_a_pass_is_recorded(make_recipe: Make) -> None:
+    """A device refuses it: the host that draws in its forward pass has the generators already."""
+    recipe, recorder = recorded(make_recipe)
+    environment = Environment(recipe, arm="a", index=0)
+    environment.reset(0, 3)
+    held: list[bool] = []
+    record = recorder.record
+
+    def noting(act: Callable[[], Tensor]) -> Any:
+        held.append(environment.training_stream._lender is not None)
+        return record(act)
+
+    recorder.record = noting  # type: ignore[method-assign]
+    environment.train()
+    assert held == [True]
 
 
 def test_what_lies_elsewhere_is_recorded_anew(make_recipe: Make) -> None:

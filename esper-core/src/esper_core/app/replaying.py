@@ -15,7 +15,7 @@ from esper_core.app.guarding import health_check
 from esper_core.app.interruption import heeded_signals
 from esper_core.app.observing import Observers
 from esper_core.app.resolved import resolved_config
-from esper_core.app.saying import tell_plainly
+from esper_core.app.saying import tell_plainly, warned
 from esper_core.app.threads import one_thread
 from esper_core.config.plain import plain
 from esper_core.growth import Growth
@@ -137,7 +137,8 @@ def replay(
 ) -> Replay:
     """Play an episode of a run again, or what if. prepared: the run's own configuration.
 
-    ConfigError (E432) where what is wished cannot be. ``tell`` hears which recorded actions were not possible any more.
+    ConfigError (E432) where what is wished cannot be. ``tell`` hears what is warned of, and which of the recorded
+    actions were not possible any more.
     """
     decides = recording.arm in prepared.composition.resolution.policies
     if wish is not None:
@@ -146,7 +147,7 @@ def replay(
     heard = _Heard(recording.arm)
     bus = Bus([heard, *listeners])
     configuration = plain(resolved_config(prepared.composition.resolution))
-    with heeded_signals() as pause, one_thread():
+    with heeded_signals() as pause, warned(tell), one_thread():
         Observers(prepared.plugins).configured(prepared.settings, lambda: configuration)
         around = Surroundings(bus, Clock(), lambda course: pause(), health_check(prepared.plugins))
         study = prepared.composition.one_episode(

@@ -37,6 +37,17 @@ def logged(path: Path, tell: Callable[[str], None]) -> Iterator[Warnings]:
         file.close()
 
 
+@contextmanager
+def warned(tell: Callable[[str], None]) -> Iterator[None]:
+    """A block in which ``tell`` hears each warning, once, and nothing is written."""
+    warnings = Warnings(tell)
+    log.addHandler(warnings)
+    try:
+        yield
+    finally:
+        log.removeHandler(warnings)
+
+
 def tell_plainly(warning: str) -> None:
     """A warning on stderr."""
     print(f"warning: {warning}", file=sys.stderr, flush=True)

@@ -34,7 +34,9 @@ class BuiltIn:
 
 BUILT_IN: Final[Mapping[str, BuiltIn]] = {
     "run": BuiltIn("esper_core.cli.run:run", "Run a configuration, or once more what a run directory holds."),
-    "resume": BuiltIn("esper_core.cli.resume:resume", "Go on with a run that was interrupted or killed."),
+    "resume": BuiltIn(
+        "esper_core.cli.resume:resume", "Go on with a run that was interrupted, or killed, from its newest checkpoint."
+    ),
     "replay": BuiltIn(
         "esper_core.cli.replay:replay", "Play an episode of a run again, or what if another thing had been done in it."
     ),

@@ -1,64 +1,151 @@
-"""The contracts: what every part of Esper and every plugin may rely upon. Imports nothing of ours, and no torch."""
+"""The contracts: what every part of Esper and every plugin may rely upon. Imports nothing of ours, and no torch.
 
-from esper_core.leyline.actions import ARGUMENTS, WAIT, Action, ActionMask, ActionSpace, Blend, Curve, Op
-from esper_core.leyline.errors import (
-    ConfigError,
-    EsperError,
-    GovernorStop,
-    GraftError,
-    GrowthError,
-    Interrupted,
-    LifecycleError,
-    PluginError,
-    Problem,
-    RunFolderError,
-    SettingError,
-)
-from esper_core.leyline.evidence import Evidence, Finding, Gain, Opinion
-from esper_core.leyline.health import CALM, HealthSnapshot, Level, Verdict
-from esper_core.leyline.learning import Learner, Played, Rollout, Turn
-from esper_core.leyline.lifecycle import SeedEvent, SlotEvent, SlotState, Stage
-from esper_core.leyline.protocols import (
-    BlueprintFactory,
-    DataShape,
-    FollowsPlan,
-    HostFactory,
-    Policy,
-    PolicyFactory,
-    Registrar,
-    Reward,
-    Schedule,
-    Sink,
-    Split,
-    SplitName,
-    Task,
-)
-from esper_core.leyline.resuming import Resumable, State
-from esper_core.leyline.running import PluginConfig, ReportSection, RunContext, RunInfo, RunOutcome
-from esper_core.leyline.signals import (
-    GradientHealth,
-    Metric,
-    Observation,
-    RewardBreakdown,
-    SeedSignals,
-    Signals,
-    SlotSignals,
-)
-from esper_core.leyline.specs import (
-    BlueprintSpec,
-    ComponentKind,
-    HostSpec,
-    PluginInfo,
-    PolicySpec,
-    RewardSpec,
-    ScheduleSpec,
-    SinkSpec,
-    Site,
-    SiteKind,
-    SlotPlace,
-    Spec,
-    TaskSpec,
-)
+Each name is imported when it is first used: a command that only prints its help needs few of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from esper_core.leyline.actions import ARGUMENTS, WAIT, Action, ActionMask, ActionSpace, Blend, Curve, Op
+    from esper_core.leyline.errors import (
+        ConfigError,
+        EsperError,
+        GovernorStop,
+        GraftError,
+        GrowthError,
+        Interrupted,
+        LifecycleError,
+        PluginError,
+        Problem,
+        RunFolderError,
+        SettingError,
+    )
+    from esper_core.leyline.evidence import Evidence, Finding, Gain, Opinion
+    from esper_core.leyline.health import CALM, HealthSnapshot, Level, Verdict
+    from esper_core.leyline.learning import Learner, Played, Rollout, Turn
+    from esper_core.leyline.lifecycle import SeedEvent, SlotEvent, SlotState, Stage
+    from esper_core.leyline.protocols import (
+        BlueprintFactory,
+        DataShape,
+        FollowsPlan,
+        HostFactory,
+        Policy,
+        PolicyFactory,
+        Registrar,
+        Reward,
+        Schedule,
+        Sink,
+        Split,
+        SplitName,
+        Task,
+    )
+    from esper_core.leyline.resuming import Resumable, State
+    from esper_core.leyline.running import PluginConfig, ReportSection, RunContext, RunInfo, RunOutcome
+    from esper_core.leyline.signals import (
+        GradientHealth,
+        Metric,
+        Observation,
+        RewardBreakdown,
+        SeedSignals,
+        Signals,
+        SlotSignals,
+    )
+    from esper_core.leyline.specs import (
+        BlueprintSpec,
+        ComponentKind,
+        HostSpec,
+        PluginInfo,
+        PolicySpec,
+        RewardSpec,
+        ScheduleSpec,
+        SinkSpec,
+        Site,
+        SiteKind,
+        SlotPlace,
+        Spec,
+        TaskSpec,
+    )
+
+_HOME = {
+    "ARGUMENTS": "actions",
+    "CALM": "health",
+    "WAIT": "actions",
+    "Action": "actions",
+    "ActionMask": "actions",
+    "ActionSpace": "actions",
+    "Blend": "actions",
+    "BlueprintFactory": "protocols",
+    "BlueprintSpec": "specs",
+    "ComponentKind": "specs",
+    "ConfigError": "errors",
+    "Curve": "actions",
+    "DataShape": "protocols",
+    "EsperError": "errors",
+    "Evidence": "evidence",
+    "Finding": "evidence",
+    "FollowsPlan": "protocols",
+    "Gain": "evidence",
+    "GovernorStop": "errors",
+    "GradientHealth": "signals",
+    "GraftError": "errors",
+    "GrowthError": "errors",
+    "HealthSnapshot": "health",
+    "HostFactory": "protocols",
+    "HostSpec": "specs",
+    "Interrupted": "errors",
+    "Learner": "learning",
+    "Level": "health",
+    "LifecycleError": "errors",
+    "Metric": "signals",
+    "Observation": "signals",
+    "Op": "actions",
+    "Opinion": "evidence",
+    "Played": "learning",
+    "PluginConfig": "running",
+    "PluginError": "errors",
+    "PluginInfo": "specs",
+    "Policy": "protocols",
+    "PolicyFactory": "protocols",
+    "PolicySpec": "specs",
+    "Problem": "errors",
+    "Registrar": "protocols",
+    "ReportSection": "running",
+    "Resumable": "resuming",
+    "Reward": "protocols",
+    "RewardBreakdown": "signals",
+    "RewardSpec": "specs",
+    "Rollout": "learning",
+    "RunContext": "running",
+    "RunFolderError": "errors",
+    "RunInfo": "running",
+    "RunOutcome": "running",
+    "Schedule": "protocols",
+    "ScheduleSpec": "specs",
+    "SeedEvent": "lifecycle",
+    "SeedSignals": "signals",
+    "SettingError": "errors",
+    "Signals": "signals",
+    "Sink": "protocols",
+    "SinkSpec": "specs",
+    "Site": "specs",
+    "SiteKind": "specs",
+    "SlotEvent": "lifecycle",
+    "SlotPlace": "specs",
+    "SlotSignals": "signals",
+    "SlotState": "lifecycle",
+    "Spec": "specs",
+    "Split": "protocols",
+    "SplitName": "protocols",
+    "Stage": "lifecycle",
+    "State": "resuming",
+    "Task": "protocols",
+    "TaskSpec": "specs",
+    "Turn": "learning",
+    "Verdict": "health",
+}
 
 __all__ = [
     "ARGUMENTS",
@@ -137,3 +224,16 @@ __all__ = [
     "Turn",
     "Verdict",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

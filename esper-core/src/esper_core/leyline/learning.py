@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003  pydantic reads it
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from esper_core.leyline.actions import Action, ActionMask
-    from esper_core.leyline.signals import Observation, RewardBreakdown
+from esper_core.leyline.actions import Action, ActionMask  # noqa: TC001  pydantic reads it
+from esper_core.leyline.signals import Observation, RewardBreakdown  # noqa: TC001  pydantic reads it
 
 
 @dataclass(frozen=True, slots=True)

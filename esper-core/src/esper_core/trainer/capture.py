@@ -55,9 +55,11 @@ class CudaRecorder:
         """The stream of the recordings, behind the current one, which goes on behind it."""
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            yield
-        current.wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            current.wait_stream(self._stream)
 
     def record(self, act: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
         """A graph. Other threads may allocate memory meanwhile."""
@@ -79,10 +81,8 @@ class Recorded:
         self._warm_ups = 0
         self._recording: _Recording | None = None
 
-    @property
-    def fresh(self) -> bool:
-        """Whether the way within begins anew."""
-        return self._within.fresh
+    holds = True
+    """A generator's state cannot be read or set while a pass is recorded."""
 
     def run(self, act: Act, inputs: Tensor, targets: Tensor) -> Tensor:
         """What ``act`` gives for a batch, replayed where it was recorded."""

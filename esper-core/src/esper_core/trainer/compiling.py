@@ -45,8 +45,8 @@ class Compiled:
         self._compiled: Any = None
 
     @property
-    def fresh(self) -> bool:
-        """Whether the next pass is the first of its structure: torch's generators are saved and restored on the way."""
+    def holds(self) -> bool:
+        """Whether the next pass is the first of its structure: compilers save torch's generators and restore them."""
         return bool(structure_of(self._garden) != self._structure)
 
     def run(self, act: Act, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class Compiled:
 
         What is the network's own fault is raised as without a compiler.
         """
-        model, fresh = self._garden.model, self.fresh
+        model, fresh = self._garden.model, self.holds
         if not fresh and self._compiled is None:
             return act(model, inputs, targets)
         kept = KeptBuffers(model) if fresh else None

@@ -255,9 +255,9 @@ class Environment:
     def _drawing(self, when: Draws) -> AbstractContextManager[Any]:
         """The block in which the host draws from its stream, where this is when it does.
 
-        Who compiles on the way saves torch's generators, and restores them: nobody else may draw then.
+        Where torch's generators cannot be exchanged on the way, the host has them until its gradients are there.
         """
-        draws = Draws.ANYWHERE if self.recipe.draws is Draws.FORWARD and self.way.fresh else self.recipe.draws
+        draws = Draws.ANYWHERE if self.recipe.draws is Draws.FORWARD and self.way.holds else self.recipe.draws
         return self.training_stream if draws is when else nullcontext()
 
     def _blame_those_who_act(self, what: str) -> None:

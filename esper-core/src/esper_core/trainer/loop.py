@@ -27,6 +27,7 @@ from esper_core.trainer.narration import (
     steps_finished,
     updates_finished,
 )
+from esper_core.trainer.scaling import warn_of_scales
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -153,6 +154,7 @@ def _conclude(
     pool = study.pool
     study.tell_unfinished()
     changes, endings = pool.conclude(last)
+    warn_of_scales(pool.environments, [ending.signals for ending in endings])
     closing_E = ledger.reward([ending.signals for ending in endings])
     record.rewarded(closing_E)
     finished = [

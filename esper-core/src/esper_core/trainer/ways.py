@@ -25,11 +25,12 @@ Act = Callable[[nn.Module, Tensor, Tensor], Tensor]
 class Way(Protocol):
     """Runs the pass in which the host is trained.
 
-    fresh: whether its next pass is a first one, in which torch's random generators may be used by others than the host.
+    holds: whether its next pass has to hold the turn to draw random numbers until its gradients are there, for a host
+    that draws in its forward pass alone: since torch's generators cannot be exchanged on the way.
     """
 
     @property
-    def fresh(self) -> bool: ...
+    def holds(self) -> bool: ...
 
     def run(self, act: Act, inputs: Tensor, targets: Tensor) -> Tensor:
         """What ``act`` gives for a batch, of the network, or of something that computes the same."""
@@ -39,7 +40,7 @@ class Way(Protocol):
 class AsWritten:
     """The network itself."""
 
-    fresh = False
+    holds = False
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model

@@ -16,6 +16,7 @@ RUN = re.compile(r"^```(?:console|python)$", re.MULTILINE)
 # without something, a signal, a damaged file, or a fault of ours.
 COPIED = {
     *("E100", "E102", "E103", "E123", "E212", "E222", "E223", "E224", "E228", "E229", "E231", "E232", "E233", "E234"),
+    *("E236", "E412", "E413"),
     *("E301", "E302", "E303", "E304", "E307", "E308", "E320", "E331", "E333", "E334", "E335"),
     *("E401", "E402", "E410", "E411", "E421", "E430", "E431", "E504"),
 }

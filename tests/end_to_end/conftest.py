@@ -92,7 +92,7 @@ def hold_against_the_oracle(events: Sequence[Event]) -> None:
     for event in events:
         if isinstance(event, SeedLost | GovernorActed) or (isinstance(event, StageChanged) and _acts(event)):
             touched.add((event.round, event.arm, event.seed))
-        if not isinstance(event, StepFinished) or event.arm == "twin":
+        if not isinstance(event, StepFinished) or event.arm.startswith(("twin", "capacity")):
             continue
         twin, own = twins.get((event.round, event.seed, event.step)), event.signals
         if twin is not None and (event.round, event.arm, event.seed) not in touched:

@@ -59,7 +59,7 @@ def describe_plan(composition: Composition) -> Plan:
     """The plan of a run that is ready."""
     config = composition.resolution.loaded.config
     return Plan(
-        arms=composition.arm_names,
+        arms=composition.every_arm,
         episodes=config.rounds * config.environments,
         steps=config.episode.steps,
         batches=config.episode.batches,

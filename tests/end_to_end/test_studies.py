@@ -1,0 +1,55 @@
+"""What every study carries beside what it is about: the twin, the lot, and what was grown from the start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import SMALL, Answer
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("file", "arms"),
+    [
+        ("plugins.yaml", ["heuristic", "twin", "capacity"]),
+        (
+            "examples/study.yaml",
+            ["heuristic", "random", "twin", "capacity-of-heuristic", "capacity-of-random"],
+        ),
+    ],
+)
+def test_run_15_the_default_run_and_a_study_carry_their_controls(
+    file: str, arms: list[str], esper: Callable[..., Answer]
+) -> None:
+    assert esper("run", ROOT / file, "--dry-run", "--json").json["arms"] == arms
+
+
+def test_run_15_controls_stand_beside_the_result(esper: Callable[..., Answer], tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL.replace("capacity: false", "capacity: true"))
+    answer = esper("run", file, "--runs-dir", tmp_path / "runs", "--quiet")
+    assert answer.code == 0, answer.err
+    rows = [line.split()[0] for line in answer.out.splitlines() if line.strip()]
+    assert rows[1:4] == ["schedule", "twin", "capacity"]
+
+    run = next((tmp_path / "runs").iterdir())
+    arms = json.loads((run / "summary.json").read_text())["results"]["arms"]
+    assert arms["capacity"]["params"] == arms["schedule"]["params"] > arms["twin"]["params"]
+    assert arms["capacity"]["reward"] is None, "nobody was beside it to be better than"
+    again = esper("run", run, "--runs-dir", tmp_path / "again", "--quiet", "--json")
+    assert again.json["results"] == json.loads((run / "summary.json").read_text())["results"]
+
+
+def test_where_nothing_was_grown_there_is_nothing_to_be_had_from_the_start(
+    esper: Callable[..., Answer], tmp_path: Path
+) -> None:
+    file = tmp_path / "small.yaml"
+    head, tail = SMALL.split("policy:\n")[0], SMALL[SMALL.index("environments:") :]
+    file.write_text(head + "policy: static\n" + tail.replace("capacity: false", "capacity: true"))
+    answer = esper("run", file, "--runs-dir", tmp_path / "runs", "--quiet", "--json")
+    assert list(answer.json["results"]["arms"]) == ["grown", "twin"]

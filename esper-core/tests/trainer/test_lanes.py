@@ -330,6 +330,24 @@ def test_streams_of_two_threads_take_turns() -> None:
     assert [found[0], found[1]] == expected
 
 
+def test_a_stream_that_cannot_be_lent_keeps_nobody_waiting() -> None:
+    broken = RandomStream(1)
+    broken.go_to((torch.zeros(3, dtype=torch.uint8), None))
+    with pytest.raises(RuntimeError), broken:
+        pytest.fail("it was lent")
+    busy = RandomStream(1)
+    with busy, pytest.raises(RuntimeError, match="in use already"), busy:
+        pytest.fail("it was lent twice")
+    lanes = Lanes([NullStream()] * 2, workers=2)
+
+    def draw(place: int) -> float:
+        with RandomStream(place):
+            return torch.rand(()).item()
+
+    assert len(lanes.run([0, 1], draw)) == 2
+    lanes.close()
+
+
 def test_an_idle_stream_lends_nothing() -> None:
     stream: AbstractContextManager[RandomStream] = RandomStream(5, idle=True)
     torch.manual_seed(0)

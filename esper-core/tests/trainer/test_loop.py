@@ -274,6 +274,8 @@ def test_where_the_time_went_is_always_known(make_recipe: Make) -> None:
     made, _ = study(make_recipe(), Planned(LIFE))
     run_study(Course(made))
     seconds = made.clock.summary()
-    regions = {"reset", "train", "evaluate", "govern", "policy", "grow", "telemetry", "conclude", "learn"}
+    regions = {"reset", "train", "shadow", "evaluate", "govern", "policy", "grow", "telemetry", "conclude", "learn"}
     assert set(seconds) == {*regions, "other", "total"}
+    assert 0.0 < seconds["shadow"] < 10 * seconds["train"]
+    assert seconds["train"] > 0.0
     assert sum(value for key, value in seconds.items() if key != "total") == pytest.approx(seconds["total"], rel=1e-6)

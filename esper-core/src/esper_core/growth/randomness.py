@@ -48,16 +48,22 @@ class RandomStream:
         if self.idle:
             return self
         _TURN.acquire()
+        try:
+            self._lend()
+        except BaseException:
+            _TURN.release()  # or every other thread would wait for ever
+            raise
+        return self
+
+    def _lend(self) -> None:
         if self._lender is not None:
-            _TURN.release()
             msg = "this stream is in use already; a stream feeds one block at a time"
             raise RuntimeError(msg)
-        cuda = torch.cuda.get_rng_state(self.device) if self._cuda is not None else None
-        self._lender = (torch.get_rng_state(), cuda)
+        lender = torch.get_rng_state(), torch.cuda.get_rng_state(self.device) if self._cuda is not None else None
         torch.set_rng_state(self._cpu)
         if self._cuda is not None:
             torch.cuda.set_rng_state(self._cuda, self.device)
-        return self
+        self._lender = lender
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -15,7 +15,7 @@ class Clock:
 
     def __init__(self) -> None:
         self._began = perf_counter()
-        self._before = 0.0
+        self._before = self._latest = 0.0
         self.seconds: dict[str, float] = {}
 
     @property
@@ -34,7 +34,14 @@ class Clock:
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - start
+            self._latest = perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + self._latest
+
+    def carve(self, region: str, part: str, share: float) -> None:
+        """Take ``share`` of the seconds that were added to ``region`` last for a region of its own, ``part``."""
+        seconds = share * self._latest
+        self.seconds[region] -= seconds
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
     def summary(self) -> dict[str, float]:
         """Seconds by region, what is left as ``other``, and ``total`` since the clock was made."""

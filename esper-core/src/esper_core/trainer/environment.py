@@ -9,6 +9,7 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -184,16 +185,21 @@ class Environment:
         self._snapshot: Snapshot | None = None
         self.steps = 0
         self.over = False
+        self.seconds = 0.0, 0.0
+        """Of the latest step's training: all of it, and what of it went into seeds that incubate."""
 
     def train(self) -> list[Transition]:
         """One decision step of training: every batch trains host and blended seeds, and then each incubating seed."""
+        began, self._in_shadow = perf_counter(), 0.0
         transitions = self._despite_faults(self.garden.open_step)
         self._sane = (self._what_is_now(), self.reading.train_loss) if self.garden.blended else None
         self.model.train()
         batches = range(self.recipe.episode.batches)
         self.reading.take([self._train_batch(*self._feed.next(self.order)) for _ in batches])
         self.steps += 1
-        return transitions + self._despite_faults(self.garden.close_step)
+        transitions += self._despite_faults(self.garden.close_step)
+        self.seconds = perf_counter() - began, self._in_shadow
+        return transitions
 
     def _what_is_now(self) -> Snapshot:
         """A snapshot of host and fossils, in memory that is used again."""
@@ -207,8 +213,11 @@ class Environment:
         self.garden.tick()
         with self._drawing(Draws.ANYWHERE):
             whole = self._despite_faults(partial(self._train_host, inputs, targets))
-        for number in self.garden.incubating:
-            self._despite_faults(partial(self._incubate, number, self.passes.parts(inputs, targets)))
+        if incubating := self.garden.incubating:
+            began = perf_counter()
+            for number in incubating:
+                self._despite_faults(partial(self._incubate, number, self.passes.parts(inputs, targets)))
+            self._in_shadow += perf_counter() - began
         return whole
 
     def _incubate(self, number: int, parts: Sequence[Loss]) -> None:

@@ -131,6 +131,12 @@ class Pool:
             changes += self._noted(self.environments[place], transitions, step)
         return changes
 
+    @property
+    def shadow_share(self) -> float:
+        """What share of the latest step's training went into seeds that incubate, over all environments."""
+        whole, shadow = (sum(times) for times in zip(*(one.seconds for one in self.environments), strict=True))
+        return shadow / whole if whole else 0.0
+
     def evaluate(self, step: int) -> None:
         """Measure every environment on the validation split; the results stay on the device."""
         running = self.running()

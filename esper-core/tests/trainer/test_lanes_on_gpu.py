@@ -1,0 +1,97 @@
+"""The same lanes on a real GPU: streams, events, and no wait of the host but the one of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from esper_core.growth import Draws
+from esper_core.leyline import Action, Op
+from esper_core.trainer.environment import Recipe
+from esper_core.trainer.lanes import CudaStream, Lanes, assigned
+from esper_core.trainer.pool import Pool
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+Make = Callable[..., Recipe]
+GERMINATE, ADVANCE = Action(Op.GERMINATE, "early", "test/local-conv"), Action(Op.ADVANCE, "early")
+
+
+@pytest.fixture
+def recipe(make_recipe: Make) -> Recipe:
+    return replace(make_recipe(steps=6, batches=4).on(torch.device("cuda:0")), draws=Draws.FORWARD)
+
+
+def play(pool: Pool) -> list[float]:
+    """The validation losses of the first environment, with a seed born and blended."""
+    pool.reset(0, 3)
+    told = []
+    for step in range(6):
+        pool.train(step)
+        pool.evaluate(step)
+        signals, _ = pool.heal(pool.synchronise(step), step)
+        wanted = {0: GERMINATE, 3: ADVANCE}.get(step, Action())
+        masks = zip(pool.environments, pool.masks(), strict=True)
+        pool.apply([wanted if one.arm == "grown" and mask.allows(wanted) else Action() for one, mask in masks], step)
+        told.append(signals[0].validation_loss)
+    return told
+
+
+def test_streams_do_not_disturb_each_other(recipe: Recipe) -> None:
+    alone = play(Pool(recipe, ["grown", "twin"], 1, twin="twin", lanes=1))
+    beside = play(Pool(recipe, ["grown", "twin"], 4, twin="twin", lanes=4))
+    assert beside == pytest.approx(alone, rel=1e-3)
+
+
+def test_a_reader_on_another_stream_waits_for_what_is_made_there() -> None:
+    device = torch.device("cuda:0")
+    lanes = Lanes(assigned([device, device], 2, CudaStream))
+    for _ in range(20):
+        with lanes.on(0):
+            made = torch.ones(4_000_000, device=device)
+            for _ in range(50):
+                made = made + 1.0
+        lanes.hand([made], 0, 1)
+        with lanes.on(1):
+            read = made.sum()
+        del made
+        with lanes.on(0):
+            torch.zeros(4_000_000, device=device)  # would take the memory, were it given away
+        lanes.drain([0, 1])
+        assert read.item() == 51.0 * 4_000_000
+
+
+def test_sim_low_2_the_host_waits_for_nothing_while_a_step_is_trained(recipe: Recipe) -> None:
+    pool = Pool(replace(recipe, draws=Draws.NEVER), ["twin"], 2, lanes=2)
+    pool.reset(0, 3)
+    pool.train(0)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        pool.train(1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_b1_pt_05_a_rollback_leaves_the_neighbours_as_they_are(recipe: Recipe) -> None:
+    def numbers(*, sick: bool) -> list[torch.Tensor]:
+        pool = Pool(recipe, ["grown"], 2, lanes=2)
+        pool.reset(0, 3)
+        for step in range(3):
+            pool.train(step)
+            if sick and step == 1:
+                first = next(iter(pool.environments[0].keeper.host.parameters))
+                first.data.fill_(torch.nan)
+            pool.evaluate(step)
+            signals = pool.synchronise(step)
+            pool.heed(signals, pool.judge(signals, {}), step)
+        return [parameter.detach().cpu() for parameter in pool.environments[1].model.parameters()]
+
+    pairs = zip(numbers(sick=False), numbers(sick=True), strict=True)
+    assert all(torch.allclose(well, beside, rtol=1e-4) for well, beside in pairs)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
+MEASURED = ROOT / "benchmarks" / "perf" / "results.json"
 MARKED = re.compile(r"(?P<open><!-- from the code: (?P<name>[a-z-]+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 DEFECT = re.compile(r"test_(?P<id>b[18]_(?:drl|pt|cr)_\d\d|sim_(?:crit|high|med|low)_\d|run_\d\d)_")
 
@@ -283,9 +284,38 @@ def known_defects() -> str:
     return table(("id", "promise", "test"), rows)
 
 
+# --- explanation/performance.md
+
+
+def benchmarks() -> str:
+    """Every figure that has a bound, then how the time of a step depends on environments and seeds."""
+    if not MEASURED.exists():
+        return "Not measured yet: `python -m benchmarks.perf --write`.\n"
+    found = json.loads(MEASURED.read_text(encoding="utf-8"))
+    own = found["machine"]
+    where = f"{own['system']} on {own['machine']}, {own['cores']} cores, Python {own['python']}, torch {own['torch']}"
+    rows = [(one["number"], row) for one in found["tables"] for row in one["rows"]]
+    bounds = [(number, *(row[key] for key in ("what", "measured", "limit", "verdict"))) for number, row in rows]
+    bounded = table(("", "", "measured", "bound", ""), [cells for cells in bounds if cells[3]])
+    return f"Measured on {found['date']}: {where}.\n\n{bounded}\n{by_environments(rows)}"
+
+
+def by_environments(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """What ``P11`` found, a line for each number of environments and a column for each number of seeds."""
+    cells: dict[str, dict[str, str]] = {}
+    for number, row in rows:
+        seeds, _, environments = row["what"].partition(", environments: ")
+        if number == "P11" and environments:
+            cells.setdefault(environments, {})[seeds] = row["measured"]
+    columns = list(next(iter(cells.values()), {}))
+    body = [(environments, *(of[column] for column in columns)) for environments, of in cells.items()]
+    return f"P11, each environment's step:\n\n{table(('environments', *columns), body)}" if cells else ""
+
+
 STRANGERS = set(external_commands()) - announced("esper.commands")
 
 WRITERS: dict[str, Callable[[], str]] = {
+    "benchmarks": benchmarks,
     "commands": commands,
     "configuration": configuration,
     "events": event_records,

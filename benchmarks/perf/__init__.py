@@ -1,1 +1,1 @@
-"""How fast is it? One script for each question; ``python -m benchmarks.perf`` asks them all."""
+"""How fast is it? One module for each question; ``python -m benchmarks.perf`` asks them all."""

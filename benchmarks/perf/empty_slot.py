@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
 
-from benchmarks.table import Row, show
+from benchmarks.perf.turns import timed, times
+from benchmarks.table import Row, Table, answer
 from esper_core import graft
+from esper_core.app.threads import one_thread
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Sequence
 
-TURNS = 600
-BOUND = 1.0
+TURNS: Final = 600
+BOUND: Final = 1.0
 
 
 def host() -> nn.Module:
@@ -34,37 +36,25 @@ def host() -> nn.Module:
     return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(32 * 4 * 4, 10))
 
 
-def seconds(model: nn.Module, inputs: Tensor) -> float:
-    """Time of one pass."""
-    begin = time.perf_counter()
-    model(inputs)
-    return time.perf_counter() - begin
-
-
-def main() -> int:
-    """Measures and prints; 1 where the bound is not kept."""
-    torch.set_num_threads(1)
+def measure(*, quick: bool = False) -> Sequence[Table]:
+    """The plain host, and what the slots take beyond it."""
+    turns = 2 if quick else TURNS
     torch.manual_seed(0)
-    inputs = torch.randn(128, 3, 32, 32)
+    inputs = torch.randn(2 if quick else 128, 3, 32, 32)
     plain, grafted = host().eval(), host().eval()
     grafted.load_state_dict(plain.state_dict(), assign=True)  # one memory for both: where it lies makes a difference
     graft(grafted, ["0", "1", "2"], example=inputs)
-    plains: list[float] = []
-    beyond: list[float] = []
-    with torch.no_grad():
-        for turn in range(TURNS + 10):
-            order = (plain, grafted) if turn % 2 else (grafted, plain)
-            times = {model: seconds(model, inputs) for model in order}
-            if turn >= 10:
-                plains.append(times[plain])
-                beyond.append(times[grafted] - times[plain])
-    median = statistics.median(plains)
+    sides = {"plain": timed(partial(plain, inputs)), "grafted": timed(partial(grafted, inputs))}
+    with one_thread(), torch.no_grad():
+        took = times(sides, turns, warm=10)
+    median = statistics.median(took["plain"])
+    beyond = [own - before for own, before in zip(took["grafted"], took["plain"], strict=True)]
     rows = [
         Row("plain host, one pass", 1e3 * median, None, "ms", 2),
         Row("three empty slots, beyond that", 100 * statistics.median(beyond) / median, BOUND, "%", 2),
     ]
-    return show(f"P13  empty slots, conv host, medians of {TURNS} interleaved passes", rows)
+    return [Table("P13", f"empty slots, conv host, medians of {turns} interleaved passes", rows)]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer(measure))

@@ -1,37 +1,38 @@
 """P4: what does a step cost with one seed that incubates, beside a live step of host and seed?
 
-Host ``cnn2d`` (3→8→16→32 on 32×32) with a ``conv_light`` seed in one of its slots, batches of 128, Adam, one thread.
-The sides take turns; medians over the turns. A live step trains host and seed together, once. In the shadow the host
-takes its own step, and a second pass trains the seed alone; on a branch host and seed take a second step of their own.
+Host ``cnn2d`` (3→8→16→32 on 32×32) with a ``conv_light`` seed in one of its slots, batches of 128, Adam, one thread,
+with and without a tuned allocator. The sides take turns; medians over the turns. A live step trains host and seed
+together, once. In the shadow the host takes its own step, and a second pass trains the seed alone; on a branch host and
+seed take a second step of their own.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
 from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
 
-from benchmarks.table import Row, show
+from benchmarks.perf.turns import ALLOCATORS, allocated, medians, timed
+from benchmarks.table import Row, Table, answer
 from esper_blueprints.conv_light import ConvLight
 from esper_core import BlueprintSpec, graft
+from esper_core.app.threads import one_thread
 from esper_core.config import GrowthConfig, OptimizerConfig
 from esper_core.growth import Garden, OptimizerKeeper, Variety
 from esper_core.leyline import Action, DataShape, Op
 from esper_tasks.convolutional import cnn2d
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-TURNS: Final = 40
+TURNS: Final = 25
 SLOTS: Final = ("early", "middle", "late")
 BOUNDS: Final = {"live": None, "shadow": 1.7, "branch": 2.1}
 
 
-def growing(way: str, slot: str) -> Callable[[], None]:
+def growing(way: str, slot: str, examples: int) -> Callable[[], None]:
     """A host with a seed that incubates in this way; what gives is one batch of training."""
     torch.manual_seed(0)
     model = graft(cnn2d(DataShape("image", (3, 32, 32), 10)), [slot], example=torch.randn(2, 3, 32, 32))
@@ -42,7 +43,7 @@ def growing(way: str, slot: str) -> Callable[[], None]:
     garden = Garden(model, keeper, {slot: [variety]}, seed=0, batches=1, settings=growth)
     garden.apply(Action(Op.GERMINATE, slot, variety.id), 0)
     garden.open_step()
-    inputs, targets = torch.randn(128, 3, 32, 32), torch.randint(10, (128,))
+    inputs, targets = torch.randn(examples, 3, 32, 32), torch.randint(10, (examples,))
 
     def loss(model: nn.Module) -> torch.Tensor:
         return nn.functional.cross_entropy(model(inputs), targets)
@@ -59,28 +60,24 @@ def growing(way: str, slot: str) -> Callable[[], None]:
     return batch
 
 
-def main() -> int:
-    """Measures and prints; 1 where a bound is not kept."""
-    torch.set_num_threads(1)
+def measure(*, quick: bool = False) -> Sequence[Table]:
+    """Each slot of the host, under each allocator."""
+    turns = 1 if quick else TURNS
     rows: list[Row] = []
-    for slot in SLOTS:
-        sides = {way: growing(way, slot) for way in BOUNDS}
-        times: dict[str, list[float]] = {way: [] for way in sides}
-        for turn in range(TURNS + 3):
-            for way, run in sides.items():
-                begin = time.perf_counter()
-                run()
-                if turn >= 3:
-                    times[way].append(time.perf_counter() - begin)
-        medians = {way: statistics.median(taken) for way, taken in times.items()}
-        rows.append(Row(f"{slot}: live, one batch", 1e3 * medians["live"], None, "ms", 1))
-        rows += [
-            Row(f"{slot}: {way}", medians[way] / medians["live"], bound, "×", 2)
-            for way, bound in BOUNDS.items()
-            if bound is not None
-        ]
-    return show(f"P4  a step with one incubating seed, conv host, medians of {TURNS} interleaved batches", rows)
+    with one_thread():
+        for how in ALLOCATORS:
+            with allocated(how) as there:
+                for slot in SLOTS if there else ():
+                    sides = {way: timed(growing(way, slot, 8 if quick else 128)) for way in BOUNDS}
+                    took = medians(sides, turns)
+                    rows.append(Row(f"{how} allocator, {slot}: live, one batch", 1e3 * took["live"], None, "ms", 1))
+                    rows += [
+                        Row(f"{how} allocator, {slot}: {way}", took[way] / took["live"], bound, "×", 2)
+                        for way, bound in BOUNDS.items()
+                        if bound is not None
+                    ]
+    return [Table("P4", f"a step with one incubating seed, conv host, medians of {turns} interleaved batches", rows)]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer(measure))

@@ -1,24 +1,25 @@
 """P3: what does it cost to leave out each of three seeds in turn, beside one validation pass?
 
-Host ``cnn2d`` (3→8→16→32 on 32×32) with a blended ``conv_light`` seed in each of its slots, batches of 128, one thread.
-The two sides take turns; medians over the turns. The bound: one pass, and for each seed the share of its
-multiplications that lies behind its slot, and 20 % for everything else. The share of a seed that is left out counts as
-nothing, since it is not run.
+Host ``cnn2d`` (3→8→16→32 on 32×32) with a blended ``conv_light`` seed in each of its slots, batches of 128, one thread,
+with and without a tuned allocator. The sides take turns; medians over the turns. The bound: one pass, and for each seed
+the share of its multiplications that lies behind its slot, and 20 % for everything else. The share of a seed that is
+left out counts as nothing, since it is not run.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.table import Row, show
+from benchmarks.perf.turns import ALLOCATORS, allocated, medians, timed
+from benchmarks.table import Row, Table, answer
 from esper_blueprints.conv_light import ConvLight
 from esper_core import BlueprintSpec, graft
+from esper_core.app.threads import one_thread
 from esper_core.growth.counterfactuals import Counterfactuals
 from esper_core.growth.grafting import slots_of
 from esper_core.growth.seed import Seed
@@ -28,9 +29,9 @@ from esper_core.leyline.lifecycle import Stage
 from esper_tasks.convolutional import cnn2d
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-TURNS = 40
+TURNS = 25
 BATCHES = 4
 SLOTS = ("early", "middle", "late")
 MARGIN = 0.2
@@ -80,12 +81,25 @@ def shares_behind(counts: dict[str, int]) -> dict[str, float]:
     return shares
 
 
-def main() -> int:
-    """Measures and prints; 1 where the bound is not kept."""
-    torch.set_num_threads(1)
+def measure(*, quick: bool = False) -> Sequence[Table]:
+    """One pass, replayed passes and separate ones, under each allocator."""
+    turns, examples = (1, 8) if quick else (TURNS, 128)
     torch.manual_seed(0)
     model = grown()
-    batches = [(torch.randn(128, 3, 32, 32), torch.randint(10, (128,))) for _ in range(BATCHES)]
+    batches = [(torch.randn(examples, 3, 32, 32), torch.randint(10, (examples,))) for _ in range(BATCHES)]
+    rows: list[Row] = []
+    with one_thread(), torch.inference_mode():
+        shares = shares_behind(multiplications(model, batches[0][0]))
+        rows += [Row(f"multiplications behind {name}", share, None, "of a pass", 3) for name, share in shares.items()]
+        sides = ways(model, batches)
+        for how in ALLOCATORS:
+            with allocated(how) as there:
+                rows += compared(sides, how, turns, 1 + sum(shares.values()) + MARGIN) if there else []
+    return [Table("P3", f"leave-one-out of three seeds, conv host, medians of {turns} interleaved turns", rows)]
+
+
+def ways(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Callable[[], float]]:
+    """What is compared, each of which tells what it took."""
     counterfactuals = Counterfactuals(model)
     wanted = each_left_out(counterfactuals.main())
 
@@ -101,37 +115,22 @@ def main() -> int:
             with slot.switched(on=False):
                 one_pass()
 
-    sides: dict[str, Callable[[], Any]] = {
-        "one pass": one_pass,
-        "replayed": lambda: counterfactuals.measure(wanted, batches, judge),
-        "separate": separate,
-    }
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    with torch.inference_mode():
-        shares = shares_behind(multiplications(model, batches[0][0]))
-        first = counterfactuals.measure(wanted, batches, judge)
-        assert first.separate is None, first.separate
-        for turn in range(TURNS + 3):
-            for name, run in sides.items():
-                begin = time.perf_counter()
-                run()
-                if turn >= 3:
-                    times[name].append(time.perf_counter() - begin)
-    medians = {name: statistics.median(taken) for name, taken in times.items()}
-    rows = [
-        Row(f"one pass over {BATCHES} batches", 1e3 * medians["one pass"], None, "ms", 1),
-        *(Row(f"multiplications behind {name}", share, None, "of a pass", 3) for name, share in shares.items()),
-        Row("each left out, in separate passes", medians["separate"] / medians["one pass"], None, "×", 2),
-        Row(
-            "each left out, replayed",
-            medians["replayed"] / medians["one pass"],
-            1 + sum(shares.values()) + MARGIN,
-            "×",
-            2,
-        ),
+    first = counterfactuals.measure(wanted, batches, judge)
+    assert first.separate is None, first.separate
+    replayed = partial(counterfactuals.measure, wanted, batches, judge)
+    return {"one pass": timed(one_pass), "replayed": timed(replayed), "separate": timed(separate)}
+
+
+def compared(sides: Mapping[str, Callable[[], float]], allocator: str, turns: int, bound: float) -> list[Row]:
+    """The ways under one allocator."""
+    took = medians(sides, turns)
+    one, where = took["one pass"], f"{allocator} allocator"
+    return [
+        Row(f"{where}: one pass over {BATCHES} batches", 1e3 * one, None, "ms", 1),
+        Row(f"{where}: each left out, in separate passes", took["separate"] / one, None, "×", 2),
+        Row(f"{where}: each left out, replayed", took["replayed"] / one, bound, "×", 2),
     ]
-    return show(f"P3  leave-one-out of three seeds, conv host, medians of {TURNS} interleaved turns", rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer(measure))

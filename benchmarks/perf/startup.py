@@ -6,46 +6,41 @@ The three programs run in turn, so that a machine that slows down slows all of t
 from __future__ import annotations
 
 import shutil
-import statistics
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from benchmarks.table import Row, show
+from benchmarks.perf.turns import medians, timed
+from benchmarks.table import Row, Table, answer
 
-TURNS = 15
-BARE = "python -c pass"
-BOUNDS = {"esper --help": 0.15, "esper plugins list": 0.25}
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-
-def seconds(command: list[str]) -> float:
-    """Wall time of one run of ``command``; what it prints is thrown away."""
-    begin = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begin
+TURNS: Final = 15
+BARE: Final = "python -c pass"
+BOUNDS: Final = {"esper --help": 0.15, "esper plugins list": 0.25}
 
 
-def main() -> int:
-    """Measures and prints; 1 where a command is slower than its bound."""
+def measure(*, quick: bool = False) -> Sequence[Table]:
+    """Each command, beyond the bare interpreter."""
+    turns = 1 if quick else TURNS
     esper = shutil.which("esper", path=str(Path(sys.executable).parent))
     if esper is None:
-        sys.stderr.write("there is no command esper beside this interpreter; `make bench` installs it\n")
-        return 2
+        msg = f"there is no command esper beside this interpreter; `make bench` installs it. Received: {sys.executable}"
+        raise FileNotFoundError(msg)
     commands = {BARE: [sys.executable, "-c", "pass"]}
     commands |= {name: [esper, *name.split()[1:]] for name in BOUNDS}
-    times: dict[str, list[float]] = {name: [] for name in commands}
-    for turn in range(TURNS + 1):
-        for name, command in commands.items():
-            taken = seconds(command)
-            if turn:  # the first turn warms the disk
-                times[name].append(taken)
-    medians = {name: statistics.median(taken) for name, taken in times.items()}
-    rows = [Row(BARE, medians[BARE], None, "s", 3)]
-    for name, bound in BOUNDS.items():
-        rows.append(Row(f"{name}, beyond that", medians[name] - medians[BARE], bound, "s", 3))
-    return show(f"P7  start-up, medians of {TURNS} interleaved runs", rows)
+    sides = {
+        name: timed(partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL))
+        for name, command in commands.items()
+    }
+    took = medians(sides, turns, warm=1)  # the first turn warms the disk
+    rows = [Row(BARE, took[BARE], None, "s", 3)]
+    rows += [Row(f"{name}, beyond that", took[name] - took[BARE], bound, "s", 3) for name, bound in BOUNDS.items()]
+    return [Table("P7", f"start-up, medians of {turns} interleaved runs", rows)]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer(measure))

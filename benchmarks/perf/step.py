@@ -1,93 +1,60 @@
 """P1: what does a training step of an environment cost beyond the plain loop that one would write by hand?
 
-Host ``pointwise-mlp``, batches of 100, Adam, one thread, on both sides. The two sides take turns step by step, so that
-a machine that slows down slows both; medians over the turns.
+Both hosts, Adam, one thread, with and without a tuned allocator: the same on both sides. They take turns, a few batches
+at a time; medians over the turns. The seconds are those of one batch.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
+from typing import TYPE_CHECKING, Final
 
-import torch
-from torch import nn
+from benchmarks.perf.turns import ALLOCATORS, allocated, medians, timed
+from benchmarks.perf.work import PlainLoop, conv, one_d
+from benchmarks.table import Row, Table, answer
+from esper_core.app.threads import one_thread
+from esper_core.trainer.environment import Environment
 
-from benchmarks.table import Row, show
-from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
-from esper_core.leyline import SlotPlace, SplitName
-from esper_core.trainer.environment import Environment, Recipe
-from esper_tasks.mnist1d import mnist1d
-from esper_tasks.pointwise_mlp import PointwiseMlp
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-TURNS = 60
-BATCHES = 32
-BOUND = 60e-6
+    from benchmarks.perf.work import Work
 
-
-class PlainLoop:
-    """The same training, written down as one would."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.data = recipe.data["train"]
-        self.model = recipe.build_host()
-        self.optimizer = torch.optim.Adam(self.model.parameters(), recipe.optimizers.host.learning_rate, fused=True)
-        self.order = torch.empty(0, dtype=torch.int64)
-
-    def train(self) -> float:
-        """One step of training; the mean loss."""
-        total = torch.zeros(())
-        for _ in range(BATCHES):
-            if len(self.order) < 100:
-                self.order = torch.randperm(len(self.data))
-            batch, self.order = self.order[:100], self.order[100:]
-            self.optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(self.model(self.data.inputs[batch]), self.data.targets[batch])
-            loss.backward()
-            self.optimizer.step()
-            total += loss.detach()
-        return float(total) / BATCHES
+TURNS: Final = {"conv": 30, "1-d": 60}
+MOST_TIMES: Final = 1.03
+MOST_MICROSECONDS: Final = 60.0
 
 
-def recipe() -> Recipe:
-    """The 1-d host on mnist1d, with an empty slot."""
-    task = mnist1d()
-    names: tuple[SplitName, ...] = ("train", "validation", "test")
-    return Recipe(
-        task=task,
-        data={name: task.split(name) for name in names},
-        build_host=lambda: PointwiseMlp(task.shape),
-        slots={"early": SlotPlace("stem", "sequence")},
-        varieties={},
-        episode=EpisodeConfig(batches=BATCHES, batch_size=100),
-        optimizers=OptimizersConfig(),
-        growth=GrowthConfig(),
-        governor=GovernorConfig(),
-        device=torch.device("cpu"),
-    )
+def measure(*, quick: bool = False) -> Sequence[Table]:
+    """Both hosts under each allocator."""
+    works = (conv(1, 1, 8), one_d(1, 500)) if quick else (conv(4), one_d())
+    rows: list[Row] = []
+    with one_thread():
+        for how in ALLOCATORS:
+            with allocated(how) as there:
+                for work in works if there else ():
+                    rows += compared(work, how, 1 if quick else TURNS[work.name])
+    return [Table("P1", "train step of one environment without seeds, one lane, against a plain loop", rows)]
 
 
-def main() -> int:
-    """Measures and prints; 1 where the bound is not kept."""
-    torch.set_num_threads(1)
-    shared = recipe()
-    plain = PlainLoop(shared)
-    environment = Environment(shared, arm="plain", index=0)
+def compared(work: Work, allocator: str, turns: int) -> list[Row]:
+    """What a batch takes on one host."""
+    plain, environment = PlainLoop(work), Environment(work.recipe(), arm="plain", index=0)
     environment.reset(0, 0)
-    times: dict[str, list[float]] = {"plain": [], "esper": []}
-    for turn in range(TURNS + 3):
-        for name, train in (("plain", plain.train), ("esper", environment.train)):
-            begin = time.perf_counter()
-            train()
-            if turn >= 3:
-                times[name].append((time.perf_counter() - begin) / BATCHES)
-    medians = {name: statistics.median(taken) for name, taken in times.items()}
-    rows = [
-        Row("plain loop, one batch", 1e6 * medians["plain"], None, "µs", 0),
-        Row("environment, beyond that", 1e6 * (medians["esper"] - medians["plain"]), 1e6 * BOUND, "µs", 0),
+    took = medians({"plain": timed(plain.train), "esper": timed(environment.train)}, turns)
+    environment.close()
+    loop, own = (took[side] / work.batches for side in ("plain", "esper"))
+    where = f"{work.name}, {allocator} allocator"
+    if work.name == "conv":
+        return [
+            Row(f"{where}: plain loop, one batch", 1e3 * loop, None, "ms"),
+            Row(f"{where}: environment against it", own / loop, MOST_TIMES, "×", 3),
+        ]
+    return [
+        Row(f"{where}: plain loop, one batch", 1e6 * loop, None, "µs", 0),
+        Row(f"{where}: environment, beyond that", 1e6 * (own - loop), MOST_MICROSECONDS, "µs", 0),
     ]
-    return show(f"P1  train step without seeds, 1-d host, medians of {TURNS} interleaved steps", rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer(measure))

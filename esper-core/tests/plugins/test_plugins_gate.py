@@ -154,6 +154,7 @@ def test_an_unknown_id_in_disable_is_told(told, workshop) -> None:
         "  All plugins:  esper plugins list\n"
         'E208 unknown plugin "watch"\n'
         "  plugins.disable[1]\n"
+        "  Install it:  pip install esper-watch\n"
         "  All plugins:  esper plugins list\n"
         'E208 unknown plugin "zzz"\n'
         "  plugins.disable[2]\n"

@@ -141,6 +141,26 @@ def test_a_damaged_one_is_passed_over_and_with_none_left_it_is_told(tmp_path: Pa
     assert caught.value.problems[0].code == "E413"
 
 
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_the_one_that_was_just_written_stays_whatever_damaged_ones_stand_behind_it(tmp_path: Path, kept: int) -> None:
+    for number in (4, 8, 9, 10):
+        Checkpoints(tmp_path, kept=4).write(number, state(number))
+    for number in (8, 9, 10):
+        (tmp_path / "checkpoints" / f"{number:06}" / "COMPLETE").write_bytes(b"")
+    Checkpoints(tmp_path, kept=kept).write(5, state(5))
+    assert newest(tmp_path) == (5, 5.0)
+    left = [one.name for one in (tmp_path / "checkpoints").iterdir()]
+    assert sorted(left) == ["000004", "000005"][-kept:]
+
+
+def test_checkpoints_that_cannot_be_seen_are_not_taken_for_none(tmp_path: Path) -> None:
+    """Without this a run would begin anew, and what it told be cut off."""
+    (tmp_path / "checkpoints").write_text("a file in place of the folder")
+    with pytest.raises(RunFolderError, match="cannot be read: Not a directory") as caught:
+        Checkpoints(tmp_path).newest()
+    assert caught.value.problems[0].code == "E413"
+
+
 def test_a_state_that_json_cannot_hold_is_a_fault_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         Checkpoints(tmp_path).write(1, State({"loss": float("nan")}))

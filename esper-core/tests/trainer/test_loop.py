@@ -21,6 +21,7 @@ from esper_core.leyline import (
     RewardBreakdown,
     Signals,
     Stage,
+    State,
 )
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, StageChanged, StepFinished
 from esper_core.telemetry import Bus, Clock
@@ -254,6 +255,54 @@ def test_a_component_that_misbehaves_stops_the_run_with_its_package_named(
         run_study(Course(made))
     assert str(caught.value).startswith(said)
     assert caught.value.exit_code == 3
+
+
+class Remembering(Planned):
+    """Gives whatever it is to give as its state."""
+
+    def __init__(self, given: Any) -> None:
+        super().__init__({})
+        self.given = given
+
+    def state(self) -> Any:
+        return self.given
+
+    def load(self, state: State) -> None:
+        """Nothing of it is needed."""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"n": 1}, "it is no State. Received: dict"),
+        (State({"n": float("nan")}), "Out of range float values are not JSON compliant"),
+        (State({"n": {1: 2}}), "its plain data comes back otherwise"),
+        (State({"n": (1, 2)}), "its plain data comes back otherwise"),
+        (State({"n": {1, 2}}), "Object of type set is not JSON serializable"),
+        (State({}, {"w": [1.0]}), "'w' is among its tensors. Received: list"),
+        (State({}, {"w": torch.eye(2).to_sparse()}), "float32, sparse_coo"),
+    ],
+)
+def test_a_policy_whose_state_no_checkpoint_takes_is_named_as_its_author(
+    given: Any, said: str, make_recipe: Make
+) -> None:
+    made, _ = study(make_recipe(), Remembering(given))
+    with pytest.raises(PluginError) as caught:
+        Course(made).state()
+    assert str(caught.value).startswith(
+        'E231 policy "test/planned" (test 1.0) gives a state that no checkpoint takes: '
+    )
+    assert said in str(caught.value)
+
+
+def test_tensors_of_a_policy_that_share_memory_are_kept_each_by_itself(make_recipe: Make) -> None:
+    weights = torch.arange(6.0).reshape(2, 3)
+    made, _ = study(make_recipe(), Remembering(State({}, {"w": weights, "again": weights, "turned": weights.t()})))
+    known = Course(made)._known(made.arms[0])
+    assert known is not None
+    assert all(tensor.is_contiguous() for tensor in known.tensors.values())
+    assert len({tensor.data_ptr() for tensor in (weights, *known.tensors.values())}) == 4
+    assert torch.equal(known.tensors["turned"], weights.t())
 
 
 def test_a_pause_ends_the_run_after_a_whole_step(make_recipe: Make) -> None:

@@ -6,9 +6,10 @@ not say which, as often as the time for it stays a small share of the run's.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from esper_core.leyline.constants import CHECKPOINT_SHARE
 from esper_core.leyline.errors import Interrupted, Problem, RunFolderError
@@ -17,13 +18,17 @@ from esper_core.leyline.resuming import State
 from esper_core.telemetry import read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from esper_core.config import CheckpointConfig
     from esper_core.runs.checkpoints import Checkpoints
     from esper_core.telemetry import Clock, EventFile
     from esper_core.trainer.course import Course
+
+
+FREE: Final = frozenset({"name", "sinks", "lanes", "device", "devices", "checkpoints", "margin", "plugins", "capacity"})
+"""What of a configuration may be another one when a run goes on: what was computed until then hangs on none of it."""
 
 
 class Said(Protocol):
@@ -50,6 +55,33 @@ class Position:
         """Bytes of events.jsonl that belong to it."""
         return int(self.state.plain["events"])
 
+    def demand(self, decisive: Mapping[str, str], run: Path) -> None:
+        """RunFolderError where the run's configuration is not what it was: half of the numbers would be of another."""
+        began = self.state.plain.get("config", decisive)
+        for path in sorted({*began, *decisive}):
+            was, now = began.get(path, "missing"), decisive.get(path, "missing")
+            if was != now:
+                message = f"{run / 'config.yaml'} changed since the run began: {path} is {now}, and was {was}"
+                hint = f"Put it back, and resume; or run it anew, as it is now:  esper run {run / 'config.yaml'}"
+                raise RunFolderError(Problem("E413", message, hint=hint))
+
+
+def decisive_in(config: Mapping[str, Any]) -> dict[str, str]:
+    """What a run's numbers hang on, of its configuration as plain data: each value as text, by its path.
+
+    >>> decisive_in({"seed": 0, "lanes": 2, "episode": {"steps": 40}})
+    {'seed': '0', 'episode.steps': '40'}
+    """
+    return dict(_leaves({name: value for name, value in config.items() if name not in FREE}, ""))
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}" if path else name)
+    else:
+        yield path, json.dumps(value)
+
 
 def position_in(run: Path, checkpoints: Checkpoints) -> Position | None:
     """Where the run in this folder is; None where it had no checkpoint yet. RunFolderError where none is whole."""
@@ -70,7 +102,8 @@ def position_in(run: Path, checkpoints: Checkpoints) -> Position | None:
 class Keeping:
     """Keeps where the run is. ``pause`` is what the loop calls when a step or a round is done.
 
-    look: raises where the run has to end now. stage: the study that the run is in.
+    look: raises where the run has to end now. decisive: what the numbers hang on, as ``decisive_in`` gives it. stage:
+    the study that the run is in.
     """
 
     def __init__(
@@ -82,6 +115,7 @@ class Keeping:
         *,
         settings: CheckpointConfig,
         look: Callable[[], None],
+        decisive: Mapping[str, str],
         position: Position | None = None,
     ) -> None:
         self._checkpoints = checkpoints
@@ -90,6 +124,7 @@ class Keeping:
         self._said = said
         self._every = settings.every
         self._look = look
+        self._decisive = decisive
         self._number = 0 if position is None else position.number
         self._due = 0.0
         self.stage = 0
@@ -126,5 +161,6 @@ class Keeping:
             "seconds": self._clock.seconds,
             "total": self._clock.total,
             "warnings": self._said.told,
+            "config": self._decisive,
         }
         return State.of({"course": course.state()}, **told)

@@ -16,12 +16,12 @@ from esper_core.app.compose import Surroundings
 from esper_core.app.ending import reason, status_of
 from esper_core.app.guarding import health_check
 from esper_core.app.interruption import heeded_signals
-from esper_core.app.keeping import Keeping
+from esper_core.app.keeping import Keeping, decisive_in
 from esper_core.app.resolved import resolved_config
 from esper_core.app.surrounding import surrounded
 from esper_core.app.threads import one_thread
 from esper_core.config.plain import plain
-from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.leyline.errors import GovernorStop, PluginError, Problem, RunFolderError
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.running import RunContext
 from esper_core.runs.checkpoints import Checkpoints
@@ -60,6 +60,9 @@ def train(
     """Train to the end, from ``position`` on where there is one; how every episode ended, and where the time went."""
     composition, path = prepared.composition, about.path / "events.jsonl"
     config = composition.resolution.loaded.config
+    decisive = decisive_in(plain(resolved_config(composition.resolution)))
+    if position is not None:
+        position.demand(decisive, about.path)
     with heeded_signals() as pause, ExitStack() as closing:
         log.info("run %s %s", about.id, "begins" if position is None else f"goes on from checkpoint {position.number}")
         observers.configured(prepared.settings, lambda: plain(resolved_config(composition.resolution)))
@@ -78,6 +81,7 @@ def train(
                 said,
                 settings=config.checkpoints,
                 look=_watched(path, pause),
+                decisive=decisive,
                 position=position,
             )
             around = Surroundings(bus, clock, keeping.pause, health_check(prepared.plugins))
@@ -115,6 +119,10 @@ def _stages(
             if position is not None and number == position.stage:
                 course.load(position.state.part("course"), own)
             finished += run_study(course)
+        except (GovernorStop, PluginError) as error:
+            if number == 0:
+                raise
+            log.warning("the control by static capacity is missing, and what the study found stands: %s", error)
         finally:
             study.pool.close()
     return finished

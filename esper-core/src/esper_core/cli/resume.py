@@ -12,7 +12,11 @@ from esper_core.cli.rendering import print_json, print_line, print_warning, prin
 from esper_core.cli.run import prepared_run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from esper_core.app.preparing import Prepared
     from esper_core.app.running import Outcome
+    from esper_core.runs.reading import RunRecord
 
 
 @click.command()
@@ -39,7 +43,8 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
         print_line(f"{record.path} is done: nothing is left to do. See:  esper runs show {run}", stream=sys.stderr)
         return
     prepared = prepared_run(record.path / "config.yaml", ())
-    print_warnings((*prepared.warnings, *changed_packages(record.manifest, record.path)))
+    changed = (*changed_packages(record.manifest, record.path), *_changed_files(prepared, record))
+    print_warnings((*prepared.warnings, *changed))
 
     from esper_core.app.running import resume as go_on
     from esper_core.cli.outcome import show_outcome
@@ -52,3 +57,15 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
     finally:
         for outcome in found:  # also where it could not be written
             print_json(outcome.as_json()) if as_json else show_outcome(outcome)
+
+
+def _changed_files(prepared: Prepared, record: RunRecord) -> Iterator[str]:
+    """A warning for each one-file plugin that is not, to the letter, the one that the run began with."""
+    from esper_core.plugins.discovery import LOCAL_FILE
+
+    began = {plugin["id"]: plugin.get("sha256") for plugin in record.manifest.get("plugins", [])}
+    for plugin in prepared.plugins.records:
+        before = began.get(plugin.id)
+        if plugin.package == LOCAL_FILE and before is not None and plugin.sha256 != before:
+            name = Path(plugin.origin).name
+            yield f"{record.path.name} began with another {name}, and goes on with this one: its numbers may be others"

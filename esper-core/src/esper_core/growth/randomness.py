@@ -17,8 +17,36 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-_TURN: Final = threading.RLock()
-"""Held by the thread whose stream the default generators are lent to."""
+class _Turn:
+    """Whose turn it is to use the default generators: one thread's, as often as it took it.
+
+    Each of ``take`` and ``give`` is one line, which an exception out of the blue comes before, or behind.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._takers: list[int] = []
+
+    def take(self) -> None:
+        """Wait for it, unless this thread has it."""
+        self._lock.acquire() and self._takers.append(threading.get_ident())  # type: ignore[func-returns-value]
+
+    def give(self) -> None:
+        """Give it back, once."""
+        self._takers.pop() and self._lock.release()  # type: ignore[func-returns-value]
+
+    def taken(self) -> int:
+        """How often this thread took it."""
+        return self._takers.count(threading.get_ident())
+
+    def give_back(self, taken: int) -> None:
+        """Let it be as when this thread had taken it so often, whatever went wrong since."""
+        while self.taken() > taken:
+            self.give()
+
+
+TURN: Final = _Turn()
+"""That of the process: torch's default generators are the process's, too."""
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -47,11 +75,11 @@ class RandomStream:
     def __enter__(self) -> RandomStream:
         if self.idle:
             return self
-        _TURN.acquire()
+        TURN.take()
         try:
             self._lend()
         except BaseException:
-            _TURN.release()  # or every other thread would wait for ever
+            TURN.give()  # or every other thread would wait for ever
             raise
         return self
 
@@ -80,7 +108,7 @@ class RandomStream:
                 self._cuda = torch.cuda.get_rng_state(self.device)
                 torch.cuda.set_rng_state(cuda, self.device)
         finally:
-            _TURN.release()
+            TURN.give()
 
     def go_to(self, state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
         """Stand where another stream stood: ``state`` is what it gave."""

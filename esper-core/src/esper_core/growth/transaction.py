@@ -10,6 +10,7 @@ import torch
 
 from esper_core.growth.faults import SeedFault
 from esper_core.growth.probe import device_of
+from esper_core.growth.randomness import TURN
 from esper_core.growth.slot import key_of
 from esper_core.growth.state_keys import HOME
 from esper_core.leyline.errors import GrowthError, Problem
@@ -63,10 +64,11 @@ def _under(slot: Slot) -> Callable[[str], bool]:
 
 def _torch_wide(device: torch.device) -> Callable[[], None]:
     """What makes torch's default generators, the CPU's and that of ``device``, and its mode what they are now."""
-    cpu, gradients = torch.get_rng_state(), torch.is_grad_enabled()
+    cpu, gradients, turns = torch.get_rng_state(), torch.is_grad_enabled(), TURN.taken()
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     def put_back() -> None:
+        TURN.give_back(turns)
         torch.set_grad_enabled(gradients)
         torch.set_rng_state(cpu)
         if cuda is not None:

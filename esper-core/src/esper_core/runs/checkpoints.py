@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,13 +64,15 @@ class Checkpoints:
                 shutil.rmtree(beside, ignore_errors=True)
                 raise
         write_whole(self._run / "latest", f"{path.name}\n")
-        for old in self._numbers()[: -self._kept]:
+        there = self._numbers()
+        before, behind = [one for one in there if one <= number], [one for one in there if one > number]
+        for old in (*before[: -self._kept], *behind):  # what stands behind this one is not whole
             shutil.rmtree(self._folder / f"{old:06}", ignore_errors=True)
 
     def newest(self) -> tuple[int, State] | None:
         """The newest whole one, with its number; None where there is none.
 
-        RunFolderError where there are some, and none of them is whole.
+        RunFolderError where there are some, and none of them is whole; or where nobody can see what there is.
         """
         flaws: list[str] = []
         for number in reversed(self._numbers()):
@@ -85,9 +86,13 @@ class Checkpoints:
         return None
 
     def _numbers(self) -> list[int]:
-        with suppress(OSError):
+        try:
             return sorted(int(entry.name) for entry in self._folder.iterdir() if entry.name.isdecimal())
-        return []
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            message = f"the checkpoints in {self._folder} cannot be read: {error.strerror or error}"
+            raise RunFolderError(Problem("E413", message, hint="Put the folder in order: then it goes on.")) from error
 
 
 def _write(path: Path, data: bytes) -> None:

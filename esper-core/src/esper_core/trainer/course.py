@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Final
+
+from torch import Tensor
 
 from esper_core.growth import heard, told
+from esper_core.growth.memory import kept
+from esper_core.leyline.errors import GrowthError, PluginError, Problem
 from esper_core.leyline.resuming import Resumable, State
 from esper_core.trainer.answerable import answerable
 from esper_core.trainer.ledger import Ledger
@@ -14,7 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.trainer.study import Study
+    from esper_core.trainer.study import Arm, Study
+
+_STATES: Final = (
+    "A State holds tensors, text, whole and finite numbers, booleans, None, lists, and mappings with text as keys."
+)
 
 
 class Course:
@@ -89,8 +98,29 @@ class Course:
                     arm.policy.load(policies.part(arm.name))
 
     @staticmethod
-    def _known(arm: Any) -> State | None:
+    def _known(arm: Arm) -> State | None:
         if not isinstance(arm.policy, Resumable):
             return None
         with answerable(arm.label, "when it was asked for what it knows"):
-            return arm.policy.state()
+            given = arm.policy.state()
+        try:
+            return _as_it_comes_back(given)
+        except (GrowthError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            said = error.problems[0].message if isinstance(error, GrowthError) else str(error)
+            message = f"{arm.label} gives a state that no checkpoint takes: {said}"
+            raise PluginError(Problem("E231", message, hint=_STATES)) from error
+
+
+def _as_it_comes_back(given: State) -> State:
+    """The state as a checkpoint gives it back, its tensors copied; ValueError, or another, where something is lost."""
+    if not isinstance(given, State):
+        msg = f"it is no State. Received: {type(given).__name__}"
+        raise TypeError(msg)
+    written = dict(given.plain)
+    if json.loads(json.dumps(written, allow_nan=False)) != written:
+        msg = "its plain data comes back otherwise: a key that is no text, or a tuple"
+        raise ValueError(msg)
+    if strange := [name for name, tensor in given.tensors.items() if not isinstance(tensor, Tensor)]:
+        msg = f"{strange[0]!r} is among its tensors. Received: {type(given.tensors[strange[0]]).__name__}"
+        raise TypeError(msg)
+    return State(written, {name: kept(name, tensor) for name, tensor in given.tensors.items()})

@@ -1,0 +1,44 @@
+"""P12: how does Esper do on the work on which earlier systems of this kind were measured?
+
+Four environments with the convolutional host, 15 batches of 128 to train on and 4 to validate on: without seeds, and
+with a ``conv_light`` seed that acts in each of three slots, whose eight configurations are all evaluated, each once.
+The ratios are to a plain loop that trains and validates the four hosts without any seeds. Each side has a process of
+its own, and they take turns; medians over the turns. The seconds depend on the machine, and so do their bounds: they
+are those of the machine that the bounds were set on.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.perf.sides import ENVIRONMENTS, Side
+from benchmarks.perf.turns import medians
+from benchmarks.table import Row, Table, answer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TURNS: Final = 8
+MOST: Final = {"pool": ("without seeds", 0.12, 0.6), "eight": ("three seeds, eight configurations", 0.45, 2.3)}
+"""For each side what it does, the most seconds for an environment's step, and the most times those of the loop."""
+
+
+def measure(*, quick: bool = False) -> Sequence[Table]:
+    """All three sides."""
+    with ExitStack() as open_:
+        sides = {name: open_.enter_context(Side(name, "conv", quick=quick)) for name in ("plain", *MOST)}
+        took = medians({name: side.seconds for name, side in sides.items()}, 1 if quick else TURNS, warm=1)
+    each = {name: seconds / ENVIRONMENTS for name, seconds in took.items()}
+    rows = [Row("plain loop, one training's step", each["plain"], None, "s", 3)]
+    for name, (what, seconds, share) in MOST.items():
+        rows += [
+            Row(f"{what}: an environment's step", each[name], seconds, "s", 3),
+            Row(f"{what}: of the plain loop's", each[name] / each["plain"], share, "×"),
+        ]
+    return [Table("P12", "what earlier systems did, conv host, four environments", rows)]
+
+
+if __name__ == "__main__":
+    sys.exit(answer(measure))

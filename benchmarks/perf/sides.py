@@ -1,0 +1,180 @@
+"""How long does a step of four trainings take, in a process of its own? Threads and allocator belong to a process.
+
+``Side("plain", "conv")`` starts one and waits until it is ready; it computes only while it is asked.
+
+    plain   one after the other by a loop written by hand, with torch's own threads and glibc as it is
+    pool    Esper's environments on two lanes, with the allocator as a run tunes it
+    eight   the same, with a seed that acts in each of three slots and, in place of the evaluation, one in each of the
+            eight configurations that three seeds have
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from benchmarks.perf.turns import timed
+from benchmarks.perf.work import PlainLoop, blend_in, conv, one_d
+from esper_core.app.allocator import tune_allocator
+from esper_core.growth import Counterfactuals
+from esper_core.growth.shares import coalitions
+from esper_core.trainer.lanes import lanes_for
+from esper_core.trainer.pool import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+    from typing import Self
+
+    from torch import Tensor
+
+    from benchmarks.perf.work import Work
+    from esper_core.trainer.environment import Environment
+
+ENVIRONMENTS: Final = 4
+LANES: Final = 2
+ROOT: Final = Path(__file__).parents[2]
+SETTINGS: Final = ("OMP_", "MKL_", "KMP_", "GOMP_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
+"""Beginnings of the names by which an environment changes threads or the allocator: no side has any."""
+
+
+class Side:
+    """A process that takes a step whenever it is asked to."""
+
+    def __init__(self, side: str, work: str, *, quick: bool = False) -> None:
+        command = [sys.executable, "-m", "benchmarks.perf.sides", side, work, *(["--quick"] if quick else [])]
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._told()
+
+    def seconds(self) -> float:
+        """What one step took there."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("step\n")
+        self._process.stdin.flush()
+        return self._told()
+
+    def _told(self) -> float:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            msg = f"a side of the comparison ended before its time. Received: {self._process.args!r}"
+            raise RuntimeError(msg)
+        return float(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._process:  # closes both pipes, at which the process ends, and waits for it
+            pass
+
+
+@contextmanager
+def plain(work: Work) -> Iterator[Callable[[], None]]:
+    """A step of all trainings, one after the other."""
+    loops = [PlainLoop(work) for _ in range(ENVIRONMENTS)]
+
+    def step() -> None:
+        for loop in loops:
+            loop.train()
+            loop.evaluate()
+
+    yield step
+
+
+@contextmanager
+def pool(work: Work) -> Iterator[Callable[[], None]]:
+    """The same in Esper's environments, read once at the end of the step."""
+    made = Pool(work.recipe(), ["plain"], ENVIRONMENTS, lanes=LANES)
+
+    def step() -> None:
+        made.train(0)
+        made.evaluate(0)
+        made.synchronise(0)
+
+    with closing(made):
+        made.reset(0, 0)
+        yield step
+
+
+@contextmanager
+def eight(work: Work) -> Iterator[Callable[[], None]]:
+    """With three seeds that act, each example's loss in all their configurations, read once at the end of the step."""
+    recipe, held_out = work.recipe(), work.data["validation"]
+    lanes = lanes_for([recipe.device] * ENVIRONMENTS, LANES)
+    made = Pool(recipe, ["grown"], ENVIRONMENTS, new_lanes=lambda devices, count: lanes)
+    batches = list(zip(held_out.inputs.split(work.batch_size), held_out.targets.split(work.batch_size), strict=True))
+    every = coalitions(list(work.slots))
+
+    with closing(made):
+        made.reset(0, 0)
+        blend_in(made, list(work.slots))
+        asked = [Counterfactuals(environment.model, quiet=True) for environment in made.environments]
+
+        def losses(place: int) -> Tensor:
+            return all_losses(made.environments[place], asked[place], every, batches)
+
+        def step() -> None:
+            made.train(0)
+            torch.stack(lanes.run(range(ENVIRONMENTS), losses)).mean(-1).tolist()
+
+        yield step
+
+
+def all_losses(
+    environment: Environment,
+    asked: Counterfactuals,
+    configurations: Iterable[frozenset[str]],
+    batches: Iterable[tuple[Tensor, Tensor]],
+) -> Tensor:
+    """A row of losses for each configuration; each was computed once, and none apart from the others."""
+    environment.model.eval()
+    found = asked.measure(configurations, batches, environment.recipe.task.losses)
+    environment.model.train()
+    assert found.separate is None, found.separate
+    return torch.stack(list(found.rows.values()))
+
+
+SIDES: Final[dict[str, Callable[[Work], AbstractContextManager[Callable[[], None]]]]] = {
+    "plain": plain,
+    "pool": pool,
+    "eight": eight,
+}
+WORKS: Final[dict[str, Callable[..., Work]]] = {"conv": conv, "1-d": one_d}
+QUICK: Final[dict[str, dict[str, Any]]] = {
+    "conv": {"batches": 1, "validation": 1, "batch_size": 8},
+    "1-d": {"batches": 1, "samples": 500},
+}
+
+
+def main(side: str, work: str, *more: str) -> int:
+    """Takes a step for every line that comes in, and says what it took, until no more lines come."""
+    made = WORKS[work](**(QUICK[work] if more else {}))
+    if side != "plain":
+        torch.set_num_threads(1)
+        tune_allocator()
+    with SIDES[side](made) as act:
+        act()
+        sys.stdout.write("0.0\n")
+        sys.stdout.flush()
+        step = timed(act)
+        for _ in sys.stdin:
+            sys.stdout.write(f"{step()}\n")
+            sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

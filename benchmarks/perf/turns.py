@@ -1,0 +1,57 @@
+"""How are two ways compared on a machine that is not always equally quick? They take turns, and medians are compared.
+
+Who goes first changes with each turn, so that no side always comes after the same other.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.app.allocator import tune_allocator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+WARM: Final = 3
+"""Turns that are not counted: caches fill, and memory is asked for the first time."""
+
+ALLOCATORS: Final = ("default", "tuned")
+"""glibc as it is, and as a run of Esper tells it to be, in this order: there is no way back."""
+
+
+def timed(act: Callable[[], Any]) -> Callable[[], float]:
+    """What ``act`` takes, in seconds of wall clock, each time it is asked."""
+
+    def seconds() -> float:
+        begin = time.perf_counter()
+        act()
+        return time.perf_counter() - begin
+
+    return seconds
+
+
+def times(sides: Mapping[str, Callable[[], float]], turns: int, warm: int = WARM) -> dict[str, list[float]]:
+    """What each side took in each of its turns."""
+    names = list(sides)
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(warm + turns):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            seconds = sides[name]()
+            if turn >= warm:
+                taken[name].append(seconds)
+    return taken
+
+
+def medians(sides: Mapping[str, Callable[[], float]], turns: int, warm: int = WARM) -> dict[str, float]:
+    """The median over its turns of each side."""
+    return {name: statistics.median(taken) for name, taken in times(sides, turns, warm).items()}
+
+
+@contextmanager
+def allocated(how: str) -> Iterator[bool]:
+    """A block in which memory is asked for in one of ``ALLOCATORS``; whether there is such a way on this system."""
+    yield how == "default" or tune_allocator()

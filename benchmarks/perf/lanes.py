@@ -18,7 +18,7 @@ from benchmarks.table import Row, Table, answer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TURNS: Final = {"conv": 10, "1-d": 30}
+TURNS: Final = {"conv": 10, "1-d": 15}
 LEAST_TIMES: Final = {"conv": 2.0, "1-d": 1.4}
 
 

@@ -53,3 +53,34 @@ def test_where_nothing_was_grown_there_is_nothing_to_be_had_from_the_start(
     file.write_text(head + "policy: static\n" + tail.replace("capacity: false", "capacity: true"))
     answer = esper("run", file, "--runs-dir", tmp_path / "runs", "--quiet", "--json")
     assert list(answer.json["results"]["arms"]) == ["grown", "twin"]
+
+
+CHATTY = """
+from torch import nn
+
+from esper_core import BlueprintSpec, hookimpl
+
+
+class Chatty(nn.Module):
+    def __init__(self, site):
+        super().__init__()
+        self.mix = nn.Conv1d(site.channels, site.channels, 1)
+
+    def forward(self, hidden):
+        print("hello from the block")
+        return hidden + self.mix(hidden)
+
+
+@hookimpl
+def esper_register_blueprints(registry):
+    registry.add("chatty", Chatty, BlueprintSpec("sequence", "c*c + c"))
+"""
+
+
+def test_what_a_block_prints_never_stands_before_the_json(esper: Callable[..., Answer], tmp_path: Path) -> None:
+    (tmp_path / "chatty_blocks.py").write_text(CHATTY)
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL.replace("conv_light", "chatty") + "plugins: {local: [chatty_blocks.py]}\nlanes: 2\n")
+    answer = esper("run", file, "--runs-dir", tmp_path / "runs", "--quiet", "--json")
+    assert answer.json["status"] == "done"
+    assert "hello from the block" in answer.err

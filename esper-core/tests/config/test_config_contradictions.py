@@ -46,6 +46,16 @@ def test_b8_drl_09_no_arm_and_no_environment_can_have_a_reward_of_its_own(small,
     assert told[0].path == f"arms.a.{arm.split(', ')[1].partition(':')[0]}"
 
 
+@pytest.mark.parametrize("names", [("capacity",), ("a", "capacity-of-a")])
+def test_an_arm_that_is_called_like_a_control_is_refused(small, problems, names) -> None:
+    arms = ", ".join(f"{name}: {{policy: static}}" for name in names)
+    text = small.replace("policy: schedule\n", f"arms: {{{arms}}}\n")
+    (problem,) = problems(text)
+    assert (problem.code, problem.path) == ("E114", f"arms.{names[-1]}")
+    assert problem.message == f'an arm is named "{names[-1]}", which is the name of a control'
+    assert read(text, "capacity: false").config.arms.keys() == set(names)
+
+
 # --- told, and let be
 
 SGD = "optimizer: {host: {kind: sgd, momentum: 0.5}}"

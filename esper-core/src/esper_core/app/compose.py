@@ -13,9 +13,10 @@ import torch
 from esper_core.app.ability import demand_able
 from esper_core.app.allocator import tune_allocator
 from esper_core.app.blaming import AnswerableSchedule, AnswerableTask
-from esper_core.app.resolution import CAPACITY, TWIN
+from esper_core.app.resolution import TWIN
 from esper_core.app.selection import select_varieties
 from esper_core.config import parse_path
+from esper_core.config.limits import CAPACITY
 from esper_core.growth import Draws, Growth, RandomStream, derive_seed, draws_of, draws_of_variety, graft, slots_of
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES

@@ -16,6 +16,7 @@ from esper_core.app.participation import (
 )
 from esper_core.app.resolution import resolve
 from esper_core.config import load_config
+from esper_core.plugins.faults import lent_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +65,6 @@ def prepare(
     from esper_core.app.compose import compose
     from esper_core.app.threads import one_thread
 
-    with one_thread():
+    with one_thread(), lent_streams():
         composition = compose(resolution)
     return Prepared(composition, plugins, plugin_settings(loaded, plugins), started_in)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from esper_core.app.import_path import host_at
 from esper_core.config import settings_problems
+from esper_core.config.limits import CAPACITY
 from esper_core.leyline.errors import ConfigError, EsperError, PluginError, Problem
 from esper_core.leyline.nearest import suggestion
 from esper_core.leyline.specs import HostSpec, SlotPlace
@@ -31,9 +32,6 @@ T = TypeVar("T")
 
 TWIN = "twin"
 """Name of the arm that never grows."""
-
-CAPACITY = "capacity"
-"""Name of the arm that has from the start what another grew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,5 +184,5 @@ def _policies(loaded: LoadedConfig) -> dict[str, tuple[Use, Path]]:
     config = loaded.config
     if config.policy is not None:
         name = config.policy.use.rpartition("/")[2]
-        return {"grown" if name in (TWIN, "static") else name: (config.policy, ("policy",))}
+        return {"grown" if name in (TWIN, CAPACITY, "static") else name: (config.policy, ("policy",))}
     return {arm: (own.policy, ("arms", arm, "policy")) for arm, own in config.arms.items()}

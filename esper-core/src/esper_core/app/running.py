@@ -20,12 +20,13 @@ from esper_core.app.saying import logged, tell_plainly
 from esper_core.app.sections import collected_sections
 from esper_core.app.training import train
 from esper_core.config import dump_config
-from esper_core.leyline.errors import RunFolderError
+from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.running import RunInfo, RunOutcome, frozen
 from esper_core.plugins.discovery import LOCAL_FILE
 from esper_core.runs import RunDirectory
 from esper_core.runs.checkpoints import Checkpoints
 from esper_core.runs.holding import held
+from esper_core.runs.reading import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,11 +103,20 @@ def resume(
 
     prepared: its own configuration. RunFolderError where another process is at work there, or nothing is whole.
     """
-    directory = RunDirectory(prepared.started_in / record.path, dict(record.manifest))
-    with held(directory.path):
+    path = prepared.started_in / record.path
+    with held(path):
+        directory = RunDirectory(path, _unfinished(path))
         position = position_in(directory.path, Checkpoints(directory.path))
         directory.resume(list(argv), None if position is None else position.number)
         return _carried_out(prepared, directory, record.path, position, listeners, found, tell)
+
+
+def _unfinished(path: Path) -> dict[str, Any]:
+    """The manifest as it is now that nobody else can change it; RunFolderError where another process was quicker."""
+    record = read_run(path)
+    if record.status == "done":
+        raise RunFolderError(Problem("E412", f"{path} was just finished by another process", hint="See:  esper runs"))
+    return dict(record.manifest)
 
 
 def _carried_out(

@@ -24,6 +24,7 @@ from esper_core.config.plain import plain
 from esper_core.leyline.errors import GovernorStop, PluginError, Problem, RunFolderError
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.running import RunContext
+from esper_core.plugins.faults import lent_streams
 from esper_core.runs.checkpoints import Checkpoints
 from esper_core.telemetry import BestEffort, Bus, Clock, EventFile, read_events
 from esper_core.trainer.answerable import answerable
@@ -85,7 +86,7 @@ def train(
                 position=position,
             )
             around = Surroundings(bus, clock, keeping.pause, health_check(prepared.plugins))
-            with one_thread():
+            with one_thread(), lent_streams():  # stdout is for what the command answers
                 whole = partial(_stages, composition, around, keeping, position)
                 finished = surrounded(prepared.plugins, RunContext(about), whole)
             bus.publish(RunFinished(status="done"))

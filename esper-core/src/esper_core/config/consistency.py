@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from esper_core.config.limits import MAX_EPISODES
+from esper_core.config.limits import CAPACITY, MAX_EPISODES
 from esper_core.config.model import EpisodeConfig, GrowthConfig, RunConfig
 from esper_core.leyline.constants import FIRST_LOOK
 
@@ -19,6 +19,7 @@ def contradictions(tree: Tree) -> Iterator[Problem]:
     """Every contradiction in the tree. It need not fit the model: what does not is another's to tell."""
     yield from _who_decides(tree, tree.value)
     yield from _name_of_the_twin(tree, tree.value)
+    yield from _name_of_a_control(tree, tree.value)
     yield from _too_many(tree, tree.value)
     yield from _nursery_in_the_host(tree, tree.value)
     yield from _gates_without_a_measure(tree, tree.value)
@@ -61,6 +62,19 @@ def _name_of_the_twin(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
     if isinstance(arms, dict) and "twin" in arms and _twin(top):
         message = 'an arm is named "twin", which is the name of the arm without growth'
         yield tree.places.problem("E114", ("arms", "twin"), message, 'Rename it, or write "twin: false".', key=True)
+
+
+def _name_of_a_control(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
+    """What an arm grew, trained from the start, is an arm of the results, too."""
+    arms = top.get("arms")
+    if not isinstance(arms, dict) or top.get("capacity", True) is False:
+        return
+    controls = {CAPACITY} if len(arms) == 1 else {f"{CAPACITY}-of-{arm}" for arm in arms}
+    for arm in arms:
+        if arm in controls:
+            message = f'an arm is named "{arm}", which is the name of a control'
+            hint = 'Rename it, or write "capacity: false".'
+            yield tree.places.problem("E114", ("arms", arm), message, hint, key=True)
 
 
 def _nursery_in_the_host(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:

@@ -30,3 +30,6 @@ MAX_EPISODES: Final = 10_000_000
 
 MAX_BASES: Final = 10
 """Files that one configuration is built on, each on the next."""
+
+CAPACITY: Final = "capacity"
+"""Name of the arm that has from the start what another grew; of several: capacity-of-ARM."""

@@ -4,7 +4,7 @@ from esper_core.growth.auditioning import audition
 from esper_core.growth.counterfactuals import Counterfactuals
 from esper_core.growth.drawing import Draws, draws_of, draws_of_variety
 from esper_core.growth.evidence import NUMBERS, paired, read_gain
-from esper_core.growth.faults import FaultBook, SeedFault, in_words
+from esper_core.growth.faults import FaultBook, SeedFault, in_words, without_folders
 from esper_core.growth.garden import Garden, Transition
 from esper_core.growth.gating import Gates
 from esper_core.growth.gradients import WIDTH, GradientCollector, read_health
@@ -70,4 +70,5 @@ __all__ = [
     "summed",
     "told",
     "unfit",
+    "without_folders",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.constants import FAULTS_UNTIL_WITHDRAWN
 from esper_core.leyline.errors import EsperError, PluginError, Problem
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from esper_core.growth.seed import Seed
     from esper_core.growth.slot import Slot
+
+
+_PLACE: Final = re.compile(r"\((?:[^()]*[/\\])([^()/\\]+:\d+)\)")
 
 
 class SeedFault(PluginError):
@@ -44,6 +48,15 @@ def in_words(error: BaseException, maker: object = None) -> str:
     file, line = place_in(error, target)
     where = f"{file}:{line}" if file else target if target and is_authors(target) else None
     return f"raised {type(error).__name__}: {said}" + (f" ({where})" if where else "")
+
+
+def without_folders(said: str) -> str:
+    """What ``in_words`` gave, with the name alone of the file that it names: an event holds no path of a machine.
+
+    >>> without_folders("raised ValueError: too large (/home/me/odd.py:54)")
+    'raised ValueError: too large (odd.py:54)'
+    """
+    return _PLACE.sub(r"(\1)", said)
 
 
 @contextmanager

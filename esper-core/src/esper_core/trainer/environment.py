@@ -33,6 +33,7 @@ from esper_core.growth import (
     implant,
     in_words,
     summed,
+    without_folders,
 )
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.trainer.batches import BatchOrder
@@ -358,12 +359,13 @@ class Environment:
             self._lose(SeedFault([slot.name], what, number=number), blamed=blamed)
 
     def _lose(self, fault: SeedFault, *, blamed: bool = True) -> None:
-        lost = self.garden.uproot(f"lost: it {fault.what}", fault.slots, fault.number) if fault.slots else []
+        what = without_folders(fault.what)
+        lost = self.garden.uproot(f"lost: it {what}", fault.slots, fault.number) if fault.slots else []
         if not lost:
             raise fault
         for transition in lost:
             self.reading.forget(transition.seed)
-            self._mishaps.append(Mishap(transition.slot, transition.blueprint, fault.what, transition, blamed))
+            self._mishaps.append(Mishap(transition.slot, transition.blueprint, what, transition, blamed))
 
     def judge(self, signals: Signals, opinion: Verdict) -> Decision:
         """What is to be done after a step that was read."""
@@ -403,5 +405,5 @@ class Environment:
         try:
             return self.garden.apply(action, step)
         except SeedFault as fault:
-            self._mishaps.append(Mishap(action.slot or "", action.blueprint or "", fault.what, None))
+            self._mishaps.append(Mishap(action.slot or "", action.blueprint or "", without_folders(fault.what), None))
             return []

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from benchmarks.perf.work import Work
 
-TURNS: Final = 5
+TURNS: Final = 3
 SIZES: Final = (1, 2, 4, 8, 16)
 SEEDS: Final = (0, 1, 2, 3)
 FLAT: Final = 1.10

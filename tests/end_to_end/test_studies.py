@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from esper_core.app.preparing import prepare
+from esper_core.app.running import resume
+from esper_core.leyline import RunFolderError
+from esper_core.runs.reading import read_run
 from tests.end_to_end.conftest import SMALL, Answer
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +57,17 @@ def test_where_nothing_was_grown_there_is_nothing_to_be_had_from_the_start(
     file.write_text(head + "policy: static\n" + tail.replace("capacity: false", "capacity: true"))
     answer = esper("run", file, "--runs-dir", tmp_path / "runs", "--quiet", "--json")
     assert list(answer.json["results"]["arms"]) == ["grown", "twin"]
+
+
+def test_who_comes_too_late_to_resume_a_run_that_was_just_finished_changes_nothing(
+    esper: Callable[..., Answer], small: Path, tmp_path: Path
+) -> None:
+    assert esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet").code == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    before = {file.name: file.read_bytes() for file in run.iterdir() if file.is_file() and file.name != ".lock"}
+    with pytest.raises(RunFolderError, match="just finished by another process"):
+        resume(prepare(run / "config.yaml"), read_run(run))
+    assert {name: (run / name).read_bytes() for name in before} == before
 
 
 CHATTY = """

@@ -15,7 +15,7 @@ import torch
 
 from esper_core.app.interruption import heeded_signals
 from esper_core.app.preparing import prepare
-from esper_core.growth.faults import SeedFault, blamed_on, in_words
+from esper_core.growth.faults import SeedFault, blamed_on, in_words, without_folders
 from esper_core.leyline import PluginError
 from esper_core.plugins.faults import Label, contained, is_ctrl_c
 from esper_core.trainer.answerable import answerable
@@ -190,3 +190,9 @@ def test_a_plugin_that_moves_to_another_folder_moves_nothing_of_the_run(
     assert outcome.path.parent == tmp_path / "runs"
     assert outcome.as_json()["run"] == f"runs/{outcome.path.name}"
     assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["/home/me/runs/odd.py:54", "C:\\\\me\\\\odd.py:54", "odd.py:54"])
+def test_what_an_event_says_of_a_fault_holds_no_path_of_the_machine(place: str) -> None:
+    said = f"raised ValueError: (too large) for /x ({place})"
+    assert without_folders(said) == "raised ValueError: (too large) for /x (odd.py:54)"

@@ -9,7 +9,7 @@ import logging
 from contextlib import ExitStack
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from esper_core.app.ability import demand_able
 from esper_core.app.compose import Surroundings
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from esper_core.app.compose import Composition
     from esper_core.app.keeping import Position, Said
     from esper_core.app.observing import Observers
     from esper_core.app.preparing import Prepared
@@ -97,7 +98,7 @@ def train(
 
 
 def _stages(
-    composition: Any, around: Surroundings, keeping: Keeping, position: Position | None
+    composition: Composition, around: Surroundings, keeping: Keeping, position: Position | None
 ) -> list[EpisodeFinished]:
     """The study of the file, and the control that follows it; how every episode ended."""
     finished: list[EpisodeFinished] = []
@@ -129,7 +130,7 @@ def _stages(
     return finished
 
 
-def _stage_of(composition: Any, episode: EpisodeFinished) -> int:
+def _stage_of(composition: Composition, episode: EpisodeFinished) -> int:
     return int(episode.arm in composition.controls.values())
 
 

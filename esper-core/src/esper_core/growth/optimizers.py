@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from esper_core.config import OptimizerConfig
+from esper_core.growth import swift
 from esper_core.growth.gradients import GradientCollector
 from esper_core.growth.memory import heard, told, unfit
 from esper_core.growth.optimizer_memory import recalled, remembered, scaler_told, scaler_with, settings_of
+from esper_core.growth.swift import SwiftAdam, SwiftAdamW
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.resuming import State
 
@@ -63,8 +65,8 @@ def build_optimizer(settings: OptimizerConfig, parameters: Sequence[nn.Parameter
     ]
     if settings.kind == "sgd":
         return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, **way)
-    adam = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
-    return adam(parameters, rate, weight_decay=decay, **way)
+    adam, adamw = (SwiftAdam, SwiftAdamW) if "fused" in way else (torch.optim.Adam, torch.optim.AdamW)
+    return (adamw if settings.kind == "adamw" else adam)(parameters, rate, weight_decay=decay, **way)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +136,14 @@ class Share:
         if self.optimizer is None:
             return
         if scaler is None:
-            self.optimizer.step()
+            swift.step(self.optimizer)
         elif self.gradients_now():  # a scaler takes it for a mistake where there is none
             scaler.step(self.optimizer)
 
     def forget_gradients(self) -> None:
         """Drop the gradients that lie there."""
-        if self.optimizer is not None:
-            self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def state(self) -> State:
         """What its optimizer remembers of each parameter, its groups' settings as they stand, and when it began."""

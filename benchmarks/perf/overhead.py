@@ -2,7 +2,8 @@
 
 The default configuration without the control that follows it, and with 4 batches in a step, for it is not training that
 is asked about. The run's own clock says where the time went; what it calls ``other`` is counted in, the start of the
-run with it, and so is what the eight twins cost beside the eight environments that grow. Medians of a few runs.
+run with it, and so is what the eight twins cost beside the eight environments that grow. Checkpoints are not: they are
+written when a share of the time has passed, whatever the steps. Medians of a few runs.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 RUNS: Final = 3
 ENVIRONMENTS: Final = 8
 STEPS: Final = 40
-WORK: Final = ("train", "shadow", "evaluate")
-"""What a step is for."""
+WORK: Final = ("train", "shadow", "evaluate", "checkpoint")
+"""What a step is for; and what is paced by its share of the time, not by steps: P9 bounds that."""
 
 OF_A_ROUND: Final = ("reset", "conclude", "learn", "total")
 """What does not belong to a step, but to a round or to the run."""

@@ -38,9 +38,7 @@ def bits_of(optimizer: torch.optim.Optimizer, own: list[nn.Parameter]) -> list[t
         max_size=6,
     ),
 )
-def test_it_is_the_step_of_torch_to_the_last_bit(
-    kind: str, decay: float, steps: list[tuple[float, set[int]]]
-) -> None:
+def test_it_is_the_step_of_torch_to_the_last_bit(kind: str, decay: float, steps: list[tuple[float, set[int]]]) -> None:
     own, other = parameters(), parameters()
     ours = build_optimizer(OptimizerConfig(kind=kind, weight_decay=decay, implementation="fused"), own)  # type: ignore[arg-type]
     torchs = TORCHS[kind](other, OptimizerConfig().learning_rate, weight_decay=decay, fused=True)

@@ -7,7 +7,7 @@ configuration asks for; an optimizer of somebody else's is stepped as it is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.adam import adam
@@ -16,8 +16,19 @@ from torch.optim.adamw import adamw
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch import Tensor, nn
 
-class SwiftAdam(torch.optim.Adam):
+
+class _WithoutCompiler(torch.optim.Optimizer):
+    """Torch loads its compiler, a second's work, when the first optimizer is made: to keep out of the method's way."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """What torch does, without a word to a compiler that is not there."""
+        add = torch.optim.Optimizer.add_param_group
+        getattr(add, "__wrapped__", add)(self, param_group)
+
+
+class SwiftAdam(_WithoutCompiler, torch.optim.Adam):
     """The fused one, with one group of parameters."""
 
     def swift_step(self) -> None:
@@ -25,7 +36,7 @@ class SwiftAdam(torch.optim.Adam):
         _step(self, adam)
 
 
-class SwiftAdamW(torch.optim.AdamW):
+class SwiftAdamW(_WithoutCompiler, torch.optim.AdamW):
     """The fused one, with one group of parameters."""
 
     def swift_step(self) -> None:
@@ -42,24 +53,18 @@ def step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _step(optimizer: torch.optim.Optimizer, arithmetic: Callable[..., None]) -> None:
-    """Where every parameter has a gradient, and had a step before: the arithmetic alone. Else all that there is."""
     (group,) = optimizer.param_groups
-    parameters = group["params"]
-    gradients = [parameter.grad for parameter in parameters]
-    memory = [optimizer.state.get(parameter) for parameter in parameters]
-    known = [own for own in memory if own]
-    if len(known) < len(memory) or any(gradient is None for gradient in gradients):
-        optimizer.step()
-        return
+    learning = [parameter for parameter in group["params"] if parameter.grad is not None]
+    memory = [optimizer.state[parameter] or _begun(optimizer.state[parameter], parameter) for parameter in learning]
     beta1, beta2 = group["betas"]
     with torch.no_grad():
         arithmetic(
-            parameters,
-            gradients,
-            [own["exp_avg"] for own in known],
-            [own["exp_avg_sq"] for own in known],
+            learning,
+            [parameter.grad for parameter in learning],
+            [own["exp_avg"] for own in memory],
+            [own["exp_avg_sq"] for own in memory],
             [],
-            [own["step"] for own in known],
+            [own["step"] for own in memory],
             fused=True,
             foreach=False,
             amsgrad=False,
@@ -70,3 +75,11 @@ def _step(optimizer: torch.optim.Optimizer, arithmetic: Callable[..., None]) -> 
             weight_decay=group["weight_decay"],
             eps=group["eps"],
         )
+
+
+def _begun(memory: dict[str, Tensor], parameter: nn.Parameter) -> dict[str, Tensor]:
+    """What is known of a parameter before its first step."""
+    memory["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+    memory["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    memory["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    return memory

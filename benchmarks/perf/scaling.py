@@ -1,6 +1,6 @@
 """P11: does an environment's step cost more, the more environments there are? And what do seeds that act add to it?
 
-The convolutional host, 2 batches of 128 to train on and one to validate on, on as many lanes as there are cores, with a
+The convolutional host, a batch of 64 to train on and one to validate on, on as many lanes as there are cores, with a
 ``conv_light`` seed that acts in none, one, two or all three slots; how much the network leans on each is measured in
 each step, as in any run. Pools of all sizes take turns; medians over the turns. One environment keeps one core busy, so
 it is from two on that the figures should be equal.
@@ -35,7 +35,7 @@ FLAT: Final = 1.10
 def measure(*, quick: bool = False) -> Sequence[Table]:
     """Every number of seeds with every number of environments."""
     tune_allocator()
-    sizes, turns, work = ((1, 2), 1, conv(1, 1, 8)) if quick else (SIZES, TURNS, conv(2, 1))
+    sizes, turns, work = ((1, 2), 1, conv(1, 1, 8)) if quick else (SIZES, TURNS, conv(1, 1, 64))
     rows: list[Row] = []
     with one_thread():
         for seeds in (0, 3) if quick else SEEDS:
@@ -51,7 +51,7 @@ def milliseconds(work: Work, sizes: Sequence[int], seeds: int, turns: int) -> di
     with ExitStack() as open_:
         pools = {}
         for size in sizes:
-            pool = pools[size] = Pool(work.recipe(), ["grown"], size, lanes=None)
+            pool = pools[size] = Pool(work.as_run(), ["grown"], size, lanes=None)
             open_.callback(pool.close)
             pool.reset(0, 0)
             blend_in(pool, list(work.slots)[:seeds])

@@ -3,9 +3,10 @@
 ``Side("plain", "conv")`` starts one and waits until it is ready; it computes only while it is asked.
 
     plain   one after the other by a loop written by hand, with torch's own threads and glibc as it is
-    pool    Esper's environments on two lanes, with the allocator as a run tunes it
+    pool    Esper's environments on two lanes, with allocator and layout as a run chooses them
     eight   the same, with a seed that acts in each of three slots and, in place of the evaluation, one in each of the
-            eight configurations that three seeds have
+            eight configurations that three seeds have; a seed is two convolutions of width 3
+    wide    as ``eight``, with seeds of width 5: ``conv_light``, which the benchmarks plant elsewhere
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import os
 import subprocess
 import sys
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from benchmarks.perf.turns import timed
-from benchmarks.perf.work import PlainLoop, blend_in, conv, one_d
+from benchmarks.perf.work import Narrow, PlainLoop, blend_in, conv, one_d
+from esper_blueprints.conv_light import ConvLight
 from esper_core.app.allocator import tune_allocator
 from esper_core.growth import Counterfactuals
 from esper_core.growth.shares import coalitions
@@ -33,9 +36,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from benchmarks.perf.work import Work
+    from esper_core import Site
     from esper_core.trainer.environment import Environment
 
 ENVIRONMENTS: Final = 4
@@ -97,7 +101,7 @@ def plain(work: Work) -> Iterator[Callable[[], None]]:
 @contextmanager
 def pool(work: Work) -> Iterator[Callable[[], None]]:
     """The same in Esper's environments, read once at the end of the step."""
-    made = Pool(work.recipe(), ["plain"], ENVIRONMENTS, lanes=LANES)
+    made = Pool(work.as_run(), ["plain"], ENVIRONMENTS, lanes=LANES)
 
     def step() -> None:
         made.train(0)
@@ -110,9 +114,9 @@ def pool(work: Work) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def eight(work: Work) -> Iterator[Callable[[], None]]:
+def eight(work: Work, seed: Callable[[Site], nn.Module] = Narrow) -> Iterator[Callable[[], None]]:
     """With three seeds that act, each example's loss in all their configurations, read once at the end of the step."""
-    recipe, held_out = work.recipe(), work.data["validation"]
+    recipe, held_out = work.as_run(seed), work.data["validation"]
     lanes = lanes_for([recipe.device] * ENVIRONMENTS, LANES)
     made = Pool(recipe, ["grown"], ENVIRONMENTS, new_lanes=lambda devices, count: lanes)
     batches = list(zip(held_out.inputs.split(work.batch_size), held_out.targets.split(work.batch_size), strict=True))
@@ -151,6 +155,7 @@ SIDES: Final[dict[str, Callable[[Work], AbstractContextManager[Callable[[], None
     "plain": plain,
     "pool": pool,
     "eight": eight,
+    "wide": partial(eight, seed=ConvLight),
 }
 WORKS: Final[dict[str, Callable[..., Work]]] = {"conv": conv, "1-d": one_d}
 QUICK: Final[dict[str, dict[str, Any]]] = {

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import nn
 
+from esper_blueprints.birth import start_at_zero
 from esper_blueprints.conv_light import ConvLight
-from esper_core import BlueprintSpec
+from esper_blueprints.convolution import convolution
+from esper_core import BlueprintSpec, Site
 from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
-from esper_core.growth import Draws, Variety
+from esper_core.growth import Draws, Variety, graft
 from esper_core.leyline import Action, DataShape, Op, SlotPlace, Split, SplitName
 from esper_core.trainer.environment import Recipe
+from esper_core.trainer.layout import laid_out
 from esper_tasks.classification import Classification
 from esper_tasks.convolutional import cnn2d
 from esper_tasks.mnist1d import mnist1d
@@ -31,6 +34,16 @@ if TYPE_CHECKING:
 
 SEED: Final = "blueprints/conv_light"
 SPLITS: Final[tuple[SplitName, ...]] = ("train", "validation", "test")
+
+
+class Narrow(ConvLight):
+    """``conv_light`` with convolutions of width 3, as those of the host: what is light beside it."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.conv_a = convolution(site, site.channels, site.channels, width=3)
+        self.conv_b = convolution(site, site.channels, site.channels, width=3)
+        start_at_zero(self.conv_b)
 
 
 @dataclass(frozen=True)
@@ -49,11 +62,17 @@ class Work:
         """The task's splits."""
         return {name: self.task.split(name) for name in SPLITS}
 
-    def recipe(self) -> Recipe:
-        """What Esper's environments are made of: nothing grows but what is asked for."""
+    def as_run(self, seed: Callable[[Site], nn.Module] = ConvLight) -> Recipe:
+        """``recipe`` as a run takes it: images lie as they are computed most quickly."""
+        recipe, host = self.recipe(seed), self.build_host()
+        graft(host, self.slots, example=recipe.data["train"].inputs[:2])
+        return laid_out(recipe, host)
+
+    def recipe(self, seed: Callable[[Site], nn.Module] = ConvLight) -> Recipe:
+        """What Esper's environments are made of: nothing grows but what is asked for. Images lie as they come."""
         kind = "image" if self.name == "conv" else "sequence"
         formula = "50*c*c + 2*c" if self.name == "conv" else "10*c*c + 2*c"
-        grows = Variety(SEED, BlueprintSpec(kind, formula, starts_as_identity=True), ConvLight)
+        grows = Variety(SEED, BlueprintSpec(kind, formula, starts_as_identity=True), seed)
         return Recipe(
             task=self.task,
             data=self.data,

@@ -139,6 +139,12 @@ def tells_glibc(world: Any) -> bool:
     return bool(asked)
 
 
+def lays_channels_last(world: Any) -> bool:
+    """Whether images lie with their channels last in the host."""
+    weight: torch.Tensor = world.recipe.build_host().middle[0].weight
+    return weight.is_contiguous(memory_format=torch.channels_last)
+
+
 def has_a_feed(world: Any) -> bool:
     """Whether a thread gathers the batches of an environment."""
     environment = world.environment()
@@ -182,6 +188,7 @@ class Row:
 
 TWO = ("slots.early.blueprints=[conv_light, norm]",)
 MNIST = ("task=mnist1d",)
+IMAGES = ("task=images-synthetic", "host=cnn2d", "slots.late.blueprints=[conv_light]")
 STRICT = (*MNIST, "growth.gates=strict")
 RARELY = ("checkpoints.keep=9", "checkpoints.every=100")
 WAVERING = [1.4, 1.0] * 3
@@ -423,6 +430,7 @@ ROWS = [
     ),
     Row("compute.cuda_graphs", "compute.cuda_graphs=true", lambda w: w.refusal, None, "E114"),
     Row("compute.allocator", "compute.allocator=default", tells_glibc, True, False),
+    Row("compute.layout", "compute.layout=plain", lays_channels_last, True, False, IMAGES),
     Row("compute.data", "compute.data=streamed", has_a_feed, False, True),
     Row("device", "device=cuda:99", lambda w: w.refusal, None, "E123"),
     Row("devices", "devices=[cpu, cuda:99]", lambda w: w.refusal, None, "E123"),

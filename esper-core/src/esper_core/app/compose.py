@@ -25,6 +25,7 @@ from esper_core.leyline.protocols import Split
 from esper_core.trainer.answerable import answerable
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.feeding import sent
+from esper_core.trainer.layout import laid_out
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.reading import count_parameters
 from esper_core.trainer.records import record_of
@@ -199,6 +200,7 @@ def compose(resolution: Resolution) -> Composition:
         host_schedule=_schedule(resolution, "host"),
         seed_schedule=_schedule(resolution, "seed"),
     )
+    recipe = laid_out(recipe, host)
     if config.randomness == "auto":
         recipe = replace(recipe, draws=_draws(recipe, host))
     reward = _built(resolution, resolution.reward, metric=task.metric)

@@ -204,7 +204,7 @@ class GovernorConfig(Section):
 
 
 class ComputeConfig(Section):
-    """How a batch is computed. Only the precision, the parts and the compiler change numbers."""
+    """How a batch is computed. Only the precision, the parts, the compiler and the layout change numbers."""
 
     precision: Literal["float32", "bfloat16", "float16", "auto"] = Field(
         default="float32",
@@ -219,6 +219,10 @@ class ComputeConfig(Section):
     )
     allocator: Literal["tuned", "default"] = Field(
         default="tuned", description="Whether glibc is told to keep the memory that it has; no other number changes."
+    )
+    layout: Literal["auto", "plain"] = Field(
+        default="auto",
+        description="How images lie in memory; auto: channels last, which is quicker, where host and blueprints can.",
     )
     data: Literal["resident", "streamed"] = Field(
         default="resident", description="Where data lives: on the device, or on the host, from where batches are sent."

@@ -1,0 +1,148 @@
+"""Images lie channels last where host and blueprints can: it is tried, and what cannot goes on as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core.config import ComputeConfig
+from esper_core.growth import Variety, graft
+from esper_core.leyline import Action, BlueprintSpec, Op, Site, SlotPlace, Split
+from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.layout import laid_out
+
+Make = Callable[..., Recipe]
+
+
+class Net(nn.Module):
+    """Two convolutions and a head. flat: how features become a vector."""
+
+    def __init__(self, flat: Callable[[Tensor], Tensor] = lambda hidden: hidden.flatten(1)) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        self.late = nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Linear(4 * 36, 3)
+        self.flat = flat
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.flat(torch.relu(self.late(self.stem(inputs)))))
+
+
+class Seed(nn.Module):
+    """x + conv(x), the convolution at 0; or of x looked at in another shape."""
+
+    def __init__(self, site: Site, *, views: bool = False) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(site.channels, site.channels, 3, padding=1, bias=False)
+        nn.init.zeros_(self.conv.weight)
+        self.views = views
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self.views:
+            hidden = hidden.view(len(hidden), -1).view(hidden.shape)
+        return hidden + self.conv(hidden)
+
+
+def variety(views: bool = False) -> Variety:
+    spec = BlueprintSpec("image", "9*c*c", starts_as_identity=True)
+    return Variety("test/seed", spec, lambda site: Seed(site, views=views))
+
+
+def images(examples: int, seed: int) -> Split:
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.randint(0, 3, (examples,), generator=generator)
+    inputs = torch.randn(examples, 3, 6, 6, generator=generator) + targets.view(-1, 1, 1, 1)
+    return Split(inputs, targets)
+
+
+def recipe_of(make: Make, host: Callable[[], nn.Module] = Net, *, views: bool = False, **more: Any) -> Recipe:
+    splits: dict[Any, Split] = {name: images(60, seed) for seed, name in enumerate(("train", "validation", "test"))}
+    return replace(make(host=host, variety=variety(views)), data=splits, **more)
+
+
+def is_channels_last(model: nn.Module) -> bool:
+    weight = next(own for name, own in model.named_parameters() if name == "late.weight")
+    return weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def tried(recipe: Recipe) -> tuple[Recipe, nn.Module]:
+    host = recipe.build_host()
+    graft(host, recipe.slots, example=recipe.data["train"].inputs[:2])
+    return laid_out(recipe, host), host
+
+
+def test_a_host_that_can_has_its_channels_last_and_computes_the_same(make_recipe: Make) -> None:
+    torch.manual_seed(3)
+    recipe = recipe_of(make_recipe)
+    laid, host = tried(recipe)
+    assert is_channels_last(laid.build_host())
+    assert is_channels_last(host)
+    assert not is_channels_last(recipe.build_host()), "the recipe that was given is what it was"
+
+    inputs, plain = recipe.data["test"].inputs, Net()
+    twin = Net().to(memory_format=torch.channels_last)
+    twin.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(twin(inputs), plain(inputs))
+
+
+@pytest.mark.parametrize(
+    ("host", "views"),
+    [
+        (lambda: Net(lambda hidden: hidden.view(len(hidden), -1)), False),
+        (Net, True),
+    ],
+    ids=["the host", "a blueprint"],
+)
+def test_who_looks_at_memory_in_another_shape_is_left_as_it_came(
+    host: Callable[[], nn.Module], views: bool, make_recipe: Make
+) -> None:
+    recipe = recipe_of(make_recipe, host, views=views)
+    laid, tried_on = tried(recipe)
+    assert laid is recipe
+    assert not is_channels_last(tried_on)
+    own = Environment(laid, arm="grown", index=0)
+    own.reset(0, 0)
+    own.apply(Action(Op.GERMINATE, "early", "test/seed"), 0)
+    own.train()
+    assert own.take_mishaps() == []
+
+
+def test_the_file_may_leave_images_as_they_come(make_recipe: Make) -> None:
+    recipe = recipe_of(make_recipe, compute=ComputeConfig(layout="plain"))
+    assert tried(recipe)[0] is recipe
+
+
+def test_what_is_no_image_stays_as_it_is(make_recipe: Make) -> None:
+    recipe = make_recipe()
+    assert tried(recipe)[0] is recipe
+
+
+def test_an_environment_with_channels_last_goes_on_from_what_is_written_bit_for_bit(make_recipe: Make) -> None:
+    laid, _ = tried(recipe_of(make_recipe, slots={"early": SlotPlace("stem")}))
+    plan = {
+        0: Action(Op.GERMINATE, "early", "test/seed", speed=1),
+        2: Action(Op.ADVANCE, "early"),
+        4: Action(Op.FOSSILISE, "early"),
+    }
+
+    def live(environment: Environment, steps: range) -> list[list[float]]:
+        told = []
+        for step in steps:
+            environment.train()
+            told.append(environment.evaluate("validation").tolist())
+            environment.apply(plan.get(step, Action()), step)
+        return told
+
+    for stop in (1, 4, 6):
+        one, other = (Environment(laid, arm="grown", index=0) for _ in range(2))
+        one.reset(0, 5)
+        other.reset(0, 8)
+        live(one, range(stop))
+        other.load(one.state())
+        assert is_channels_last(other.model)
+        assert live(one, range(stop, 8)) == live(other, range(stop, 8))

@@ -78,9 +78,9 @@ def test_a_batch_is_gathered_while_the_one_before_is_trained_on() -> None:
     gathered = threading.Semaphore(0)
 
     class Telling:
-        def __getitem__(self, indices: Tensor) -> Tensor:
+        def index_select(self, dimension: int, indices: Tensor) -> Tensor:
             gathered.release()
-            return SPLIT.targets[indices]
+            return SPLIT.targets.index_select(dimension, indices)
 
     streamed = Streamed(Split(SPLIT.inputs, Telling()), CPU)  # type: ignore[arg-type]
     streamed.next(BatchOrder(30, 7, 5))

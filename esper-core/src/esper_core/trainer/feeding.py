@@ -51,7 +51,7 @@ class Resident:
     def next(self, order: BatchOrder) -> tuple[Tensor, Tensor]:
         """The batch, by index."""
         indices = order.next().to(self._device)
-        return self._split.inputs[indices], self._split.targets[indices]
+        return self._split.inputs.index_select(0, indices), self._split.targets.index_select(0, indices)
 
     def close(self) -> None:
         """Nothing: the data is its task's."""
@@ -131,7 +131,9 @@ def _work(requests: SimpleQueue[_Asked | None], split: Split, device: torch.devi
     while (asked := requests.get()) is not None:
         try:
             with stream.current():
-                asked.batch = tuple(sent(own[asked.indices], device) for own in (split.inputs, split.targets))  # type: ignore[assignment]
+                asked.batch = tuple(
+                    sent(own.index_select(0, asked.indices), device) for own in (split.inputs, split.targets)
+                )  # type: ignore[assignment]
                 asked.mark = stream.mark()
         except BaseException as error:  # it is raised where the batch is asked for
             asked.error = error

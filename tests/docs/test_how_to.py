@@ -31,6 +31,7 @@ INSTALL = 'pip install --editable ".[test]"'
 # What they show needs a package that is not there, or a clash of two.
 TOLD = {"resume-a-run.md", "clashes-and-pinning.md", "debug-a-plugin.md"}
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in TOLD]
+LONG = {"test-a-plugin.md": [pytest.mark.slow, pytest.mark.install]}
 
 
 def script(path: Path) -> ModuleType:
@@ -140,7 +141,7 @@ def reader(monkeypatch):
         yield reader
 
 
-@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [pytest.param(one, marks=LONG.get(one.name, ()), id=one.stem) for one in FOLLOWED])
 def test_a_page_works_as_it_is_written(page: Path, reader: Quick) -> None:
     tutorials.follow(page.read_text(encoding="utf-8"), reader)
 

@@ -93,6 +93,7 @@ def follow(page: str, reader: Reader) -> None:
             pytest.fail(f"a {kind} block that nobody would run:\n{body}")
 
 
+@pytest.mark.slow
 def test_the_first_blueprint_package_works_as_it_is_written(new_environment, tmp_path) -> None:
     page = (ROOT / "docs" / "tutorials" / "first-blueprint-package.md").read_text(encoding="utf-8")
     reader = Reader(tmp_path, new_environment(*MEMBERS).python)

@@ -5,11 +5,10 @@ Everything is imported once, and nothing computed: a fork costs milliseconds, an
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
-
-import torch
 
 import esper_core.app.compose
 import esper_core.app.running
@@ -19,8 +18,9 @@ from esper_core.cli.main import main
 
 
 def serve() -> None:
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # the first one of a process makes torch import more
     load_plugins()
+    gc.collect()
+    gc.freeze()  # or each fork would copy every page in which an object lies
     print("ready", flush=True)
     for line in sys.stdin:
         asked = json.loads(line)

@@ -206,6 +206,7 @@ def test_what_raises_while_others_wait_is_told_by_the_runs_thread_as_soon_as_it_
         deadline = time.monotonic() + SECONDS
         while not heard and time.monotonic() < deadline:
             listener.hear(FINISHED)
+            time.sleep(0.001)  # or so much is waiting that this is told, too
         listener.close()
     finally:
         logging.getLogger("esper").removeHandler(handler)

@@ -150,7 +150,11 @@ class Keeping:
         began = perf_counter()
         with self._clock.region("checkpoint"):
             self._events.secure()
-            self._checkpoints.write(self._number, self._state(course))
+            try:
+                self._checkpoints.write(self._number, self._state(course))
+            except RunFolderError:
+                self._events.demand_there()  # that says more than which file of it could not be written
+                raise
         self._due = perf_counter() + (perf_counter() - began) / CHECKPOINT_SHARE
 
     def _state(self, course: Course) -> State:

@@ -21,7 +21,7 @@ from esper_core.app.resolved import resolved_config
 from esper_core.app.surrounding import surrounded
 from esper_core.app.threads import one_thread
 from esper_core.config.plain import plain
-from esper_core.leyline.errors import GovernorStop, PluginError, Problem, RunFolderError
+from esper_core.leyline.errors import GovernorStop, PluginError
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.running import RunContext
 from esper_core.plugins.faults import lent_streams
@@ -82,7 +82,7 @@ def train(
                 clock,
                 said,
                 settings=config.checkpoints,
-                look=_watched(path, pause),
+                look=_watched(events, pause),
                 decisive=decisive,
                 position=position,
             )
@@ -169,18 +169,15 @@ def _sinks(resolution: Resolution, run: Path, closing: ExitStack) -> list[BestEf
     return sinks
 
 
-def _watched(events: Path, pause: Callable[[], None]) -> Callable[[], None]:
-    """``pause``, and RunFolderError where the file of events is no longer in its place: looked at now and then."""
+def _watched(events: EventFile, pause: Callable[[], None]) -> Callable[[], None]:
+    """``pause``, and now and then a look whether the file of events is in its place; RunFolderError where it is not."""
     looked = monotonic()
 
     def watch() -> None:
         nonlocal looked
         if monotonic() - looked >= LOOK_EVERY_SECONDS:
             looked = monotonic()
-            if not events.exists():
-                message = f"cannot write {events}: it was moved or deleted while the run went on"
-                hint = "The run was stopped: what it finds would have nowhere to go. Run it again, and leave it be."
-                raise RunFolderError(Problem("E410", message, hint=hint))
+            events.demand_there()
         pause()
 
     return watch

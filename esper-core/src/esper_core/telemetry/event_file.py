@@ -45,6 +45,13 @@ class EventFile:
         """Bytes that were written, all lines whole."""
         return self._file.tell()
 
+    def demand_there(self) -> None:
+        """RunFolderError where the file is no longer in its place: what is written now nobody will find."""
+        if not self._path.exists():
+            message = f"cannot write {self._path}: it was moved or deleted while the run went on"
+            hint = "The run was stopped: what it finds would have nowhere to go. Run it again, and leave it be."
+            raise RunFolderError(Problem("E410", message, hint=hint))
+
     def secure(self) -> None:
         """Have the disk know what was written: it survives the death of the machine, too."""
         try:

@@ -52,4 +52,4 @@ def _try_all(recipe: Recipe, host: nn.Module) -> None:
     for name, varieties in recipe.varieties.items():
         if (site := sites[name]) is not None:
             for variety in varieties:
-                draws_of_variety(variety, site, recipe.device, layout=torch.channels_last)
+                draws_of_variety(variety, site, recipe.device, memory_format=torch.channels_last)

@@ -1,0 +1,13 @@
+"""What takes a fresh interpreter for each blueprint is a slow test, but for one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the checks of importing, a second or two each."""
+    for item in items:
+        if item.name.endswith("-imports_cleanly]") and "[conv_light-" not in item.name:
+            item.add_marker(pytest.mark.slow)

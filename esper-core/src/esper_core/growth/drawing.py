@@ -73,7 +73,7 @@ def draws_of(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Draws:
 def draws_of_variety(
     variety: Variety, site: Site, device: torch.device, *, memory_format: torch.memory_format = torch.contiguous_format
 ) -> Draws:
-    """When a block of the blueprint draws that stands at ``site``. memory_format: that of images that it is tried on."""
+    """When a block of the blueprint draws that stands at ``site``. memory_format: of images it is tried on."""
     with RandomStream(derive_seed(0, "drawing", variety.id), device):
         block = variety.factory(site).to(device)
         inputs = torch.randn(EXAMPLES, *site.example_shape, device=device)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from esper_core.plugins import Component, Plugins, evaluate_formula, load_plugins
     from esper_core.runs.networks import load, save
+    from esper_core.runs.statistics import mean_interval
     from esper_core.telemetry import EventFile, read_events
 
 __version__ = "0.1.0"
@@ -65,6 +66,7 @@ _HOME = {
     "host_parameters": "esper_core.growth",
     "load": "esper_core.runs.networks",
     "load_plugins": "esper_core.plugins",
+    "mean_interval": "esper_core.runs.statistics",
     "read_events": "esper_core.telemetry",
     "save": "esper_core.runs.networks",
     "slots_of": "esper_core.growth",
@@ -100,6 +102,7 @@ __all__ = [
     "host_parameters",
     "load",
     "load_plugins",
+    "mean_interval",
     "read_events",
     "save",
     "slots_of",

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from esper_core.app.resolution import Resolution
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.running import RunInfo
+    from esper_core.leyline.signals import Metric
     from esper_core.telemetry import Listener
     from esper_core.trainer.study import Study
 
@@ -74,7 +75,7 @@ def train(
         closing.callback(events.close)
         bus = Bus([events, *others])
         try:
-            _tell_of_beginning(about, bus, listeners, sinks, path, position)
+            _tell_of_beginning(about, prepared.composition.task.metric, bus, listeners, sinks, path, position)
             observers.run_started(about)
             keeping = Keeping(
                 Checkpoints(about.path, config.checkpoints.keep),
@@ -136,6 +137,7 @@ def _stage_of(composition: Composition, episode: EpisodeFinished) -> int:
 
 def _tell_of_beginning(
     about: RunInfo,
+    metric: Metric,
     bus: Bus,
     listeners: Sequence[Listener],
     sinks: Sequence[BestEffort],
@@ -144,7 +146,12 @@ def _tell_of_beginning(
 ) -> None:
     """That a run begins; of one that goes on, those who watch hear what was until then, and sinks that it goes on."""
     started = RunStarted(
-        run=about.id, arms=about.arms, rounds=about.rounds, environments=about.environments, steps=about.steps
+        run=about.id,
+        arms=about.arms,
+        rounds=about.rounds,
+        environments=about.environments,
+        steps=about.steps,
+        metric=metric,
     )
     if position is None:
         bus.publish(started)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from esper_core.leyline.constants import EVENT_FORMAT
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.signals import RECORD, Signals
+from esper_core.leyline.signals import RECORD, Metric, Signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,8 @@ class RunStarted:
     rounds: int
     environments: int
     steps: int
+    metric: Metric | None = None
+    """What the task is judged by; None in files that do not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""``esper watch``: what a run directory tells, now."""
+"""``esper watch``: what a run directory tells, now. ``esper report``: the same as a page."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ def watch(run: Path, *, as_json: bool) -> None:
         click.echo(json.dumps(story.as_json()))
     else:
         click.echo(draw(story, width=shutil.get_terminal_size((80, 24)).columns))
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Where the page goes; default: report.html in RUN.")
+def report(run: Path, *, out: Path | None) -> None:
+    """Write the report of a run: one page that needs no network; of a run that goes on or was killed as well."""
+    from esper_watch.report import write_report
+
+    click.echo(write_report(run, out))

@@ -1,10 +1,13 @@
-"""Which sinks does this package bring? They are imported when a run first uses them."""
+"""What does this package bring to a run? A report at its end, and sinks; they are imported when they are needed."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from esper_core import PluginInfo, SinkSpec, hookimpl
+
+if TYPE_CHECKING:
+    from esper_core.leyline import RunInfo, RunOutcome
 
 
 @hookimpl
@@ -24,3 +27,12 @@ def esper_register_sinks(registry: Any) -> None:
             settings="esper_watch.settings:TensorboardSettings",
         ),
     )
+
+
+@hookimpl
+def esper_run_finished(run: RunInfo, outcome: RunOutcome) -> None:
+    """Writes ``report.html`` into the run's folder, however the run ended."""
+    del outcome
+    from esper_watch.report import write_report
+
+    write_report(run.path)

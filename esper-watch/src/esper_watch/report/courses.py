@@ -1,0 +1,153 @@
+"""How did the metric go while the networks grew? A curve for each arm with a band, the twin's among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from esper_core import mean_interval
+from esper_core.leyline.constants import CONFIDENCE
+from esper_watch.report.figure import WIDTH, below, beside, drawing, figure, legend, looks, mark, note, section
+from esper_watch.report.markup import Element, element
+from esper_watch.report.scale import around
+from esper_watch.report.wording import count, interval, tick, value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from esper_watch.report.figure import Look
+    from esper_watch.report.record import Record
+    from esper_watch.report.scale import Scale
+
+LEFT, RIGHT, TOP, BOTTOM = 70.0, 24.0, 14.0, 300.0
+MOST_POINTS = 200
+"""Steps of a curve that are drawn; of more every so many is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The mean at a step with its interval, over so many environments."""
+
+    step: int
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+def courses(record: Record) -> Element | None:
+    """The curves of the latest round, and round by round where there are several."""
+    if not record.rounds:
+        return None
+    last = record.rounds[-1]
+    curves = {arm: points_of(record.curves.get((last, arm), {})) for arm in record.arms}
+    curves = {arm: points for arm, points in curves.items() if points}
+    if not curves:
+        return None
+    metric, own = record.metric, looks(record.arms)
+    caption = f"Validation {metric['name']} by decision step, with the 95 % interval of the mean over environments"
+    if len(record.rounds) > 1:
+        caption += f", in the last of {count(len(record.rounds), 'round')}"
+    return section(
+        "courses",
+        "How it went",
+        figure(
+            _drawn(record, curves),
+            f"{caption}.",
+            legend((arm, own[arm].class_, own[arm].dash) for arm in curves),
+        ),
+        note("Validation steers, and is read in every step; what counts at the end is the test split, above."),
+        _by_round(record) if len(record.rounds) > 1 else None,
+    )
+
+
+def points_of(curve: Mapping[int, Mapping[int, float]]) -> list[Point]:
+    """The points of a curve, thinned out where it has very many."""
+    steps = sorted(curve)
+    every = -(-len(steps) // MOST_POINTS) if steps else 1
+    picked = [step for index, step in enumerate(steps) if index % every == 0 or step == steps[-1]]
+    found = []
+    for step in picked:
+        told = mean_interval(list(curve[step].values()), CONFIDENCE)
+        low, high = (told.mean if edge is None else edge for edge in (told.low, told.high))
+        found.append(Point(step, told.mean, low, high, told.n))
+    return found
+
+
+def _drawn(record: Record, curves: Mapping[str, Sequence[Point]]) -> Element:
+    metric, own = record.metric, looks(record.arms)
+    every = [point for points in curves.values() for point in points]
+    across = around([point.step for point in every], start=LEFT, end=WIDTH - RIGHT, room=0.01)
+    up = around([edge for point in every for edge in (point.low, point.high)], start=BOTTOM, end=TOP, room=0.04)
+    parts = below(across, BOTTOM, lambda step: f"{step:g}", "decision step", top=TOP)
+    parts += beside(up, LEFT, lambda one: tick(metric, one), right=WIDTH - RIGHT)
+    for arm, points in curves.items():
+        parts.append(_band(points, across, up, own[arm]))
+    for arm, points in curves.items():
+        line = " ".join(f"{across(point.step):.1f},{up(point.mean):.1f}" for point in points)
+        parts.append(element("polyline", points=line, class_=f"{own[arm].class_} line", stroke_dasharray=own[arm].dash))
+    parts += _columns(record, curves, across)
+    what = "; ".join(f"{arm} ends at {value(metric, points[-1].mean)}" for arm, points in curves.items())
+    return drawing("Learning curves", f"{what}.", parts, height=BOTTOM + 42)
+
+
+def _band(points: Sequence[Point], across: Scale, up: Scale, look: Look) -> Element:
+    there = [f"{across(point.step):.1f},{up(point.high):.1f}" for point in points]
+    back = [f"{across(point.step):.1f},{up(point.low):.1f}" for point in reversed(points)]
+    return element("polygon", points=" ".join(there + back), class_=f"{look.class_} band")
+
+
+def _columns(record: Record, curves: Mapping[str, Sequence[Point]], across: Scale) -> list[Element]:
+    """What all curves have at a step, told where a pointer rests above it."""
+    by_step: dict[int, list[str]] = {}
+    for arm, points in curves.items():
+        for point in points:
+            told = f"{arm} {value(record.metric, point.mean)} ({interval(record.metric, point.low, point.high)})"
+            by_step.setdefault(point.step, []).append(told)
+    width = max(1.0, (across.end - across.start) / max(1, len(by_step)))
+    return [
+        mark(
+            "g",
+            f"step {step}: {'; '.join(told)}",
+            element("rect", x=across(step) - width / 2, y=TOP, width=width, height=BOTTOM - TOP),
+            class_="column",
+        )
+        for step, told in sorted(by_step.items())
+    ]
+
+
+def _by_round(record: Record) -> Element | None:
+    """The mean on the test split round by round: where a policy learns, this is what it learnt."""
+    metric, own = record.metric, looks(record.arms)
+    ends: dict[str, dict[int, list[float]]] = {}
+    for one in record.episodes:
+        ends.setdefault(one.arm, {}).setdefault(one.round, []).append(one.test_metric)
+    curves = {arm: [_mean(round_, values) for round_, values in sorted(of.items())] for arm, of in ends.items()}
+    every = [point for points in curves.values() for point in points]
+    if len({point.step for point in every}) < 2:
+        return None
+    across = around([point.step for point in every], start=LEFT, end=WIDTH - RIGHT, room=0.02)
+    up = around([point.mean for point in every], start=BOTTOM, end=TOP)
+    parts = below(across, BOTTOM, lambda step: f"{step:g}", "round", top=TOP)
+    parts += beside(up, LEFT, lambda one: tick(metric, one), right=WIDTH - RIGHT)
+    for arm, points in curves.items():
+        line = " ".join(f"{across(point.step):.1f},{up(point.mean):.1f}" for point in points)
+        parts.append(element("polyline", points=line, class_=f"{own[arm].class_} line", stroke_dasharray=own[arm].dash))
+    parts += [
+        element(
+            "g",
+            element("title", f"round {point.step}, {arm}: {value(metric, point.mean)}"),
+            element("circle", cx=across(point.step), cy=up(point.mean), r=3),
+            class_=f"mark {own[arm].class_}",
+        )
+        for arm, points in curves.items()
+        for point in points
+    ]
+    svg = drawing("Round by round", "Means on the test split at the end of each round.", parts, height=BOTTOM + 42)
+    return figure(svg, f"Mean test {metric['name']} of each round.")
+
+
+def _mean(place: int, values: Sequence[float]) -> Point:
+    mean = fmean(values)
+    return Point(place, mean, mean, mean, len(values))

@@ -1,0 +1,112 @@
+"""What was each seed good for? The gain that was seen last, with its error, and the price that it had to pay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from esper_core.leyline import Stage
+from esper_watch.report.figure import (
+    WIDTH,
+    below,
+    drawing,
+    figure,
+    label,
+    mark,
+    note,
+    section,
+    shortened,
+    swatches,
+    table,
+)
+from esper_watch.report.markup import Element, element
+from esper_watch.report.scale import around
+from esper_watch.report.wording import count, plainly
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from esper_watch.report.record import Record, SeedLife, Shown
+
+ROW, LEFT, RIGHT = 16.0, 250.0, 18.0
+DRAWN = 40
+"""Seeds that are drawn, those that were kept first."""
+
+TABLED = 400
+"""Seeds that stand in the table."""
+
+SURE = 1.96
+"""Standard errors to each side of a mean for 95 % of cases: gains are means over hundreds of examples."""
+
+FATES = {Stage.FOSSILIZED: "kept", Stage.PRUNED: "pruned"}
+
+
+def evidence(record: Record) -> Element | None:
+    """The gains of the seeds whose gain was measured."""
+    measured = [life for life in record.lives if life.shown is not None]
+    if not measured:
+        return None
+    ordered = sorted(measured, key=lambda life: (not life.kept, life.home[0], life.home[1], life.home[2], life.seed_id))
+    more = len(ordered) - DRAWN
+    words = [
+        "Nats of validation loss by which host and seed together were better than the undisturbed host, on the same "
+        "examples, when it was measured last, with the interval of 95 % for that one look. The upright stroke is the "
+        "price that its gate asked for.",
+        "A seed was looked at in many steps: one interval that stays clear of 0 shows less than a gate demands.",
+    ]
+    return section(
+        "evidence",
+        "What each seed was good for",
+        swatches([("kept", "stage-fossilized"), ("not kept", "stage-pruned")]),
+        figure(_forest(ordered[:DRAWN]), " ".join(words), class_="scroll wide"),
+        note(f"Drawn are {DRAWN} of {count(len(ordered), 'seed')}, those that were kept first.") if more > 0 else None,
+        element("details", element("summary", "The figures"), _figures(ordered[:TABLED])),
+    )
+
+
+def _forest(lives: Sequence[SeedLife]) -> Element:
+    seen = [(life, life.shown) for life in lives if life.shown is not None]
+    edges = [shown.mean + side * SURE * shown.error for _, shown in seen for side in (-1, 1)]
+    across = around([*edges, 0.0], start=LEFT, end=WIDTH - RIGHT)
+    bottom = 10 + ROW * len(seen)
+    parts = below(across, bottom, lambda one: f"{one:g}", "gain in nats", top=6)
+    parts.append(element("line", x1=across(0), x2=across(0), y1=6, y2=bottom, class_="zero"))
+    for number, (life, shown) in enumerate(seen):
+        y = 10 + ROW * (number + 0.5)
+        name = f"{life.home[1]} {life.home[2]}  {life.slot}  {plainly(life.blueprint)}"
+        low, high = (shown.mean + side * SURE * shown.error for side in (-1, 1))
+        told = f"{name}: {_gain(shown)}, step {shown.step}, {shown.stage.value}; {_fate(life)}"
+        parts.append(label(LEFT - 8, y + 4, shortened(name, 38), anchor="end", class_="tick", title=name))
+        class_ = "stage-fossilized" if life.kept else "stage-pruned"
+        line = element("line", x1=across(low), x2=across(high), y1=y, y2=y, class_="whisker")
+        price = None
+        if shown.price is not None:
+            at = across(shown.price)
+            price = element("line", x1=at, x2=at, y1=y - 6, y2=y + 6, class_="price")
+        point = element("circle", cx=across(shown.mean), cy=y, r=4)
+        parts.append(mark("g", told, *(one for one in (line, price, point) if one is not None), class_=class_))
+    what = f"{count(len(seen), 'seed')}; {sum(life.kept for life, _ in seen)} of them kept."
+    return drawing("Gains of seeds", what, parts, height=bottom + 42)
+
+
+def _figures(lives: Sequence[SeedLife]) -> Element:
+    rows = []
+    for life in lives:
+        shown = life.shown
+        if shown is None:
+            continue
+        price = "none" if shown.price is None else f"{shown.price:.3g}"
+        home = f"{life.home[1]} {life.home[2]}"
+        gain, error = f"{shown.mean:+.4f}", f"{shown.error:.4f}"
+        who = (home, life.slot, plainly(life.blueprint), f"{life.parameters:,}")
+        rows.append((*who, gain, error, price, str(shown.step), _fate(life)))
+    head = ("network", "slot", "blueprint", "parameters", "gain", "± error", "price", "step", "fate")
+    return table(head, rows, numbers=(3, 4, 5, 6, 7))
+
+
+def _gain(shown: Shown) -> str:
+    price = "" if shown.price is None else f", price {shown.price:.3g}"
+    return f"gain {shown.mean:+.3f} ± {shown.error:.3f} nats (n = {shown.examples}){price}"
+
+
+def _fate(life: SeedLife) -> str:
+    return FATES.get(life.stage, f"still {life.stage.value}")

@@ -1,0 +1,151 @@
+"""What grew where, and when? A bar for each seed's life, in the colours of its stages, environment by environment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from esper_core.leyline import Stage
+from esper_watch.report.figure import (
+    WIDTH,
+    bar,
+    below,
+    drawing,
+    figure,
+    label,
+    mark,
+    note,
+    section,
+    shortened,
+    swatches,
+)
+from esper_watch.report.markup import Element, element
+from esper_watch.report.scale import Scale
+from esper_watch.report.wording import count, plainly
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from esper_core.leyline.events import GovernorActed
+    from esper_watch.report.record import Record, SeedLife
+
+ROW, HEAD = 15.0, 20.0
+LEFT, RIGHT = 190.0, 18.0
+AT_ONCE = 8
+"""Environments of an arm that are shown; the others wait behind a click."""
+
+MOST_LIVES = 4_000
+"""Lives that are drawn, the first of them: a page has to open soon."""
+
+NAMES = {
+    Stage.GERMINATED: "germinated",
+    Stage.TRAINING: "training in isolation",
+    Stage.BLENDING: "blending in",
+    Stage.HOLDING: "holding",
+    Stage.DRAINING: "draining",
+    Stage.FOSSILIZED: "kept",
+}
+ENDED = {Stage.FOSSILIZED: "kept", Stage.PRUNED: "pruned"}
+
+
+def lives(record: Record) -> Element | None:
+    """The lives of the latest round, arm by arm."""
+    if not record.lives:
+        return None
+    last = max(life.home[0] for life in record.lives)
+    drawn: list[Element] = []
+    left = MOST_LIVES
+    for arm in record.arms:
+        own = record.lives_of(last, arm)
+        picked: dict[int, list[SeedLife]] = {}
+        for seed, there in own.items():
+            if left >= len(there):
+                picked[seed] = there
+                left -= len(there)
+        if picked:
+            drawn += _arm(record, last, arm, picked)
+    counted = Counter(ENDED.get(life.stage, "still living") for life in record.lives if life.home[0] == last)
+    told = ", ".join(f"{number} {how}" for how, number in sorted(counted.items(), key=lambda one: (-one[1], one[0])))
+    whole = sum(counted.values())
+    return section(
+        "lives",
+        "The seeds' lives",
+        element("p", f"{count(whole, 'seed')}: {told}." + _which_round(record, last)),
+        swatches([(name, f"stage-{stage.value}") for stage, name in NAMES.items()] + [("pruned ✕", "stage-pruned")]),
+        *drawn,
+        note("Time runs from left to right, in decision steps. A seed that incubates changes nothing in its host.")
+        if left >= 0
+        else None,
+    )
+
+
+def _which_round(record: Record, last: int) -> str:
+    return f" Those of round {last}, the latest." if len(record.rounds) > 1 else ""
+
+
+def _arm(record: Record, round_: int, arm: str, own: Mapping[int, Sequence[SeedLife]]) -> list[Element]:
+    acts = [one for one in record.governed if (one.round, one.arm) == (round_, arm)]
+    seeds = list(own)
+    first = _figure(record, arm, {seed: own[seed] for seed in seeds[:AT_ONCE]}, acts)
+    parts = [element("h3", arm), first]
+    if rest := seeds[AT_ONCE:]:
+        more = _figure(record, arm, {seed: own[seed] for seed in rest}, acts)
+        title = element("summary", f"{count(len(rest), 'more environment')} of {arm}")
+        parts.append(element("details", title, more))
+    return parts
+
+
+def _figure(record: Record, arm: str, own: Mapping[int, Sequence[SeedLife]], acts: Sequence[GovernorActed]) -> Element:
+    across = Scale(0.0, float(max(1, record.steps)), LEFT, WIDTH - RIGHT)
+    y, parts = 6.0, list[Element]()
+    for seed, there in own.items():
+        parts.append(label(4, y + 13, f"seed {seed}", class_="label strong"))
+        parts.append(element("line", x1=0, x2=WIDTH, y1=y, y2=y, class_="grid"))
+        parts += [_act(one, across, y + HEAD / 2) for one in acts if one.seed == seed]
+        y += HEAD
+        for life in there:
+            parts += _life(life, across, y, record.steps)
+            y += ROW
+        y += 5
+    axis = below(across, y, lambda step: f"{step:g}", "decision step", top=6)
+    what = f"{count(sum(map(len, own.values())), 'seed')} in {count(len(own), 'environment')} of {arm}."
+    svg = drawing(f"Lives of seeds, {arm}", what, [*axis, *parts], height=y + 42)
+    return figure(svg, None, class_="scroll wide")
+
+
+def _life(life: SeedLife, across: Scale, y: float, steps: int) -> list[Element]:
+    name = f"{life.slot}  {plainly(life.blueprint)}"
+    parts = [label(LEFT - 8, y + 10, shortened(name, 28), anchor="end", class_="tick", title=in_words(life))]
+    ends = [step for step, _, _ in life.stages[1:]] + [steps]
+    for (began, stage, reason), end in zip(life.stages, ends, strict=True):
+        if stage is Stage.PRUNED:
+            told = f"{name}: pruned after step {began}. {reason}".strip()
+            cross = element("path", d=_cross(across(_at(began, life)), y + 6), class_="cross")
+            parts.append(mark("g", told, cross))
+            continue
+        start, stop = across(_at(began, life)), across(end + (0 if end == steps else 1))
+        told = f"{name}: {NAMES[stage]} from step {_at(began, life):g} to {end}. {reason}".strip()
+        parts.append(bar(start, y, max(1.5, stop - start), ROW - 4, told, f"stage-{stage.value}"))
+    return parts
+
+
+def _at(step: int, life: SeedLife) -> float:
+    """A stage that began after a step holds from the next one on."""
+    return float(step + 1) if step != life.stages[0][0] or len(life.stages) > 1 else float(step)
+
+
+def _cross(x: float, y: float) -> str:
+    return f"M{x - 4:.1f} {y - 4:.1f}L{x + 4:.1f} {y + 4:.1f}M{x - 4:.1f} {y + 4:.1f}L{x + 4:.1f} {y - 4:.1f}"
+
+
+def _act(act: GovernorActed, across: Scale, y: float) -> Element:
+    told = f"governor, step {act.step}: {act.act}. {act.reason or act.verdict}"
+    x = across(act.step + 1)
+    shape = element("polygon", points=f"{x:.1f},{y - 6:.1f} {x + 6:.1f},{y + 5:.1f} {x - 6:.1f},{y + 5:.1f}")
+    return mark("g", told, shape, class_="governor")
+
+
+def in_words(life: SeedLife) -> str:
+    """A life in one sentence."""
+    told = ", ".join(f"{stage.value} at step {step}" for step, stage, _ in life.stages)
+    return f"{life.blueprint} in {life.slot}, {count(life.parameters, 'parameter')}: {told}"

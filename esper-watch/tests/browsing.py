@@ -1,0 +1,145 @@
+"""How does a test see what a reader sees? It drives Chromium over a pipe, as Chromium's own tools do."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+def found() -> str | None:
+    """The program, where there is one."""
+    return next((path for name in NAMES if (path := shutil.which(name)) is not None), None)
+
+
+@dataclass
+class Page:
+    """A page that was opened: what it asked for, and what it complained of."""
+
+    browser: Browser
+    session: str
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Ask Chromium for something about this page."""
+        return self.browser.call(method, self, **parameters)
+
+    def evaluate(self, script: str) -> Any:
+        """What a script gives in the page."""
+        told = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in told:
+            raise AssertionError(told["exceptionDetails"])
+        return told["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Press a key, and let it go."""
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
+
+    def point(self, x: float, y: float) -> None:
+        """Rest the pointer somewhere."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def resize(self, width: int, height: int, *, dark: bool = False, media: str = "screen") -> None:
+        """Look at it on another screen."""
+        mobile = width < 500
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
+
+    def screenshot(self, path: Path) -> None:
+        """Write what is seen to a file."""
+        told = self.call("Page.captureScreenshot", format="png")
+        path.write_bytes(base64.b64decode(told["data"]))
+
+
+KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Escape": 27, "Tab": 9}
+
+
+class Browser:
+    """Chromium, in a profile of its own that is thrown away."""
+
+    def __init__(self, program: str) -> None:
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        to_browser, self._write = os.pipe()
+        self._read, from_browser = os.pipe()
+        # Chromium reads from 3 and writes to 4: a shell puts the pipes there.
+        command = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"]
+        self._process = subprocess.Popen(
+            ["bash", "-c", command, program, *options, f"--user-data-dir={self._profile.name}", "about:blank"],
+            pass_fds=(to_browser, from_browser),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_browser)
+        os.close(from_browser)
+        self._rest, self._number, self._pages = b"", 0, dict[str, Page]()
+
+    def open(self, path: Path) -> Page:
+        """Open a file, and wait until it is there."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        page = self._pages[session] = Page(self, session)
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            page.call(f"{domain}.enable")
+        page.call("Page.navigate", url=path.resolve().as_uri())
+        while page.evaluate("document.readyState") != "complete":
+            pass
+        return page
+
+    def call(self, method: str, page: Page | None = None, **parameters: Any) -> dict[str, Any]:
+        """Ask for something, and wait for the answer; what happened meanwhile is noted on its page."""
+        self._number += 1
+        asked = {"id": self._number, "method": method, "params": parameters}
+        if page is not None:
+            asked["sessionId"] = page.session
+        os.write(self._write, json.dumps(asked).encode() + b"\0")
+        while True:
+            told = self._next()
+            if told.get("id") == self._number:
+                assert "error" not in told, told
+                result: dict[str, Any] = told["result"]
+                return result
+            self._note(told)
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            more = os.read(self._read, 1 << 16)
+            assert more, "Chromium is gone"
+            self._rest += more
+        line, _, self._rest = self._rest.partition(b"\0")
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    def _note(self, told: dict[str, Any]) -> None:
+        page, parameters = self._pages.get(told.get("sessionId", "")), told.get("params", {})
+        if page is None:
+            return
+        if told["method"] == "Network.requestWillBeSent":
+            page.requests.append(parameters["request"]["url"])
+        elif told["method"] == "Runtime.exceptionThrown":
+            page.complaints.append(json.dumps(parameters["exceptionDetails"]))
+        elif told["method"] == "Log.entryAdded":
+            page.complaints.append(parameters["entry"]["text"])
+        elif told["method"] == "Runtime.consoleAPICalled":
+            page.complaints.append(json.dumps(parameters["args"]))
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+        os.close(self._write)
+        os.close(self._read)
+        self._profile.cleanup()

@@ -1,0 +1,190 @@
+"""Run directories as large as they are wanted, with whatever names; and a browser to look at pages."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from esper_core.leyline import Evidence, Finding, Gain, Metric, Opinion, SeedSignals, Signals, SlotSignals, Stage
+from esper_core.leyline.events import (
+    EpisodeFinished,
+    Event,
+    GovernorActed,
+    RunFinished,
+    RunStarted,
+    SeedLost,
+    StageChanged,
+    StepFinished,
+    UpdateFinished,
+)
+from esper_core.leyline.lifecycle import SlotState
+from esper_core.telemetry import encode
+
+MakeRun = Callable[..., Path]
+
+
+class Told:
+    """The events of a run in which each environment of the first arm tries two seeds, and keeps the second.
+
+    word: what is added to every name that a plugin or a file could have given.
+    """
+
+    def __init__(self, *, environments: int, steps: int, arms: tuple[str, ...], word: str) -> None:
+        self.environments, self.steps, self.word = environments, steps, word
+        self.arms = tuple(arm + word for arm in arms)
+        self.blueprint, self.slot = f"test/conv{word}", f"early{word}"
+
+    def events(self) -> Iterator[Event]:
+        metric = Metric(f"accuracy{self.word}", "up", "%")
+        yield RunStarted(
+            run=f"r{self.word}",
+            arms=self.arms,
+            rounds=1,
+            environments=self.environments,
+            steps=self.steps,
+            metric=metric,
+        )
+        for step in range(self.steps):
+            for arm in self.arms:
+                for seed in range(self.environments):
+                    yield from self._step(arm, seed, step)
+        for arm in self.arms:
+            yield from (self._episode(arm, seed) for seed in range(self.environments))
+        yield UpdateFinished(round=0, arm=self.arms[0], figures={f"loss{self.word}": 0.5})
+        yield RunFinished(status="done")
+
+    def _step(self, arm: str, seed: int, step: int) -> Iterator[Event]:
+        grows = arm == self.arms[0]
+        yield StepFinished(
+            round=0, arm=arm, seed=seed, step=step, signals=self._signals(seed, step, grows=grows), action="wait"
+        )
+        if grows:
+            yield from (self._changed(seed, *change) for change in self._plan(seed) if change[1] == step)
+        if grows and seed == 1 and step == 3:
+            yield GovernorActed(
+                round=0, arm=arm, seed=seed, step=step, act="roll-back", verdict="panic", reason=f"surge{self.word}"
+            )
+            yield SeedLost(
+                round=0, arm=arm, seed=seed, step=step, slot=self.slot, blueprint=self.blueprint,
+                package=f"esper-test{self.word}", what=f"raised ValueError: {self.word}", withdrawn=False,
+            )  # fmt: skip
+
+    def _plan(self, seed: int) -> list[tuple[int, int, Stage | None, Stage]]:
+        """Seed id, step, and from which stage to which."""
+        quarter = max(1, self.steps // 5)
+        return [
+            (0, 0, None, Stage.GERMINATED),
+            (0, 1, Stage.GERMINATED, Stage.TRAINING),
+            (0, quarter, Stage.TRAINING, Stage.PRUNED),
+            (1, quarter, None, Stage.GERMINATED),
+            (1, quarter + 1, Stage.GERMINATED, Stage.TRAINING),
+            (1, 2 * quarter, Stage.TRAINING, Stage.BLENDING),
+            (1, 3 * quarter, Stage.BLENDING, Stage.HOLDING),
+            (1, 4 * quarter, Stage.HOLDING, Stage.FOSSILIZED),
+        ]
+
+    def _changed(self, seed: int, number: int, step: int, was: Stage | None, now: Stage) -> StageChanged:
+        return StageChanged(
+            round=0, arm=self.arms[0], seed=seed, step=step, slot=self.slot, seed_id=number,
+            blueprint=self.blueprint, was=was, now=now, parameters=72, reason=f"asked for{self.word}",
+        )  # fmt: skip
+
+    def _signals(self, seed: int, step: int, *, grows: bool) -> Signals:
+        value = (0.8 if grows else 0.5) * (1 - math.exp(-(step + 1) / (0.3 * self.steps))) + 0.01 * math.sin(seed)
+        living = [one for one in self._plan(seed) if one[1] < step] if grows else []
+        seeds: tuple[SeedSignals, ...] = ()
+        if living and living[-1][3] not in (Stage.PRUNED, Stage.FOSSILIZED):
+            gain = Gain(800, 0.05 + 0.01 * seed, 0.4, 0.0, -1.0, 1.0)
+            seen = Evidence(800, gain.mean, gain.standard_error, gain.mean - 0.03, gain.mean + 0.03, 0.001, 1)
+            opinion = Opinion(Finding.SHOWN, f"gain{self.word}", seen, 0.02)
+            seeds = (SeedSignals(self.blueprint, living[-1][3], 0.5, 72, age=1, gain=gain, opinion=opinion),)
+        slots = (
+            SlotSignals(self.slot, SlotState.OCCUPIED if seeds else SlotState.FREE, 0, seeds),
+            SlotSignals(f"late{self.word}", SlotState.FREE, 0),
+        )
+        return Signals(step, 2.0 - value, 2.0 - value, value, 572, 500, slots)
+
+    def _episode(self, arm: str, seed: int) -> EpisodeFinished:
+        grows = arm == self.arms[0]
+        kept = {"slot": self.slot, "blueprint": self.blueprint, "parameters": 72}
+        return EpisodeFinished(
+            round=0, arm=arm, seed=seed, test_loss=0.5, test_metric=(0.8 if grows else 0.5) + 0.01 * math.cos(seed),
+            validation_metric=0.8, parameters=572 if grows else 500, host_parameters=500, fossils=int(grows),
+            steps=self.steps, reward=12.0 if grows else 0.0, grown=(kept,) if grows else (),
+        )  # fmt: skip
+
+
+def summary(told: Told) -> dict[str, Any]:
+    """What a run's end would say of these events."""
+    grown, twin = told.arms[:2]
+    comparison = {
+        "a": grown, "b": twin, "difference": 0.3, "ci_low": 0.28, "ci_high": 0.32, "p": 0.0078, "p_margin": 0.0078,
+        "p_holm": 0.0078, "n": told.environments, "paired": True, "verdict": "better", "why": None,
+    }  # fmt: skip
+    return {
+        "run": "runs/r",
+        "status": "done",
+        "results": {
+            "metric": {"name": f"accuracy{told.word}", "direction": "up", "unit": "%"},
+            "arms": {},
+            "comparisons": [comparison],
+        },
+        "timing": {"train": 30.0, "shadow": 8.0, f"other{told.word}": 2.0, "total": 40.0},
+        "warnings": [f"mind the gap{told.word}"],
+        "sections": [{"plugin": f"own{told.word}", "title": f"More{told.word}", "text": f"of it{told.word}"}],
+    }
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """``make_run(environments=8, steps=40, arms=("grown", "twin"), word="")``: a run directory that came to its end."""
+
+    def make(
+        *, environments: int = 8, steps: int = 40, arms: tuple[str, ...] = ("grown", "twin"), word: str = ""
+    ) -> Path:
+        told = Told(environments=environments, steps=steps, arms=arms, word=word)
+        run = tmp_path / "20261121-101512-quiet-otter"
+        run.mkdir()
+        with (run / "events.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(encode(event) + "\n" for event in told.events())
+        (run / "summary.json").write_text(json.dumps(summary(told)), encoding="utf-8")
+        manifest = {
+            "id": f"20261121-101512-quiet-otter{word}", "status": f"done{word}", "started": f"2026-11-21{word}",
+            "argv": ["/usr/bin/esper", "run", f"plugins.yaml{word}"], "machine": {f"cores{word}": f"2{word}"},
+            "seeds": {"first": 0, "count": f"8{word}"}, "git": {"sha": f"abc{word}"},
+            "plugins": [{"id": f"own{word}", "package": f"own{word}", "version": f"1{word}", "sha256": f"{word}f"}],
+        }  # fmt: skip
+        (run / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+        (run / "config.yaml").write_text(f"task: mnist1d  # {word}\n", encoding="utf-8")
+        return run
+
+    return make
+
+
+def _browsing() -> ModuleType:
+    """The module beside this one: test files are not a package."""
+    spec = importlib.util.spec_from_file_location("browsing", Path(__file__).with_name("browsing.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["browsing"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium; the test is skipped where there is none."""
+    browsing = _browsing()
+    program = browsing.found()
+    if program is None:
+        pytest.skip("needs Chromium: no program called chromium, chromium-browser or google-chrome is in the PATH")
+    with browsing.Browser(program) as opened:
+        yield opened

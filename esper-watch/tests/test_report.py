@@ -1,0 +1,207 @@
+"""A report tells what its run did, no more; nobody's words become markup; and it stays small."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper_core import EsperError
+from esper_watch.command import report
+from esper_watch.report import page_of, read_record, write_report
+from esper_watch.report.markup import EMPTY, UNPRINTABLE, element
+from esper_watch.report.scale import Scale, around
+
+MakeRun = Callable[..., Path]
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</title></svg></style><script>alert(1)</script>",
+    "<a href=javascript:alert(1)>x</a>",
+    "]]><!--",
+    "&lt;script&gt;",
+    "\u202egnihtemos",
+    "{{constructor.constructor('alert(1)')()}}",
+]
+
+
+class Seen(HTMLParser):
+    """What a browser would make of it: the elements that are open, all attributes, all text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.comments: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+
+def seen(page: str) -> Seen:
+    parser = Seen()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+@given(text=st.text(), name=st.text())
+def test_every_text_comes_back_as_it_was_given(text: str, name: str) -> None:
+    told = seen(element("p", element("b", text, title=name), None).render())
+    assert told.tags == ["p", "b"]
+    assert told.text == UNPRINTABLE.sub("\ufffd", text).replace("\r\n", "\n").replace("\r", "\n") or told.text == text
+    assert told.attributes == [("title", UNPRINTABLE.sub("\ufffd", name))]
+
+
+@pytest.mark.parametrize("name", ["onclick", "on_load", "a b", "", "1x", 'x"'])
+def test_no_attribute_runs_anything_and_no_name_is_markup(name: str) -> None:
+    with pytest.raises(ValueError, match="no element and no attribute"):
+        element("p", **{name: "x"})
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_names_of_plugins_and_files_are_told_and_do_nothing(word: str, make_run: MakeRun) -> None:
+    page = write_report(make_run(environments=2, steps=10, word=word)).read_text(encoding="utf-8")
+    told = seen(page)
+    assert told.tags.count("script") == 1
+    assert told.tags.count("style") == 1
+    assert not {"img", "a href", "iframe", "object", "link", "base", "form"} & set(told.tags)
+    assert [
+        name for name, _ in told.attributes if name.startswith("on") or name in ("src", "style", "xlink:href")
+    ] == []
+    assert {value[:1] for name, value in told.attributes if name == "href"} == {"#"}
+    assert told.comments == []
+    readable = UNPRINTABLE.sub("\ufffd", word)
+    for said in ("grown", "mind the gap", "More", "of it", "own", "surge", "esper-test", "plugins.yaml", "loss"):
+        assert f"{said}{readable}" in told.text or f"{said} {readable}" in told.text, said
+    assert re.search(r"https?://", re.sub(r"<pre.*?</pre>", "", page)) is None
+
+
+def test_a_run_without_an_end_has_no_verdict(make_run: MakeRun) -> None:
+    run = make_run(environments=4, steps=20)
+    (run / "summary.json").unlink()
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    (run / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + lines[-2][:40])
+    told = seen(page_of(read_record(run)))
+    assert re.search(
+        r"It has not come to its end, or was killed\. 4\d % of it was trained; there is no verdict", told.text
+    )
+    assert "was better" not in told.text
+    assert "How it went" in told.text
+    assert "The seeds' lives" in told.text
+    assert "The arms" not in told.text, "no episode ended"
+
+
+def test_a_run_that_has_just_begun_is_told_too(make_run: MakeRun) -> None:
+    run = make_run(environments=2, steps=4)
+    (run / "summary.json").unlink()
+    first = (run / "events.jsonl").read_text().splitlines(keepends=True)[0]
+    for text in ("", first):
+        (run / "events.jsonl").write_text(text)
+        assert "0 % of it was trained" in seen(page_of(read_record(run))).text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"results": 3, "timing": {}}', '{"results": {}, "timing": {}}', "\x00"]
+)
+def test_a_summary_that_is_none_is_done_without(text: str, make_run: MakeRun) -> None:
+    run = make_run(environments=2, steps=4)
+    for name in ("summary.json", "manifest.json"):
+        (run / name).write_text(text)
+    assert "there is no verdict" in seen(page_of(read_record(run))).text or "single arm" in page_of(read_record(run))
+
+
+def test_where_nothing_was_shown_the_page_says_so(make_run: MakeRun) -> None:
+    run = make_run(environments=2, steps=4)
+    told = (
+        (run / "summary.json")
+        .read_text()
+        .replace('"better", "why": null', '"no difference shown", "why": "too few seeds"')
+    )
+    (run / "summary.json").write_text(told)
+    text = seen(page_of(read_record(run))).text
+    assert "No difference was shown between networks that grew and the same networks that never did." in text
+    assert "grown against twin: no difference shown. Measured: +30.0 points" in text
+    assert "A verdict takes 8 environment seeds at least; here there are 2." in text
+
+
+def test_the_same_run_gives_the_same_page(make_run: MakeRun) -> None:
+    run = make_run(environments=2, steps=4)
+    assert page_of(read_record(run)) == page_of(read_record(run))
+
+
+def test_a_page_of_a_usual_run_is_small(make_run: MakeRun) -> None:
+    run = make_run(arms=("grown", "twin", "capacity"))
+    assert write_report(run).stat().st_size < 250_000, "500 kB are the bound"
+
+
+def test_a_page_of_a_large_run_is_not_large(make_run: MakeRun) -> None:
+    run = make_run(environments=64, steps=200, arms=("grown", "twin", "capacity"))
+    began = time.perf_counter()
+    path = write_report(run)
+    assert path.stat().st_size < 5_000_000
+    assert time.perf_counter() - began < 30
+
+
+def test_the_command_says_where_the_page_is(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(environments=2, steps=4)
+    answer = CliRunner().invoke(report, [str(run)])
+    assert (answer.exit_code, answer.output) == (0, f"{run / 'report.html'}\n")
+    answer = CliRunner().invoke(report, [str(run), "--out", str(tmp_path / "other.html")])
+    assert (tmp_path / "other.html").read_text() == (run / "report.html").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["20261121-101512-quiet-otter", "other.html"]
+
+
+@pytest.mark.parametrize(("out", "said"), [("", "it is a folder"), ("not/there.html", "No such file or directory")])
+def test_a_place_where_nothing_can_be_written_is_told(out: str, said: str, make_run: MakeRun, tmp_path: Path) -> None:
+    with pytest.raises(EsperError, match=said) as caught:
+        write_report(make_run(environments=2, steps=4), tmp_path / out)
+    assert caught.value.problems[0].code == "E410"
+
+
+def test_what_is_no_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(EsperError, match="no run directory") as caught:
+        write_report(tmp_path)
+    assert caught.value.problems[0].code == "E420"
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=6), st.floats(1, 1e3))
+def test_every_number_finds_its_place_on_a_scale(numbers: list[float], width: float) -> None:
+    scale = around(numbers, start=10.0, end=10.0 + width)
+    finite = [number for number in numbers if abs(number) < 1e150]
+    assert all(10.0 - 1e-6 <= scale(number) <= 10.0 + width + 1e-6 for number in finite)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
+def test_ticks_are_few_and_within(low: float, width: float) -> None:
+    ticks = Scale(low, low + width, 0.0, 1.0).ticks()
+    assert len(ticks) <= 12
+    assert all(low - 1e-6 * width <= tick <= low + width * (1 + 1e-6) for tick in ticks)

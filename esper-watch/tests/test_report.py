@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.dom import minidom
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from esper_core import EsperError
 from esper_watch.command import report
-from esper_watch.report import page_of, read_record, write_report
+from esper_watch.report import page_of, read_record, write_picture, write_report
 from esper_watch.report.markup import EMPTY, UNPRINTABLE, element
 from esper_watch.report.scale import Scale, around
 
@@ -169,6 +170,43 @@ def test_a_page_of_a_large_run_is_not_large(make_run: MakeRun) -> None:
     path = write_report(run)
     assert path.stat().st_size < 5_000_000
     assert time.perf_counter() - began < 30
+
+
+@pytest.mark.parametrize("word", ["", *HOSTILE])
+def test_a_picture_stands_alone_and_nobodys_words_do_anything_in_it(
+    word: str, make_run: MakeRun, tmp_path: Path
+) -> None:
+    run, path = make_run(environments=4, steps=20, word=word), tmp_path / "growing.svg"
+    answer = CliRunner().invoke(report, [str(run), "--picture", str(path)])
+    assert (answer.exit_code, answer.output) == (0, f"{path}\n")
+    text = path.read_text(encoding="utf-8")
+    drawn = minidom.parseString(text)
+    assert drawn.documentElement is not None
+    assert drawn.documentElement.tagName == "svg"
+    tags = {one.tagName for one in drawn.getElementsByTagName("*")}
+    assert tags <= {
+        "svg",
+        "style",
+        "g",
+        "rect",
+        "line",
+        "polyline",
+        "polygon",
+        "circle",
+        "path",
+        "text",
+        "title",
+        "desc",
+    }
+    assert not (run / "report.html").exists()
+    both = CliRunner().invoke(report, [str(run), "--picture", str(path), "--out", str(path)])
+    assert both.exit_code == 2
+
+
+def test_a_run_without_a_step_has_an_empty_picture(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(environments=2, steps=4)
+    (run / "events.jsonl").write_text("")
+    assert minidom.parseString(write_picture(run, tmp_path / "x.svg").read_text()).getElementsByTagName("text") == []
 
 
 def test_the_command_says_where_the_page_is(make_run: MakeRun, tmp_path: Path) -> None:

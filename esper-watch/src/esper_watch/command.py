@@ -27,8 +27,12 @@ def watch(run: Path, *, as_json: bool) -> None:
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Where the page goes; default: report.html in RUN.")
-def report(run: Path, *, out: Path | None) -> None:
+@click.option("--picture", type=click.Path(path_type=Path), help="Write one picture instead, an SVG, to this file.")
+def report(run: Path, *, out: Path | None, picture: Path | None) -> None:
     """Write the report of a run: one page that needs no network; of a run that goes on or was killed as well."""
-    from esper_watch.report import write_report
+    from esper_watch.report import write_picture, write_report
 
-    click.echo(write_report(run, out))
+    if out is not None and picture is not None:
+        msg = "--out is for the page, and --picture is written instead of it: give one of them"
+        raise click.UsageError(msg)
+    click.echo(write_report(run, out) if picture is None else write_picture(run, picture))

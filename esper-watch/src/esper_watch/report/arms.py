@@ -115,7 +115,7 @@ def _intervals(record: Record, ends: Sequence[ArmEnd]) -> Element:
     parts = below(scale, bottom, lambda one: tick(metric, one), f"test {metric['name']}", top=6)
     for number, end in enumerate(ends):
         y = 12 + ROW * (number + 0.5)
-        parts.append(label(LEFT - 10, y + 4, shortened(end.name, 20), anchor="end", title=end.name))
+        parts.append(label(LEFT - 10, y + 4, shortened(end.name, 17), anchor="end", title=end.name))
         for one in end.episodes[:SHOWN_DOTS]:
             told = f"{end.name}, seed {one.seed}: {value(metric, one.test_metric)}, {one.parameters:,} parameters"
             parts.append(dot(scale(one.test_metric), y, 3.5, told, f"{end.look.class_} faint"))

@@ -10,7 +10,7 @@ from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
 from esper_watch.report.figure import WIDTH, below, beside, drawing, figure, legend, looks, mark, note, section
 from esper_watch.report.markup import Element, element
-from esper_watch.report.scale import around
+from esper_watch.report.scale import Scale, around
 from esper_watch.report.wording import count, interval, tick, value
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from esper_watch.report.figure import Look
     from esper_watch.report.record import Record
-    from esper_watch.report.scale import Scale
 
 LEFT, RIGHT, TOP, BOTTOM = 70.0, 24.0, 14.0, 300.0
 MOST_POINTS = 200
@@ -40,11 +39,7 @@ def courses(record: Record) -> Element | None:
     """The curves of the latest round, and round by round where there are several."""
     if not record.rounds:
         return None
-    last = record.rounds[-1]
-    curves = {arm: points_of(record.curves.get((last, arm), {})) for arm in record.arms}
-    curves = {arm: points for arm, points in curves.items() if points}
-    if not curves:
-        return None
+    curves = latest(record)
     metric, own = record.metric, looks(record.arms)
     caption = f"Validation {metric['name']} by decision step, with the 95 % interval of the mean over environments"
     if len(record.rounds) > 1:
@@ -53,13 +48,20 @@ def courses(record: Record) -> Element | None:
         "courses",
         "How it went",
         figure(
-            _drawn(record, curves),
+            drawn(record, curves),
             f"{caption}.",
             legend((arm, own[arm].class_, own[arm].dash) for arm in curves),
         ),
         note("Validation steers, and is read in every step; what counts at the end is the test split, above."),
         _by_round(record) if len(record.rounds) > 1 else None,
     )
+
+
+def latest(record: Record) -> dict[str, list[Point]]:
+    """The curve of each arm in the latest round."""
+    last = record.rounds[-1]
+    curves = {arm: points_of(record.curves.get((last, arm), {})) for arm in record.arms}
+    return {arm: points for arm, points in curves.items() if points}
 
 
 def points_of(curve: Mapping[int, Mapping[int, float]]) -> list[Point]:
@@ -75,17 +77,18 @@ def points_of(curve: Mapping[int, Mapping[int, float]]) -> list[Point]:
     return found
 
 
-def _drawn(record: Record, curves: Mapping[str, Sequence[Point]]) -> Element:
+def drawn(record: Record, curves: Mapping[str, Sequence[Point]], *, left: float = LEFT) -> Element:
+    """The curves. What was measured after a step stands where the next one begins."""
     metric, own = record.metric, looks(record.arms)
     every = [point for points in curves.values() for point in points]
-    across = around([point.step for point in every], start=LEFT, end=WIDTH - RIGHT, room=0.01)
+    across = Scale(0.0, float(max(1, record.steps)), left, WIDTH - RIGHT)
     up = around([edge for point in every for edge in (point.low, point.high)], start=BOTTOM, end=TOP, room=0.04)
     parts = below(across, BOTTOM, lambda step: f"{step:g}", "decision step", top=TOP)
-    parts += beside(up, LEFT, lambda one: tick(metric, one), right=WIDTH - RIGHT)
+    parts += beside(up, left, lambda one: tick(metric, one), right=WIDTH - RIGHT)
     for arm, points in curves.items():
         parts.append(_band(points, across, up, own[arm]))
     for arm, points in curves.items():
-        line = " ".join(f"{across(point.step):.1f},{up(point.mean):.1f}" for point in points)
+        line = " ".join(f"{across(point.step + 1):.1f},{up(point.mean):.1f}" for point in points)
         parts.append(element("polyline", points=line, class_=f"{own[arm].class_} line", stroke_dasharray=own[arm].dash))
     parts += _columns(record, curves, across)
     what = "; ".join(f"{arm} ends at {value(metric, points[-1].mean)}" for arm, points in curves.items())
@@ -93,8 +96,8 @@ def _drawn(record: Record, curves: Mapping[str, Sequence[Point]]) -> Element:
 
 
 def _band(points: Sequence[Point], across: Scale, up: Scale, look: Look) -> Element:
-    there = [f"{across(point.step):.1f},{up(point.high):.1f}" for point in points]
-    back = [f"{across(point.step):.1f},{up(point.low):.1f}" for point in reversed(points)]
+    there = [f"{across(point.step + 1):.1f},{up(point.high):.1f}" for point in points]
+    back = [f"{across(point.step + 1):.1f},{up(point.low):.1f}" for point in reversed(points)]
     return element("polygon", points=" ".join(there + back), class_=f"{look.class_} band")
 
 
@@ -110,7 +113,7 @@ def _columns(record: Record, curves: Mapping[str, Sequence[Point]], across: Scal
         mark(
             "g",
             f"step {step}: {'; '.join(told)}",
-            element("rect", x=across(step) - width / 2, y=TOP, width=width, height=BOTTOM - TOP),
+            element("rect", x=across(step + 1) - width / 2, y=TOP, width=width, height=BOTTOM - TOP),
             class_="column",
         )
         for step, told in sorted(by_step.items())

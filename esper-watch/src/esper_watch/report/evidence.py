@@ -45,7 +45,8 @@ def evidence(record: Record) -> Element | None:
     measured = [life for life in record.lives if life.shown is not None]
     if not measured:
         return None
-    ordered = sorted(measured, key=lambda life: (not life.kept, life.home[0], life.home[1], life.home[2], life.seed_id))
+    place = {arm: number for number, arm in enumerate(record.arms)}
+    ordered = sorted(measured, key=lambda life: (not life.kept, life.home[0], place.get(life.home[1], 0), life.home[2]))
     more = len(ordered) - DRAWN
     words = [
         "Nats of validation loss by which host and seed together were better than the undisturbed host, on the same "
@@ -72,10 +73,10 @@ def _forest(lives: Sequence[SeedLife]) -> Element:
     parts.append(element("line", x1=across(0), x2=across(0), y1=6, y2=bottom, class_="zero"))
     for number, (life, shown) in enumerate(seen):
         y = 10 + ROW * (number + 0.5)
-        name = f"{life.home[1]} {life.home[2]}  {life.slot}  {plainly(life.blueprint)}"
+        name = f"{shortened(life.home[1], 12)} {life.home[2]}  {life.slot}  {plainly(life.blueprint)}"
         low, high = (shown.mean + side * SURE * shown.error for side in (-1, 1))
         told = f"{name}: {_gain(shown)}, step {shown.step}, {shown.stage.value}; {_fate(life)}"
-        parts.append(label(LEFT - 8, y + 4, shortened(name, 38), anchor="end", class_="tick", title=name))
+        parts.append(label(LEFT - 8, y + 4, shortened(name, 36), anchor="end", class_="tick", title=told))
         class_ = "stage-fossilized" if life.kept else "stage-pruned"
         line = element("line", x1=across(low), x2=across(high), y1=y, y2=y, class_="whisker")
         price = None

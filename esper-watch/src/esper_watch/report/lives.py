@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from esper_watch.report.record import Record, SeedLife
 
 ROW, HEAD = 15.0, 20.0
-LEFT, RIGHT = 190.0, 18.0
+LEFT, RIGHT = 190.0, 24.0
 AT_ONCE = 8
 """Environments of an arm that are shown; the others wait behind a click."""
 
@@ -86,16 +86,17 @@ def _which_round(record: Record, last: int) -> str:
 def _arm(record: Record, round_: int, arm: str, own: Mapping[int, Sequence[SeedLife]]) -> list[Element]:
     acts = [one for one in record.governed if (one.round, one.arm) == (round_, arm)]
     seeds = list(own)
-    first = _figure(record, arm, {seed: own[seed] for seed in seeds[:AT_ONCE]}, acts)
-    parts = [element("h3", arm), first]
+    first = drawn(record, arm, {seed: own[seed] for seed in seeds[:AT_ONCE]}, acts)
+    parts = [element("h3", arm), figure(first, None, class_="scroll wide")]
     if rest := seeds[AT_ONCE:]:
-        more = _figure(record, arm, {seed: own[seed] for seed in rest}, acts)
+        more = drawn(record, arm, {seed: own[seed] for seed in rest}, acts)
         title = element("summary", f"{count(len(rest), 'more environment')} of {arm}")
-        parts.append(element("details", title, more))
+        parts.append(element("details", title, figure(more, None, class_="scroll wide")))
     return parts
 
 
-def _figure(record: Record, arm: str, own: Mapping[int, Sequence[SeedLife]], acts: Sequence[GovernorActed]) -> Element:
+def drawn(record: Record, arm: str, own: Mapping[int, Sequence[SeedLife]], acts: Sequence[GovernorActed]) -> Element:
+    """The lives in some environments of an arm."""
     across = Scale(0.0, float(max(1, record.steps)), LEFT, WIDTH - RIGHT)
     y, parts = 6.0, list[Element]()
     for seed, there in own.items():
@@ -109,29 +110,24 @@ def _figure(record: Record, arm: str, own: Mapping[int, Sequence[SeedLife]], act
         y += 5
     axis = below(across, y, lambda step: f"{step:g}", "decision step", top=6)
     what = f"{count(sum(map(len, own.values())), 'seed')} in {count(len(own), 'environment')} of {arm}."
-    svg = drawing(f"Lives of seeds, {arm}", what, [*axis, *parts], height=y + 42)
-    return figure(svg, None, class_="scroll wide")
+    return drawing(f"Lives of seeds, {arm}", what, [*axis, *parts], height=y + 42)
 
 
 def _life(life: SeedLife, across: Scale, y: float, steps: int) -> list[Element]:
+    # What changed after a step holds from the next one on.
     name = f"{life.slot}  {plainly(life.blueprint)}"
     parts = [label(LEFT - 8, y + 10, shortened(name, 28), anchor="end", class_="tick", title=in_words(life))]
     ends = [step for step, _, _ in life.stages[1:]] + [steps]
     for (began, stage, reason), end in zip(life.stages, ends, strict=True):
         if stage is Stage.PRUNED:
             told = f"{name}: pruned after step {began}. {reason}".strip()
-            cross = element("path", d=_cross(across(_at(began, life)), y + 6), class_="cross")
+            cross = element("path", d=_cross(across(began + 1), y + 6), class_="cross")
             parts.append(mark("g", told, cross))
             continue
-        start, stop = across(_at(began, life)), across(end + (0 if end == steps else 1))
-        told = f"{name}: {NAMES[stage]} from step {_at(began, life):g} to {end}. {reason}".strip()
+        start, stop = across(began + 1), across(end + (0 if end == steps else 1))
+        told = f"{name}: {NAMES[stage]} from step {began + 1} to {end}. {reason}".strip()
         parts.append(bar(start, y, max(1.5, stop - start), ROW - 4, told, f"stage-{stage.value}"))
     return parts
-
-
-def _at(step: int, life: SeedLife) -> float:
-    """A stage that began after a step holds from the next one on."""
-    return float(step + 1) if step != life.stages[0][0] or len(life.stages) > 1 else float(step)
 
 
 def _cross(x: float, y: float) -> str:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from esper_core import EsperError
 from esper_core.leyline import Problem
 from esper_watch.report.page import page_of
+from esper_watch.report.picture import picture_of
 from esper_watch.report.record import read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REPORT: Final = "report.html"
 """Its name in a run directory."""
+
+
+def write_picture(run: Path, to: Path) -> Path:
+    """Write the run as one picture, an SVG, to a file; where it is. EsperError as for a report."""
+    return _written(to, lambda: picture_of(read_record(run)), "Choose another place for the picture.")
 
 
 def write_report(run: Path, to: Path | None = None) -> Path:
@@ -22,20 +31,21 @@ def write_report(run: Path, to: Path | None = None) -> Path:
     EsperError: E420 where there is no run, E410 where the report cannot be written.
     """
     path = run / REPORT if to is None else to
+    return _written(path, lambda: page_of(read_record(run)), "Choose another place:  esper report RUN --out FILE")
+
+
+def _written(path: Path, make: Callable[[], str], hint: str) -> Path:
     if path.is_dir():
         message = f"cannot write {path}: it is a folder"
-        raise EsperError(Problem("E410", message, hint=f"Name a file in it:  --out {path / REPORT}"))
-    page = page_of(read_record(run))
+        raise EsperError(Problem("E410", message, hint=f"Name a file in it:  {path / REPORT}"))
+    text = make()
     try:
-        with NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=".", suffix=".part", delete=False
-        ) as file:
+        with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
             beside = Path(file.name)
-            file.write(page)
+            file.write(text)
         beside.chmod(0o666 & ~_umask())
         beside.replace(path)
     except OSError as error:
-        hint = "Choose another place:  esper report RUN --out FILE"
         raise EsperError(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint)) from error
     return path
 

@@ -154,6 +154,17 @@ def test_where_nothing_was_shown_the_page_says_so(make_run: MakeRun) -> None:
     assert "A verdict takes 8 environment seeds at least; here there are 2." in text
 
 
+def test_figures_that_are_no_numbers_are_unknown(make_run: MakeRun) -> None:
+    run = make_run(environments=3, steps=6)
+    told = (run / "events.jsonl").read_text()
+    for name in ("test_metric", "validation_metric"):
+        told = re.sub(rf'"{name}":[-0-9.e]+', f'"{name}":"NaN"', told, count=3)
+    (run / "events.jsonl").write_text(told)
+    page = page_of(read_record(run))
+    assert "unknown" in seen(page).text
+    assert [value for value in re.findall(r'="([^"]*)"', page) if "nan" in re.split(r"[ ,]", value)] == []
+
+
 def test_the_same_run_gives_the_same_page(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4)
     assert page_of(read_record(run)) == page_of(read_record(run))

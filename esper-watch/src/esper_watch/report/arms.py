@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -45,7 +46,10 @@ SHOWN_DOTS = 400
 
 @dataclass(frozen=True, slots=True)
 class ArmEnd:
-    """The episodes of one arm that came to their end, and their mean on the test split with its interval."""
+    """The episodes of one arm that came to their end, and their mean on the test split with its interval.
+
+    The mean is no number where one of the episodes has none.
+    """
 
     name: str
     look: Look
@@ -60,6 +64,11 @@ class ArmEnd:
         return fmean(one.parameters for one in self.episodes)
 
     @property
+    def dots(self) -> list[EpisodeFinished]:
+        """The episodes that can be drawn one by one."""
+        return [one for one in self.episodes if math.isfinite(one.test_metric)][:SHOWN_DOTS]
+
+    @property
     def reward(self) -> float | None:
         """Mean over the episodes; None where one is unknown."""
         known = [one.reward for one in self.episodes if one.reward is not None]
@@ -72,8 +81,12 @@ def ends_of(record: Record) -> list[ArmEnd]:
     for arm, look in looks(record.arms).items():
         episodes = [one for one in record.episodes if one.arm == arm]
         if episodes:
-            told = mean_interval([one.test_metric for one in episodes], CONFIDENCE)
-            found.append(ArmEnd(arm, look, episodes, told.mean, told.low, told.high))
+            values = [one.test_metric for one in episodes]
+            if all(map(math.isfinite, values)):
+                told = mean_interval(values, CONFIDENCE)
+                found.append(ArmEnd(arm, look, episodes, told.mean, told.low, told.high))
+            else:
+                found.append(ArmEnd(arm, look, episodes, math.nan, None, None))
     return found
 
 
@@ -116,10 +129,11 @@ def _intervals(record: Record, ends: Sequence[ArmEnd]) -> Element:
     for number, end in enumerate(ends):
         y = 12 + ROW * (number + 0.5)
         parts.append(label(LEFT - 10, y + 4, shortened(end.name, 17), anchor="end", title=end.name))
-        for one in end.episodes[:SHOWN_DOTS]:
+        for one in end.dots:
             told = f"{end.name}, seed {one.seed}: {value(metric, one.test_metric)}, {one.parameters:,} parameters"
             parts.append(dot(scale(one.test_metric), y, 3.5, told, f"{end.look.class_} faint"))
-        parts.append(_whisker(metric, end, scale, y))
+        if math.isfinite(end.mean):
+            parts.append(_whisker(metric, end, scale, y))
     what = "; ".join(f"{end.name} {value(metric, end.mean)}" for end in ends)
     return drawing("The arms at the end", f"Means on the test split: {what}.", parts, height=bottom + 42)
 
@@ -135,7 +149,7 @@ def _whisker(metric: Metric, end: ArmEnd, scale: Scale, y: float) -> Element:
 
 def parameters(record: Record) -> Element | None:
     """The metric against the parameters of the network: what growing bought, and what it cost."""
-    ends = ends_of(record)
+    ends = [end for end in ends_of(record) if math.isfinite(end.mean)]
     if len({one.parameters for end in ends for one in end.episodes}) < 2:
         return None
     metric, bottom, left = record.metric, 300.0, 70.0
@@ -147,7 +161,7 @@ def parameters(record: Record) -> Element | None:
     points = " ".join(f"{across(end.parameters):.1f},{up(end.mean):.1f}" for end in front)
     parts.append(element("polyline", points=points, class_="front"))
     for end in ends:
-        for one in end.episodes[:SHOWN_DOTS]:
+        for one in end.dots:
             told = f"{end.name}, seed {one.seed}: {value(metric, one.test_metric)} with {one.parameters:,} parameters"
             parts.append(dot(across(one.parameters), up(one.test_metric), 3.5, told, f"{end.look.class_} faint"))
     for end in ends:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -26,13 +27,15 @@ MOST_POINTS = 200
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The mean at a step with its interval, over so many environments."""
+    """The mean at a step with its interval, and between which values of so many environments it lies."""
 
     step: int
     mean: float
     low: float
     high: float
     n: int
+    least: float
+    most: float
 
 
 def courses(record: Record) -> Element | None:
@@ -71,9 +74,11 @@ def points_of(curve: Mapping[int, Mapping[int, float]]) -> list[Point]:
     picked = [step for index, step in enumerate(steps) if index % every == 0 or step == steps[-1]]
     found = []
     for step in picked:
-        told = mean_interval(list(curve[step].values()), CONFIDENCE)
-        low, high = (told.mean if edge is None else edge for edge in (told.low, told.high))
-        found.append(Point(step, told.mean, low, high, told.n))
+        values = [value for value in curve[step].values() if math.isfinite(value)]
+        if values:
+            told = mean_interval(values, CONFIDENCE)
+            low, high = (told.mean if edge is None else edge for edge in (told.low, told.high))
+            found.append(Point(step, told.mean, low, high, told.n, min(values), max(values)))
     return found
 
 
@@ -82,7 +87,8 @@ def drawn(record: Record, curves: Mapping[str, Sequence[Point]], *, left: float 
     metric, own = record.metric, looks(record.arms)
     every = [point for points in curves.values() for point in points]
     across = Scale(0.0, float(max(1, record.steps)), left, WIDTH - RIGHT)
-    up = around([edge for point in every for edge in (point.low, point.high)], start=BOTTOM, end=TOP, room=0.04)
+    # A band of two environments may be wider than anything that was measured: it is cut off at the edge.
+    up = around([edge for point in every for edge in (point.least, point.most)], start=BOTTOM, end=TOP, room=0.04)
     parts = below(across, BOTTOM, lambda step: f"{step:g}", "decision step", top=TOP)
     parts += beside(up, left, lambda one: tick(metric, one), right=WIDTH - RIGHT)
     for arm, points in curves.items():
@@ -125,7 +131,8 @@ def _by_round(record: Record) -> Element | None:
     metric, own = record.metric, looks(record.arms)
     ends: dict[str, dict[int, list[float]]] = {}
     for one in record.episodes:
-        ends.setdefault(one.arm, {}).setdefault(one.round, []).append(one.test_metric)
+        if math.isfinite(one.test_metric):
+            ends.setdefault(one.arm, {}).setdefault(one.round, []).append(one.test_metric)
     curves = {arm: [_mean(round_, values) for round_, values in sorted(of.items())] for arm, of in ends.items()}
     every = [point for points in curves.values() for point in points]
     if len({point.step for point in every}) < 2:
@@ -153,4 +160,4 @@ def _by_round(record: Record) -> Element | None:
 
 def _mean(place: int, values: Sequence[float]) -> Point:
     mean = fmean(values)
-    return Point(place, mean, mean, mean, len(values))
+    return Point(place, mean, mean, mean, len(values), mean, mean)

@@ -48,13 +48,18 @@ def looks(arms: Sequence[str]) -> dict[str, Look]:
 def drawing(
     title: str, what: str, children: Iterable[Element | None], *, height: float, width: float = WIDTH
 ) -> Element:
-    """A drawing. title: what it is called; what: what it shows, in a sentence, for those who do not see it."""
+    """A drawing. title: what it is called; what: what it shows, in a sentence, for those who do not see it.
+
+    One of another width than the usual one is shown in its own size.
+    """
+    size = None if width == WIDTH else width
     return element(
         "svg",
         element("title", title),
         element("desc", what),
         *children,
         viewBox=f"0 0 {width:g} {height:g}",
+        width=size,
         role="group",
         tabindex=0,
         aria_label=f"{title}. {what} The arrow keys go from mark to mark.",

@@ -63,11 +63,11 @@ class Told:
 
     def _step(self, arm: str, seed: int, step: int) -> Iterator[Event]:
         grows = arm == self.arms[0]
+        if grows:
+            yield from (self._changed(seed, *change) for change in self._plan(seed) if change[1] == step)
         yield StepFinished(
             round=0, arm=arm, seed=seed, step=step, signals=self._signals(seed, step, grows=grows), action="wait"
         )
-        if grows:
-            yield from (self._changed(seed, *change) for change in self._plan(seed) if change[1] == step)
         if grows and seed == 1 and step == 3:
             yield GovernorActed(
                 round=0, arm=arm, seed=seed, step=step, act="roll-back", verdict="panic", reason=f"surge{self.word}"

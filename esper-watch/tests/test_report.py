@@ -165,6 +165,14 @@ def test_figures_that_are_no_numbers_are_unknown(make_run: MakeRun) -> None:
     assert [value for value in re.findall(r'="([^"]*)"', page) if "nan" in re.split(r"[ ,]", value)] == []
 
 
+def test_what_was_seen_of_a_seed_in_the_step_that_decided_on_it_is_told(make_run: MakeRun) -> None:
+    first, second = read_record(make_run(environments=1, steps=40)).lives
+    assert first.shown is not None
+    assert second.shown is not None
+    assert (first.stages[-1][0], first.shown.step) == (8, 8), "pruned on what was measured then"
+    assert (second.stages[-1][0], second.shown.step) == (32, 32), "kept on what was measured then"
+
+
 def test_the_same_run_gives_the_same_page(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4)
     assert page_of(read_record(run)) == page_of(read_record(run))

@@ -195,8 +195,6 @@ class Record:
             living[event.seed_id] = life
             self.lives.append(life)
         life.stages.append((event.step, event.now, event.reason))
-        if life.over:
-            del living[event.seed_id]
 
     def _note_step(self, event: StepFinished) -> None:
         home = event.round, event.arm, event.seed
@@ -206,12 +204,17 @@ class Record:
         for slot in event.signals.slots:
             for seed in slot.seeds:
                 self._note_gain(home, slot.name, seed, event.step)
+        # What was decided on a step is told before the step is, so its seeds are let go only now.
+        living = self._living.get(home, {})
+        for number in [number for number, life in living.items() if life.over]:
+            del living[number]
 
     def _note_gain(self, home: Home, slot: str, seed: SeedSignals, step: int) -> None:
         if seed.gain is None or not (math.isfinite(seed.gain.mean) and math.isfinite(seed.gain.standard_error)):
             return
         here = self._living.get(home, {}).values()
-        own = [life for life in here if (life.slot, life.blueprint) == (slot, seed.blueprint)]
+        there = [life for life in here if life.stages[0][0] < step]  # who was born on this step was not measured in it
+        own = [life for life in there if (life.slot, life.blueprint) == (slot, seed.blueprint)]
         if own:
             price = None if seed.opinion is None else seed.opinion.price
             gain = seed.gain

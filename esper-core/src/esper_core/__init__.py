@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from esper_core.app.giving import given_settings
+    from esper_core.app.looking import Run, load_run
     from esper_core.config import GrowthConfig, OptimizerConfig
     from esper_core.growth import Course, Garden, OptimizerKeeper, Regimen, Seed, Variety
     from esper_core.growth.grafting import graft, slots_of
@@ -52,6 +53,7 @@ _HOME = {
     "PolicySpec": "esper_core.leyline",
     "Regimen": "esper_core.growth",
     "RewardSpec": "esper_core.leyline",
+    "Run": "esper_core.app.looking",
     "ScheduleSpec": "esper_core.leyline",
     "Seed": "esper_core.growth",
     "SinkSpec": "esper_core.leyline",
@@ -66,6 +68,7 @@ _HOME = {
     "host_parameters": "esper_core.growth",
     "load": "esper_core.runs.networks",
     "load_plugins": "esper_core.plugins",
+    "load_run": "esper_core.app.looking",
     "mean_interval": "esper_core.runs.statistics",
     "read_events": "esper_core.telemetry",
     "save": "esper_core.runs.networks",
@@ -88,6 +91,7 @@ __all__ = [
     "PolicySpec",
     "Regimen",
     "RewardSpec",
+    "Run",
     "ScheduleSpec",
     "Seed",
     "SinkSpec",
@@ -102,6 +106,7 @@ __all__ = [
     "host_parameters",
     "load",
     "load_plugins",
+    "load_run",
     "mean_interval",
     "read_events",
     "save",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.markup import notebook, shown, table
 from esper_core.plugins.faults import Label, attempt, fault_in, root_of, target_of
 from esper_core.plugins.loading import author_of, import_target, remedy
 
@@ -44,6 +46,25 @@ class Component:
         """How messages name it: ``policy "policies/schedule" (esper-policies 0.1.0)``. It knows its target."""
         target = self.target if isinstance(self.target, str) else target_of(self.target)
         return Label(f'{self.kind} "{self.id}" ({self.source})', target)
+
+    def __repr__(self) -> str:
+        summary = f": {self.spec.summary}" if self.spec.summary else ""
+        return f"<{shown(f'{self.kind} {self.id}, {self.source}{summary}')}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: what it says of itself. Nothing is imported."""
+        said = [(field.name, self._said(field.name)) for field in fields(self.spec)]
+        rows = [("kind", self.kind), ("package", self.source), *((name, text) for name, text in said if text)]
+        return notebook(self.id, table(["", ""], rows))
+
+    def _said(self, name: str) -> str:
+        """What its spec says under a name, in words."""
+        value = getattr(self.spec, name)
+        if isinstance(value, type):
+            return f"{value.__module__}:{value.__qualname__}"
+        if isinstance(value, (tuple, Mapping)):
+            return ", ".join(map(str, value))
+        return "" if value is None else str(value)
 
     def load(self) -> Callable[..., Any]:
         """What builds it. Imports the package's code; PluginError (E219) where that fails."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from esper_core.leyline.errors import Problem
+from esper_core.leyline.markup import counted, notebook, printable, table
 from esper_core.plugins.calling import missing_component
 from esper_core.plugins.collecting import collect_components
 from esper_core.plugins.discovery import PLUGIN_GROUP, discover
@@ -56,6 +57,22 @@ class Plugins:
     manager: pluggy.PluginManager = field(repr=False, compare=False)
     files: tuple[LocalFile, ...] = field(default=(), repr=False, compare=False)
     settings: Mapping[str, type[BaseModel]] = field(default_factory=dict, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<{printable(self._counted())}; {self.registry!r}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: each plugin, what it brings, and what is wrong with it."""
+        rows = [
+            (one.id, one.source, one.status, str(len(one.components)), "; ".join(told.message for told in one.problems))
+            for one in self.records
+        ]
+        head = ["plugin", "package", "status", "components", "what is wrong"]
+        return notebook(self._counted(), table(head, rows, numbers=("components",)))
+
+    def _counted(self) -> str:
+        problems = f", {counted(len(self.problems), 'problem')}" if self.problems else ""
+        return counted(len(self.records), "plugin") + problems
 
 
 def load_plugins(

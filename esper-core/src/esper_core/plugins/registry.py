@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from esper_core.leyline.markup import counted, notebook, table
 from esper_core.leyline.specs import COMPONENT_KINDS
 from esper_core.plugins import unknown
 
@@ -73,6 +75,19 @@ class Registry:
             error = unknown.nothing_matches(kind, pattern, context, self._components, self._records)
             raise unknown.with_line(error, self._missing(kind, pattern))
         return tuple(found)
+
+    def __repr__(self) -> str:
+        return f"<Registry of {self._counted()}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: a line for each component."""
+        rows = [(one.kind, one.id, one.source, one.spec.summary) for one in self._components]
+        return notebook(self._counted(), table(["kind", "name", "package", "what it is"], rows))
+
+    def _counted(self) -> str:
+        kinds = Counter(one.kind for one in self._components)
+        each = ", ".join(f"{kind} {number:,}" for kind, number in kinds.items())
+        return counted(len(self._components), "component") + (f": {each}" if each else "")
 
     def _check_withheld(self, kind: ComponentKind, name: str, context: str) -> None:
         """Raises where the name belongs to a plugin that is installed but not active."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -235,6 +236,20 @@ def test_the_command_says_where_the_page_is(make_run: MakeRun, tmp_path: Path) -
     answer = CliRunner().invoke(report, [str(run), "--out", str(tmp_path / "other.html")])
     assert (tmp_path / "other.html").read_text() == (run / "report.html").read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["20261121-101512-quiet-otter", "other.html"]
+
+
+def test_a_run_is_found_by_the_words_of_its_name(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(environments=2, steps=4)
+    (tmp_path / "runs").mkdir()
+    manifest = {"format": 1, "id": run.name, "status": "done", "started": "2026-11-21T10:15:12+00:00"}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    run.rename(tmp_path / "runs" / run.name)
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(report, ["quiet-otter"])
+    assert (answer.exit_code, answer.output) == (0, f"runs/{run.name}/report.html\n")
+    assert isinstance(CliRunner().invoke(report, ["loud-otter"]).exception, EsperError)
 
 
 @pytest.mark.parametrize(("out", "said"), [("", "it is a folder"), ("not/there.html", "No such file or directory")])

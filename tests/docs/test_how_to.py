@@ -1,7 +1,8 @@
 """Does a how-to page work as it is written, and does a mistake get the answer that it shows?
 
-The pages are written as the tutorials are, and followed as these are. To be quick, ``esper`` and ``python`` are run in
-this process, in an empty folder; a package that a page installs can be found as long as the page lasts.
+The pages, and the tutorials that install nothing, are written as all tutorials are, and followed as these are. To be
+quick, ``esper`` and ``python`` are run in this process, in an empty folder; a package that a page installs can be found
+as long as the page lasts.
 """
 
 from __future__ import annotations
@@ -139,6 +140,34 @@ def reader(monkeypatch):
         reader = Quick(folder, sys.executable)
         reader.home, reader.installed = folder, []
         yield reader
+
+
+@pytest.fixture
+def tutorial() -> str:
+    """The tutorial on data of one's own."""
+    return (ROOT / "docs" / "tutorials" / "your-own-data.md").read_text(encoding="utf-8")
+
+
+def test_a_tutorial_on_data_of_ones_own_begins_as_it_is_written(tutorial: str, reader: Quick) -> None:
+    begins, _, goes_on = tutorial.partition("## Run it")
+    tutorials.follow(begins, reader)
+    for block in tutorials.BLOCK.finditer(goes_on):
+        if named := tutorials.NAMED.match(block["body"]):
+            reader.write(named["path"], block["body"])
+            reader.type(f"esper check {named['path']}")
+
+
+@pytest.mark.slow
+def test_a_tutorial_on_data_of_ones_own_comes_to_what_it_shows(tutorial: str, reader: Quick) -> None:
+    tutorials.follow(tutorial, reader)
+
+
+@pytest.mark.slow
+def test_the_first_run_comes_to_what_its_page_shows(reader: Quick) -> None:
+    page = (ROOT / "docs" / "tutorials" / "first-run.md").read_text(encoding="utf-8")
+    reader.write("plugins.yaml", (ROOT / "plugins.yaml").read_text(encoding="utf-8"))
+    tutorials.follow(page.replace("make run", "esper run plugins.yaml").replace(".venv/bin/esper", "esper"), reader)
+    assert list(reader.folder.glob("runs/*/report.html")), "the page says that there is one"
 
 
 @pytest.mark.parametrize("page", [pytest.param(one, marks=LONG.get(one.name, ()), id=one.stem) for one in FOLLOWED])

@@ -71,3 +71,14 @@ def test_a_figure_that_is_no_number_makes_its_arm_unknown_and_not_the_run_fail()
     assert math.isnan(found["arms"]["grown"]["test"]["mean"])
     assert found["comparisons"][0]["verdict"] == "no difference shown"
     assert found["comparisons"][0]["difference"] is None
+
+
+@pytest.mark.parametrize("huge", [1.7e308, -1.7e308, 1e200])
+def test_figures_whose_squares_are_no_numbers_are_unknown_and_end_no_run(huge: float) -> None:
+    episodes = [episode(arm, seed, 1.0 + seed) for arm in ("grown", "twin") for seed in range(8)]
+    episodes[3] = episode("grown", 3, huge)
+    episodes[4] = episode("grown", 4, -huge)
+    found = results(Metric("perplexity", "down"), ["grown", "twin"], episodes, 0.0)
+    assert math.isnan(found["arms"]["grown"]["test"]["mean"])
+    assert found["arms"]["twin"]["test"]["mean"] == 4.5
+    assert found["comparisons"][0]["verdict"] == "no difference shown"

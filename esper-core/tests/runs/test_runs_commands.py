@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import click
 import pytest
 
 from esper_core.cli import main
@@ -118,7 +119,7 @@ def test_the_list_tells_each_run_and_each_folder_that_is_none(esper, write_run):
     answer = esper("runs", "list")
     assert (answer.status, answer.err) == (0, "")
     head, *lines = answer.out.splitlines()
-    assert head.split() == ["run", "status", "began", "took", "test"]
+    assert head.split() == ["run", "status", "began", "took", "course", "test"]
     cells = [[cell for cell in line.split("  ") if cell] for line in lines]
     assert [(one[0], one[1].strip()) for one in cells] == [
         (OTTER, "done"),
@@ -201,6 +202,11 @@ def test_too_few_seeds_are_told_below_the_table(esper, write_run):
     assert "\nA verdict takes 8 environment seeds; there are 3.\n" in esper("runs", "show", OTTER).out
 
 
+def test_where_less_is_better_the_table_says_so(esper, write_run):
+    write_run(OTTER, {"a": NOISE, "b": BETTER}, metric=Metric("loss", "down"))
+    assert "\narm  test loss, less is better  95 % interval" in esper("runs", "show", OTTER).out
+
+
 def test_a_summary_of_an_earlier_version_is_shown_as_well(esper, write_run):
     path = write_run(OTTER, {"a": NOISE, "b": BETTER, "c": NOISE})
     summary = json.loads((path / "summary.json").read_text())
@@ -245,5 +251,6 @@ def test_several_comparisons_are_sentences_where_their_table_finds_no_room(esper
     out = esper("runs", "show", OTTER).out
     figures = "+20.7 points (95 % interval +20.3 to +21.1, n = 8, p = 0.023)"
     told = f"an-arm-with-a-name is better than another-of-them by {figures}"
-    assert (told in out) is not wide
+    assert (told in " ".join(out.split())) is not wide
     assert CLEAR not in out
+    assert wide or max(map(len, click.unstyle(out).splitlines()[10:])) < width

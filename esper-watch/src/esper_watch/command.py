@@ -17,7 +17,7 @@ def watch(run: Path, *, as_json: bool) -> None:
     from esper_watch.drawing import draw
     from esper_watch.story import read_story
 
-    story = read_story(run)
+    story = read_story(_found(run))
     if as_json:
         click.echo(json.dumps(story.as_json()))
     else:
@@ -35,4 +35,14 @@ def report(run: Path, *, out: Path | None, picture: Path | None) -> None:
     if out is not None and picture is not None:
         msg = "--out is for the page, and --picture is written instead of it: give one of them"
         raise click.UsageError(msg)
-    click.echo(write_report(run, out) if picture is None else write_picture(run, picture))
+    own = _found(run)
+    click.echo(write_report(own, out) if picture is None else write_picture(own, picture))
+
+
+def _found(run: Path) -> Path:
+    """The folder: ``run`` itself, or the run below ``runs`` that is called so, or by the words of its name."""
+    if run.exists():
+        return run
+    from esper_core import load_run
+
+    return load_run(run).path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.runs.comparing import Sample, compare_all
-from esper_core.runs.statistics import Interval, mean_interval
+from esper_core.runs.statistics import Interval, can_be_reckoned_with, mean_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +46,6 @@ def _arm(episodes: Sequence[EpisodeFinished]) -> dict[str, Any]:
 
 def _interval(values: Sequence[float]) -> Interval:
     """Mean and interval; unknown where a value is no number, as a perplexity can be."""
-    if all(map(math.isfinite, values)):
+    if all(map(can_be_reckoned_with, values)):
         return mean_interval(values, CONFIDENCE)
     return Interval(math.nan, None, None, len(values))

@@ -7,7 +7,7 @@ import sys
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
-from esper_core.cli.rendering import aligned, print_line, print_table, visible
+from esper_core.cli.rendering import aligned, print_line, print_table, print_wrapped, visible
 from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ def print_results(results: Mapping[str, Any]) -> None:
     metric, comparisons = results["metric"], results["comparisons"]
     print_arms(metric, results["arms"])
     if len(comparisons) == 1:
-        print_line(visible(sentence(metric, comparisons[0])))
+        print_wrapped(sentence(metric, comparisons[0]))
     elif comparisons:
         print_line()
         _print_comparisons(metric, comparisons)
     for line in remarks(comparisons):
-        print_line(line)
+        print_wrapped(line)
 
 
 def _print_comparisons(metric: Mapping[str, Any], comparisons: Sequence[Mapping[str, Any]]) -> None:
@@ -34,7 +34,7 @@ def _print_comparisons(metric: Mapping[str, Any], comparisons: Sequence[Mapping[
         print_table(head, rows)
         return
     for comparison in comparisons:
-        print_line(visible(sentence(metric, comparison)))
+        print_wrapped(sentence(metric, comparison))
 
 
 def print_arms(metric: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
@@ -43,14 +43,15 @@ def print_arms(metric: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
         [
             name,
             value(metric, arm["test"]["mean"]),
-            _interval(metric, arm["test"]["ci_low"], arm["test"]["ci_high"]),
+            told_interval(metric, arm["test"]["ci_low"], arm["test"]["ci_high"]),
             str(arm["test"]["n"]),
             f"{arm['params']:,.0f}",
             "unknown" if arm.get("reward") is None else f"{arm['reward']:+.1f}",
         ]
         for name, arm in arms.items()
     ]
-    head = ["arm", f"test {metric['name']}", "95 % interval", "n", "parameters", "reward"]
+    less = ", less is better" if metric.get("direction") == "down" else ""
+    head = ["arm", f"test {metric['name']}{less}", "95 % interval", "n", "parameters", "reward"]
     if fits(head, rows):
         print_table(head, rows)
         return
@@ -65,7 +66,7 @@ def fits(head: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     if not sys.stdout.isatty():
         return True
     widths = [max(len(visible(cell)) for cell in column) for column in zip(head, *rows, strict=True)]
-    return sum(widths) + 3 * len(widths) <= get_terminal_size().columns
+    return sum(widths) + 2 * len(widths) <= get_terminal_size().columns
 
 
 def sentence(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
@@ -142,17 +143,27 @@ def largest(timing: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {100 * seconds / total:.0f} %" for seconds, name in regions[:3])
 
 
-def _interval(metric: Mapping[str, Any], low: float | None, high: float | None) -> str:
+def told_interval(metric: Mapping[str, Any], low: float | None, high: float | None) -> str:
+    """An interval in the metric's unit."""
     return "unknown" if low is None or high is None else f"{value(metric, low)} to {value(metric, high)}"
 
 
+def told_difference(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
+    """By how much a is better than b."""
+    return "unknown" if comparison["difference"] is None else difference(metric, comparison["difference"])
+
+
+def told_range(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
+    """The interval of the difference."""
+    return "unknown" if comparison["ci_low"] is None else _ends(metric, comparison)
+
+
 def _row(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> list[str]:
-    known = comparison["difference"] is not None
     return [
         comparison["a"],
         comparison["b"],
-        difference(metric, comparison["difference"]) if known else "unknown",
-        _ends(metric, comparison) if comparison["ci_low"] is not None else "unknown",
+        told_difference(metric, comparison),
+        told_range(metric, comparison),
         str(comparison["n"]),
         probability(comparison["p"]),
         probability(comparison.get("p_holm")),
@@ -194,3 +205,18 @@ def probability(p: float | None) -> str:
     if p is None:
         return "unknown"
     return "below 0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as they are told.
+
+    >>> duration(2.67), duration(431.0), duration(7322.0), duration(None)
+    ('3 s', '7 min 11 s', '2 h 2 min', '')
+    """
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from esper_core.cli.figures import largest, print_results
-from esper_core.cli.rendering import print_line, visible
+from esper_core.cli.rendering import print_line, print_wrapped, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +19,8 @@ def show_outcome(outcome: Outcome) -> None:
     """Print what a run found."""
     print_results(outcome.results)
     print_sections([own.as_json() for own in outcome.sections])
-    print_line(f"\n{visible(str(outcome.named))}   {outcome.timing['total']:.1f} s, of which {largest(outcome.timing)}")
+    print_line()
+    print_wrapped(f"{outcome.named}   {outcome.timing['total']:.1f} s, of which {largest(outcome.timing)}")
 
 
 def print_sections(sections: Iterable[Mapping[str, str]]) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from esper_core.leyline.errors import Problem
+
+_BOUND: Final = "\N{NO-BREAK SPACE}"
+"""A space at which no line ends. It is not printable, so that no text that is shown has one of its own."""
 
 _WARNING: Final = click.style("warning:", fg="yellow", bold=True)
 
@@ -35,12 +40,38 @@ def wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def encodable(text: str, stream: TextIO) -> str:
+    """``text`` with what the stream cannot encode written out."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def encodes(stream: TextIO, text: str) -> bool:
+    """Whether a stream can show ``text`` as it is."""
+    return encodable(text, stream) == text
+
+
 def print_line(text: str = "", *, stream: TextIO | None = None) -> None:
     """Prints one line on stdout, or on ``stream``. What the stream cannot encode is written out."""
     stream = sys.stdout if stream is None else stream
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    encodable = text.encode(encoding, "backslashreplace").decode(encoding)
-    click.echo(encodable, file=stream, color=wants_colour(stream))
+    click.echo(encodable(text, stream), file=stream, color=wants_colour(stream))
+
+
+def print_wrapped(text: str) -> None:
+    """Prints a sentence on stdout: on a terminal in lines that end with a word, elsewhere in one.
+
+    ``n = 8`` and ``95 %`` are not taken apart, and nor is a path.
+    """
+    shown = visible(text)
+    if not sys.stdout.isatty():
+        print_line(shown)
+        return
+    indent = " " * (len(shown) - len(shown.lstrip()))
+    width = max(20, get_terminal_size().columns - 1)
+    bound = shown.replace(" = ", f"{_BOUND}={_BOUND}").replace(" %", f"{_BOUND}%")
+    lines = wrap(bound, width, subsequent_indent=indent + "  ", break_on_hyphens=False, break_long_words=False)
+    for line in lines or [""]:
+        print_line(line.replace(_BOUND, " "))
 
 
 def print_problems(problems: Iterable[Problem], *, stream: TextIO | None = None) -> None:
@@ -103,7 +134,7 @@ def _print_ruled(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for title in head:
         table.add_column(Text(visible(title)))
     for row in rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from esper_core.cli.figures import fits, print_results, value
-from esper_core.cli.rendering import aligned, print_json, print_line, print_table, visible
+from esper_core.cli.courses import BLOCKS, LETTERS, course_of, spark
+from esper_core.cli.figures import duration, fits, print_results, value
+from esper_core.cli.rendering import aligned, encodes, print_json, print_line, print_table, print_wrapped, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +38,8 @@ _where = click.option(
 def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:
     """List the runs, the newest first; then folders that are no runs, or cannot be read.
 
-    A run that says that it is running and whose process is gone has died.
+    A run that says that it is running and whose process is gone has died. The course is that of the validation metric:
+    of the best arm that may grow, mean over its environments, drawn between its lowest and its highest figure.
     """
     from esper_core.runs.listing import list_runs
 
@@ -45,7 +48,8 @@ def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> No
     if as_json:
         print_json([_entry(one) for one in found])
     elif found:
-        _print_list([_row(one) for one in found])
+        signs = BLOCKS if encodes(sys.stdout, BLOCKS) else LETTERS
+        _print_list([_row(one, signs) for one in found])
     else:
         print_line(f"There is no run in {visible(str(runs_dir))}.")
 
@@ -78,6 +82,8 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
 
         print_line()
         print_results(record.summary["results"])
+        if grown:
+            print_line()
         _show_grown(grown)
         _show_timing(record.summary["timing"])
         print_sections(record.summary.get("sections", []))
@@ -85,14 +91,14 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
 
 def _print_list(rows: Sequence[Sequence[str]]) -> None:
     """A table; where it would be too wide, two lines for each run. No id is cut off: it is there to be copied."""
-    head = ["run", "status", "began", "took", "test"]
+    head = ["run", "status", "began", "took", "course", "test"]
     if fits(head, rows):
         print_table(head, rows)
         return
-    for name, status, began, took, told in rows:
-        print_line(visible(f"{name}  {status}"))
+    for name, status, began, took, course, told in rows:
+        print_line(visible(f"{name}  {status}  {course}").rstrip())
         when = ", ".join(filter(None, (began, took)))
-        print_line(visible("  " + "; ".join(filter(None, (when, told)))).rstrip())
+        print_wrapped("  " + "; ".join(filter(None, (when, told))))
 
 
 def _entry(one: RunRecord | Oddity) -> dict[str, Any]:
@@ -110,16 +116,19 @@ def _entry(one: RunRecord | Oddity) -> dict[str, Any]:
         "seconds": one.seconds,
         "metric": None if results is None else results["metric"],
         "arms": arms,
+        "course": None if (course := course_of(one)) is None else course.as_json(),
     }
 
 
-def _row(one: RunRecord | Oddity) -> list[str]:
+def _row(one: RunRecord | Oddity, signs: str) -> list[str]:
     from esper_core.runs.listing import Oddity
 
     if isinstance(one, Oddity):
-        return [one.path.name, one.status, "", "", one.problem.message]
+        return [one.path.name, one.status, "", "", "", one.problem.message]
     began = f"{one.started.astimezone():%Y-%m-%d %H:%M}"
-    return [one.path.name, one.status, began, _took(one.seconds), _headline(one)]
+    course = course_of(one)
+    drawn = "" if course is None else spark(course.values, signs)
+    return [one.path.name, one.status, began, duration(one.seconds), drawn, _headline(one)]
 
 
 def _headline(run: RunRecord) -> str:
@@ -129,20 +138,6 @@ def _headline(run: RunRecord) -> str:
     metric = run.results["metric"]
     arms = (f"{name} {value(metric, arm['test']['mean'])}" for name, arm in run.results["arms"].items())
     return f"{metric['name']}: {', '.join(arms)}"
-
-
-def _took(seconds: float | None) -> str:
-    """
-    >>> _took(2.67), _took(431.0), _took(7322.0), _took(None)
-    ('3 s', '7 min 11 s', '2 h 2 min', '')
-    """
-    if seconds is None:
-        return ""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _show_facts(run: RunRecord) -> None:
@@ -155,7 +150,7 @@ def _show_facts(run: RunRecord) -> None:
         ("status", run.status + (f", exit {manifest['exit']}" if manifest.get("exit") is not None else "")),
         ("reason", run.reason),
         ("began", f"{run.started.astimezone():%Y-%m-%d %H:%M:%S}"),
-        ("took", _took(run.seconds)),
+        ("took", duration(run.seconds)),
         ("command", " ".join(str(word) for word in manifest.get("argv") or [])),
         ("seeds", f"{count} from {first}" if isinstance(count, int) else ""),
         ("git", sha),
@@ -180,7 +175,7 @@ def _average(episodes: Sequence[Sequence[str]]) -> dict[str, float]:
 def _show_grown(grown: Mapping[str, Mapping[str, float]]) -> None:
     for arm, averages in grown.items():
         told = ", ".join(f"{average:.2g} × {name}" for name, average in averages.items()) or "nothing"
-        print_line(visible(f"{arm} grew on average: {told}"))
+        print_wrapped(f"{arm} grew on average: {told}")
 
 
 def _show_timing(timing: Mapping[str, float]) -> None:
@@ -188,4 +183,4 @@ def _show_timing(timing: Mapping[str, float]) -> None:
     regions = sorted(((spent, name) for name, spent in timing.items() if name != "total"), reverse=True)
     told = [f"{name} {100 * spent / total:.0f} %" for spent, name in regions if spent >= 0.005 * total]
     print_line()
-    print_line(visible(f"time: {timing.get('total', 0):.1f} s: {', '.join(told)}"))
+    print_wrapped(f"time: {timing.get('total', 0):.1f} s: {', '.join(told)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
 from esper_core.runs.multiplicity import judged_together
-from esper_core.runs.statistics import Comparison, Direction, paired_comparison
+from esper_core.runs.statistics import Comparison, Direction, can_be_reckoned_with, paired_comparison
 from esper_core.runs.unpaired import unpaired_comparison
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _compared(a: Sample, b: Sample, direction: Direction, margin: float) -> Comp
     else:
         own, other = (list(sample.by_seed.values()) for sample in (a, b))
         compare = unpaired_comparison
-    if not own or not other or not all(map(math.isfinite, own + other)):
+    if not own or not other or not all(map(can_be_reckoned_with, own + other)):
         return None
     return compare(own, other, direction=direction, margin=margin, confidence=CONFIDENCE)
 

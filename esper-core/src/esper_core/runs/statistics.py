@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from esper_core.leyline.constants import EXACT_SIGN_FLIP_BELOW, MIN_SEEDS_FOR_VERDICT
 from esper_core.runs.ranks import RankTest, mann_whitney
@@ -17,6 +17,9 @@ from esper_core.runs.student import t_quantile, t_tail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+LARGEST: Final = 1e150
+"""Where the squares of numbers end."""
 
 Direction = Literal["up", "down"]
 Verdict = Literal["better", "worse", "no difference shown"]
@@ -219,11 +222,20 @@ def check_margin(margin: float) -> None:
         raise ValueError(msg)
 
 
+def can_be_reckoned_with(value: float) -> bool:
+    """Whether a figure is a number whose square is one, too: nothing is shown by means of larger ones.
+
+    >>> can_be_reckoned_with(0.82), can_be_reckoned_with(1e200), can_be_reckoned_with(math.nan)
+    (True, False, False)
+    """
+    return abs(value) < LARGEST
+
+
 def check_numbers(values: Sequence[float], *, at_least: int = 1) -> None:
-    """ValueError where there are too few values, or some are not finite."""
+    """ValueError where there are too few values, or some are not finite, or as good as infinite."""
     if len(values) < at_least:
         msg = f"at least {at_least} value(s) are needed. Received: {len(values)}"
         raise ValueError(msg)
-    if strange := [value for value in values if not math.isfinite(value)]:
+    if strange := [value for value in values if not can_be_reckoned_with(value)]:
         msg = f"every value must be a finite number. Received: {strange[0]} ({len(strange)} such of {len(values)})"
         raise ValueError(msg)

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 ROW = 34.0
 LEFT, RIGHT = 150.0, 24.0
+LARGEST = 1e150
+"""Where the squares of numbers end: what is larger has no mean that could be shown."""
+
 SHOWN_DOTS = 400
 """Environments of an arm that are drawn one by one, the first of them."""
 
@@ -66,7 +69,7 @@ class ArmEnd:
     @property
     def dots(self) -> list[EpisodeFinished]:
         """The episodes that can be drawn one by one."""
-        return [one for one in self.episodes if math.isfinite(one.test_metric)][:SHOWN_DOTS]
+        return [one for one in self.episodes if abs(one.test_metric) < LARGEST][:SHOWN_DOTS]
 
     @property
     def reward(self) -> float | None:
@@ -82,7 +85,7 @@ def ends_of(record: Record) -> list[ArmEnd]:
         episodes = [one for one in record.episodes if one.arm == arm]
         if episodes:
             values = [one.test_metric for one in episodes]
-            if all(map(math.isfinite, values)):
+            if all(abs(value) < LARGEST for value in values):
                 told = mean_interval(values, CONFIDENCE)
                 found.append(ArmEnd(arm, look, episodes, told.mean, told.low, told.high))
             else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
+from esper_watch.report.arms import LARGEST
 from esper_watch.report.figure import WIDTH, below, beside, drawing, figure, legend, looks, mark, note, section
 from esper_watch.report.markup import Element, element
 from esper_watch.report.scale import Scale, around
@@ -74,7 +74,7 @@ def points_of(curve: Mapping[int, Mapping[int, float]]) -> list[Point]:
     picked = [step for index, step in enumerate(steps) if index % every == 0 or step == steps[-1]]
     found = []
     for step in picked:
-        values = [value for value in curve[step].values() if math.isfinite(value)]
+        values = [value for value in curve[step].values() if abs(value) < LARGEST]
         if values:
             told = mean_interval(values, CONFIDENCE)
             low, high = (told.mean if edge is None else edge for edge in (told.low, told.high))
@@ -131,7 +131,7 @@ def _by_round(record: Record) -> Element | None:
     metric, own = record.metric, looks(record.arms)
     ends: dict[str, dict[int, list[float]]] = {}
     for one in record.episodes:
-        if math.isfinite(one.test_metric):
+        if abs(one.test_metric) < LARGEST:
             ends.setdefault(one.arm, {}).setdefault(one.round, []).append(one.test_metric)
     curves = {arm: [_mean(round_, values) for round_, values in sorted(of.items())] for arm, of in ends.items()}
     every = [point for points in curves.values() for point in points]

@@ -1,0 +1,204 @@
+"""Is the list of known defects whole? Each has a test that is named after it, or the page says why it has none.
+
+Here stand the tests of those defects that are about how the house is built, or about a run as a user sees it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from esper_core import cli, read_events
+from esper_core.leyline import Reward
+from esper_core.leyline.events import StepFinished
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "known-defects.md"
+KINDS = (ast.For, ast.While, ast.FunctionDef, ast.Attribute)
+SOURCES = sorted(ROOT.glob("esper-*/src/**/*.py"))
+
+DEFECTS = [
+    *(f"B1-PT-{number}" for number in ("01", "05")),
+    *(f"B8-PT-{number}" for number in ("01", "02", "03", "04", "05", "07")),
+    *(f"B8-DRL-{number}" for number in ("01", "02", "03", "04", "05", "06", "07", "08", "09", "11", "13")),
+    *(f"B8-CR-{number}" for number in ("01", "02", "03", "04", "05", "06", "07", "08", "09", "10")),
+    *("SIM-CRIT-1", "SIM-HIGH-1", "SIM-HIGH-2"),
+    *(f"SIM-MED-{number}" for number in range(1, 7)),
+    *(f"SIM-LOW-{number}" for number in range(1, 5)),
+    *(f"RUN-{number:02}" for number in range(1, 16)),
+]
+
+BLOCK = """
+from torch import nn
+
+from esper_core import BlueprintSpec, hookimpl
+
+
+class Dot(nn.Module):
+    def __init__(self, site):
+        super().__init__()
+        self.mix = nn.Conv1d(site.channels, site.channels, 1)
+
+    def forward(self, hidden):
+        return hidden + self.mix(hidden)
+
+
+@hookimpl
+def esper_register_blueprints(registry):
+    registry.add("dot", Dot, BlueprintSpec("sequence", "c*c + c"))
+"""
+
+RUN = """
+plugins: {local: [dots.py]}
+task: stripes
+host: cnn1d
+slots:
+  early: {blueprints: [dots/dot]}
+  middle: {blueprints: [dots/dot]}
+  late: {blueprints: [dots/dot]}
+arms:
+  random: {policy: random}
+  heuristic: {policy: {use: heuristic, settings: {preview: 2, patience: 2, first: 0.0, last: 1.0}}}
+environments: 1
+twin: false
+capacity: false
+episode: {steps: 24, batches: 1, batch_size: 20}
+"""
+
+
+def held() -> dict[str, str]:
+    """The ids with a row in the table, and those that the text below it is about."""
+    table, _, below = PAGE.read_text(encoding="utf-8").partition("<!-- end -->")
+    rows = dict.fromkeys(re.findall(r"^\| ([A-Z0-9]+-[A-Z0-9-]+) \|", table, re.MULTILINE), "test")
+    return rows | dict.fromkeys(re.findall(r"`([A-Z0-9]+-[A-Z0-9-]+)`", below), "text")
+
+
+def test_every_defect_has_a_test_or_a_word_why_it_has_none() -> None:
+    assert set(held()) == set(DEFECTS)
+
+
+def test_what_has_a_test_is_not_excused() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("<!-- end -->")[0]
+    assert [id_ for id_, how in held().items() if how == "text" and f"| {id_} |" in table] == []
+
+
+@pytest.fixture(scope="module")
+def nodes() -> list[tuple[str, ast.AST]]:
+    """Every loop, function and private attribute in the sources of the members, and where it is."""
+    found: list[tuple[str, ast.AST]] = []
+    for path in SOURCES:
+        text, place = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
+        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, KINDS)]
+        kept = [node for node in nodes if not isinstance(node, ast.Attribute) or is_strange(node, text)]
+        found += [(f"{place}:{node.lineno}", node) for node in kept]
+    return found
+
+
+def is_strange(node: ast.Attribute, text: str) -> bool:
+    """Whether a private name is read of something that the module did not define, or keep on an object of its own."""
+    name = node.attr
+    if not name.startswith("_") or name.endswith("_") or ast.unparse(node.value) == "self":
+        return False
+    return re.search(rf"def {name}\b|self\.{name}\b|\"{name}\"|^\s*{name}\b", text, re.MULTILINE) is None
+
+
+def imports_in(node: ast.AST) -> bool:
+    """Whether anything is imported where ``node`` is run."""
+    return any(isinstance(inner, ast.Import | ast.ImportFrom) for inner in ast.walk(node))
+
+
+def test_b8_cr_03_nothing_is_imported_in_a_loop(nodes) -> None:
+    assert [where for where, node in nodes if isinstance(node, ast.For | ast.While) and imports_in(node)] == []
+
+
+def test_b8_cr_05_nothing_is_imported_by_what_validates_a_value(nodes) -> None:
+    functions = [(where, node) for where, node in nodes if isinstance(node, ast.FunctionDef)]
+    validators = [one for one in functions if any("validator" in ast.unparse(of) for of in one[1].decorator_list)]
+    assert validators
+    assert [where for where, node in validators if imports_in(node)] == []
+
+
+def test_b8_cr_04_no_module_reads_a_private_name_of_another(nodes) -> None:
+    assert [(where, node.attr) for where, node in nodes if isinstance(node, ast.Attribute)] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "strange"),
+    [("other._kept", True), ("self._kept", False), ("other.kept", False), ("_kept = other._kept", False)],
+)
+def test_a_private_name_of_another_is_found_out(line: str, strange: bool) -> None:
+    (node,) = (node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Attribute))
+    assert is_strange(node, line) is strange
+
+
+def test_b8_cr_07_a_policy_has_no_loop_of_its_own() -> None:
+    """No policy imports torch, the trainer or a task: it can decide, and neither train nor measure."""
+    imported = {
+        name
+        for path in (ROOT / "esper-policies" / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [one.name for one in node.names]
+            if isinstance(node, ast.Import)
+            else []
+        )
+    }
+    assert "esper_core.leyline" in imported
+    assert [name for name in imported if re.match(r"torch|esper_core\.trainer|esper_tasks", name)] == []
+
+
+def test_run_07_a_reward_is_told_of_the_whole_network_and_of_no_action() -> None:
+    """So it cannot credit the slot that an action happened to name: one reward for each environment."""
+    assert list(inspect.signature(Reward.score).parameters) == ["self", "now", "before", "twin", "twin_before"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two policies with a blueprint out of a file, in three slots."""
+    folder = tmp_path_factory.mktemp("dots")
+    (folder / "dots.py").write_text(BLOCK, encoding="utf-8")
+    (folder / "run.yaml").write_text(RUN, encoding="utf-8")
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", str(folder / "run.yaml"), "--runs-dir", str(folder / "runs"), "--quiet"])
+    assert end.value.code in (0, None)
+    return folder
+
+
+@pytest.mark.parametrize("arm", ["random", "heuristic"])
+def test_run_14_what_a_plugin_brings_a_policy_can_choose(arm: str, folder: Path) -> None:
+    assert {blueprint for _, blueprint in grown(folder, arm)} == {"dots/dot"}
+
+
+@pytest.mark.parametrize("arm", ["random", "heuristic"])
+def test_b8_drl_06_a_policy_works_on_every_slot_that_there_is(arm: str, folder: Path) -> None:
+    assert {slot for slot, _ in grown(folder, arm)} == {"early", "middle", "late"}
+
+
+def grown(folder: Path, arm: str) -> set[tuple[str, str]]:
+    """What ever lived in an arm, and in which slot."""
+    (file,) = (folder / "runs").glob("*/events.jsonl")
+    steps = [one for one in read_events(file) if isinstance(one, StepFinished) and one.arm == arm]
+    return {(slot.name, seed.blueprint) for one in steps for slot in one.signals.slots for seed in slot.seeds}
+
+
+@pytest.mark.parametrize(
+    ("setting", "nearest"),
+    [("task=stripe", "stripes"), ("host=cnn1", "cnn1d"), ("slots.early.blueprints=[dots/dit]", "dots/dot")],
+)
+def test_b8_cr_01_an_unknown_name_is_an_error_before_anything_is_trained(
+    setting: str, nearest: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = folder / "none"
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", str(folder / "run.yaml"), "--runs-dir", str(runs), "--set", setting, "--quiet", "--json"])
+    assert end.value.code == 2
+    told = capsys.readouterr()
+    assert f'Did you mean "{nearest}"' in told.err + json.dumps(told.out)
+    assert not runs.exists()

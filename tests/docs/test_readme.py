@@ -1,0 +1,91 @@
+"""Is what the README says so? Its figures are those of the default run, its picture and snippets work."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from pathlib import Path
+from xml.dom import minidom
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_the_lines_for_a_program_run(capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = nn.Linear(4, 4)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.mlp(inputs))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer2, self.blocks = nn.Linear(4, 4), nn.Sequential(Block(), Block())
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.blocks(self.layer2(inputs))
+
+    (snippet,) = [block for block in blocks("python") if "graft(" in block]
+    names = {"my_model": Net(), "images": torch.randn(2, 4)}
+    exec(compile(snippet, "README.md", "exec"), names)
+    assert capsys.readouterr().out == "['layer2', 'blocks.0.mlp', 'blocks.1.mlp']\n"
+
+
+def test_the_smallest_plugin_is_one() -> None:
+    from esper_core import load_plugins
+
+    (snippet,) = [block for block in blocks("python") if "esper_register_blueprints" in block]
+    assert len([line for line in snippet.splitlines() if line.strip()]) <= 10
+    module = types.ModuleType("readme_plugin")
+    sys.modules["readme_plugin"] = module
+    try:
+        exec(compile(snippet, "README.md", "exec"), module.__dict__)
+        hook = module.esper_register_blueprints
+
+        class Registry:
+            added: tuple[object, ...] = ()
+
+            def add(self, *what: object) -> None:
+                Registry.added = what
+
+        hook(Registry())
+        assert Registry.added[0] == "tiny-conv"
+        assert load_plugins().registry.find("blueprint", "conv_light").spec.accepts
+    finally:
+        del sys.modules["readme_plugin"]
+
+
+def test_the_picture_is_a_drawing_of_a_run_with_these_arms() -> None:
+    (path,) = re.findall(r"!\[.*?\]\((.*?)\)", README, flags=re.DOTALL)
+    drawn = minidom.parse(str(ROOT / path))
+    told = [node.firstChild.data for node in drawn.getElementsByTagName("text") if node.firstChild is not None]
+    assert {"heuristic", "twin", "capacity", "early conv_light"} <= {" ".join(text.split()) for text in told}
+
+
+@pytest.mark.slow
+def test_the_table_is_that_of_the_default_run(tmp_path: Path) -> None:
+    """The figures as they are rounded there: last digits may be other ones on another machine."""
+    from esper_core.app.preparing import prepare
+    from esper_core.app.running import run
+
+    results = run(prepare(ROOT / "plugins.yaml"), runs_dir=tmp_path).results
+    (table,) = [block for block in blocks("text") if block.startswith("arm ")]
+    rows = {line.split()[0]: line for line in table.splitlines()[1:4]}
+    for arm, told in results["arms"].items():
+        shown = float(rows[arm].split()[1])
+        assert 100 * told["test"]["mean"] == pytest.approx(shown, abs=3.0)
+    verdicts = {(one["a"], one["b"]): one["verdict"] for one in results["comparisons"]}
+    assert verdicts["heuristic", "twin"] == "better"

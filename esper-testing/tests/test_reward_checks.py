@@ -127,12 +127,46 @@ class PaysForTheEnd(Right):
         return {**super().terms(now, before, twin, twin_before), "late": late}
 
 
+class CountsAnyGain(Right):
+    def terms(self, now, before, twin, twin_before):
+        gains = [seed.gain.mean for seed in now.seeds if seed.gain is not None]
+        return {**super().terms(now, before, twin, twin_before), "nothing": 0.0 * math.fsum(gains)}
+
+
+class PaysForALoss(Right):
+    def value(self, own, twin):
+        return super().value(own, twin) + 1e-3 * (own.validation_loss - twin.validation_loss)
+
+
+class PaysForSize(Right):
+    def value(self, own, twin):
+        return super().value(own, twin) + 21 * (own.parameters - own.host_parameters) / own.host_parameters
+
+
+class PaysForWhatTheHostLearns(Right):
+    def value(self, own, twin):
+        return super().value(own, replace(twin, validation_metric=0.0))
+
+
+class HasAPotentialOfItsOwn(Right):
+    def potential(self, signals, twin):
+        return {"change": self.value(signals, twin), "size": float(signals.parameters)}
+
+
+class PaysForWaiting(Right):
+    def terms(self, now, before, twin, twin_before):
+        gains = [seed.gain.mean for seed in now.seeds if seed.stage is Stage.TRAINING and seed.gain is not None]
+        waits = [gain for gain in gains if math.isfinite(gain)]
+        return {**super().terms(now, before, twin, twin_before), "promised": 10 * math.fsum(waits)}
+
+
 # What a fault breaks besides: a seed that drains stands in random episodes, too, and who is punished for growth at all
 # earns less by every script that grows.
 BESIDE = {
     DoesNotKnowDraining: {"is_pure", "carries_nothing_over", "order_does_not_matter", "better_never_pays_less"}
     | {"terms_add_up", "churning_does_not_pay"},
-    PunishesAllGrowth: {"churning_does_not_pay"},
+    PunishesAllGrowth: {"churning_does_not_pay", "abandoning_does_not_pay"},
+    PaysForSize: set(),
 }
 
 
@@ -142,7 +176,10 @@ def failed(factory):
 
 def test_a_reward_without_a_fault_passes_every_check():
     results = check_reward(Right)
-    assert {one.status for one in results} == {"passed"}
+    assert {one.check for one in results if one.status != "passed"} == {
+        "its_potential_telescopes[up]",
+        "its_potential_telescopes[down]",
+    }
     assert [one.check for one in results][:2] == ["is_pure[up]", "is_pure[down]"]
 
 
@@ -162,6 +199,12 @@ def test_a_reward_without_a_fault_passes_every_check():
         (PaysForFossils, "hoarding_does_not_pay", "the hoarder earns"),
         (PunishesAllGrowth, "doing_nothing_does_not_pay", "the never-acter earns"),
         (PaysForTheEnd, "acting_at_the_last_moment_does_not_pay", "the last-moment-actor earns"),
+        (CountsAnyGain, "stays_finite", "a step is worth a finite number"),
+        (PaysForALoss, "lower_loss_never_pays_less", "for a loss of"),
+        (PaysForSize, "larger_never_pays_more", "for 1000 parameters less"),
+        (PaysForWhatTheHostLearns, "nothing_grown_earns_nothing", "where nothing grew"),
+        (HasAPotentialOfItsOwn, "its_potential_telescopes", "the potential at its end is"),
+        (PaysForWaiting, "abandoning_does_not_pay", "who germinates and abandons earns"),
     ],
 )
 def test_a_fault_fails_its_own_check(factory, check, says):
@@ -176,7 +219,15 @@ def test_settings_go_to_the_reward():
             super().__init__(metric=metric)
             assert price == 3.0
 
-    assert {one.status for one in check_reward(Priced, settings={"price": 3.0}, name="priced")} == {"passed"}
+    assert all(one.ok for one in check_reward(Priced, settings={"price": 3.0}, name="priced"))
+
+
+def test_a_potential_that_is_paid_as_it_changes_passes():
+    class Told(Right):
+        def potential(self, signals, twin):
+            return self.value(signals, twin)
+
+    assert {one.status for one in check_reward(Told)} == {"passed"}
 
 
 def test_a_metric_that_goes_down_is_tried_too():

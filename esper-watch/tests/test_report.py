@@ -12,7 +12,7 @@ from xml.dom import minidom
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from esper_core import EsperError
@@ -266,6 +266,7 @@ def test_what_is_no_run_is_told(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=6), st.floats(1, 1e3))
+@example([1.7e308, -1.7e308, 0.5], 100.0)
 def test_every_number_finds_its_place_on_a_scale(numbers: list[float], width: float) -> None:
     scale = around(numbers, start=10.0, end=10.0 + width)
     finite = [number for number in numbers if abs(number) < 1e150]

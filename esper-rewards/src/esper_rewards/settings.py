@@ -2,17 +2,110 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
 from pydantic import BaseModel, ConfigDict, Field
+
+STRICT: Final = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+Amount = Annotated[float, Field(ge=0, le=1e6)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Steps = Annotated[int, Field(ge=1, le=100_000)]
+
+PRICE: Final = "Hundredths of the metric that doubling the host's parameters must bring; a fossil costs a tenth."
+RENT: Final = "Points that a host's worth of added parameters costs in each step."
+SHAPING: Final = "Points that a seed gets on its way to be kept, and gives back at the end."
+GAMMA: Final = "The learner's own discount: with another one shaping changes what is best."
 
 
 class TeamSettings(BaseModel):
     """Settings of ``team``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = STRICT
 
-    price: float = Field(
-        default=20.0,
-        ge=0,
-        le=1e6,
-        description="Hundredths of the metric that doubling the host's parameters must bring; a fossil costs a tenth.",
+    price: Amount = Field(default=20.0, description=PRICE)
+
+
+class LossSettings(BaseModel):
+    """Settings of ``loss``."""
+
+    model_config = STRICT
+
+    price: Amount = Field(
+        default=20.0, description="Hundredths of a nat that doubling the host must bring; a fossil costs a tenth."
     )
+
+
+class EscrowSettings(BaseModel):
+    """Settings of ``escrow``."""
+
+    model_config = STRICT
+
+    price: Amount = Field(default=20.0, description=PRICE)
+
+
+class SparseSettings(BaseModel):
+    """Settings of ``sparse``."""
+
+    model_config = STRICT
+
+    price: Amount = Field(default=20.0, description=PRICE)
+
+
+class MinimalSettings(BaseModel):
+    """Settings of ``minimal``."""
+
+    model_config = STRICT
+
+    price: Amount = Field(default=20.0, description=PRICE)
+    haste: Amount = Field(default=0.5, description="Points that the prune of a young seed costs.")
+    young: Steps = Field(default=5, description="Steps from which on a seed is old enough to be given up for nothing.")
+
+
+class SimplifiedSettings(BaseModel):
+    """Settings of ``simplified``."""
+
+    model_config = STRICT
+
+    price: Amount = Field(default=20.0, description=PRICE)
+    churn: Amount = Field(default=0.1, description="Points that a germination or a prune costs.")
+    shaping: Amount = Field(default=1.0, description=SHAPING)
+    gamma: Share = Field(default=1.0, description=GAMMA)
+
+
+class ShapedSettings(BaseModel):
+    """Settings of ``shaped``."""
+
+    model_config = STRICT
+
+    contribution: Amount = Field(
+        default=0.05, description="Points in each step for a hundredth of a nat that all seeds bring together."
+    )
+    rent: Amount = Field(default=1.0, description=RENT)
+    shaping: Amount = Field(default=1.0, description=SHAPING)
+    gamma: Share = Field(default=1.0, description=GAMMA)
+    terminal: Amount = Field(default=1.0, description="Points at the end for a hundredth of the metric over the twin.")
+
+
+class BasicSettings(BaseModel):
+    """Settings of ``basic``."""
+
+    model_config = STRICT
+
+    rent: Amount = Field(default=1.0, description=RENT)
+    bonus: Amount = Field(
+        default=0.2, description="Points for a hundredth of a nat that a seed was measured to gain when it was kept."
+    )
+
+
+class BasicPlusSettings(BaseModel):
+    """Settings of ``basic_plus``."""
+
+    model_config = STRICT
+
+    rent: Amount = Field(default=1.0, description=RENT)
+    bonus: Amount = Field(
+        default=0.2, description="Points for a hundredth of a nat that a seed that was kept gains, in all."
+    )
+    later: Share = Field(default=0.5, description="Share of the bonus that is paid later, as long as it is earned.")
+    over: Steps = Field(default=10, description="Steps over which that share is paid once, if the gain lasts.")

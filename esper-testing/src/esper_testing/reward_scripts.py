@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from esper_core.leyline import SeedSignals, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import Gain, SeedSignals, Signals, SlotSignals, SlotState, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,11 +36,35 @@ class Moment:
 
 
 def random_episode(metric: Metric, seed: int, steps: int = STEPS) -> list[Moment]:
-    """An episode in which anything may be reported that a run could report."""
+    """An episode in which anything may be reported that a run could report, its end included."""
     draw = random.Random(seed)
     own = [random_signals(draw, metric, step) for step in range(steps)]
     twin = [random_signals(draw, metric, step, grown=False) for step in range(steps)]
-    return moments(own, twin)
+    return moments([*own, uprooted(own[-1])], [*twin, twin[-1]])
+
+
+def extreme_episode(metric: Metric, seed: int, steps: int = STEPS) -> list[Moment]:
+    """An episode whose numbers are as large, as small and as unknown as numbers can be that are numbers."""
+    draw = random.Random(seed)
+    own = [_extreme(draw, metric, step) for step in range(steps)]
+    twin = [replace(_extreme(draw, metric, step), slots=(), parameters=HOST) for step in range(steps)]
+    return moments([*own, uprooted(own[-1])], [*twin, twin[-1]])
+
+
+def idle_episode(metric: Metric, seed: int, steps: int = STEPS) -> list[Moment]:
+    """An episode in which nothing grows: network and twin are the same, whatever they learn."""
+    draw = random.Random(seed)
+    slots = tuple(SlotSignals(f"slot-{place}", SlotState.FREE, fossils=0) for place in range(3))
+    twin = [random_signals(draw, metric, step, grown=False) for step in range(steps)]
+    own = [replace(one, slots=slots) for one in twin]
+    return moments([*own, own[-1]], [*twin, twin[-1]])
+
+
+def uprooted(last: Signals) -> Signals:
+    """The last moment of an episode: the last step once more, and what still grew was taken out."""
+    parameters = last.parameters - sum(seed.parameters for seed in last.seeds)
+    emptied = tuple(replace(slot, state=SlotState.EMBARGOED, seeds=()) if slot.seeds else slot for slot in last.slots)
+    return replace(last, slots=emptied, parameters=parameters)
 
 
 def random_signals(draw: random.Random, metric: Metric, step: int, *, grown: bool = True) -> Signals:
@@ -72,6 +96,33 @@ def slot_in(name: str, stage: Stage | None, *, fossils: int = 0, age: int = 3, d
     loss = draw.choice([None, draw.uniform(0, 5)]) if incubating else None
     seed = SeedSignals("tried/blueprint", stage, alpha, SEED, age, loss)
     return SlotSignals(name, SlotState.OCCUPIED, fossils, (seed,))
+
+
+def _extreme(draw: random.Random, metric: Metric, step: int) -> Signals:
+    plain = random_signals(draw, metric, step)
+    losses = [draw.choice([0.0, 5e-324, 1e30]) for _ in range(2)]
+    values = (0.0, 1.0, 5e-324) if metric.direction == "up" else (0.0, 5e-324, 1e6)
+    slots = tuple(
+        replace(
+            slot, seeds=tuple(replace(seed, age=draw.choice([None, 0]), gain=_odd_gain(draw)) for seed in slot.seeds)
+        )
+        for slot in plain.slots
+    )
+    more = draw.choice([0, 10**12])
+    return replace(
+        plain,
+        train_loss=losses[0],
+        validation_loss=losses[1],
+        validation_metric=draw.choice(values),
+        parameters=plain.parameters + more,
+        slots=slots,
+    )
+
+
+def _odd_gain(draw: random.Random) -> Gain | None:
+    """One that was not measured, came to no number, or is as large as it may be."""
+    mean = draw.choice([None, float("nan"), float("inf"), -1e30, 0.0, 1e30])
+    return None if mean is None else Gain(n=2, mean=mean, deviation=0.0, skewness=0.0, worst=mean, best=mean)
 
 
 def moments(own: Sequence[Signals], twin: Sequence[Signals]) -> list[Moment]:
@@ -133,7 +184,8 @@ def _later(step: int) -> Stage:
 def _episode(metric: Metric, script: _Script) -> list[Moment]:
     told = [script(step) for step in range(STEPS)]
     own = [_scripted(metric, step, slots, gain) for step, (slots, gain) in enumerate(told)]
-    return moments(own, [_scripted(metric, step, {}, 0.0) for step in range(STEPS)])
+    twin = [_scripted(metric, step, {}, 0.0) for step in range(STEPS)]
+    return moments([*own, uprooted(own[-1])], [*twin, twin[-1]])
 
 
 def _scripted(metric: Metric, step: int, slots: _Slots, gain: float) -> Signals:

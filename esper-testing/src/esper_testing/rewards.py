@@ -8,16 +8,19 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import Metric
 from esper_testing import reward_scripts
-from esper_testing.reward_scripts import HOST, LIVING, Moment, random_episode, slot_in
+from esper_testing.checks import NotApplicable
+from esper_testing.reward_probes import SANE, probed
+from esper_testing.reward_scripts import HOST, LIVING, Moment, extreme_episode, idle_episode, random_episode, slot_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from esper_core.leyline import Reward, RewardBreakdown, Signals
 
@@ -54,6 +57,17 @@ def terms_add_up(make: Maker, metric: Metric) -> None:
                 raise AssertionError(msg)
             if not math.isclose(breakdown.total, math.fsum(terms.values()), rel_tol=1e-9, abs_tol=1e-9):
                 msg = f"the terms {terms} add up to {math.fsum(terms.values()):g}. Received: total {breakdown.total:g}"
+                raise AssertionError(msg)
+
+
+def stays_finite(make: Maker, metric: Metric) -> None:
+    """Whatever is measured, as long as the losses are numbers, the step is worth a number; a gain may be none."""
+    reward = _made(make, metric)
+    for seed in range(EPISODES):
+        for moment in extreme_episode(metric, seed):
+            total = _score(reward, moment).total
+            if not math.isfinite(total):
+                msg = f"a step is worth a finite number. Received: {total} for {moment.now}"
                 raise AssertionError(msg)
 
 
@@ -105,6 +119,50 @@ def better_never_pays_less(make: Maker, metric: Metric) -> None:
                 raise AssertionError(msg)
 
 
+def lower_loss_never_pays_less(make: Maker, metric: Metric) -> None:
+    """Where nothing but the validation loss is lower, the step is worth no less."""
+    for moment in random_episode(metric, 0):
+        loss = moment.now.validation_loss
+        lower = replace(moment, now=replace(moment.now, validation_loss=loss - min(0.5, loss)))
+        _demand_no_less(
+            _made(make, metric), lower, moment, f"for a loss of {lower.now.validation_loss:g}, not {loss:g}"
+        )
+
+
+def larger_never_pays_more(make: Maker, metric: Metric) -> None:
+    """Where nothing but the network is larger, the step is worth no more."""
+    for moment in random_episode(metric, 0):
+        larger = replace(moment, now=replace(moment.now, parameters=moment.now.parameters + HOST))
+        _demand_no_less(_made(make, metric), moment, larger, f"for {HOST} parameters less")
+
+
+def nothing_grown_earns_nothing(make: Maker, metric: Metric) -> None:
+    """What the host learns anyway is not paid for: as long as nothing has grown every step is worth 0."""
+    reward = _made(make, metric)
+    for moment in idle_episode(metric, 0):
+        total = _score(reward, moment).total
+        if abs(total) > 1e-9:
+            msg = f"pays {total:g} where nothing grew and the network is its twin. Received: {moment.now}"
+            raise AssertionError(msg)
+
+
+def its_potential_telescopes(make: Maker, metric: Metric) -> None:
+    """Where it has a ``potential(signals, twin)``, an episode adds up to its value at the end, whatever happened."""
+    reward = _made(make, metric)
+    potential = getattr(reward, "potential", None)
+    if not callable(potential) or list(signature(potential).parameters) != ["signals", "twin"]:
+        reason = "it has no potential(signals, twin)"
+        raise NotApplicable(reason)
+    for seed in range(EPISODES):
+        episode = random_episode(metric, seed)
+        told = potential(episode[-1].now, episode[-1].twin)
+        parts = list(told.values()) if isinstance(told, Mapping) else [told]
+        total, wanted = _total(reward, episode), math.fsum(parts)
+        if not math.isclose(total, wanted, rel_tol=1e-6, abs_tol=1e-6):
+            msg = f"an episode adds up to {total:g}, and the potential at its end is {wanted:g}"
+            raise AssertionError(msg)
+
+
 def churning_does_not_pay(make: Maker, metric: Metric) -> None:
     """Who germinates and prunes without end earns less than who grows one seed with care."""
     _demand_sane_wins(make, metric, "churner")
@@ -125,17 +183,32 @@ def acting_at_the_last_moment_does_not_pay(make: Maker, metric: Metric) -> None:
     _demand_sane_wins(make, metric, "last_moment_actor")
 
 
+def abandoning_does_not_pay(make: Maker, metric: Metric) -> None:
+    """Who plants in every slot and never looks again earns less than who keeps one good seed."""
+    found = probed(make, metric)
+    other, sane = found["germinate-and-abandon"], found[SANE]
+    if other >= sane:
+        msg = f"who germinates and abandons earns {other:g} over an episode, and who keeps one good seed {sane:g}"
+        raise AssertionError(msg)
+
+
 PROMISES: Final[tuple[Callable[[Maker, Metric], None], ...]] = (
     is_pure,
     terms_add_up,
+    stays_finite,
     carries_nothing_over,
     order_does_not_matter,
     takes_every_stage,
     better_never_pays_less,
+    lower_loss_never_pays_less,
+    larger_never_pays_more,
+    nothing_grown_earns_nothing,
+    its_potential_telescopes,
     churning_does_not_pay,
     hoarding_does_not_pay,
     doing_nothing_does_not_pay,
     acting_at_the_last_moment_does_not_pay,
+    abandoning_does_not_pay,
 )
 
 
@@ -146,6 +219,13 @@ def _made(make: Maker, metric: Metric) -> Reward:
 
 def _score(reward: Reward, moment: Moment) -> RewardBreakdown:
     return reward.score(moment.now, moment.before, moment.twin, moment.twin_before)
+
+
+def _demand_no_less(reward: Reward, better: Moment, worse: Moment, why: str) -> None:
+    high, low = _score(reward, better).total, _score(reward, worse).total
+    if high < low - 1e-9:
+        msg = f"pays {high:g} {why}, and {low:g} otherwise"
+        raise AssertionError(msg)
 
 
 def _terms(reward: Reward, moment: Moment) -> dict[str, float]:

@@ -26,7 +26,7 @@ from esper_watch.report.figure import (
     table,
 )
 from esper_watch.report.markup import Element, element
-from esper_watch.report.scale import around
+from esper_watch.report.scale import LARGEST, around
 from esper_watch.report.wording import UNKNOWN, count, interval, tick, value
 
 if TYPE_CHECKING:
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
 ROW = 34.0
 LEFT, RIGHT = 150.0, 24.0
-LARGEST = 1e150
-"""Where the squares of numbers end: what is larger has no mean that could be shown."""
-
 SHOWN_DOTS = 400
 """Environments of an arm that are drawn one by one, the first of them."""
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
-from esper_watch.report.arms import LARGEST
 from esper_watch.report.figure import WIDTH, below, beside, drawing, figure, legend, looks, mark, note, section
 from esper_watch.report.markup import Element, element
-from esper_watch.report.scale import Scale, around
+from esper_watch.report.scale import LARGEST, Scale, around
 from esper_watch.report.wording import count, interval, tick, value
 
 if TYPE_CHECKING:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+LARGEST: Final = 1e150
+"""Where the squares of numbers end: what is larger has no mean, and no place on a drawing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,8 @@ def round_step(least: float) -> float:
 
 
 def around(numbers: Iterable[float], *, start: float, end: float, room: float = 0.06) -> Scale:
-    """A scale on which all of them stand, with a little room at both ends; numbers that are none do not count."""
-    finite = [number for number in numbers if math.isfinite(number)]
+    """A scale on which all of them stand, with a little room at both ends; those that are none, or huge, do not count."""
+    finite = [number for number in numbers if abs(number) < LARGEST]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     width = high - low
     if width <= 1e-12 * max(abs(low), abs(high), 1e-300):

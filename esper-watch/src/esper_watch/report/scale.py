@@ -49,7 +49,7 @@ def round_step(least: float) -> float:
 
 
 def around(numbers: Iterable[float], *, start: float, end: float, room: float = 0.06) -> Scale:
-    """A scale on which all of them stand, with a little room at both ends; those that are none, or huge, do not count."""
+    """A scale on which all of them stand, with a little room at both ends; none and huge ones do not count."""
     finite = [number for number in numbers if abs(number) < LARGEST]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     width = high - low

@@ -18,8 +18,9 @@ def only(runs: Path) -> Path:
 
 
 def test_a_run_leaves_its_report(esper: Esper, small: Path, tmp_path: Path) -> None:
-    assert esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet").code == 0
+    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet")
     run = only(tmp_path / "runs")
+    assert (answer.code, answer.out.splitlines()[-1]) == (0, f"Its report: {run / 'report.html'}")
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "against twin: no difference shown" in page
     assert "A verdict takes 8 environment seeds" in page

@@ -15,12 +15,18 @@ if TYPE_CHECKING:
     from esper_core.app.running import Outcome
 
 
+REPORT = "report.html"
+"""What a run directory calls its report."""
+
+
 def show_outcome(outcome: Outcome) -> None:
     """Print what a run found."""
     print_results(outcome.results)
     print_sections([own.as_json() for own in outcome.sections])
     print_line()
     print_wrapped(f"{outcome.named}   {outcome.timing['total']:.1f} s, of which {largest(outcome.timing)}")
+    if (report := outcome.named / REPORT).is_file():  # where a package is installed that writes one
+        print_line(visible(f"Its report: {report}"))
 
 
 def print_sections(sections: Iterable[Mapping[str, str]]) -> None:

@@ -25,6 +25,9 @@ from esper_core.cli.commands import external_commands
 from esper_core.config.model import RunConfig, Use
 from esper_core.hooks import spec as hooks
 from esper_core.leyline import events, lifecycle, signals
+from esper_rewards import page as rewards_page
+from esper_testing import components_of
+from esper_testing.reward_probes import probe_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -312,6 +315,11 @@ def by_environments(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     return f"P11, each environment's step:\n\n{table(('environments', *columns), body)}" if cells else ""
 
 
+def reward_probes() -> str:
+    """What each script earns from each reward that comes with Esper."""
+    return probe_table({one.short: one.load() for one in components_of("rewards")})
+
+
 STRANGERS = set(external_commands()) - announced("esper.commands")
 
 WRITERS: dict[str, Callable[[], str]] = {
@@ -321,6 +329,9 @@ WRITERS: dict[str, Callable[[], str]] = {
     "events": event_records,
     "hooks": hook_specs,
     "known-defects": known_defects,
+    "reward-probes": reward_probes,
+    "reward-terms": rewards_page.terms,
+    "rewards": rewards_page.rewards,
     "seed-table": seed_table,
     "slot-table": slot_table,
 }

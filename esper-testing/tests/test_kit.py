@@ -131,7 +131,7 @@ def test_expecting_a_failure_of_a_check_that_is_not_there_is_an_error():
 
 
 def test_an_installed_plugin_is_checked_by_its_id_and_by_its_package():
-    assert {one.status for one in check_plugin("rewards")} == {"passed"}
+    assert {one.status for one in check_plugin("rewards")} <= {"passed", "skipped"}
     assert components_of("rewards") == components_of("esper-rewards") == components_of("esper_rewards")
     assert components_of(["rewards", "tasks"]) == components_of("rewards") + components_of("tasks")
 
@@ -168,7 +168,7 @@ def test_a_host_is_built_with_the_settings_that_it_is_given():
 
 def test_a_module_with_hooks_is_checked_as_if_it_were_installed(module):
     good, bad = module("kit_good", GOOD_REWARD), module("kit_bad", BAD_REWARD)
-    assert {one.status for one in check_plugin(good)} == {"passed"}
+    assert {one.status for one in check_plugin(good)} <= {"passed", "skipped"}
     broken = {one.check for one in check_plugin(bad) if not one.ok}
     assert broken == {"terms_add_up[up]", "terms_add_up[down]"}
     expected = check_plugin(bad, expected_failures={"terms_add_up": "nameless"})
@@ -189,9 +189,9 @@ def test_the_command_answers_in_a_table_and_in_json(installed):
     assert answer.exit_code == 0
     assert answer.stdout.splitlines() == [
         "component  passed  failed  skipped",
-        "gain       20      0       0",
+        "gain       30      0       2",
         "",
-        "20 checks, none failed.",
+        "32 checks, none failed.",
     ]
     assert answer.stderr == "checking kitgood/gain …\n"
     answer = CliRunner().invoke(command, [bad])
@@ -200,7 +200,7 @@ def test_the_command_answers_in_a_table_and_in_json(installed):
     answer = CliRunner().invoke(command, [bad, "--json"])
     told = json.loads(answer.stdout)
     assert answer.exit_code == 3
-    assert {one["status"] for one in told} == {"passed", "failed"}
+    assert {one["status"] for one in told} == {"passed", "failed", "skipped"}
     assert set(told[0]) == {"component", "check", "status", "message"}
 
 
@@ -278,9 +278,9 @@ def test_pytest_needs_no_test_file(installed, tmp_path):
         return subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
 
     good = answer("--esper-check", "kitgood", "-v")
-    assert (good.returncode, "20 passed" in good.stdout, "::gain-is_pure[up] PASSED" in good.stdout) == (0, True, True)
+    assert (good.returncode, "30 passed" in good.stdout, "::gain-is_pure[up] PASSED" in good.stdout) == (0, True, True)
     bad = answer("--esper-check", "kitbad", "test_other.py")
-    assert (bad.returncode, "2 failed, 19 passed" in bad.stdout) == (1, True)
+    assert (bad.returncode, "2 failed, 29 passed" in bad.stdout) == (1, True)
     assert "terms are finite numbers with names" in bad.stdout
     unknown = answer("--esper-check", "kitgod")
     assert (unknown.returncode, 'E208 unknown plugin "kitgod"' in unknown.stderr) == (4, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -160,13 +161,16 @@ class PaysForWaiting(Right):
         return {**super().terms(now, before, twin, twin_before), "promised": 10 * math.fsum(waits)}
 
 
-# What a fault breaks besides: a seed that drains stands in random episodes, too, and who is punished for growth at all
-# earns less by every script that grows.
+# What a fault breaks besides: a seed that drains stands in random episodes, too; who is punished for growth at all
+# earns less by every script that grows; and what is no number, or one too many, is so where nothing grew.
 BESIDE = {
     DoesNotKnowDraining: {"is_pure", "carries_nothing_over", "order_does_not_matter", "better_never_pays_less"}
-    | {"terms_add_up", "churning_does_not_pay"},
+    | {"lower_loss_never_pays_less", "larger_never_pays_more", "terms_add_up", "stays_finite"}
+    | {"churning_does_not_pay", "abandoning_does_not_pay"},
     PunishesAllGrowth: {"churning_does_not_pay", "abandoning_does_not_pay"},
-    PaysForSize: set(),
+    PutsOutInfinity: {"stays_finite", "nothing_grown_earns_nothing"},
+    DoesNotAddUp: {"nothing_grown_earns_nothing"},
+    TakesUpForDown: {"larger_never_pays_more"},
 }
 
 
@@ -238,3 +242,23 @@ def test_a_metric_that_goes_down_is_tried_too():
     broken = {one.check for one in check_reward(Upwards) if not one.ok}
     assert "better_never_pays_less[down]" in broken
     assert all(check.endswith("[down]") for check in broken)
+
+
+def test_a_reward_may_say_itself_what_it_is_open_to():
+    class Admits(PaysForWaiting):
+        exploitable = MappingProxyType({"abandoning_does_not_pay": "promises are paid for"})
+
+    told = {one.check: (one.status, one.message) for one in check_reward(Admits)}
+    assert told["abandoning_does_not_pay[up]"] == (
+        "skipped",
+        "exploitable, as it says itself: promises are paid for",
+    )
+    assert "failed" not in {status for status, _ in told.values()}
+
+
+@pytest.mark.parametrize("check", ["hoarding_does_not_pay", "abandoning_does_not_pay"])
+def test_a_reward_that_admits_what_is_not_so_fails(check):
+    class Modest(Right):
+        exploitable = MappingProxyType({check: "it might be"})
+
+    assert f"its exploitable names {check}, but" in failed(Modest)[check]

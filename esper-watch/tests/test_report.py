@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable
@@ -107,6 +108,35 @@ def test_names_of_plugins_and_files_are_told_and_do_nothing(word: str, make_run:
     assert re.search(r"https?://", re.sub(r"<pre.*?</pre>", "", page)) is None
 
 
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_is_no_file_stays_what_it_is(kind: str, make_run: MakeRun, tmp_path: Path) -> None:
+    run, place, behind = make_run(environments=2, steps=4), tmp_path / "out.html", tmp_path / "behind.html"
+    if kind == "pipe":
+        os.mkfifo(place)
+        with pytest.raises(EsperError, match="a device or a pipe"):
+            write_report(run, place)
+        assert place.is_fifo()
+    else:
+        place.symlink_to(behind)
+        write_report(run, place)
+        assert place.is_symlink()
+        assert behind.read_text().startswith("<!doctype html>")
+
+
+def test_nothing_is_drawn_of_what_is_not_known_yet(make_run: MakeRun) -> None:
+    run = make_run(environments=2, steps=40, arms=("grown", "twin", "capacity"))
+    (run / "summary.json").unlink()
+    late = re.compile(r'"step":(3[6-9])\b|"type":"(episode|update|run)-finished"')
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    known = [line for line in lines if not late.search(line) and ("capacity" not in line or "run-started" in line)]
+    (run / "events.jsonl").write_text("".join(known))
+    record = read_record(run)
+    assert 0.55 < record.share_done < 0.65, "two of three arms, 36 of 40 steps"
+    assert record.steps_of((0, record.arms[0], 0)) == 36
+    ends = re.findall(r"until step (\d+)", page_of(record))
+    assert max(map(int, ends)) == 36
+
+
 def test_a_run_without_an_end_has_no_verdict(make_run: MakeRun) -> None:
     run = make_run(environments=4, steps=20)
     (run / "summary.json").unlink()
@@ -150,7 +180,7 @@ def test_where_nothing_was_shown_the_page_says_so(make_run: MakeRun) -> None:
     )
     (run / "summary.json").write_text(told)
     text = seen(page_of(read_record(run))).text
-    assert "No difference was shown between networks that grew and the same networks that never did." in text
+    assert "No difference was shown between networks that grew and the same networks that never did: there were" in text
     assert "grown against twin: no difference shown. Measured: +30.0 points" in text
     assert "A verdict takes 8 environment seeds at least; here there are 2." in text
 
@@ -172,6 +202,23 @@ def test_what_was_seen_of_a_seed_in_the_step_that_decided_on_it_is_told(make_run
     assert second.shown is not None
     assert (first.stages[-1][0], first.shown.step) == (8, 8), "pruned on what was measured then"
     assert (second.stages[-1][0], second.shown.step) == (32, 32), "kept on what was measured then"
+
+
+def test_the_headline_hides_no_harm_and_claims_no_growth(make_run: MakeRun) -> None:
+    run = make_run(environments=8, steps=20, arms=("grown", "twin", "greedy"))
+    told = json.loads((run / "summary.json").read_text())
+    (better,) = told["results"]["comparisons"]
+    told["results"]["comparisons"].append({**better, "a": "greedy", "verdict": "worse", "difference": -0.2})
+    (run / "summary.json").write_text(json.dumps(told))
+    text = seen(page_of(read_record(run))).text
+    assert "Growing helped: grown ended better" in text
+    assert "Growing did harm: greedy ended worse" in text
+
+    told["results"]["comparisons"] = [{**better, "verdict": "no difference shown", "why": "interval"}]
+    (run / "summary.json").write_text(json.dumps(told))
+    events = (run / "events.jsonl").read_text().replace('"fossils":1', '"fossils":0')
+    (run / "events.jsonl").write_text(events)
+    assert "Nothing was kept" in seen(page_of(read_record(run))).text
 
 
 def test_the_same_run_gives_the_same_page(make_run: MakeRun) -> None:

@@ -86,7 +86,7 @@ def test_where_the_pointer_rests_a_value_is_told(page: Any) -> None:
     page.resize(1000, 900)
     where = page.evaluate(MIDDLE)
     page.point(*where)
-    assert page.evaluate(TOLD) == "early  conv: training in isolation from step 2 to 8. asked for"
+    assert page.evaluate(TOLD) == "early  conv: training in isolation from step 2 on, until step 8. asked for"
     page.point(2, 2)
     assert page.evaluate(TOLD) == ""
 
@@ -99,9 +99,9 @@ def test_the_arrow_keys_go_from_value_to_value(page: Any) -> None:
     second = page.evaluate(TOLD)
     page.press("ArrowLeft")
     assert page.evaluate(TOLD) == first
-    assert first.startswith("step 0: grown ")
+    assert first.startswith("after 1 step: grown ")
     assert "; twin " in first
-    assert second.startswith("step 1: ")
+    assert second.startswith("after 2 steps: ")
     page.press("Escape")
     assert page.evaluate(TOLD) == ""
 

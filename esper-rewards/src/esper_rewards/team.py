@@ -28,6 +28,9 @@ class Team:
     Formula: Φ(now) − Φ(before), where Φ = 100 · gain − price · (added / host + 0.10 · fossils), and Φ = 0 before the
     first step. gain is how much better the validation metric is than the twin's at the same step, added the parameters
     beyond the host's. The terms ``improvement``, ``rent`` and ``fossil_fee`` are the changes of its three parts.
+    Range: an episode's sum is Φ at its end: at most 100 where the metric lies between 0 and 1.
+    Direction: up with a better metric, down with parameters and fossils.
+    Invites: to fit the validation split, which is what it is counted on; the test split says how far that went.
 
     >>> from esper_core.leyline import Metric, Signals
     >>> twin = Signals(9, 1.0, 1.0, 0.58, parameters=5000, host_parameters=5000, slots=())

@@ -1,6 +1,9 @@
 """Does a reward judge as it should? It is pure, finite, knows which way is better, and cannot be cheated by a script.
 
 Each check takes what builds the reward for a metric, and the metric; AssertionError where a promise is broken.
+
+A reward that is open to a cheat by nature may say so: ``exploitable`` maps the name of a check, such as
+``hoarding_does_not_pay``, to the reason why. Then the check is skipped with that reason, as long as the cheat does pay.
 """
 
 from __future__ import annotations
@@ -165,31 +168,30 @@ def its_potential_telescopes(make: Maker, metric: Metric) -> None:
 
 def churning_does_not_pay(make: Maker, metric: Metric) -> None:
     """Who germinates and prunes without end earns less than who grows one seed with care."""
-    _demand_sane_wins(make, metric, "churner")
+    _demand_sane_wins(make, metric, churning_does_not_pay, "churner")
 
 
 def hoarding_does_not_pay(make: Maker, metric: Metric) -> None:
     """Who keeps many seeds that do no more than one earns less than who keeps one."""
-    _demand_sane_wins(make, metric, "hoarder")
+    _demand_sane_wins(make, metric, hoarding_does_not_pay, "hoarder")
 
 
 def doing_nothing_does_not_pay(make: Maker, metric: Metric) -> None:
     """Who grows nothing earns less than who makes the metric better by 0.25 for an eighth more size."""
-    _demand_sane_wins(make, metric, "never_acter")
+    _demand_sane_wins(make, metric, doing_nothing_does_not_pay, "never_acter")
 
 
 def acting_at_the_last_moment_does_not_pay(make: Maker, metric: Metric) -> None:
     """Who keeps at the last step what brought nothing earns less than who grew a seed that did."""
-    _demand_sane_wins(make, metric, "last_moment_actor")
+    _demand_sane_wins(make, metric, acting_at_the_last_moment_does_not_pay, "last_moment_actor")
 
 
 def abandoning_does_not_pay(make: Maker, metric: Metric) -> None:
     """Who plants in every slot and never looks again earns less than who keeps one good seed."""
     found = probed(make, metric)
     other, sane = found["germinate-and-abandon"], found[SANE]
-    if other >= sane:
-        msg = f"who germinates and abandons earns {other:g} over an episode, and who keeps one good seed {sane:g}"
-        raise AssertionError(msg)
+    told = f"who germinates and abandons earns {other:g} over an episode, and who keeps one good seed {sane:g}"
+    _demand(other < sane, told, _made(make, metric), abandoning_does_not_pay)
 
 
 PROMISES: Final[tuple[Callable[[Maker, Metric], None], ...]] = (
@@ -257,11 +259,23 @@ def _demand_same(received: Sequence[Any], wanted: Sequence[Any], when: str) -> N
             raise AssertionError(msg)
 
 
-def _demand_sane_wins(make: Maker, metric: Metric, script: str) -> None:
+def _demand_sane_wins(make: Maker, metric: Metric, check: Callable[..., None], script: str) -> None:
     reward = _made(make, metric)
     sane = _total(reward, reward_scripts.sane(metric))
     other = _total(reward, getattr(reward_scripts, script)(metric))
-    if other >= sane:
-        name = script.replace("_", "-")
-        msg = f"the {name} earns {other:g} over an episode, and who grows one good seed with care {sane:g}"
+    name = script.replace("_", "-")
+    told = f"the {name} earns {other:g} over an episode, and who grows one good seed with care {sane:g}"
+    _demand(other < sane, told, reward, check)
+
+
+def _demand(sane_wins: bool, told: str, reward: Reward, check: Callable[..., None]) -> None:
+    """AssertionError where a cheat wins, unless the reward says so itself; and where it says so, and none does."""
+    admitted = getattr(reward, "exploitable", {}).get(check.__name__)
+    if admitted is not None and sane_wins:
+        msg = f"its exploitable names {check.__name__}, but {told}"
         raise AssertionError(msg)
+    if admitted is not None:
+        reason = f"exploitable, as it says itself: {admitted}"
+        raise NotApplicable(reason)
+    if not sane_wins:
+        raise AssertionError(told)

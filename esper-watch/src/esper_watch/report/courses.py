@@ -55,8 +55,21 @@ def courses(record: Record) -> Element | None:
             legend((arm, own[arm].class_, own[arm].dash) for arm in curves),
         ),
         note("Validation steers, and is read in every step; what counts at the end is the test split, above."),
+        _survivors(curves),
         _by_round(record) if len(record.rounds) > 1 else None,
     )
+
+
+def _survivors(curves: Mapping[str, Sequence[Point]]) -> Element | None:
+    """Where a curve is a mean over fewer networks than it began with: its end is not that of the same networks."""
+    fewer = [
+        f"{arm} from {points[0].n} to {points[-1].n}, until step {points[-1].step + 1}"
+        for arm, points in curves.items()
+        if points[-1].n < points[0].n or points[-1].step < max(own[-1].step for own in curves.values())
+    ]
+    if not fewer:
+        return None
+    return note(f"Networks without a figure are left out, as are those that ended early: {'; '.join(fewer)}.")
 
 
 def latest(record: Record) -> dict[str, list[Point]]:
@@ -111,13 +124,14 @@ def _columns(record: Record, curves: Mapping[str, Sequence[Point]], across: Scal
     by_step: dict[int, list[str]] = {}
     for arm, points in curves.items():
         for point in points:
-            told = f"{arm} {value(record.metric, point.mean)} ({interval(record.metric, point.low, point.high)})"
+            known = f"{interval(record.metric, point.low, point.high)}, n = {point.n}"
+            told = f"{arm} {value(record.metric, point.mean)} ({known})"
             by_step.setdefault(point.step, []).append(told)
     width = max(1.0, (across.end - across.start) / max(1, len(by_step)))
     return [
         mark(
             "g",
-            f"step {step}: {'; '.join(told)}",
+            f"after {count(step + 1, 'step')}: {'; '.join(told)}",
             element("rect", x=across(step + 1) - width / 2, y=TOP, width=width, height=BOTTOM - TOP),
             class_="column",
         )

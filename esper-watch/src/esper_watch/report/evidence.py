@@ -60,8 +60,12 @@ def evidence(record: Record) -> Element | None:
         swatches([("kept", "stage-fossilized"), ("not kept", "stage-pruned")]),
         figure(_forest(ordered[:DRAWN]), " ".join(words), class_="scroll wide"),
         note(f"Drawn are {DRAWN} of {count(len(ordered), 'seed')}, those that were kept first.") if more > 0 else None,
-        element("details", element("summary", "The figures"), _figures(ordered[:TABLED])),
+        element("details", element("summary", _titled(len(ordered))), _figures(ordered[:TABLED])),
     )
+
+
+def _titled(seeds: int) -> str:
+    return "The figures" if seeds <= TABLED else f"The figures of {TABLED} of them"
 
 
 def _forest(lives: Sequence[SeedLife]) -> Element:
@@ -110,4 +114,5 @@ def _gain(shown: Shown) -> str:
 
 
 def _fate(life: SeedLife) -> str:
-    return FATES.get(life.stage, f"still {life.stage.value}")
+    fate, reason = FATES.get(life.stage, f"still {life.stage.value}"), life.stages[-1][2]
+    return f"{fate}: {reason}" if reason and life.over else fate

@@ -37,7 +37,7 @@ class Look:
     @property
     def dash(self) -> str | None:
         """The dash of its lines: what tells arms apart without a colour."""
-        return DASHES[self.number % len(DASHES)]
+        return DASHES[(self.number + self.number // COLOURS) % len(DASHES)]
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
@@ -107,7 +107,8 @@ def below(scale: Scale, y: float, tell: Callable[[float], str], name: str, *, to
         x = scale(tick)
         parts.append(element("line", x1=x, x2=x, y1=top, y2=y, class_="grid"))
         parts.append(label(x, y + 16, tell(tick), anchor="middle", class_="tick"))
-    parts.append(label((scale.start + scale.end) / 2, y + 34, name, anchor="middle"))
+    middle = (scale.start + scale.end) / 2
+    parts.append(label(middle, y + 34, shortened(name, 50), anchor="middle", title=name))
     return parts
 
 

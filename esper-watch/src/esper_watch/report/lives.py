@@ -54,7 +54,7 @@ def lives(record: Record) -> Element | None:
         return None
     last = max(life.home[0] for life in record.lives)
     drawn: list[Element] = []
-    left = MOST_LIVES
+    left, shown = MOST_LIVES, 0
     for arm in record.arms:
         own = record.lives_of(last, arm)
         picked: dict[int, list[SeedLife]] = {}
@@ -64,6 +64,7 @@ def lives(record: Record) -> Element | None:
                 left -= len(there)
         if picked:
             drawn += _arm(record, last, arm, picked)
+            shown += sum(map(len, picked.values()))
     counted = Counter(ENDED.get(life.stage, "still living") for life in record.lives if life.home[0] == last)
     told = ", ".join(f"{number} {how}" for how, number in sorted(counted.items(), key=lambda one: (-one[1], one[0])))
     whole = sum(counted.values())
@@ -73,10 +74,13 @@ def lives(record: Record) -> Element | None:
         element("p", f"{count(whole, 'seed')}: {told}." + _which_round(record, last)),
         swatches([(name, f"stage-{stage.value}") for stage, name in NAMES.items()] + [("pruned ✕", "stage-pruned")]),
         *drawn,
-        note("Time runs from left to right, in decision steps. A seed that incubates changes nothing in its host.")
-        if left >= 0
-        else None,
+        note("Time runs from left to right, in decision steps. A seed that incubates changes nothing in its host."),
+        _left_out(whole - shown),
     )
+
+
+def _left_out(number: int) -> Element | None:
+    return note(f"{count(number, 'more life', 'more lives')} are not drawn.") if number else None
 
 
 def _which_round(record: Record, last: int) -> str:
@@ -105,7 +109,7 @@ def drawn(record: Record, arm: str, own: Mapping[int, Sequence[SeedLife]], acts:
         parts += [_act(one, across, y + HEAD / 2) for one in acts if one.seed == seed]
         y += HEAD
         for life in there:
-            parts += _life(life, across, y, record.steps)
+            parts += _life(life, across, y, record.steps_of(life.home))
             y += ROW
         y += 5
     axis = below(across, y, lambda step: f"{step:g}", "decision step", top=6)
@@ -117,7 +121,7 @@ def _life(life: SeedLife, across: Scale, y: float, steps: int) -> list[Element]:
     # What changed after a step holds from the next one on.
     name = f"{life.slot}  {plainly(life.blueprint)}"
     parts = [label(LEFT - 8, y + 10, shortened(name, 28), anchor="end", class_="tick", title=in_words(life))]
-    ends = [step for step, _, _ in life.stages[1:]] + [steps]
+    ends = [step for step, _, _ in life.stages[1:]] + [max(steps, life.stages[-1][0])]
     for (began, stage, reason), end in zip(life.stages, ends, strict=True):
         if stage is Stage.PRUNED:
             told = f"{name}: pruned after step {began}. {reason}".strip()
@@ -125,7 +129,7 @@ def _life(life: SeedLife, across: Scale, y: float, steps: int) -> list[Element]:
             parts.append(mark("g", told, cross))
             continue
         start, stop = across(began + 1), across(end + (0 if end == steps else 1))
-        told = f"{name}: {NAMES[stage]} from step {began + 1} to {end}. {reason}".strip()
+        told = f"{name}: {NAMES[stage]} from step {began + 1} on, until step {end}. {reason}".strip()
         parts.append(bar(start, y, max(1.5, stop - start), ROW - 4, told, f"stage-{stage.value}"))
     return parts
 

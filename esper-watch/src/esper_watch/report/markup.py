@@ -19,8 +19,10 @@ Value = str | int | float | None
 EMPTY: Final = frozenset({"br", "circle", "col", "hr", "line", "meta", "path", "polygon", "polyline", "rect"})
 """Elements that hold nothing."""
 
-UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-"""Control characters, and those that turn the direction of what follows."""
+UNPRINTABLE: Final = re.compile(
+    "[\ud800-\udfff\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
+)
+"""Halves of characters, control characters, and those that turn the direction of what follows."""
 
 NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*\Z")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from esper_watch.report.figure import drawing, figure, label, mark, note, section, shortened
 from esper_watch.report.markup import element
+from esper_watch.report.verdict import CAPACITY
 from esper_watch.report.wording import count, plainly
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ def networks(record: Record) -> Element | None:
         drawn.append(element("h3", arm))
         slots = record.slots.get(arm, ())
         host = ended[0].host_parameters
+        how = "built in" if arm.startswith(CAPACITY) else "grown"
         for kind, number in kinds.most_common(MOST):
-            drawn.append(_network(slots, kind, host, f"{number} of {count(len(ended), 'network')}"))
+            drawn.append(_network(slots, kind, host, f"{number} of {count(len(ended), 'network')}", how))
         if len(kinds) > MOST:
             drawn.append(note(f"… and {count(len(kinds) - MOST, 'other kind')} of network."))
     if not drawn:
@@ -57,7 +59,7 @@ def _whole(number: Any) -> int:
     return number if isinstance(number, int) else 0
 
 
-def _network(slots: Sequence[str], kind: Kind, host: int, how_many: str) -> Element:
+def _network(slots: Sequence[str], kind: Kind, host: int, how_many: str, how: str) -> Element:
     grown: Mapping[str, list[tuple[str, int]]] = {
         slot: [(blueprint, parameters) for own, blueprint, parameters in kind if own == slot]
         for slot in dict.fromkeys([*slots, *(own for own, _, _ in kind)])
@@ -74,7 +76,7 @@ def _network(slots: Sequence[str], kind: Kind, host: int, how_many: str) -> Elem
     width = x - GAP + 8
     line = element("line", x1=8, x2=width - 8, y1=MIDDLE, y2=MIDDLE, class_="axis")
     more = sum(parameters for _, _, parameters in kind)
-    told = f"{how_many}: {count(host, 'parameter')} of the host, {more:,} grown"
+    told = f"{how_many}: {count(host, 'parameter')} of the host, {more:,} {how}"
     svg = drawing("A network", told, [line, *parts], height=MIDDLE + 30, width=max(420.0, width))
     return figure(svg, f"{told}.", class_="scroll network")
 

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError, read_events
 from esper_core.leyline import Problem, Stage
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 LARGEST_TEXT = 100_000
 """Characters of a configuration that a page shows."""
+
+COMPARED: Final = {"a", "b", "difference", "ci_low", "ci_high", "p", "n", "verdict", "paired"}
+"""What is read of a comparison."""
 
 Home = tuple[int, str, int]
 """Round, arm and environment seed."""
@@ -105,6 +108,7 @@ class Record:
     summary: Mapping[str, Any] | None = None
     config: str = ""
     _living: dict[Home, dict[int, SeedLife]] = field(default_factory=dict)
+    _heard: dict[Home, int] = field(default_factory=dict)
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -146,7 +150,9 @@ class Record:
         """How much of what was announced was trained, from 0 to 1."""
         if self.started is None:
             return 0.0
-        whole = self.started.rounds * self.started.environments * self.steps * len(self.arms)
+        # A control that follows where something grew is announced, and may have had nothing to do.
+        arms = self.arms if self.status == "done" else self.started.arms
+        whole = self.started.rounds * self.started.environments * self.steps * len(arms)
         heard = sum(len(values) for curve in self.curves.values() for values in curve.values())
         spared = sum(max(0, self.steps - one.steps) for one in self.episodes)
         return min(1.0, (heard + spared) / whole) if whole else 0.0
@@ -155,6 +161,11 @@ class Record:
         """The mean of the validation metric over environments, step by step."""
         curve = sorted(self.curves.get((round_, arm), {}).items())
         return [(step, fmean(values.values())) for step, values in curve]
+
+    def steps_of(self, home: Home) -> int:
+        """How many decision steps are known of one environment's episode."""
+        ended = [one.steps for one in self.episodes if (one.round, one.arm, one.seed) == home]
+        return ended[0] if ended else self._heard.get(home, 0)
 
     def lives_of(self, round_: int, arm: str) -> dict[int, list[SeedLife]]:
         """The lives in each environment of an arm, by environment seed."""
@@ -200,6 +211,7 @@ class Record:
         home = event.round, event.arm, event.seed
         curve = self.curves.setdefault(home[:2], {})
         curve.setdefault(event.step, {})[event.seed] = event.signals.validation_metric
+        self._heard[home] = max(self._heard.get(home, 0), event.step + 1)
         self.slots.setdefault(event.arm, tuple(slot.name for slot in event.signals.slots))
         for slot in event.signals.slots:
             for seed in slot.seeds:
@@ -243,13 +255,15 @@ def _summary_in(path: Path) -> Mapping[str, Any] | None:
     if known is None or not isinstance(known.get("results"), dict) or not isinstance(known.get("timing"), dict):
         return None
     results = known["results"]
-    whole = all(key in results for key in ("metric", "arms", "comparisons"))
-    return known if whole else None
+    whole = isinstance(results.get("metric"), dict) and {"name", "direction"} <= results["metric"].keys()
+    compared = results.get("comparisons")
+    whole = whole and isinstance(compared, list) and all(isinstance(one, dict) for one in compared)
+    return known if whole and all(one.keys() >= COMPARED for one in compared) else None
 
 
 def _json_in(path: Path) -> dict[str, Any] | None:
     try:
         known = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return known if isinstance(known, dict) else None

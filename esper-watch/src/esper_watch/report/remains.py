@@ -57,6 +57,8 @@ def governor(record: Record) -> Element | None:
         for one in record.lost[:MOST_ACTS]
     ]
     warned = [f"{count(number, 'warning')} in {arm}" for arm, number in sorted(record.warned.items())]
+    if not (rows or lost or warned or record.rounds):
+        return None
     if not (rows or lost or warned):
         return section(
             "governor", "Governor and mishaps", element("p", "Nothing had to be mended: no step was unhealthy.")
@@ -96,7 +98,8 @@ def learning(record: Record) -> Element | None:
 
 def of_plugins(record: Record) -> list[Element]:
     """Sections that plugins add: their words, as they are."""
-    told = [] if record.summary is None else record.summary.get("sections", [])
+    known = None if record.summary is None else record.summary.get("sections")
+    told = known if isinstance(known, list) else []
     return [
         section(
             f"plugin-{number}",
@@ -125,7 +128,8 @@ def provenance(record: Record) -> Element:
     git = told.get("git")
     rows += [(f"git {name}", str(value)) for name, value in git.items()] if isinstance(git, dict) else []
     rows += [("events left out", text) for text in record.left_out]
-    plugins = [one for one in told.get("plugins", []) if isinstance(one, dict)]
+    known = told.get("plugins")
+    plugins = [one for one in (known if isinstance(known, list) else []) if isinstance(one, dict)]
     installed = [
         (str(one.get("id")), f"{one.get('package')} {one.get('version')}", str(one.get("sha256") or "")[:12])
         for one in plugins

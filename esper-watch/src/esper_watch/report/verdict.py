@@ -59,11 +59,21 @@ def headline(record: Record) -> str:
         return f"Of {count(len(record.comparisons), 'comparison')} {len(shown)} showed a difference."
     helped = [one["a"] for one in against_twin if one["verdict"] == "better"]
     harmed = [one["a"] for one in against_twin if one["verdict"] == "worse"]
+    found = []
     if helped:
-        return f"Growing helped: {_listed(helped)} ended better than the same networks that never grew."
+        found.append(f"Growing helped: {_listed(helped)} ended better than the same networks that never grew.")
     if harmed:
-        return f"Growing did harm: {_listed(harmed)} ended worse than the same networks that never grew."
-    return "No difference was shown between networks that grew and the same networks that never did."
+        found.append(f"Growing did harm: {_listed(harmed)} ended worse than the same networks that never grew.")
+    return " ".join(found) or _nothing_shown(record, against_twin)
+
+
+def _nothing_shown(record: Record, against_twin: list[Mapping[str, Any]]) -> str:
+    grew = {one["a"] for one in against_twin}
+    if not any(one.fossils for one in record.episodes if one.arm in grew):
+        return "Nothing was kept: no network is another one than its twin at the end, but for what it went through."
+    few = {one.get("why") for one in against_twin} <= {"too few seeds", "too few seeds for so many comparisons"}
+    told = "No difference was shown between networks that grew and the same networks that never did"
+    return f"{told}: there were too few seeds to show one." if few else f"{told}."
 
 
 def _sentence(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
@@ -105,7 +115,7 @@ def _is_control(arm: str) -> bool:
 
 
 def _remarks(record: Record) -> list[str]:
-    told = []
+    told: list[str] = []
     lacks = {one.get("why") for one in record.comparisons}
     if "too few seeds" in lacks:
         few = record.comparisons[0]["n"]
@@ -114,8 +124,8 @@ def _remarks(record: Record) -> list[str]:
         told.append("For so many comparisons at once a verdict takes more environment seeds than there are.")
     if len(record.comparisons) > 1:
         told.append("The probabilities are Holm's: they hold for all comparisons of the run together.")
-    warnings = [] if record.summary is None else record.summary.get("warnings", [])
-    return told + [f"Warning: {one}" for one in warnings]
+    warnings = None if record.summary is None else record.summary.get("warnings")
+    return told + [f"Warning: {one}" for one in (warnings if isinstance(warnings, list) else [])]
 
 
 def _listed(names: list[str]) -> str:

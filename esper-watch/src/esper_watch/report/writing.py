@@ -38,16 +38,19 @@ def _written(path: Path, make: Callable[[], str], hint: str) -> Path:
     if path.is_dir():
         message = f"cannot write {path}: it is a folder"
         raise EsperError(Problem("E410", message, hint=f"Name a file in it:  {path / REPORT}"))
-    text = make()
+    if path.exists() and not path.is_file():
+        raise EsperError(Problem("E410", f"cannot write {path}: it is no file, but a device or a pipe", hint=hint))
+    text, told = make(), path
     try:
+        path = path.resolve()  # a link stays a link, to what is written
         with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
             beside = Path(file.name)
             file.write(text)
         beside.chmod(0o666 & ~_umask())
         beside.replace(path)
     except OSError as error:
-        raise EsperError(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint)) from error
-    return path
+        raise EsperError(Problem("E410", f"cannot write {told}: {error.strerror or error}", hint=hint)) from error
+    return told
 
 
 def _umask() -> int:

@@ -1,0 +1,143 @@
+"""What was an episode worth, where it is told at its end? The network that is left, and little on the way to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from esper_core.leyline import RewardBreakdown
+from esper_rewards.costs import churn, fossil_fee, haste, rent
+from esper_rewards.gains import improvement
+from esper_rewards.moments import Lives, closes, demand_pair, lives_between
+from esper_rewards.settings import MinimalSettings, SimplifiedSettings, SparseSettings
+from esper_rewards.shaping import Shaping
+
+if TYPE_CHECKING:
+    from esper_core.leyline import Metric, Signals
+
+
+def terminal(metric: Metric, price: float, now: Signals, before: Signals | None, twin: Signals) -> dict[str, float]:
+    """What the network is worth that is left, in the last moment of an episode; in every other one nothing.
+
+    Formula: 100 · gain − price · (added / host + 0.10 · fossils), in three parts. Range: at most 100 where the metric
+    lies between 0 and 1. Direction: up with a better metric, down with parameters and fossils. Invites: nothing, and
+    tells a learner nothing until it is too late.
+
+    >>> from esper_core.leyline import Metric, Signals
+    >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
+    >>> grown = Signals(9, 1.0, 1.0, 0.75, parameters=6000, host_parameters=5000, slots=())
+    >>> terminal(Metric("accuracy"), 20.0, grown, grown, twin)
+    {'improvement': 25.0, 'rent': -4.0, 'fossil_fee': 0.0}
+    """
+    if not closes(now, before):
+        return {"improvement": 0.0, "rent": 0.0, "fossil_fee": 0.0}
+    return {
+        "improvement": improvement(metric, now, twin),
+        "rent": rent(now, price),
+        "fossil_fee": fossil_fee(now, price),
+    }
+
+
+def chosen_lives(now: Signals, before: Signals | None) -> Lives:
+    """Who was born, kept and pulled in a step; nobody chose what the end of an episode takes out."""
+    return Lives() if closes(now, before) else lives_between(now, before)
+
+
+class Sparse:
+    """Nothing until the end, and there what ``team`` adds up to.
+
+    Formula: at the end 100 · gain − price · (added / host + 0.10 · fossils); before it 0.
+    Range: at most 100 where the metric lies between 0 and 1.
+    Direction: up with a better metric, down with parameters and fossils.
+    Invites: nothing. It is the hardest to learn from: one number for an episode.
+
+    >>> from esper_core.leyline import Metric, Signals
+    >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
+    >>> grown = Signals(9, 1.0, 1.0, 0.75, parameters=6000, host_parameters=5000, slots=())
+    >>> reward = Sparse(metric=Metric("accuracy"))
+    >>> reward.score(grown, None, twin, None).total, reward.score(grown, grown, twin, twin).total
+    (0.0, 21.0)
+
+    metric: what the task is judged by, and which way is better.
+    price: hundredths of the metric that doubling the host's parameters must bring to break even.
+    """
+
+    def __init__(self, *, metric: Metric, price: float = 20.0) -> None:
+        self.metric = metric
+        self.price = SparseSettings(price=price).price
+
+    def score(
+        self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
+    ) -> RewardBreakdown:
+        """What this step was worth."""
+        demand_pair(before, twin_before)
+        return RewardBreakdown(terminal(self.metric, self.price, now, before, twin))
+
+
+class Minimal:
+    """``sparse``, and a price for giving up on a seed before it could show anything.
+
+    Formula: ``sparse`` − haste · (prunes of seeds younger than ``young`` steps).
+    Range: as ``sparse``, and below it by ``haste`` for each such prune.
+    Direction: up with a better metric, down with parameters, fossils and hasty prunes.
+    Invites: to wait with a prune that is due.
+
+    >>> from esper_core.leyline import Metric, SeedSignals, Signals, SlotSignals, SlotState, Stage
+    >>> twin = Signals(9, 1.0, 1.0, 0.5, parameters=5000, host_parameters=5000, slots=())
+    >>> seed = SeedSignals("norm", Stage.TRAINING, alpha=0.0, parameters=9, age=2)
+    >>> grown = Signals(8, 1.0, 1.0, 0.5, 5009, 5000, (SlotSignals("early", SlotState.OCCUPIED, 0, (seed,)),))
+    >>> pulled = Signals(9, 1.0, 1.0, 0.5, 5000, 5000, (SlotSignals("early", SlotState.EMBARGOED, 0),))
+    >>> Minimal(metric=Metric("accuracy")).score(pulled, grown, twin, twin).total
+    -0.5
+
+    metric, price: as for ``sparse``. haste, young: as ``settings.MinimalSettings`` says.
+    """
+
+    def __init__(self, *, metric: Metric, price: float = 20.0, haste: float = 0.5, young: int = 5) -> None:
+        self.metric = metric
+        self.settings = MinimalSettings(price=price, haste=haste, young=young)
+
+    def score(
+        self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
+    ) -> RewardBreakdown:
+        """What this step was worth."""
+        demand_pair(before, twin_before)
+        own = self.settings
+        hasty = haste(chosen_lives(now, before), own.young, own.haste)
+        return RewardBreakdown({**terminal(self.metric, own.price, now, before, twin), "haste": hasty})
+
+
+class Simplified:
+    """``sparse``, a price for being busy, and shaping that says on the way how far it is.
+
+    Formula: ``sparse`` − churn · (germinations + prunes) + γ · Φ(now) − Φ(before), where Φ = shaping · progress, and
+    Φ = 0 before the first step and at the end. progress counts 1 for a fossil, and less for an earlier stage.
+    Range: with γ = 1 an episode's sum is that of ``sparse`` less the churn.
+    Direction: up with a better metric, down with parameters, fossils, germinations and prunes.
+    Invites: to try little. Where γ is not the learner's, to hurry.
+
+    >>> from esper_core.leyline import Metric, Signals
+    >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
+    >>> grown = Signals(9, 1.0, 1.0, 0.75, parameters=6000, host_parameters=5000, slots=())
+    >>> Simplified(metric=Metric("accuracy")).score(grown, grown, twin, twin).total
+    21.0
+
+    metric, price: as for ``sparse``. churn, shaping, gamma: as ``settings.SimplifiedSettings`` says.
+    """
+
+    def __init__(
+        self, *, metric: Metric, price: float = 20.0, churn: float = 0.1, shaping: float = 1.0, gamma: float = 1.0
+    ) -> None:
+        self.metric = metric
+        self.settings = SimplifiedSettings(price=price, churn=churn, shaping=shaping, gamma=gamma)
+        self.shaping = Shaping(self.settings.shaping, self.settings.gamma)
+
+    def score(
+        self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
+    ) -> RewardBreakdown:
+        """What this step was worth."""
+        demand_pair(before, twin_before)
+        on_the_way = {
+            "churn": churn(chosen_lives(now, before), self.settings.churn),
+            "shaping": self.shaping.score(now, before),
+        }
+        return RewardBreakdown({**terminal(self.metric, self.settings.price, now, before, twin), **on_the_way})

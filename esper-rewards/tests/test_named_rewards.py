@@ -1,0 +1,230 @@
+"""Is each named reward the sum of its terms that its page says, over a step and over an episode?"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from esper_core import cli, read_events
+from esper_core.leyline import Metric
+from esper_core.leyline.events import EpisodeFinished, StepFinished
+from esper_rewards import page
+from esper_rewards.dense import Basic, BasicPlus, Shaped
+from esper_rewards.endings import Minimal, Simplified, Sparse
+from esper_rewards.plugin import REWARDS
+from esper_rewards.potentials import Escrow, Loss
+from esper_rewards.team import Team
+from esper_testing.reward_probes import AGAIN, PROBES, STEPS, Brings, Move, earned, play, probe_table, probed
+from esper_testing.reward_scripts import random_episode
+
+ACCURACY = Metric("accuracy", "up", "%")
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rewards.md"
+CLASSES = {
+    name: getattr(import_module(f"esper_rewards.{place.partition(':')[0]}"), place.partition(":")[2])
+    for name, (place, _) in REWARDS.items()
+}
+SANE = PROBES["sane"].moves
+
+
+def told(reward, moves=SANE, term=None):
+    """What each step of a course was worth, or one term of it."""
+    course = play(ACCURACY, moves)
+    found = [reward.score(one.now, one.before, one.twin, one.twin_before) for one in course]
+    return [one.total if term is None else one.terms[term] for one in found]
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_it_has_settings_with_its_own_defaults(name):
+    model = getattr(import_module("esper_rewards.settings"), f"{CLASSES[name].__name__}Settings")
+    parameters = dict(inspect.signature(CLASSES[name]).parameters)
+    assert parameters.pop("metric").default is inspect.Parameter.empty
+    assert {key: one.default for key, one in parameters.items()} == model().model_dump()
+    assert all(field.description for field in model.model_fields.values())
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_a_setting_out_of_bounds_is_refused(name):
+    for setting in set(inspect.signature(CLASSES[name]).parameters) - {"metric"}:
+        for value in (-1.0, math.nan, math.inf, "1"):
+            with pytest.raises(ValidationError, match=setting):
+                CLASSES[name](metric=ACCURACY, **{setting: value})
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_a_step_before_without_its_twin_is_refused(name):
+    one = play(ACCURACY, SANE)[3]
+    with pytest.raises(ValueError, match="Received: before without twin_before"):
+        CLASSES[name](metric=ACCURACY).score(one.now, one.before, one.twin, None)
+
+
+@pytest.mark.parametrize("make", [Escrow, Sparse])
+@pytest.mark.parametrize("seed", range(5))
+def test_who_holds_back_ends_where_team_does(make, seed):
+    """Where something was kept, and whatever happened before."""
+    course = random_episode(ACCURACY, seed)
+    assert course[-1].now.fossils > 0
+    wanted = earned(Team(metric=ACCURACY), course)
+    assert earned(make(metric=ACCURACY), course) == pytest.approx(wanted)
+
+
+def test_simplified_ends_there_too_less_what_it_takes_for_being_busy():
+    team, busy = told(Team(metric=ACCURACY)), told(Simplified(metric=ACCURACY, churn=0.3))
+    assert math.fsum(busy) == pytest.approx(math.fsum(team) - 0.3)
+
+
+def test_sparse_says_nothing_until_the_end():
+    *steps, end = told(Sparse(metric=ACCURACY))
+    assert steps == [0.0] * STEPS
+    assert end == pytest.approx(10.0 - 20.0 * 0.12 - 2.0)
+
+
+def test_escrow_credits_what_was_kept_and_takes_rent_at_once():
+    credits = told(Escrow(metric=ACCURACY), term="improvement")
+    rents = told(Escrow(metric=ACCURACY), term="rent")
+    assert credits[:11] == [0.0] * 11
+    assert credits[11] > 0.0
+    assert rents[1] == pytest.approx(-2.4)
+
+
+def test_minimal_takes_for_a_prune_of_a_young_seed_and_for_no_other():
+    def hasty(prune, young):
+        moves = [Move(0, "germinate"), Move(prune, "prune")]
+        return math.fsum(told(Minimal(metric=ACCURACY, young=young), moves, "haste"))
+
+    assert (hasty(2, 5), hasty(6, 5), hasty(6, 7)) == (-0.5, 0.0, -0.5)
+
+
+def test_the_end_of_an_episode_is_nobodys_prune():
+    late = [Move(STEPS - 3, "germinate")]
+    assert math.fsum(told(Minimal(metric=ACCURACY), late, "haste")) == 0.0
+    assert math.fsum(told(Simplified(metric=ACCURACY, churn=1.0), late, "churn")) == -1.0
+
+
+def test_a_bonus_is_what_a_seed_was_measured_to_gain_when_it_was_kept():
+    bonuses = told(Basic(metric=ACCURACY, bonus=1.0), term="bonus")
+    assert [step for step, bonus in enumerate(bonuses) if bonus] == [11]
+    assert bonuses[11] == pytest.approx(100 * 0.25 * 10 / 12)
+
+
+def test_a_seed_that_does_harm_gets_no_bonus():
+    course = play(ACCURACY, SANE, {"useful": Brings(metric=0.1, nats=-0.25)})
+    for make in (Basic, BasicPlus):
+        reward = make(metric=ACCURACY)
+        steps = [reward.score(one.now, one.before, one.twin, one.twin_before) for one in course]
+        assert math.fsum(one.terms["bonus"] for one in steps) == 0.0
+
+
+def test_basic_plus_pays_the_rest_later_and_only_as_long_as_it_is_earned():
+    reward = BasicPlus(metric=ACCURACY, bonus=1.0, later=0.4, over=10)
+    at_once, later = told(reward, term="bonus"), told(reward, term="bonus_later")
+    assert at_once[11] == pytest.approx(0.6 * 100 * 0.25 * 10 / 12)
+    assert later[:11] == [0.0] * 11
+    assert later[20] == pytest.approx(0.4 * 100 * 0.25 / 10)
+    assert later[-1] == 0.0
+    harm = play(ACCURACY, SANE, {"useful": Brings(metric=0.1, nats=-0.25)})[20]
+    terms = reward.score(harm.now, harm.before, harm.twin, harm.twin_before).terms
+    assert terms["bonus_later"] == pytest.approx(-0.4 * 100 * 0.25 / 10)
+
+
+def test_shaped_pays_for_all_seeds_those_in_isolation_included():
+    reward = Shaped(metric=ACCURACY, contribution=1.0)
+    isolated = told(reward, [Move(0, "germinate", slot) for slot in range(3)], "contribution")
+    assert isolated[12] == pytest.approx(3 * 25.0)
+    assert told(reward, term="contribution")[20] == pytest.approx(25.0)
+
+
+def test_loss_asks_no_metric():
+    for direction in ("up", "down"):
+        course = play(Metric("any", direction), SANE)
+        assert earned(Loss(metric=Metric("other", direction)), course) == pytest.approx(25.0 - 2.4 - 2.0)
+
+
+@pytest.mark.parametrize("name", ["team", "loss", "escrow", "sparse", "minimal", "simplified"])
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_no_probe_beats_the_sane_script(name, direction):
+    found = probed(CLASSES[name], Metric("judged", direction))
+    sane = found.pop("sane")
+    assert sane > 0.0
+    assert {probe: value for probe, value in found.items() if value >= sane} == {}
+
+
+@pytest.mark.parametrize("name", ["team", "loss"])
+@pytest.mark.parametrize("brings", [(0.07, 0.07), (0.2, 0.05), (0.5, 3.0)])
+@pytest.mark.parametrize("price", [1.0, 5.0, 25.0])
+def test_none_does_where_seeds_bring_more_or_less_or_cost_another_price(name, brings, price):
+    """As long as one seed pays at all. Who keeps six earns more only where the other five are worth their price."""
+    garden, reward = {"useful": Brings(*brings)}, CLASSES[name](metric=ACCURACY, price=price)
+    found = {probe: earned(reward, play(ACCURACY, one.moves, garden)) for probe, one in PROBES.items()}
+    sane, hoarder = found.pop("sane"), found.pop("hoarder")
+    points = 100 * (brings[1] if name == "loss" else brings[0])
+    assert (sane > 0.0) == (points > price * 0.22)
+    assert (hoarder > sane) == (5 * AGAIN * points > 5 * price * 0.22)
+    assert {probe: value for probe, value in found.items() if value >= max(sane, 1e-9)} == {}
+
+
+def test_what_beats_shaped_is_what_it_admits():
+    found = probed(Shaped)
+    assert found["germinate-and-abandon"] > found["sane"]
+    assert set(Shaped.exploitable) == {"abandoning_does_not_pay"}
+
+
+def test_the_page_has_every_reward_and_term_as_its_docstring_has_it():
+    text = PAGE.read_text(encoding="utf-8")
+    assert page.rewards() in text
+    assert page.terms() in text
+    for entry in (page.rewards() + page.terms()).split("### ")[1:]:
+        assert [entry.count(f"- **{what}:**") for what in ("Formula", "Range", "Direction", "Invites")] == [1] * 4, (
+            entry
+        )
+
+
+def test_the_page_has_the_table_of_the_probes_as_it_comes_out():
+    text = PAGE.read_text(encoding="utf-8")
+    assert f"\n\n{probe_table(CLASSES)}\n" in text
+    assert "".join(f"| {name} | {probe.does} |\n" for name, probe in PROBES.items()) in text
+
+
+RUN = {
+    "task": "stripes",
+    "host": "cnn1d",
+    "slots": {"early": {"blueprints": ["norm"]}, "late": {"blueprints": ["norm"]}},
+    "environments": 1,
+    "capacity": False,
+    "growth": {"gates": "off"},
+    "episode": {"steps": 12, "batches": 1, "batch_size": 20},
+    "policy": {
+        "use": "schedule",
+        "settings": {
+            "plan": [
+                {"step": 0, "op": "germinate", "slot": "early", "blueprint": "norm"},
+                {"step": 2, "op": "prune", "slot": "early"},
+                {"step": 3, "op": "germinate", "slot": "late", "blueprint": "norm", "speed": 1},
+                {"step": 4, "op": "advance", "slot": "late"},
+                {"step": 8, "op": "fossilise", "slot": "late"},
+            ]
+        },
+    },
+}
+
+
+def test_a_run_ends_in_the_moment_that_a_reward_takes_for_the_end(tmp_path):
+    """It is the only one that ``simplified`` pays in; two germinations and a prune are counted on the way, no more."""
+    reward = {"use": "simplified", "settings": {"churn": 1.0, "shaping": 0.0}}
+    (tmp_path / "run.json").write_text(json.dumps({**RUN, "reward": reward}))
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", str(tmp_path / "run.json"), "--runs-dir", str(tmp_path / "runs"), "--quiet"])
+    assert end.value.code in (0, None)
+    (file,) = (tmp_path / "runs").glob("*/events.jsonl")
+    events = [one for one in read_events(file) if getattr(one, "arm", "twin") != "twin"]
+    steps = [one.reward for one in events if isinstance(one, StepFinished)]
+    (last,) = (one for one in events if isinstance(one, EpisodeFinished))
+    assert [one["fossil_fee"] for one in steps] == [0.0] * 12
+    assert last.closing["fossil_fee"] == -2.0
+    assert [one["churn"] for one in steps if one["churn"]] == [-1.0, -1.0, -1.0]
+    assert last.reward == pytest.approx(math.fsum(last.closing.values()) - 3.0)

@@ -1,0 +1,172 @@
+"""Is each term what its formula says, whatever slots and seeds there are?"""
+
+from __future__ import annotations
+
+import doctest
+import math
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper_core.leyline import Gain, SeedSignals, Signals, SlotSignals, SlotState, Stage
+from esper_rewards.costs import churn, haste
+from esper_rewards.gains import MOST, contribution, kept_contribution, kept_share, nats
+from esper_rewards.moments import closes, lives_between
+from esper_rewards.shaping import Shaping, progress
+
+HOST = 1000
+LIVING = [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.DRAINING]
+
+
+def gain(mean):
+    return Gain(n=100, mean=mean, deviation=1.0, skewness=0.0, worst=mean - 1, best=mean + 1)
+
+
+def seed(stage, *, blueprint="norm", age=None, brings=None, alpha=None):
+    strength = alpha if alpha is not None else float(stage is Stage.HOLDING)
+    return SeedSignals(blueprint, stage, strength, 10, age, gain=None if brings is None else gain(brings))
+
+
+def slot(name, *seeds, fossils=0):
+    return SlotSignals(name, SlotState.OCCUPIED if seeds else SlotState.FREE, fossils, tuple(seeds))
+
+
+def signals(*slots, step=9, loss=1.0, metric=0.5):
+    added = sum(10 * (one.fossils + len(one.seeds)) for one in slots)
+    return Signals(step, loss, loss, metric, HOST + added, HOST, tuple(slots))
+
+
+seeds = st.builds(seed, st.sampled_from(LIVING), age=st.none() | st.integers(0, 9), brings=st.none() | st.floats(-2, 2))
+gardens = st.builds(
+    signals,
+    *[st.builds(slot, st.just(name), seeds, fossils=st.integers(0, 3)) for name in ("early", "middle", "late")],
+    loss=st.floats(0, 5),
+)
+courses = st.lists(gardens, min_size=1, max_size=12).map(
+    lambda found: [replace(one, step=step) for step, one in enumerate(found)]
+)
+
+
+@pytest.mark.parametrize("module", ["costs", "dense", "endings", "gains", "moments", "page", "potentials", "shaping"])
+def test_the_examples_are_true(module):
+    found = doctest.testmod(import_module(f"esper_rewards.{module}"))
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+@given(gardens, st.permutations([0, 1, 2]), st.floats(0, 5))
+def test_run_07_no_term_asks_in_which_slot_a_seed_is(now, order, twin_loss):
+    """Every slot counts alike: changing places changes no term."""
+    names = [one.name for one in now.slots]
+    moved = tuple(replace(now.slots[place], name=name) for name, place in zip(names, order, strict=True))
+    other, twin = replace(now, slots=moved), signals(loss=twin_loss)
+    for term in (contribution, kept_contribution):
+        assert term(other, twin) == pytest.approx(term(now, twin))
+    for term in (kept_share, progress):
+        assert term(other) == pytest.approx(term(now))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_run_07_a_seed_is_paid_for_in_whichever_slot_it_grows(place):
+    """The contribution is that of all seeds: each one's gain is in it."""
+    slots = [slot(name, seed(Stage.TRAINING, brings=0.1)) for name in ("early", "middle", "late")]
+    usual = contribution(signals(*slots), signals())
+    slots[place] = slot(slots[place].name, seed(Stage.TRAINING, brings=0.3))
+    assert usual == pytest.approx(0.3)
+    assert contribution(signals(*slots), signals()) == pytest.approx(0.5)
+
+
+def test_what_acts_on_the_host_is_not_counted_twice():
+    isolated = slot("late", seed(Stage.TRAINING, brings=0.1))
+    acting = signals(slot("early", seed(Stage.HOLDING, brings=0.2), fossils=1), isolated, loss=0.5)
+    assert contribution(acting, signals(loss=1.0)) == pytest.approx(0.6)
+    assert kept_contribution(acting, signals(loss=1.0)) == pytest.approx(0.3)
+
+
+def test_a_gain_that_is_unknown_or_no_number_adds_nothing():
+    for brings in (None, math.nan, math.inf):
+        now = signals(slot("early", seed(Stage.TRAINING, brings=brings), fossils=1))
+        assert contribution(now, signals()) == 0.0
+        assert kept_contribution(now, signals()) == 0.0
+
+
+def test_what_ran_away_counts_no_more_than_the_limit():
+    assert nats(signals(loss=1e30), signals()) == -MOST
+    assert nats(signals(loss=math.inf), signals()) == -MOST
+    assert math.isnan(nats(signals(loss=math.nan), signals()))
+
+
+@given(gardens)
+def test_a_share_is_a_share(now):
+    assert 0.0 <= kept_share(now) <= 1.0
+    assert (kept_share(now) == 0.0) == (now.fossils == 0)
+
+
+def test_what_is_blended_in_beside_a_fossil_takes_its_part_of_the_share():
+    assert kept_share(signals(slot("early", seed(Stage.BLENDING, alpha=0.5), fossils=1))) == pytest.approx(2 / 3)
+    assert kept_share(signals(slot("early", seed(Stage.TRAINING), fossils=1))) == 1.0
+
+
+@given(courses, st.floats(0, 1), st.floats(0, 100))
+def test_shaping_adds_up_to_nothing_by_the_learners_discount(course, gamma, weight):
+    """Over any course, from before its first step to its end: so what is best stays best."""
+    shaping = Shaping(weight, gamma)
+    befores = [None, *course]
+    told = [shaping.score(now, before) for now, before in zip([*course, course[-1]], befores, strict=True)]
+    assert math.fsum(gamma**step * one for step, one in enumerate(told)) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_end_is_the_last_step_once_more():
+    assert closes(signals(step=9), signals(step=9))
+    assert not closes(signals(step=9), signals(step=8))
+    assert not closes(signals(step=0), None)
+
+
+def test_a_life_is_read_from_two_steps():
+    before = signals(
+        slot("early", seed(Stage.HOLDING, age=8)),
+        slot("middle", seed(Stage.TRAINING, age=2), seed(Stage.TRAINING, blueprint="mlp", age=2)),
+        slot("late"),
+        step=8,
+    )
+    now = signals(
+        slot("early", fossils=1),
+        slot("middle", seed(Stage.TRAINING, age=3)),
+        slot("late", seed(Stage.TRAINING, age=1)),
+        step=9,
+    )
+    lives = lives_between(now, before)
+    assert [one.age for one in lives.born] == [1]
+    assert [one.stage for one in lives.kept] == [Stage.HOLDING]
+    assert [one.blueprint for one in lives.pulled] == ["mlp"]
+    assert (churn(lives, 0.5), haste(lives, 3, 0.5), haste(lives, 2, 0.5)) == (-1.0, -0.5, 0.0)
+
+
+def test_a_slot_that_was_emptied_and_planted_anew_had_two_lives():
+    before = signals(slot("early", seed(Stage.TRAINING, age=5)), step=8)
+    lives = lives_between(signals(slot("early", seed(Stage.TRAINING, age=1)), step=9), before)
+    assert ([one.age for one in lives.born], [one.age for one in lives.pulled]) == ([1], [5])
+
+
+def test_twins_of_one_blueprint_in_a_slot_are_told_apart_by_their_number():
+    two = signals(slot("early", seed(Stage.TRAINING, age=2), seed(Stage.TRAINING, age=2)), step=8)
+    one = signals(slot("early", seed(Stage.TRAINING, age=3)), step=9)
+    assert len(lives_between(one, two).pulled) == 1
+    assert lives_between(one, two).born == ()
+
+
+def test_of_those_that_are_gone_the_one_that_held_was_kept():
+    both = [seed(Stage.TRAINING, blueprint="mlp", age=2), seed(Stage.HOLDING, age=8)]
+    lives = lives_between(signals(slot("early", fossils=1), step=9), signals(slot("early", *both), step=8))
+    assert ([one.blueprint for one in lives.kept], [one.blueprint for one in lives.pulled]) == (["norm"], ["mlp"])
+
+
+@given(gardens, gardens)
+def test_every_seed_stays_or_was_born_and_stayed_or_is_gone(now, before):
+    now, before = replace(now, step=9), replace(before, step=8)
+    lives = lives_between(now, before)
+    gone = len(lives.kept) + len(lives.pulled)
+    assert len(before.seeds) - gone == len(now.seeds) - len(lives.born)

@@ -17,9 +17,9 @@ DEFAULT, PLAN = ROOT / "plugins.yaml", ROOT / "examples" / "plan.yaml"
 def test_growth_beats_its_twin_by_15_points_over_8_seeds_within_a_minute(
     esper: Callable[..., Any], tmp_path: Path
 ) -> None:
-    began = time.process_time()  # of one core: what else the machine does is not the run's fault
+    began = time.process_time()  # of both cores: what else the machine does is not the run's fault
     told = esper("run", DEFAULT, "--runs-dir", tmp_path, "--json", "--quiet").json["results"]
-    assert time.process_time() - began < 60
+    assert time.process_time() - began < 2 * 60
     (comparison,) = told["comparisons"]
     assert comparison["n"] == 8
     assert comparison["difference"] >= 0.15

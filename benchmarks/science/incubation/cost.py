@@ -40,7 +40,7 @@ class Cost:
 
 
 class Counter(Clock):
-    """Counts what is done in the region ``train``, in place of timing it."""
+    """Counts what is done in the region ``train``, besides timing it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,12 +49,13 @@ class Counter(Clock):
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
         """Count a block."""
-        if name != "train":
-            yield
-            return
-        with FlopCounterMode(display=False) as counted:
-            yield
-        self.steps.append(counted.get_total_flops())
+        with super().region(name):
+            if name != "train":
+                yield
+                return
+            with FlopCounterMode(display=False) as counted:
+                yield
+            self.steps.append(counted.get_total_flops())
 
 
 def costs_of(study: Study, size: Size) -> Iterator[Cost]:

@@ -249,7 +249,7 @@ def test_several_comparisons_are_sentences_where_their_table_finds_no_room(esper
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True, raising=False)
     out = esper("runs", "show", OTTER).out
-    figures = "+20.7 points (95 % interval +20.3 to +21.1, n = 8, p = 0.023)"
+    figures = "+20.7 points (95 % interval +20.3 to +21.1, n = 8, Holm's p = 0.023)"
     told = f"an-arm-with-a-name is better than another-of-them by {figures}"
     assert (told in " ".join(out.split())) is not wide
     assert CLEAR not in out

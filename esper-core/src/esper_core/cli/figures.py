@@ -77,7 +77,9 @@ def sentence(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
         size = difference(metric, comparison["difference"])
     if comparison["ci_low"] is not None:
         p = comparison["p"] if comparison.get("p_holm") is None else comparison["p_holm"]
-        size += f" (95 % interval {_ends(metric, comparison)}, n = {comparison['n']}, p = {probability(p)})"
+        adjusted = p not in (comparison["p"], comparison.get("p_margin"))
+        name = "Holm's p" if adjusted else "p"
+        size += f" (95 % interval {_ends(metric, comparison)}, n = {comparison['n']}, {name} = {probability(p)})"
     if verdict == "no difference shown":
         return f"{a} against {b}: no difference shown; {size}"
     return f"{a} is {verdict} than {b} by {size}"

@@ -101,7 +101,7 @@ print(*sorted({d.name for d in metadata.distributions() if d.name.startswith("es
     assert found == "esper-core"
 
 
-@pytest.mark.parametrize("member", BESIDE)
+@pytest.mark.parametrize("member", [BESIDE[0], *(pytest.param(one, marks=pytest.mark.slow) for one in BESIDE[1:])])
 def test_a_member_lives_beside_the_core_alone(new_environment: Callable, member: str) -> None:
     environment = new_environment("esper-core", member)
     package = member.replace("-", "_")

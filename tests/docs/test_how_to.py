@@ -32,7 +32,7 @@ INSTALL = 'pip install --editable ".[test]"'
 # What they show needs a package that is not there, or a clash of two.
 TOLD = {"read-a-report.md", "resume-a-run.md", "clashes-and-pinning.md", "debug-a-plugin.md"}
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in TOLD]
-LONG = dict.fromkeys(("test-a-plugin.md", "write-a-policy.md"), [pytest.mark.slow, pytest.mark.install])
+LONG = {key: [pytest.mark.slow, pytest.mark.install] for key in ("test-a-plugin.md", "write-a-policy.md")}
 
 
 def script(path: Path) -> ModuleType:

@@ -11,3 +11,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.name.endswith("-imports_cleanly]") and "[conv_light-" not in item.name:
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.install)  # so that every change has to pass them all the same

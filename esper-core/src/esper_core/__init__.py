@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from esper_core.app.giving import given_settings
     from esper_core.app.looking import Run, load_run
+    from esper_core.app.playing import Moment, Play
     from esper_core.config import GrowthConfig, OptimizerConfig
     from esper_core.growth import Course, Garden, OptimizerKeeper, Regimen, Seed, Variety
     from esper_core.growth.grafting import graft, slots_of
@@ -46,8 +47,10 @@ _HOME = {
     "Garden": "esper_core.growth",
     "GrowthConfig": "esper_core.config",
     "HostSpec": "esper_core.leyline",
+    "Moment": "esper_core.app.playing",
     "OptimizerConfig": "esper_core.config",
     "OptimizerKeeper": "esper_core.growth",
+    "Play": "esper_core.app.playing",
     "PluginInfo": "esper_core.leyline",
     "Plugins": "esper_core.plugins",
     "PolicySpec": "esper_core.leyline",
@@ -84,8 +87,10 @@ __all__ = [
     "Garden",
     "GrowthConfig",
     "HostSpec",
+    "Moment",
     "OptimizerConfig",
     "OptimizerKeeper",
+    "Play",
     "PluginInfo",
     "Plugins",
     "PolicySpec",

@@ -189,7 +189,7 @@ class World:
         for one in running:
             told.append(one.evaluate("validation").tolist())
         for one in running:
-            one.weigh(self.twin)
+            one.weigh(self.twin.losses()[0])
         for one in running:
             told += self._judged(one, step, opinion if one is self.grown else CALM)
         mask = self.grown.mask()

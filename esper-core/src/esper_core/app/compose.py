@@ -17,7 +17,17 @@ from esper_core.app.resolution import TWIN
 from esper_core.app.selection import select_varieties
 from esper_core.config import parse_path
 from esper_core.config.limits import CAPACITY
-from esper_core.growth import Draws, Growth, RandomStream, derive_seed, draws_of, draws_of_variety, graft, slots_of
+from esper_core.growth import (
+    Draws,
+    Growth,
+    RandomStream,
+    Terrain,
+    derive_seed,
+    draws_of,
+    draws_of_variety,
+    graft,
+    slots_of,
+)
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
@@ -204,7 +214,11 @@ def compose(resolution: Resolution) -> Composition:
     if config.randomness == "auto":
         recipe = replace(recipe, draws=_draws(recipe, host))
     reward = _built(resolution, resolution.reward, metric=task.metric)
-    space = ActionSpace({name: tuple(variety.id for variety in own) for name, own in varieties.items()})
+    sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
+    space = ActionSpace(
+        {name: tuple(variety.id for variety in own) for name, own in varieties.items()},
+        Terrain(host, sites, varieties, sent(data["train"].inputs[:1], device)),
+    )
     return Composition(
         resolution=resolution,
         task=task,

@@ -2,6 +2,7 @@
 
 from esper_core.growth.auditioning import audition
 from esper_core.growth.counterfactuals import Counterfactuals
+from esper_core.growth.describing import Terrain, describe
 from esper_core.growth.drawing import Draws, draws_of, draws_of_variety
 from esper_core.growth.evidence import NUMBERS, paired, read_gain
 from esper_core.growth.faults import FaultBook, SeedFault, in_words, without_folders
@@ -46,10 +47,12 @@ __all__ = [
     "Slot",
     "Slots",
     "Snapshot",
+    "Terrain",
     "Transition",
     "Variety",
     "audition",
     "derive_seed",
+    "describe",
     "device_of",
     "disturbed",
     "draws_of",

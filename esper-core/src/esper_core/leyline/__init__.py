@@ -24,6 +24,14 @@ if TYPE_CHECKING:
         SettingError,
     )
     from esper_core.leyline.evidence import Evidence, Finding, Gain, Opinion
+    from esper_core.leyline.features import (
+        CANDIDATE_COLUMNS,
+        GLOBAL_COLUMNS,
+        SCHEMA,
+        SLOT_COLUMNS,
+        Rows,
+        rows_of,
+    )
     from esper_core.leyline.health import CALM, HealthSnapshot, Level, Verdict
     from esper_core.leyline.learning import Learner, Played, Rollout, Turn
     from esper_core.leyline.lifecycle import SeedEvent, SlotEvent, SlotState, Stage
@@ -68,10 +76,15 @@ if TYPE_CHECKING:
         Spec,
         TaskSpec,
     )
+    from esper_core.leyline.terrain import Candidate, Place
 
 _HOME = {
     "ARGUMENTS": "actions",
     "CALM": "health",
+    "CANDIDATE_COLUMNS": "features",
+    "GLOBAL_COLUMNS": "features",
+    "SCHEMA": "features",
+    "SLOT_COLUMNS": "features",
     "WAIT": "actions",
     "Action": "actions",
     "ActionMask": "actions",
@@ -79,6 +92,7 @@ _HOME = {
     "Blend": "actions",
     "BlueprintFactory": "protocols",
     "BlueprintSpec": "specs",
+    "Candidate": "terrain",
     "ComponentKind": "specs",
     "ConfigError": "errors",
     "Curve": "actions",
@@ -103,6 +117,7 @@ _HOME = {
     "Observation": "signals",
     "Op": "actions",
     "Opinion": "evidence",
+    "Place": "terrain",
     "Played": "learning",
     "PluginConfig": "running",
     "PluginError": "errors",
@@ -118,6 +133,7 @@ _HOME = {
     "RewardBreakdown": "signals",
     "RewardSpec": "specs",
     "Rollout": "learning",
+    "Rows": "features",
     "RunContext": "running",
     "RunFolderError": "errors",
     "RunInfo": "running",
@@ -145,11 +161,16 @@ _HOME = {
     "TaskSpec": "specs",
     "Turn": "learning",
     "Verdict": "health",
+    "rows_of": "features",
 }
 
 __all__ = [
     "ARGUMENTS",
     "CALM",
+    "CANDIDATE_COLUMNS",
+    "GLOBAL_COLUMNS",
+    "SCHEMA",
+    "SLOT_COLUMNS",
     "WAIT",
     "Action",
     "ActionMask",
@@ -157,6 +178,7 @@ __all__ = [
     "Blend",
     "BlueprintFactory",
     "BlueprintSpec",
+    "Candidate",
     "ComponentKind",
     "ConfigError",
     "Curve",
@@ -181,6 +203,7 @@ __all__ = [
     "Observation",
     "Op",
     "Opinion",
+    "Place",
     "Played",
     "PluginConfig",
     "PluginError",
@@ -196,6 +219,7 @@ __all__ = [
     "RewardBreakdown",
     "RewardSpec",
     "Rollout",
+    "Rows",
     "RunContext",
     "RunFolderError",
     "RunInfo",
@@ -223,6 +247,7 @@ __all__ = [
     "TaskSpec",
     "Turn",
     "Verdict",
+    "rows_of",
 ]
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from esper_core.leyline.constants import FULL, RAMP_STEPS
+from esper_core.leyline.terrain import Place  # noqa: TC001  pydantic reads it
 
 
 class Op(StrEnum):
@@ -77,9 +78,14 @@ ARGUMENTS: Mapping[Op, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ActionSpace:
-    """What a run has to choose from: for each slot the blueprints that may grow there, by full id."""
+    """What a run has to choose from: for each slot the blueprints that may grow there, by full id.
+
+    places: what is known of a slot, and of what could grow in it. They are counted when a slot is first looked up, for
+    whoever wants to know; empty where nobody counted.
+    """
 
     blueprints: Mapping[str, tuple[str, ...]]
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False)
 
     @property
     def slots(self) -> tuple[str, ...]:

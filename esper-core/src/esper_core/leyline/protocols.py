@@ -151,7 +151,8 @@ class PolicyFactory(Protocol):
 class Reward(Protocol):
     """Judges one step of one environment. Pure: nothing is carried from call to call.
 
-    Built as ``factory(metric=metric, **settings)``, with the metric of the run's task.
+    Built as ``factory(metric=metric, **settings)``, with the metric of the run's task. One that has a number as its
+    attribute ``price`` lets policies see it: what it asks for growth is part of what they observe.
     """
 
     def score(

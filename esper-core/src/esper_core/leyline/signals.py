@@ -140,12 +140,17 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a policy sees of one environment when it decides."""
+    """What a policy sees of one environment when it decides. ``leyline.features`` makes rows of numbers of it."""
 
+    __pydantic_config__ = RECORD
     step: int
     steps: int
     """Length of the episode, in decision steps."""
     signals: Signals
+    twin: Signals | None = None
+    """The same host without growth, at the same step; None where there is no twin."""
+    price: float | None = None
+    """What the reward asks for growth, in its own units; None where it names no price."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,13 +287,13 @@ class Environment:
             self._measured = measured
         return measured.means()
 
-    def weigh(self, twin: Environment | None) -> None:
+    def weigh(self, undisturbed: Tensor | None) -> None:
         """Measure living seeds on the validation split, after every environment was evaluated on it.
 
-        What they gain, and how much the network leans on those that act in it.
+        What they gain, and how much the network leans on those that act in it. undisturbed: the losses of the twin, one
+        for each example; None where there is none.
         """
         assert self._measured is not None
-        undisturbed = None if twin is None or twin is self else next(iter(twin.losses()), None)
         self._despite_faults(
             partial(self.scales.weigh, partial(self._measure, "validation"), self._measured.losses, undisturbed)
         )

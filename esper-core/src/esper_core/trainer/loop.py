@@ -110,9 +110,10 @@ def decide(
     """
     masks_E = [mask.shut() if place in resting else mask for place, mask in enumerate(study.pool.masks())]
     actions_E, running = [WAIT] * len(signals_E), study.pool.running()
+    seen_E = study.observe(signals_E)
     for arm in study.arms:
         places = study.pool.of_arm(arm.name)
-        seen = [study.observe(signals_E[place]) for place in places]
+        seen = [seen_E[place] for place in places]
         chosen = arm.act(seen, [masks_E[place] for place in places])
         for place, observation, action in zip(places, seen, chosen, strict=True):
             actions_E[place] = action
@@ -142,7 +143,7 @@ def _stop_where_nothing_helps(
 
 def _learn(study: Study, record: RoundRecord, round_: int, endings: Sequence[Ending]) -> None:
     """Let the policies that learn learn from the round: nothing to do for a plan."""
-    finals_E = [study.observe(ending.signals) for ending in endings]
+    finals_E = study.observe([ending.signals for ending in endings])
     if told := list(updates_finished(round_, record.learn(round_, finals_E))):
         study.bus.publish(*told)
         study.bus.settle()

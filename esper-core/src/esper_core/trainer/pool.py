@@ -72,10 +72,12 @@ class Pool:
         devices: Sequence[torch.device] = (),
         lanes: int | None = 1,
         implants: Callable[[str, int], Sequence[Growth]] | None = None,
+        undisturbed: Callable[[int], Tensor | None] = lambda step: None,
         new_lanes: Callable[[Sequence[torch.device], int | None], Lanes] = lanes_for,
     ) -> None:
         self.faults = FaultBook()
         self._twin = twin
+        self._undisturbed = undisturbed
         recipes = [recipe.on(device) for device in devices] or [recipe]
         self.environments = [
             Environment(
@@ -91,7 +93,8 @@ class Pool:
         self._quiet = recipe.draws is Draws.NEVER
         self._lanes = new_lanes([environment.recipe.device for environment in self.environments], lanes)
         self._numbers: dict[int, Tensor] = {}
-        self._latest: list[Signals] = []
+        self.latest: list[Signals] = []
+        """What was measured last, of each environment."""
 
     def of_arm(self, arm: str) -> list[int]:
         """The places of an arm's environments, in the order of their seeds."""
@@ -147,7 +150,9 @@ class Pool:
             self._lanes.hand(self.environments[twin].losses(), twin, place)
 
         def weighed(environment: Environment) -> Tensor:
-            environment.weigh(self.environments[twins[environment.index]] if twins else None)
+            twin = self.environments[twins[environment.index]] if twins else None
+            beside = self._undisturbed(step) if twin is None else next(iter(twin.losses()), None)
+            environment.weigh(None if twin is environment else beside)
             return environment.numbers()
 
         self._numbers = self._together(running, weighed, f"when its seeds were weighed, step {step}")
@@ -160,7 +165,7 @@ class Pool:
         read: dict[int, Signals] = {}
         for place, numbers in zip(self._numbers, self._read(self._numbers), strict=True):
             read[place] = self.environments[place].reading.signals(step, numbers)
-        return self._keep([read.get(place) or self._latest[place] for place in range(len(self.environments))])
+        return self._keep([read.get(place) or self.latest[place] for place in range(len(self.environments))])
 
     def heal(self, signals_E: Sequence[Signals], step: int) -> tuple[list[Signals], Mishaps]:
         """Take out seeds that went wrong, and measure their environments again; the signals, and what was lost."""
@@ -235,13 +240,13 @@ class Pool:
             with self._lanes.on(place):
                 changes += [(environment, t) for t in environment.garden.uproot("the episode is over")]
                 if not environment.over:
-                    self._latest[place] = _read_again(environment, step)
+                    self.latest[place] = _read_again(environment, step)
         tests = self._together(every, lambda one: one.evaluate("test"), "in the test at the end")
         endings: list[Ending] = []
         for place, (loss, metric) in enumerate(self._read(tests)):
             model = self.environments[place].model
             grown = read_network(slots_of(model), type(model).__name__).grown
-            endings.append(Ending(self._latest[place], loss, metric, grown))
+            endings.append(Ending(self.latest[place], loss, metric, grown))
         return changes, endings
 
     def state(self) -> State:
@@ -252,7 +257,7 @@ class Pool:
             {
                 "environments": State.of(environments),
                 "faults": self.faults.state(),
-                "latest": told([plain_of(signals) for signals in self._latest]),
+                "latest": told([plain_of(signals) for signals in self.latest]),
             }
         )
 
@@ -265,14 +270,14 @@ class Pool:
         for place, environment in enumerate(self.environments):
             with self._lanes.on(place):
                 environment.load(environments.part(str(place)))
-        self._latest = [record_of(Signals, plain) for plain in heard(state.part("latest"))]
+        self.latest = [record_of(Signals, plain) for plain in heard(state.part("latest"))]
 
     def close(self) -> None:
         """Let everything go: threads, networks, and what was measured of them."""
         self._lanes.close()
         for environment in self.environments:
             environment.close()
-        self.environments, self._numbers, self._latest = [], {}, []
+        self.environments, self._numbers, self.latest = [], {}, []
 
     def _together(self, places: Sequence[int], act: Callable[[Environment], T], doing: str) -> dict[int, T]:
         """What ``act`` gives for the environments at ``places``, each on its lane. Who raises answers for it."""
@@ -306,8 +311,8 @@ class Pool:
                     other.scales.forget_lead()
 
     def _keep(self, signals: Sequence[Signals]) -> list[Signals]:
-        self._latest = list(signals)
-        return self._latest
+        self.latest = list(signals)
+        return self.latest
 
     @staticmethod
     def _noted(environment: Environment, transitions: Sequence[Transition], step: int) -> Changes:

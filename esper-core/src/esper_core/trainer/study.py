@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -62,6 +63,12 @@ class Judge:
     reward: Reward
     label: str
 
+    @property
+    def price(self) -> float | None:
+        """What the reward asks for growth, where it names a price: the attribute of this name."""
+        price = getattr(self.reward, "price", None)
+        return float(price) if isinstance(price, int | float) and math.isfinite(price) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Study:
@@ -93,9 +100,13 @@ class Study:
         environment = self.pool.environments[place]
         return HealthSnapshot(environment.round, environment.arm, environment.seed, signals)
 
-    def observe(self, signals: Signals) -> Observation:
-        """What a policy sees of one environment."""
-        return Observation(step=signals.step, steps=self.steps, signals=signals)
+    def observe(self, signals_E: Sequence[Signals]) -> list[Observation]:
+        """What a policy sees of each environment: beside its own signals those of its twin, and the reward's price."""
+        price = self.reward.price
+        return [
+            Observation(own.step, self.steps, own, None if twin is None else signals_E[twin], price)
+            for own, twin in zip(signals_E, self.twins(), strict=True)
+        ]
 
     def warn_of(self, rolled: Iterable[int], decisions: Mapping[int, Decision]) -> None:
         """Warn of what had to be rolled back, by its place in the pool."""

@@ -1,0 +1,244 @@
+"""What can be seen of an environment, as numbers? One row for the whole, one for each slot, one for each candidate.
+
+A candidate is a blueprint in a slot: what could grow there, or lives there. Rows of a kind have the same columns in
+every run, whatever hosts, slots and blueprints it has: so whoever learns from rows can go on where there are more of
+them, or others. What is unknown is 0 and has its own column, ``…?``, that says so with a 1: 0 alone means 0.
+
+The columns are a contract: where one changes its meaning, or its place, SCHEMA goes up, and whatever was learnt from
+other columns is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from esper_core.leyline.actions import Op
+from esper_core.leyline.evidence import Finding
+from esper_core.leyline.lifecycle import INCUBATING, SlotState, Stage
+from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from esper_core.leyline.actions import ActionMask, ActionSpace
+    from esper_core.leyline.evidence import Gain
+    from esper_core.leyline.signals import Observation, SeedSignals, SlotSignals
+    from esper_core.leyline.terrain import Place
+
+SCHEMA: Final = 1
+"""Version of the columns."""
+
+LIMIT: Final = 10.0
+"""No column goes beyond it, either way: a loss that exploded says no more than that it did."""
+
+_LIVING: Final = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.DRAINING)
+_OPS: Final = (Op.GERMINATE, Op.ADVANCE, Op.RETARGET, Op.PRUNE, Op.FOSSILISE)
+
+
+def _with_flag(*names: str) -> tuple[str, ...]:
+    return tuple(column for name in names for column in (name, f"{name}?"))
+
+
+GLOBAL_COLUMNS: Final[tuple[str, ...]] = (
+    "progress",
+    "steps",
+    *_with_flag("train_loss", "validation_loss", "overfit", "metric"),
+    *_with_flag("metric_over_twin", "loss_under_twin"),
+    "added",
+    "fossils",
+    "living",
+    *_with_flag("price"),
+)
+"""Of the whole environment. Losses as log(1 + nats); overfit is the difference of the two; added is parameters as a
+share of the host's; price in hundreds."""
+
+SLOT_COLUMNS: Final[tuple[str, ...]] = (
+    *(f"state_{state.value}" for state in SlotState),
+    "fossils",
+    "incubating",
+    "acting",
+    *(f"may_{op.value}" for op in _OPS),
+    *_with_flag("depth", "channels", "positions"),
+    *(f"kind_{kind}" for kind in SITE_KINDS),
+)
+"""Of a slot. Depth is the share of slots before it; channels and positions as logarithms."""
+
+CANDIDATE_COLUMNS: Final[tuple[str, ...]] = (
+    *_with_flag("parameters", "flops", "reach"),
+    "identity",
+    *(f"trait_{trait}" for trait in BLUEPRINT_TRAITS),
+    "is_new",
+    *(f"stage_{stage.value}" for stage in _LIVING),
+    *(f"may_{op.value}" for op in _OPS),
+    "alpha",
+    *_with_flag("age", "promised_loss", "gain", "gain_error", "dependence", "dependence_error"),
+    *_with_flag("health", "surplus"),
+    "gate_opens",
+)
+"""Of a candidate. Parameters and flops as shares of the host's, as log(1 + 10·share) / log(11); reach as a share of
+the positions; gains, errors and dependence in tenths of a nat; surplus is the gain less the gate's price; is_new: the
+run did not tell of it when it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """An observation as rows of numbers; which slot or candidate a row is of stands beside it."""
+
+    whole: tuple[float, ...]
+    slots: tuple[tuple[float, ...], ...]
+    candidates: tuple[tuple[float, ...], ...]
+    slot_names: tuple[str, ...]
+    candidate_names: tuple[tuple[str, str], ...]
+    """Slot and blueprint of each candidate, by the order of slots, then that of the run's blueprints."""
+    schema: int = SCHEMA
+
+
+def rows_of(space: ActionSpace, observation: Observation, mask: ActionMask) -> Rows:
+    """The rows of one environment at one step.
+
+    >>> from esper_core.leyline import ActionMask, ActionSpace, Observation, Signals, SlotSignals
+    >>> free = SlotSignals("early", SlotState.FREE, fossils=0)
+    >>> seen = Observation(0, 40, Signals(0, 2.3, 2.3, 0.1, parameters=10, host_parameters=10, slots=(free,)))
+    >>> mask = ActionMask({"early": frozenset({Op.GERMINATE})}, {"early": ("blueprints/mlp",)})
+    >>> rows = rows_of(ActionSpace({"early": ("blueprints/mlp",)}), seen, mask)
+    >>> dict(zip(GLOBAL_COLUMNS, rows.whole))["price?"], rows.candidate_names
+    (1.0, (('early', 'blueprints/mlp'),))
+    """
+    slots = {slot.name: slot for slot in observation.signals.slots}
+    names = [(slot, blueprint) for slot in space.slots for blueprint in _candidates(space, slots.get(slot), slot)]
+    return Rows(
+        whole=_bounded(_whole(observation)),
+        slots=tuple(_bounded(_slot(space, slots.get(name), name, mask)) for name in space.slots),
+        candidates=tuple(_bounded(_candidate(space, observation, slots.get(name[0]), name, mask)) for name in names),
+        slot_names=space.slots,
+        candidate_names=tuple(names),
+    )
+
+
+def _whole(seen: Observation) -> list[float]:
+    now, twin = seen.signals, seen.twin
+    overfit = now.validation_loss - now.train_loss
+    above = None if twin is None else 10.0 * (now.validation_metric - twin.validation_metric)
+    below = None if twin is None else _log_loss(twin.validation_loss) - _log_loss(now.validation_loss)
+    return [
+        (seen.step + 1) / seen.steps,
+        math.log10(1 + seen.steps) / 2.0,
+        *_known(_log_loss(now.train_loss)),
+        *_known(_log_loss(now.validation_loss)),
+        *_known(overfit),
+        *_known(_squashed(now.validation_metric)),
+        *_known(above),
+        *_known(below),
+        (now.parameters - now.host_parameters) / max(1, now.host_parameters),
+        now.fossils / 4.0,
+        len(now.seeds) / 4.0,
+        *_known(None if seen.price is None else seen.price / 100.0),
+    ]
+
+
+def _slot(space: ActionSpace, slot: SlotSignals | None, name: str, mask: ActionMask) -> list[float]:
+    possible, place = mask.ops.get(name, frozenset()), space.places.get(name)
+    seeds = () if slot is None else slot.seeds
+    incubating = sum(seed.stage in INCUBATING for seed in seeds)
+    return [
+        *(float(slot is not None and slot.state is state) for state in SlotState),
+        (0 if slot is None else slot.fossils) / 4.0,
+        incubating / 4.0,
+        (len(seeds) - incubating) / 4.0,
+        *(float(op in possible) for op in _OPS),
+        *_known(None if place is None else place.depth),
+        *_known(None if place is None else math.log10(place.channels) / 2.0),
+        *_known(None if place is None else math.log10(1 + place.positions) / 2.0),
+        *(float(place is not None and place.kind == kind) for kind in SITE_KINDS),
+    ]
+
+
+def _candidate(
+    space: ActionSpace, seen: Observation, slot: SlotSignals | None, name: tuple[str, str], mask: ActionMask
+) -> list[float]:
+    where, blueprint = name
+    place = space.places.get(where)
+    living = () if slot is None else slot.seeds
+    seed = next((one for one in living if one.blueprint == blueprint), None)
+    known = blueprint in space.blueprints.get(where, ())
+    return [*_description(place, blueprint), float(not known), *_life(seen, seed, _may(mask, where, blueprint, seed))]
+
+
+def _description(place: Place | None, blueprint: str) -> list[float]:
+    own = None if place is None else place.candidate(blueprint)
+    if place is None or own is None:
+        return [*_known(None), *_known(None), *_known(None), 0.0, *(0.0 for _ in BLUEPRINT_TRAITS)]
+    return [
+        *_known(_share(own.parameters, place.host_parameters)),
+        *_known(_share(own.flops, place.host_flops)),
+        *_known(None if own.reach is None else own.reach / max(1, place.positions)),
+        float(own.identity),
+        *(float(trait in own.traits) for trait in BLUEPRINT_TRAITS),
+    ]
+
+
+def _life(seen: Observation, seed: SeedSignals | None, may: Sequence[bool]) -> list[float]:
+    """What is measured of a living seed; of one that is not born everything is unknown, and nothing 0."""
+    promised = surplus = None
+    if seed is not None and seed.incubation_loss is not None:
+        promised = _log_loss(seen.signals.train_loss) - _log_loss(seed.incubation_loss)
+    if seed is not None and seed.gain is not None and seed.opinion is not None and seed.opinion.price is not None:
+        surplus = 10.0 * (seed.gain.mean - seed.opinion.price)
+    opinion = None if seed is None else seed.opinion
+    return [
+        *(float(seed is not None and seed.stage is stage) for stage in _LIVING),
+        *map(float, may),
+        0.0 if seed is None else seed.alpha,
+        *_known(None if seed is None or seed.age is None else seed.age / seen.steps),
+        *_known(promised),
+        *_gain(None if seed is None else seed.gain),
+        *_gain(None if seed is None else seed.dependence),
+        *_known(None if seed is None or seed.gradients is None else seed.gradients.health),
+        *_known(surplus),
+        float(opinion is not None and opinion.finding is Finding.SHOWN),
+    ]
+
+
+def _may(mask: ActionMask, slot: str, blueprint: str, seed: SeedSignals | None) -> list[bool]:
+    """For each op whether it is possible with this candidate now."""
+    possible = mask.ops.get(slot, frozenset())
+    of_seed = mask.seeds[slot].get(blueprint, frozenset()) if slot in mask.seeds else possible
+    germinates = Op.GERMINATE in possible and blueprint in mask.blueprints.get(slot, ())
+    return [germinates, *(seed is not None and op in possible and op in of_seed for op in _OPS[1:])]
+
+
+def _candidates(space: ActionSpace, slot: SlotSignals | None, name: str) -> tuple[str, ...]:
+    """The blueprints that may grow in a slot, and those that live there though the run did not tell of them."""
+    living = () if slot is None else (seed.blueprint for seed in slot.seeds)
+    return tuple(dict.fromkeys([*space.blueprints[name], *living]))
+
+
+def _gain(gain: Gain | None) -> list[float]:
+    if gain is None:
+        return [*_known(None), *_known(None)]
+    return [*_known(10.0 * gain.mean), *_known(10.0 * gain.standard_error)]
+
+
+def _known(value: float | None) -> tuple[float, float]:
+    """The value, and whether it is unknown; what is no number is."""
+    return (0.0, 1.0) if value is None or math.isnan(value) else (value, 0.0)
+
+
+def _share(own: int | None, of_host: int | None) -> float | None:
+    return None if own is None or of_host is None else math.log(1 + 10 * own / max(1, of_host)) / math.log(11)
+
+
+def _log_loss(loss: float) -> float:
+    """log(1 + nats), endless where the loss is; a loss below 0 as it is."""
+    return loss if math.isnan(loss) or loss < 0.0 else math.log1p(loss)
+
+
+def _squashed(metric: float) -> float:
+    """The metric as it is up to 1, where accuracies end; beyond it grows with its logarithm."""
+    return metric if math.isnan(metric) or abs(metric) <= 1.0 else math.copysign(1.0 + math.log(abs(metric)), metric)
+
+
+def _bounded(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(max(-LIMIT, min(LIMIT, value)) for value in values)

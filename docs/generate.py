@@ -24,7 +24,7 @@ from esper_core import cli
 from esper_core.cli.commands import external_commands
 from esper_core.config.model import RunConfig, Use
 from esper_core.hooks import spec as hooks
-from esper_core.leyline import events, lifecycle, signals
+from esper_core.leyline import events, features, lifecycle, signals
 from esper_rewards import page as rewards_page
 from esper_testing import components_of
 from esper_testing.reward_probes import probe_table
@@ -320,15 +320,103 @@ def reward_probes() -> str:
     return probe_table({one.short: one.load() for one in components_of("rewards")})
 
 
+# --- reference/observations.md
+
+OF_THE_WHOLE: Mapping[str, str] = {
+    "progress": "how much of the episode is over, this step with it",
+    "steps": "the episode's length: log₁₀(1 + steps) / 2",
+    "train_loss": "log(1 + nats)",
+    "validation_loss": "log(1 + nats)",
+    "overfit": "validation loss less training loss, in nats",
+    "metric": "the validation metric; of one beyond 1, as a perplexity is, 1 + its logarithm",
+    "metric_over_twin": "ten times the metric less the twin's: above 0 where it is larger, be that better or not",
+    "loss_under_twin": "by how much the validation loss, as log(1 + nats), is below the twin's",
+    "added": "parameters beside the host's, as a share of these",
+    "fossils": "seeds that were kept, / 4",
+    "living": "seeds whose fate is open, / 4",
+    "price": "what the reward asks for growth, / 100",
+}
+
+OF_A_SLOT: Mapping[str, str] = {
+    "state_": "1 in the state that it is in",
+    "fossils": "seeds that were kept here, / 4",
+    "incubating": "seeds here that the host does not see yet, / 4",
+    "acting": "the other seeds here whose fate is open, / 4",
+    "may_": "1 where it is possible now, to anything in the slot",
+    "depth": "which share of the slots lies before it",
+    "channels": "log₁₀(channels) / 2",
+    "positions": "log₁₀(1 + positions) / 2, along the longest side",
+    "kind_": "1 for what passes there",
+}
+
+OF_A_CANDIDATE: Mapping[str, str] = {
+    "parameters": "of a seed that is added, as a share s of the host's: log(1 + 10·s) / log(11)",
+    "flops": "for one example, forwards; as a share of the host's, likewise",
+    "reach": "positions that one of its output sees, as a share of all along the longest side",
+    "identity": "1 where it says that it begins as the identity",
+    "trait_": "1 for what it claims of itself",
+    "is_new": "1 where the run did not tell of it when it began",
+    "stage_": "1 for the stage that its seed is in; 0 in all of them where none lives",
+    "may_": "1 where it is possible now, to this candidate",
+    "alpha": "how strongly its seed acts",
+    "age": "steps since its seed's germination, as a share of the episode's",
+    "promised_loss": "by how much its own training loss is below the host's, as log(1 + nats)",
+    "gain": "what it gains, in tenths of a nat",
+    "gain_error": "the standard error of that",
+    "dependence": "how much the network leans on it, in tenths of a nat",
+    "dependence_error": "the standard error of that",
+    "health": "which share of its gradients can be learnt from",
+    "surplus": "the gain less what its gate holds against it, in tenths of a nat",
+    "gate_opens": "1 where the gate before it is open",
+}
+
+
+def observation_fields() -> str:
+    """What an observation has."""
+    told = field_docs(signals.Observation)
+    rows = [(f"`{one.name}`", f"`{one.type}`", told.get(one.name, "")) for one in fields(signals.Observation)]
+    return table(("field", "type", ""), rows)
+
+
+def columns() -> str:
+    """The columns of each kind of row, in their order; those that stand for one choice together."""
+    parts = [f"Version {features.SCHEMA} of the columns. None goes beyond ±{features.LIMIT:g}.\n"]
+    for title, names, meanings in (
+        ("Of the whole", features.GLOBAL_COLUMNS, OF_THE_WHOLE),
+        ("Of a slot", features.SLOT_COLUMNS, OF_A_SLOT),
+        ("Of a candidate", features.CANDIDATE_COLUMNS, OF_A_CANDIDATE),
+    ):
+        together: dict[str, list[str]] = {}
+        for name in names:
+            own = name.removesuffix("?")
+            group = own if own in meanings else next(one for one in meanings if one[-1] == "_" and own.startswith(one))
+            together.setdefault(group, []).append(name)
+        rows = [
+            (places_of(own, names), " ".join(f"`{name}`" for name in own), meanings[group])
+            for group, own in together.items()
+        ]
+        assert list(together) == list(meanings), "a meaning without a column, or out of order"
+        parts.append(f"### {title}\n\n{table(('place', 'columns', ''), rows)}")
+    return "\n".join(parts)
+
+
+def places_of(own: Sequence[str], names: Sequence[str]) -> str:
+    """Where some columns that stand side by side are, counted from 0."""
+    first = names.index(own[0])
+    return str(first) if len(own) == 1 else f"{first}–{first + len(own) - 1}"
+
+
 STRANGERS = set(external_commands()) - announced("esper.commands")
 
 WRITERS: dict[str, Callable[[], str]] = {
     "benchmarks": benchmarks,
+    "columns": columns,
     "commands": commands,
     "configuration": configuration,
     "events": event_records,
     "hooks": hook_specs,
     "known-defects": known_defects,
+    "observation": observation_fields,
     "reward-probes": reward_probes,
     "reward-terms": rewards_page.terms,
     "rewards": rewards_page.rewards,

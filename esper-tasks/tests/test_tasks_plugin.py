@@ -26,6 +26,7 @@ NAMES = [
     "mnist1d-shuffled",
     "npz",
     "pointwise-mlp",
+    "riddles",
     "signals-family",
     "signals-family-host",
     "stripes",

@@ -41,6 +41,22 @@ def esper_register_policies(registry: Any) -> None:
             settings="esper_policies.settings:RandomSettings",
         ),
     )
+    registry.add(
+        "bandit",
+        "esper_policies.bandit:Bandit",
+        PolicySpec(
+            summary="Learns from episode to episode which seed pays in which slot, and plants that.",
+            settings="esper_policies.settings:BanditSettings",
+        ),
+    )
+    registry.add(
+        "ppo",
+        "esper_policies.ppo.policy:Ppo",
+        PolicySpec(
+            summary="Learns what to grow where and when, by proximal policy optimisation.",
+            settings="esper_policies.ppo.settings:PpoSettings",
+        ),
+    )
 
 
 @hookimpl

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from esper_core.leyline.constants import FULL, NATS_PER_PARAMETER, RAMP_STEPS
+from esper_policies.bandit_arms import WIDTH
 from esper_policies.forecast import CAUTION, FEE, UNDERSOLD
 
 
@@ -119,3 +120,27 @@ class CosineSettings(Settings):
 
     floor: float = Field(default=0.0, ge=0, le=1, description="What is left at the end.")
     warmup: int = Field(default=0, ge=0, le=1_000_000, description="Steps in which it first rises.")
+
+
+class BanditSettings(Settings):
+    """Settings of ``bandit``."""
+
+    seed: int = Field(default=0, ge=0, description="Another one guesses otherwise everywhere.")
+    seeds: int = Field(
+        default=1, ge=1, le=1000, description="How many seeds it plants in an episode at most, each in another slot."
+    )
+    preview: int = Field(
+        default=5, ge=0, le=100_000, description="Steps that a seed learns in isolation before it is blended in."
+    )
+    first: float = Field(default=0.1, ge=0, le=1, description="Share of the episode before which nothing is planted.")
+    speed: int = Field(default=RAMP_STEPS, ge=0, le=100_000, description="Steps in which a seed is blended in.")
+    width: float = Field(
+        default=WIDTH,
+        gt=0,
+        le=1000,
+        description="How far from 0 an untried seed's worth may be: times the usual size of what was measured so far.",
+    )
+    learn: bool = Field(
+        default=True,
+        description="Whether it learns; if not, it plants what it holds for best, and tries nothing out.",
+    )

@@ -77,6 +77,14 @@ def _register_instances(registry: Any) -> None:
             settings="esper_tasks.settings:InstanceSettings",
         ),
     )
+    registry.add(
+        "riddles",
+        "esper_tasks.riddles:riddles",
+        TaskSpec(
+            summary="Five riddles in one form; what pays to grow differs.",
+            settings="esper_tasks.settings:RiddlesSettings",
+        ),
+    )
 
 
 def _register_files(registry: Any) -> None:

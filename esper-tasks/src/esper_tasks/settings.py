@@ -12,6 +12,7 @@ Width = Annotated[int, Field(ge=1, le=65_536)]
 OddWidth = Literal[1, 3, 5, 7]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Predicted = Literal["class", "number"]
+RiddleKind = Literal["near", "far", "value", "joint", "easy"]
 Column = Annotated[str | int, Field(description="Name of a column, or its number where there is no header.")]
 
 
@@ -170,6 +171,17 @@ class InstanceSettings(Settings):
     part: Literal["train", "held_out"] = Field(
         default="train", description="Whether it is one to learn on, or one to be judged by; no example is in both."
     )
+
+
+class RiddlesSettings(Settings):
+    """Settings of ``riddles``."""
+
+    kind: RiddleKind = Field(default="near", description="Which riddle: what tells the classes apart.")
+    samples: int = Field(default=1000, ge=30, le=100_000, description="Examples to train on.")
+    validation: int = Field(default=300, ge=3, le=100_000, description="Examples that are held out to steer by.")
+    test: int = Field(default=500, ge=3, le=100_000, description="Examples that are held out for the test.")
+    noise: float = Field(default=1.0, ge=0.1, le=3, description="Factor on the amount of noise that each riddle has.")
+    seed: Seed = Field(default=0, description="Seed of the data.")
 
 
 class PointwiseMlpSettings(Settings):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.app.allocator import tune_allocator
 from esper_core.app.guarding import health_check
@@ -17,24 +17,26 @@ from esper_core.app.preparing import prepare
 from esper_core.app.resolution import TWIN
 from esper_core.app.threads import one_thread
 from esper_core.governor import Act
-from esper_core.growth import heard, told
-from esper_core.leyline.errors import GovernorStop, Problem
+from esper_core.growth import FaultBook, Growth, heard, told
+from esper_core.leyline.errors import GovernorStop, LifecycleError, Problem
 from esper_core.leyline.health import HealthSnapshot
 from esper_core.leyline.resuming import State
-from esper_core.leyline.signals import Observation
+from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
 from esper_core.trainer.ledger import Ledger
-from esper_core.trainer.pool import Pool
+from esper_core.trainer.pool import Ending, Pool
+from esper_core.trainer.records import plain_of, record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
     from esper_core.app.compose import Composition
     from esper_core.app.preparing import Prepared
+    from esper_core.governor import Decision
     from esper_core.leyline.actions import Action, ActionMask, ActionSpace
-    from esper_core.leyline.signals import Metric, RewardBreakdown, Signals
-    from esper_core.trainer.pool import Ending
+    from esper_core.leyline.health import Verdict
+    from esper_core.leyline.signals import Metric
 
 PLAYER: Final = "player"
 """The arm of who plays."""
@@ -47,8 +49,9 @@ TWINS_KEPT: Final = 16
 class Moment:
     """What there is to see and to do, between two steps.
 
-    reward: of the action before; None where there was none. penalised: the governor rolled the environment back in this
-    step, which is the end of an episode for who learns from it. ending: what came of it, once it is over.
+    reward: what this step was worth, and so what became of the action before it. rolled_back: the governor rolled the
+    environment back in this step, which is the end of an episode for who learns from it. ending: what came of it, once
+    it is over.
     """
 
     observation: Observation
@@ -65,11 +68,12 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
-    """The twin's episode: signals and losses after each step, and how it ended."""
+    """The twin's episode: signals and losses after each step, how it ended, and the steps it was rolled back in."""
 
     signals: tuple[Signals, ...]
     losses: tuple[Tensor, ...]
     ending: Ending
+    rolled_back: frozenset[int] = frozenset()
 
 
 class Play:
@@ -77,6 +81,9 @@ class Play:
 
     ``begin`` begins the episode of a seed, ``act`` carries an action out and goes on to the next moment. The same seed
     and actions give the same numbers, here and in a run. ``state`` and ``load`` keep and bring back a moment.
+
+    There is always a twin, whatever the file says: without one there is no reward. Each episode begins as the first one
+    of a run does: what blueprints did wrong in another is forgotten.
     """
 
     def __init__(self, prepared: Prepared) -> None:
@@ -92,10 +99,11 @@ class Play:
             [PLAYER],
             1,
             devices=self._composition.devices[:1],
-            undisturbed=lambda step: self.twin.losses[step],
+            undisturbed=lambda step: self._twin_of(self._seed).losses[step],
         )
-        self._seed = -1
+        self._seed = 0
         self._step = 0
+        self._now: Moment | None = None
         self._ledger = Ledger(self._composition.judge, [1, None])
 
     @classmethod
@@ -120,14 +128,16 @@ class Play:
 
     @property
     def twin(self) -> Undisturbed:
-        """The same host of the present seed, which never grew."""
+        """The same host of the present seed, which never grew. RuntimeError where no episode was begun."""
+        self._latest()
         return self._twin_of(self._seed)
 
     def begin(self, seed: int) -> Moment:
         """Begin the episode of ``seed``; what there is to see after its first step."""
         self._twin_of(seed)
-        self._seed, self._step = seed, 0
+        self._seed, self._step, self._now = seed, 0, None
         self._ledger = Ledger(self._composition.judge, [1, None])
+        self._pool.faults.load(FaultBook().state())
         with one_thread():
             self._pool.reset(0, seed)
             return self._trained()
@@ -135,35 +145,46 @@ class Play:
     def act(self, action: Action) -> Moment:
         """Carry ``action`` out, and go on: to the next step, or to the end behind the last one.
 
-        LifecycleError where it is not possible. Nobody can act when the episode is over.
+        LifecycleError, or another GrowthError, where it is not possible: nothing is changed then. RuntimeError where
+        no episode goes on.
         """
-        if self._step >= self.steps:
+        now = self._latest()
+        if now.over:
             msg = "the episode is over: begin(seed) begins another"
             raise RuntimeError(msg)
+        self._refuse_forbidden(action, now)
         with one_thread():
             self._pool.apply([action], self._step)
-            self._step += 1
+            self._step, self._now = self._step + 1, None
             if self._pool.over or self._step == self.steps:
-                self._step = self.steps
                 return self._ended()
             return self._trained()
 
     def state(self) -> State:
-        """All that is known of the episode, between two moments of it."""
+        """All that is known of the episode, at the latest moment of it."""
+        now = self._latest()
+        moment = {"reward": plain_of(now.reward), "rolled_back": now.rolled_back, "ending": _told_of(now.ending)}
         return State.of(
-            {"pool": self._pool.state(), "ledger": told(self._ledger.as_plain())}, seed=self._seed, step=self._step
+            {"pool": self._pool.state(), "ledger": told(self._ledger.as_plain()), "moment": told(moment)},
+            seed=self._seed,
+            step=self._step,
         )
 
     def load(self, state: State) -> Moment:
-        """Go back, or on, to the moment that the state was taken at."""
-        self._seed, self._step = state.plain["seed"], state.plain["step"]
-        self._twin_of(self._seed)
+        """Go back, or on, to the moment that the state was taken at; the state of another ``Play`` of the same file.
+
+        GrowthError where it does not fit.
+        """
+        self._twin_of(state.plain["seed"])
+        self._now = None
         with one_thread():
-            if not hasattr(self._pool.environments[0], "garden"):
-                self._pool.reset(0, self._seed)
             self._pool.load(state.part("pool"), in_round=True)
+        self._seed, self._step = state.plain["seed"], state.plain["step"]
         self._ledger.load(heard(state.part("ledger")))
-        return self._moment(self._pool.latest)
+        known = heard(state.part("moment"))
+        reward = None if known["reward"] is None else record_of(RewardBreakdown, known["reward"])
+        ending = _ending_of(known["ending"])
+        return self._moment(self._pool.latest, reward, rolled_back=known["rolled_back"], ending=ending)
 
     def close(self) -> None:
         """Let the networks go."""
@@ -174,21 +195,54 @@ class Play:
         pool.train(step)
         pool.evaluate(step)
         own, _ = pool.heal(pool.synchronise(step), step)
-        environment = pool.environments[0]
-        opinions = {0: self._opinion(HealthSnapshot(0, PLAYER, self._seed, own[0]))} if pool.running() else {}
-        decisions = pool.judge(own, opinions)
-        for decision in decisions.values():
-            if decision.act is Act.STOP:
-                raise GovernorStop(Problem("E402", f"seed {environment.seed}, step {step}: {decision.reason}"))
+        decisions = pool.judge(own, self._opinions(pool, PLAYER, own))
+        self._stop_where_nothing_helps(decisions)
         own, rolled, _ = pool.heed(own, decisions, step)
+        if step in self._twin_of(self._seed).rolled_back:
+            pool.environments[0].scales.forget_lead()
         penalties = {place: decision.penalty for place, decision in decisions.items()}
-        reward, _ = self._ledger.reward([own[0], self.twin.signals[step]], decisions, penalties)
+        reward, _ = self._ledger.reward([own[0], self._twin_of(self._seed).signals[step]], decisions, penalties)
         return self._moment(own, reward, rolled_back=bool(rolled))
 
     def _ended(self) -> Moment:
+        twin = self._twin_of(self._seed).ending
+        if self._step < self.steps:  # it was cut short: the twin, which goes on, is none to be held against it any more
+            self._ledger.reward([*self._pool.latest, twin.signals], running=())
+            self._step = self.steps
         _, (ending,) = self._pool.conclude(self._step - 1)
-        reward, _ = self._ledger.reward([ending.signals, self.twin.ending.signals])
+        reward, _ = self._ledger.reward([ending.signals, twin.signals])
         return self._moment([ending.signals], reward, ending=ending)
+
+    def _opinions(self, pool: Pool, arm: str, own: Sequence[Signals]) -> dict[int, Verdict]:
+        """What plugins think of the one environment of a pool, while its episode goes on."""
+        seed = pool.environments[0].seed
+        return {place: self._opinion(HealthSnapshot(0, arm, seed, own[place])) for place in pool.running()}
+
+    @staticmethod
+    def _stop_where_nothing_helps(decisions: Mapping[int, Decision], whose: str = "") -> None:
+        for decision in decisions.values():
+            if decision.act is Act.STOP:
+                raise GovernorStop(Problem("E402", f"{whose}step {decision.step}: {decision.reason}"))
+
+    def _refuse_forbidden(self, action: Action, now: Moment) -> None:
+        """LifecycleError for what the garden would do, and the mask forbids: what is not possible it refuses itself."""
+        if now.mask.allows(action) or not self._pool.environments[0].garden.mask().allows(action):
+            return
+        slot = next(slot for slot in now.observation.signals.slots if slot.name == action.slot)
+        raise LifecycleError(
+            what="slot",
+            name=slot.name,
+            state=slot.state.value,
+            event=action.op.value,
+            legal=["wait", *now.mask.ops[slot.name]],
+            why="the environment was just rolled back" if now.rolled_back else "the governor does not allow it now",
+        )
+
+    def _latest(self) -> Moment:
+        if self._now is None:
+            msg = "there is no episode: begin(seed) begins one"
+            raise RuntimeError(msg)
+        return self._now
 
     def _moment(
         self,
@@ -199,10 +253,12 @@ class Play:
         ending: Ending | None = None,
     ) -> Moment:
         (own,), (mask,) = signals, self._pool.masks()
-        beside = self.twin.signals[own.step] if ending is None else self.twin.ending.signals
-        seen = Observation(own.step, self.steps, own, beside, self._composition.judge.price)
+        twin = self._twin_of(self._seed)
+        beside = twin.signals[own.step] if ending is None else twin.ending.signals
+        seen = Observation(own.step, self.steps, own, beside, self._composition.judge.price, rolled_back)
         shut = rolled_back or ending is not None
-        return Moment(seen, mask.shut() if shut else mask, reward, rolled_back, ending)
+        self._now = Moment(seen, mask.shut() if shut else mask, reward, rolled_back, ending)
+        return self._now
 
     def _twin_of(self, seed: int) -> Undisturbed:
         if seed not in self._twins:
@@ -215,6 +271,7 @@ class Play:
         """The twin's whole episode; one that is in trouble is brought back as any other is."""
         pool = Pool(self._composition.recipe, [TWIN], 1, twin=TWIN, devices=self._composition.devices[:1])
         signals: list[Signals] = []
+        undone: set[int] = set()
         losses: list[Tensor] = []
         with one_thread():
             pool.reset(0, seed)
@@ -223,8 +280,26 @@ class Play:
                 pool.evaluate(step)
                 now, _ = pool.heal(pool.synchronise(step), step)
                 losses += [one.clone() for one in pool.environments[0].losses()]
-                now, _, _ = pool.heed(now, pool.judge(now, {}), step)
+                decisions = pool.judge(now, self._opinions(pool, TWIN, now))
+                self._stop_where_nothing_helps(decisions, "the twin, ")
+                now, rolled, _ = pool.heed(now, decisions, step)
                 signals += now
+                undone |= {step} if rolled else set()
             _, (ending,) = pool.conclude(self.steps - 1)
         pool.close()
-        return Undisturbed(tuple(signals), tuple(losses), ending)
+        return Undisturbed(tuple(signals), tuple(losses), ending, frozenset(undone))
+
+
+def _told_of(ending: Ending | None) -> dict[str, Any] | None:
+    if ending is None:
+        return None
+    growth = [plain_of(one) for one in ending.growth]
+    return {"numbers": (ending.test_loss, ending.test_metric), "signals": plain_of(ending.signals), "growth": growth}
+
+
+def _ending_of(known: dict[str, Any] | None) -> Ending | None:
+    if known is None:
+        return None
+    growth = tuple(record_of(Growth, one) for one in known["growth"])
+    loss, metric = known["numbers"]
+    return Ending(record_of(Signals, known["signals"]), loss, metric, growth)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from esper_core.growth.blend import blend_parameters
+from esper_core.growth.blend import blend_parameters, changes_at_birth
 from esper_core.growth.probe import in_mode, untouched
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.leyline.actions import Blend
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 STIR = 0.2
 """Deviation of the weights under which it is looked how far a block sees: one that begins as nothing sees nothing."""
+
+STIRS = 8
+"""How often: a rectifier that blocks everything under some weights lets something pass under others."""
 
 
 class Terrain(Mapping[str, Place]):
@@ -80,28 +83,28 @@ class Terrain(Mapping[str, Place]):
 def describe(variety: Variety, site: Site) -> Candidate:
     """What is known of a blueprint at ``site``. What cannot be counted is unknown; nothing is refused here."""
     block = _built(variety, site)
-    identity = variety.spec.starts_as_identity
-    own = None if block is None else sum(parameter.numel() for parameter in block.parameters())
-    blending = blend_parameters(Blend.ADD, site, identity=identity)
-    counted = variety.most_parameters(site) if own is None else own + blending
     some = torch.zeros(1, *site.example_shape)
     return Candidate(
         blueprint=variety.id,
-        parameters=counted,
+        parameters=variety.most_parameters(site) if block is None else _parameters(block, variety, site),
         flops=None if block is None else flops(lambda: block(some)),
         reach=None if block is None else reach(block, site),
-        identity=identity,
+        identity=variety.spec.starts_as_identity,
         traits=variety.spec.traits,
     )
 
 
 def flops(run: Callable[[], object]) -> int | None:
-    """Floating-point operations of ``run``, as torch counts them: of products and convolutions. None: it fails."""
+    """Floating-point operations of ``run``, as torch counts them: of products and convolutions. None: it fails.
+
+    Attention is computed as the products that it is made of: torch does not count every one of its shortcuts.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
     try:
-        with RandomStream(derive_seed(0, "counting")), torch.no_grad(), counter:
+        with RandomStream(derive_seed(0, "counting")), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
             run()
     except Exception:
         return None
@@ -115,24 +118,40 @@ def reach(block: nn.Module, site: Site) -> int | None:
     """
     if not site.size:
         return 0
+    seen = torch.zeros(site.size, dtype=torch.bool)
     try:
         with RandomStream(derive_seed(0, "reach")), torch.enable_grad(), in_mode(block, training=False):
-            with torch.no_grad():
-                for parameter in block.parameters():
-                    parameter.normal_(0.0, STIR)
-            example = torch.randn(2, *site.example_shape, requires_grad=True)
-            out = _positions_last(block(example), site)
-            middle = out[0]
-            for length in site.size:
-                middle = middle[:, length // 2]
-            (gradient,) = torch.autograd.grad(middle.sum(), example)
+            for _ in range(STIRS):
+                seen |= _seen_by_the_middle(block, site)
     except Exception:
         return None
-    seen = _positions_last(gradient, site)[0].abs().sum(0) > 0.0
     longest = max(range(len(site.size)), key=lambda axis: site.size[axis])
     others = [axis for axis in range(len(site.size)) if axis != longest]
     along = (seen.amax(others) if others else seen).nonzero().flatten()
     return int(along.max() - along.min()) + 1 if len(along) else 0
+
+
+def _seen_by_the_middle(block: nn.Module, site: Site) -> Tensor:
+    """Which positions of its input the middle of the output depends on, under weights that were just drawn."""
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.normal_(0.0, STIR)
+    example = torch.randn(2, *site.example_shape, requires_grad=True)
+    middle = _positions_last(block(example), site)
+    for length in site.size:
+        middle = middle[:, :, length // 2]
+    (gradient,) = torch.autograd.grad(middle.sum(), example)
+    return _positions_last(gradient, site).abs().sum((0, 1)) > 0.0
+
+
+def _parameters(block: nn.Module, variety: Variety, site: Site) -> int:
+    """Of a seed that is added: the block's own, and the gain it is eased with unless it begins as the identity."""
+    try:
+        identity = variety.spec.starts_as_identity or not changes_at_birth(block, site)
+    except Exception:  # it cannot be tried, and nothing will grow of it
+        identity = False
+    own = sum(parameter.numel() for parameter in block.parameters())
+    return own + blend_parameters(Blend.ADD, site, identity=identity)
 
 
 def _built(variety: Variety, site: Site) -> nn.Module | None:

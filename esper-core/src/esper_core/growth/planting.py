@@ -53,14 +53,19 @@ class Soil:
     probe: Callable[[nn.Module], Tensor] | None = None
 
     def plant(self, variety: Variety, slot: Slot, action: Action, number: int, step: int) -> Seed:
-        """A newborn seed, not in its slot yet. SeedFault where its block cannot be built."""
+        """A newborn seed, not in its slot yet. SeedFault where its block cannot be built.
+
+        Its first weights hang on where and when it is born, and on nothing that was tried before: whoever plants the
+        same at the same time has the same seed, on whatever way he came there.
+        """
         assert slot.site is not None
+        birth = (slot.name, variety.id, step)
         device, dtype = device_of(self.model), dtype_at(slot, self.model)
         try:
-            with RandomStream(derive_seed(self.seed, "birth", number), device):
+            with RandomStream(derive_seed(self.seed, "birth", *birth), device):
                 block = variety.factory(slot.site).to(device, dtype)
             if self.probe is not None and TRAIT in variety.spec.traits:
-                stream = RandomStream(derive_seed(self.seed, "informing", number), device)
+                stream = RandomStream(derive_seed(self.seed, "informing", *birth), device)
                 inform(block, self.model, slot, self.probe, stream)
             seed = Seed(
                 block,

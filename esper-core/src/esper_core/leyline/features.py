@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.actions import Op
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.actions import ActionMask, ActionSpace
     from esper_core.leyline.evidence import Gain
     from esper_core.leyline.signals import Observation, SeedSignals, SlotSignals
-    from esper_core.leyline.terrain import Place
+    from esper_core.leyline.terrain import Candidate, Place
 
 SCHEMA: Final = 1
 """Version of the columns."""
@@ -166,36 +167,48 @@ def _candidate(
     return [*_description(place, blueprint), float(not known), *_life(seen, seed, _may(mask, where, blueprint, seed))]
 
 
-def _description(place: Place | None, blueprint: str) -> list[float]:
+def _description(place: Place | None, blueprint: str) -> tuple[float, ...]:
     own = None if place is None else place.candidate(blueprint)
     if place is None or own is None:
-        return [*_known(None), *_known(None), *_known(None), 0.0, *(0.0 for _ in BLUEPRINT_TRAITS)]
-    return [
-        *_known(_share(own.parameters, place.host_parameters)),
-        *_known(_share(own.flops, place.host_flops)),
-        *_known(None if own.reach is None else own.reach / max(1, place.positions)),
+        return _UNDESCRIBED
+    return _described(own, place.host_parameters, place.host_flops, place.positions)
+
+
+@lru_cache(maxsize=4096)
+def _described(own: Candidate, host_parameters: int, host_flops: int | None, positions: int) -> tuple[float, ...]:
+    return (
+        *_known(_share(own.parameters, host_parameters)),
+        *_known(_share(own.flops, host_flops)),
+        *_known(None if own.reach is None else own.reach / max(1, positions)),
         float(own.identity),
         *(float(trait in own.traits) for trait in BLUEPRINT_TRAITS),
-    ]
+    )
+
+
+_UNDESCRIBED: Final = (0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, *(0.0 for _ in BLUEPRINT_TRAITS))
+_UNBORN: Final = (0.0, *(value for _ in range(8) for value in (0.0, 1.0)), 0.0)
 
 
 def _life(seen: Observation, seed: SeedSignals | None, may: Sequence[bool]) -> list[float]:
     """What is measured of a living seed; of one that is not born everything is unknown, and nothing 0."""
+    stages = [float(seed is not None and seed.stage is stage) for stage in _LIVING]
+    return [*stages, *map(float, may), *(_UNBORN if seed is None else _measured(seen, seed))]
+
+
+def _measured(seen: Observation, seed: SeedSignals) -> list[float]:
     promised = surplus = None
-    if seed is not None and seed.incubation_loss is not None:
+    opinion = seed.opinion
+    if seed.incubation_loss is not None:
         promised = _log_loss(seen.signals.train_loss) - _log_loss(seed.incubation_loss)
-    if seed is not None and seed.gain is not None and seed.opinion is not None and seed.opinion.price is not None:
-        surplus = 10.0 * (seed.gain.mean - seed.opinion.price)
-    opinion = None if seed is None else seed.opinion
+    if seed.gain is not None and opinion is not None and opinion.price is not None:
+        surplus = 10.0 * (seed.gain.mean - opinion.price)
     return [
-        *(float(seed is not None and seed.stage is stage) for stage in _LIVING),
-        *map(float, may),
-        0.0 if seed is None else seed.alpha,
-        *_known(None if seed is None or seed.age is None else seed.age / seen.steps),
+        seed.alpha,
+        *_known(None if seed.age is None else seed.age / seen.steps),
         *_known(promised),
-        *_gain(None if seed is None else seed.gain),
-        *_gain(None if seed is None else seed.dependence),
-        *_known(None if seed is None or seed.gradients is None else seed.gradients.health),
+        *_gain(seed.gain),
+        *_gain(seed.dependence),
+        *_known(None if seed.gradients is None else seed.gradients.health),
         *_known(surplus),
         float(opinion is not None and opinion.finding is Finding.SHOWN),
     ]
@@ -241,4 +254,4 @@ def _squashed(metric: float) -> float:
 
 
 def _bounded(values: Iterable[float]) -> tuple[float, ...]:
-    return tuple(max(-LIMIT, min(LIMIT, value)) for value in values)
+    return tuple([value if -LIMIT <= value <= LIMIT else math.copysign(LIMIT, value) for value in values])

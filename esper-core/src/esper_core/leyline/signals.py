@@ -151,6 +151,9 @@ class Observation:
     """The same host without growth, at the same step; None where there is no twin."""
     price: float | None = None
     """What the reward asks for growth, in its own units; None where it names no price."""
+    rolled_back: bool = False
+    """Whether the governor rolled the environment back in this step: for who learns an episode ends here, and the next
+    begins. Nothing can be done but to wait."""
 
 
 @dataclass(frozen=True, slots=True)

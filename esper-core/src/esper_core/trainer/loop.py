@@ -110,7 +110,7 @@ def decide(
     """
     masks_E = [mask.shut() if place in resting else mask for place, mask in enumerate(study.pool.masks())]
     actions_E, running = [WAIT] * len(signals_E), study.pool.running()
-    seen_E = study.observe(signals_E)
+    seen_E = study.observe(signals_E, resting)
     for arm in study.arms:
         places = study.pool.of_arm(arm.name)
         seen = [seen_E[place] for place in places]

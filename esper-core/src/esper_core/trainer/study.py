@@ -17,7 +17,7 @@ from esper_core.trainer.answerable import answerable
 from esper_core.trainer.narration import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from esper_core.governor import Decision
     from esper_core.leyline.actions import ActionMask
@@ -100,12 +100,15 @@ class Study:
         environment = self.pool.environments[place]
         return HealthSnapshot(environment.round, environment.arm, environment.seed, signals)
 
-    def observe(self, signals_E: Sequence[Signals]) -> list[Observation]:
-        """What a policy sees of each environment: beside its own signals those of its twin, and the reward's price."""
+    def observe(self, signals_E: Sequence[Signals], resting: Collection[int] = ()) -> list[Observation]:
+        """What a policy sees of each environment: beside its own signals those of its twin, and the reward's price.
+
+        resting: the places that were rolled back in this step.
+        """
         price = self.reward.price
         return [
-            Observation(own.step, self.steps, own, None if twin is None else signals_E[twin], price)
-            for own, twin in zip(signals_E, self.twins(), strict=True)
+            Observation(own.step, self.steps, own, None if twin is None else signals_E[twin], price, place in resting)
+            for place, (own, twin) in enumerate(zip(signals_E, self.twins(), strict=True))
         ]
 
     def warn_of(self, rolled: Iterable[int], decisions: Mapping[int, Decision]) -> None:

@@ -1,0 +1,383 @@
+"""Rows of numbers: the same columns everywhere, nothing beyond its bound, and what is unknown says so."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper_core.leyline import (
+    Action,
+    ActionMask,
+    ActionSpace,
+    Gain,
+    GradientHealth,
+    Observation,
+    Op,
+    Opinion,
+    SeedSignals,
+    Signals,
+    SlotSignals,
+    SlotState,
+    Stage,
+)
+from esper_core.leyline.evidence import Finding
+from esper_core.leyline.features import (
+    CANDIDATE_COLUMNS,
+    GLOBAL_COLUMNS,
+    LIMIT,
+    SCHEMA,
+    SLOT_COLUMNS,
+    Rows,
+    rows_of,
+)
+from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
+from esper_core.leyline.terrain import Candidate, Place
+
+T = TypeVar("T")
+
+NAMES = ("a/one", "a/two", "b/one", "b/three")
+STRANGER = "c/not-told-of"
+LIVING = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.DRAINING)
+EVERY_OP = tuple(op for op in Op if op is not Op.WAIT)
+SEED_OPS = (Op.ADVANCE, Op.RETARGET, Op.PRUNE, Op.FOSSILISE)
+
+ODD = (0.0, -0.0, math.nan, math.inf, -math.inf, 1e9, -1e9, 1e308, 5e-324)
+
+
+class Chance(random.Random):
+    """Deals whatever any run could come to, and what none ever will. A hundred times as quick as strategies of it."""
+
+    def number(self) -> float:
+        return self.choice([*ODD, self.gauss(0.0, 1.0), self.gauss(0.0, 1.0), self.gauss(0.0, 1e3)])
+
+    def count(self) -> int:
+        return self.choice([0, self.randrange(1, 10), self.randrange(1, 10**9)])
+
+    def perhaps(self, value: T) -> T | None:
+        return self.choice([None, value])
+
+    def some(self, several: Iterable[T]) -> list[T]:
+        every = list(several)
+        return self.sample(every, self.randint(0, len(every)))
+
+    def gain(self) -> Gain:
+        return Gain(self.randint(1, 1000), *(self.number() for _ in range(5)))
+
+    def seed_of(self, blueprint: str) -> SeedSignals:
+        shares = [self.choice([math.nan, self.random()]) for _ in range(3)]
+        return SeedSignals(
+            blueprint,
+            self.choice(LIVING),
+            self.random(),
+            self.count(),
+            age=self.perhaps(self.count()),
+            incubation_loss=self.perhaps(self.number()),
+            gradients=self.perhaps(GradientHealth(1.0, 1.0, 1.0, *shares)),
+            gain=self.perhaps(self.gain()),
+            dependence=self.perhaps(self.gain()),
+            opinion=self.perhaps(Opinion(self.choice([*Finding]), "why", None, self.perhaps(self.number()))),
+        )
+
+    def slot(self, name: str) -> SlotSignals:
+        """With none, one or several seeds, of which the run may not have told."""
+        grown = [self.seed_of(blueprint) for blueprint in self.some((*NAMES, STRANGER))]
+        return SlotSignals(name, self.choice([*SlotState]), self.randrange(100), tuple(grown))
+
+    def place(self, blueprints: Iterable[str]) -> Place:
+        described = [
+            Candidate(
+                one,
+                self.count(),
+                self.perhaps(self.count()),
+                self.perhaps(self.count()),
+                self.random() < 0.5,
+                tuple(self.some(BLUEPRINT_TRAITS)),
+            )
+            for one in self.some(blueprints)
+        ]
+        size = tuple(self.randrange(1, 10**4) for _ in range(self.randrange(3)))
+        host = self.count(), self.perhaps(self.count())
+        return Place(self.choice(SITE_KINDS), 1 + self.count(), size, self.random(), *host, tuple(described))
+
+    def signals(self, own: Iterable[SlotSignals] = ()) -> Signals:
+        losses = [self.number() for _ in range(3)]
+        return Signals(0, *losses, self.count(), self.count(), tuple(own))
+
+    def mask(self, space: ActionSpace, own: Iterable[SlotSignals]) -> ActionMask:
+        def ops() -> frozenset[Op]:
+            return frozenset(self.some(EVERY_OP))
+
+        return ActionMask(
+            {name: ops() for name in space.slots},
+            {name: tuple(self.some(space.blueprints[name])) for name in space.slots},
+            {slot.name: {seed.blueprint: ops() for seed in slot.seeds} for slot in own if slot.seeds},
+        )
+
+
+Scene = tuple[ActionSpace, Observation, ActionMask]
+
+
+def scene_of(seed: int) -> Scene:
+    """A run with up to three slots, at some step, and what is possible in it."""
+    chance = Chance(seed)
+    blueprints = {name: tuple(chance.some(NAMES)) for name in chance.some(("early", "middle", "late"))}
+    space = ActionSpace(blueprints, {name: chance.place(blueprints[name]) for name in chance.some(blueprints)})
+    own = tuple(chance.slot(name) for name in space.slots)
+    steps = 1 + chance.count()
+    twin, price = chance.perhaps(chance.signals()), chance.perhaps(chance.number())
+    seen = Observation(chance.randrange(steps), steps, chance.signals(own), twin, price)
+    return space, seen, chance.mask(space, own)
+
+
+scenes = st.integers(0, 2**32).map(scene_of)
+
+
+def named(columns: tuple[str, ...], row: tuple[float, ...]) -> dict[str, float]:
+    assert len(columns) == len(row)
+    return dict(zip(columns, row, strict=True))
+
+
+def every_row(rows: Rows) -> list[dict[str, float]]:
+    return [
+        named(GLOBAL_COLUMNS, rows.whole),
+        *(named(SLOT_COLUMNS, row) for row in rows.slots),
+        *(named(CANDIDATE_COLUMNS, row) for row in rows.candidates),
+    ]
+
+
+@pytest.mark.parametrize("columns", [GLOBAL_COLUMNS, SLOT_COLUMNS, CANDIDATE_COLUMNS])
+def test_no_column_is_there_twice_and_each_flag_stands_behind_what_it_is_of(columns: tuple[str, ...]) -> None:
+    assert len(set(columns)) == len(columns)
+    for place, name in enumerate(columns):
+        if name.endswith("?"):
+            assert columns[place - 1] == name.removesuffix("?")
+
+
+@given(scenes)
+def test_any_observation_has_the_same_columns_and_no_number_is_beyond_the_limit(scene: Scene) -> None:
+    rows = rows_of(*scene)
+    assert rows.schema == SCHEMA
+    assert rows.slot_names == scene[0].slots
+    assert (len(rows.slots), len(rows.candidates)) == (len(rows.slot_names), len(rows.candidate_names))
+    for row in every_row(rows):
+        assert all(isinstance(value, float) and abs(value) <= LIMIT for value in row.values())
+
+
+@given(scenes)
+def test_what_is_unknown_is_zero_and_says_so_and_what_is_known_never_does(scene: Scene) -> None:
+    for row in every_row(rows_of(*scene)):
+        for name, value in row.items():
+            if name.endswith("?"):
+                assert value in (0.0, 1.0)
+                assert value == 0.0 or row[name.removesuffix("?")] == 0.0
+
+
+@given(scenes)
+def test_a_flag_is_up_exactly_where_nothing_is_known(scene: Scene) -> None:
+    """By the signals themselves, which say None, or NaN."""
+    space, seen, mask = scene
+    rows = rows_of(space, seen, mask)
+
+    def unknown(value: float | None) -> float:
+        return float(value is None or math.isnan(value))
+
+    whole, now = named(GLOBAL_COLUMNS, rows.whole), seen.signals
+    assert whole["train_loss?"] == unknown(now.train_loss)
+    assert whole["validation_loss?"] == unknown(now.validation_loss)
+    assert whole["overfit?"] == unknown(now.validation_loss - now.train_loss)
+    assert whole["metric?"] == unknown(now.validation_metric)
+    assert whole["price?"] == unknown(seen.price)
+    if seen.twin is None:
+        assert whole["metric_over_twin?"] == whole["loss_under_twin?"] == 1.0
+    for name, row in zip(rows.slot_names, rows.slots, strict=True):
+        own = named(SLOT_COLUMNS, row)
+        assert {own["depth?"], own["channels?"], own["positions?"]} == {float(name not in space.places)}
+    for (slot, blueprint), row in zip(rows.candidate_names, rows.candidates, strict=True):
+        own, place = named(CANDIDATE_COLUMNS, row), space.places.get(slot)
+        told = None if place is None else place.candidate(blueprint)
+        assert own["parameters?"] == float(told is None)
+        assert own["reach?"] == unknown(None if told is None else told.reach)
+        both = told is not None and place is not None and None not in (told.flops, place.host_flops)
+        assert own["flops?"] == float(not both)
+        seed = living(seen, slot, blueprint)
+        assert own["age?"] == unknown(None if seed is None else seed.age)
+        assert own["health?"] == unknown(None if seed is None or seed.gradients is None else seed.gradients.health)
+        for name in ("gain", "dependence"):
+            gain = None if seed is None else getattr(seed, name)
+            assert own[f"{name}?"] == unknown(None if gain is None else gain.mean)
+            assert own[f"{name}_error?"] == unknown(None if gain is None else gain.standard_error)
+
+
+def living(seen: Observation, slot: str, blueprint: str) -> SeedSignals | None:
+    (own,) = (one for one in seen.signals.slots if one.name == slot)
+    return next((seed for seed in own.seeds if seed.blueprint == blueprint), None)
+
+
+@given(scenes)
+def test_candidates_stand_in_the_order_of_slots_and_of_blueprints_and_strangers_behind(scene: Scene) -> None:
+    """A seed whose blueprint the run did not tell of has a row of its own, which says that it is new."""
+    space, seen, mask = scene
+    rows = rows_of(space, seen, mask)
+    expected = []
+    for slot in seen.signals.slots:
+        own = space.blueprints[slot.name]
+        strangers = [seed.blueprint for seed in slot.seeds if seed.blueprint not in own]
+        expected += [(slot.name, blueprint) for blueprint in (*own, *strangers)]
+    assert list(rows.candidate_names) == expected
+    for (slot, blueprint), row in zip(rows.candidate_names, rows.candidates, strict=True):
+        own = named(CANDIDATE_COLUMNS, row)
+        assert own["is_new"] == float(blueprint not in space.blueprints[slot])
+        seed = living(seen, slot, blueprint)
+        assert [own[f"stage_{stage.value}"] for stage in LIVING] == [
+            float(seed is not None and seed.stage is stage) for stage in LIVING
+        ]
+
+
+@given(scenes)
+def test_what_may_be_done_is_what_the_mask_allows(scene: Scene) -> None:
+    """To a slot an op is possible where it is to anything in it; to a seed where the mask would let it be named."""
+    space, seen, mask = scene
+    rows = rows_of(space, seen, mask)
+    for (slot, blueprint), row in zip(rows.candidate_names, rows.candidates, strict=True):
+        own = named(CANDIDATE_COLUMNS, row)
+        assert own["may_germinate"] == mask.allows(Action(Op.GERMINATE, slot, blueprint))
+        if living(seen, slot, blueprint) is None:
+            assert not any(own[f"may_{op.value}"] for op in SEED_OPS)
+            continue
+        for op in (Op.ADVANCE, Op.PRUNE):
+            assert own[f"may_{op.value}"] == mask.allows(Action(op, slot, blueprint))
+        for op in (
+            Op.RETARGET,
+            Op.FOSSILISE,
+        ):  # these name no blueprint: whose turn it is only the seeds' own part tells
+            assert own[f"may_{op.value}"] == (mask.allows(Action(op, slot)) and op in mask.seeds[slot][blueprint])
+    for slot, row in zip(rows.slot_names, rows.slots, strict=True):
+        own = named(SLOT_COLUMNS, row)
+        assert {op: own[f"may_{op.value}"] for op in mask.ops[slot]} == dict.fromkeys(mask.ops[slot], 1.0)
+        assert sum(own[f"may_{op.value}"] for op in EVERY_OP) == len(mask.ops[slot])
+
+
+@given(st.integers(0, 2**32))
+def test_one_more_slot_changes_no_row_of_another(seed: int) -> None:
+    (space, seen, mask), chance = scene_of(seed), Chance(seed)
+    more, place = chance.slot("new"), chance.place(NAMES[:2])
+    alone = rows_of(space, seen, mask)
+    wider = ActionSpace({**space.blueprints, "new": NAMES[:2]}, {**space.places, "new": place})
+    beside = replace(seen, signals=replace(seen.signals, slots=(*seen.signals.slots, more)))
+    free = ActionMask({**mask.ops, "new": frozenset({Op.GERMINATE})}, {**mask.blueprints, "new": NAMES[:1]}, mask.seeds)
+    rows = rows_of(wider, beside, free)
+    assert rows.slots[:-1] == alone.slots
+    assert rows.candidates[: len(alone.candidates)] == alone.candidates
+    assert rows.slot_names[-1] == "new"
+
+
+PLACE = Place("sequence", 100, (9,), 0.5, 1000, 2000, (Candidate("a/one", 100, 200, 9, True, ("bf16",)),))
+GAIN = Gain(n=4, mean=0.25, deviation=0.5, skewness=0.0, worst=-1.0, best=1.0)
+SEED = SeedSignals(
+    "a/one",
+    Stage.HOLDING,
+    0.5,
+    100,
+    age=0,
+    incubation_loss=math.e - 1,
+    gradients=GradientHealth(1.0, 1.0, 1.0, 0.25, 0.25, 0.0),
+    gain=GAIN,
+    dependence=replace(GAIN, mean=0.0),
+    opinion=Opinion(Finding.SHOWN, "why", None, 0.05),
+)
+
+
+def small(**changes: object) -> tuple[ActionSpace, Observation, ActionMask]:
+    own = SlotSignals("early", SlotState.OCCUPIED, 2, (SEED,))
+    now = Signals(0, 0.0, math.e - 1, 0.75, 1100, 1000, (own,))
+    twin = Signals(0, 0.0, math.e**2 - 1, 0.5, 1000, 1000, ())
+    space = ActionSpace({"early": ("a/one",)}, {"early": PLACE})
+    return space, replace(Observation(4, 10, now, twin, 20.0), **changes), ActionMask()
+
+
+def test_what_each_column_of_the_whole_means() -> None:
+    row = named(GLOBAL_COLUMNS, rows_of(*small()).whole)
+    assert {name: value for name, value in row.items() if name.endswith("?")} == dict.fromkeys(
+        [name for name in row if name.endswith("?")], 0.0
+    )
+    known = {
+        "progress": 0.5,
+        "steps": math.log10(11) / 2,
+        "train_loss": 0.0,
+        "validation_loss": 1.0,
+        "overfit": math.e - 1,
+        "metric": 0.75,
+        "metric_over_twin": 2.5,
+        "loss_under_twin": 1.0,
+        "added": 0.1,
+        "fossils": 0.5,
+        "living": 0.25,
+        "price": 0.2,
+    }
+    assert {name: row[name] for name in known} == pytest.approx(known)
+
+
+def test_what_each_column_of_a_slot_means() -> None:
+    row = named(SLOT_COLUMNS, rows_of(*small()).slots[0])
+    known = {
+        "state_occupied": 1.0,
+        "fossils": 0.5,
+        "acting": 0.25,
+        "depth": 0.5,
+        "channels": 1.0,
+        "positions": 0.5,
+        "kind_sequence": 1.0,
+    }
+    assert {name: value for name, value in row.items() if value} == pytest.approx(known)
+
+
+def test_what_each_column_of_a_candidate_means() -> None:
+    """What is known to be nothing has no flag: an age of 0 steps, a dependence of 0 nats."""
+    row = named(CANDIDATE_COLUMNS, rows_of(*small()).candidates[0])
+    share = math.log(2) / math.log(11)
+    known = {
+        "parameters": share,
+        "flops": share,
+        "reach": 1.0,
+        "identity": 1.0,
+        "trait_bf16": 1.0,
+        "stage_holding": 1.0,
+        "alpha": 0.5,
+        "promised_loss": -1.0,
+        "gain": 2.5,
+        "gain_error": 2.5,
+        "dependence_error": 2.5,
+        "health": 0.5,
+        "surplus": 2.0,
+        "gate_opens": 1.0,
+    }
+    assert {name: value for name, value in row.items() if value} == pytest.approx(known)
+
+
+@pytest.mark.parametrize("metric", [1e9, math.inf, -math.inf])
+def test_a_perplexity_without_bounds_says_no_more_than_that_it_is_large(metric: float) -> None:
+    space, seen, mask = small()
+    wild = replace(seen, signals=replace(seen.signals, validation_metric=metric))
+    row = named(GLOBAL_COLUMNS, rows_of(space, wild, mask).whole)
+    assert (row["metric"], row["metric?"]) == (math.copysign(LIMIT, metric), 0.0)
+    assert row["metric_over_twin"] == math.copysign(LIMIT, metric)
+    near = [replace(seen, signals=replace(seen.signals, validation_metric=one)) for one in (0.5, 1.0, 30.0, 60.0)]
+    told = [named(GLOBAL_COLUMNS, rows_of(space, one, mask).whole)["metric"] for one in near]
+    assert told == sorted(set(told)), "what lies within the limit is told apart"
+
+
+def test_a_slot_that_nothing_was_measured_of_is_in_no_state() -> None:
+    """One that the observation does not tell of: nothing is guessed."""
+    space, seen, mask = small()
+    silent = replace(seen, signals=replace(seen.signals, slots=()))
+    rows = rows_of(space, silent, mask)
+    row = named(SLOT_COLUMNS, rows.slots[0])
+    assert not any(row[f"state_{state.value}"] for state in SlotState)
+    assert rows.candidate_names == (("early", "a/one"),)

@@ -1,0 +1,248 @@
+"""What if one only remembered which seed paid where, and planted that? Thompson sampling over slots and blueprints.
+
+It looks at no measurement but the reward, and at nothing of the task or of the price: whoever looks at what is in front
+of it has to beat it. The mathematics stands in ``bandit_arms``.
+
+Nothing is drawn from a generator that lives on. Each guess is a hash of where it is made: the policy's seed, the
+episode, the place of the environment among those of its arm, the slot and the blueprint. So no environment's choices
+depend on how many stand beside it in a round.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.leyline import WAIT, Action, Op, State
+from esper_core.leyline.constants import RAMP_STEPS
+from esper_policies.bandit_arms import WIDTH, Arm, Record, best_of_each_slot, harvests, size_of
+from esper_policies.settings import BanditSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from esper_core.leyline import ActionMask, ActionSpace, Observation, Rollout
+    from esper_policies.bandit_arms import Belief
+
+log = logging.getLogger("esper")
+
+UNPAID_ROUNDS: Final = 3
+"""Rounds without any reward after which it is told that there is none."""
+
+UNSURE_ROUNDS: Final = 10
+"""Rounds after which it is told where nothing is known to be better or worse than nothing."""
+
+SURE: Final = 2.0
+"""Deviations that an arm's mean has to be from 0, to be known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Episode:
+    """One environment's episode: its number, its length, what is to be planted, and what was."""
+
+    number: int = 0
+    steps: int = 0
+    wishes: tuple[Arm, ...] = ()
+    planted: tuple[Arm, ...] = ()
+
+    def plain(self) -> list[Any]:
+        """It as JSON can hold it."""
+        return [self.number, self.steps, [list(arm) for arm in self.wishes], [list(arm) for arm in self.planted]]
+
+    @classmethod
+    def of(cls, plain: Sequence[Any]) -> _Episode:
+        """The episode that ``plain`` tells of."""
+        number, steps, *arms = plain
+        wishes, planted = (tuple((slot, blueprint) for slot, blueprint in some) for some in arms)
+        return cls(number, steps, wishes, planted)
+
+
+class Bandit:
+    """Plants in each episode what may well be best, by what it brought in the episodes before, and learns from it.
+
+    An arm is a blueprint in a slot; its worth is the sum of the rewards of an episode in which it was planted, so the
+    price of growth is in it, as the run's reward has it. To do nothing is worth 0: rewards are told over the twin. As
+    an episode begins, a worth is guessed for each arm from what is believed of it; the arm with the largest is planted,
+    unless all are below 0. So what is little known gets its chance, and what pays gets ever more of them. Where
+    ``seeds`` is above 1 the best arms of other slots follow, one by one, each when the one before it is kept or gone:
+    an episode's reward is then shared equally among all that were planted, which is only a guess at who earned it.
+
+    A seed is blended in after its preview, and kept, as soon as its mask allows it. It is never pruned: one that a gate
+    refuses stays to the end, and what came of that is what planting it brings. Where the chosen one could not be
+    planted the episode teaches nothing, and neither does one whose rewards are unknown. It does not look at the price:
+    at another one it has to learn anew.
+
+    >>> from esper_core.leyline import ActionMask, ActionSpace, Observation, Signals, SlotSignals, SlotState
+    >>> conv = ActionSpace({"early": ("blueprints/conv_light",)})
+    >>> policy = Bandit(conv, first=0.0, learn=False)
+    >>> tried = {"records": [["early", "blueprints/conv_light", 3, 7.5, 0.5]]}
+    >>> policy.load(State({**policy.state().plain, **tried}))
+    >>> free = SlotSignals("early", SlotState.FREE, fossils=0)
+    >>> seen = Observation(0, 40, Signals(0, 2.3, 2.3, 0.1, parameters=10, host_parameters=10, slots=(free,)))
+    >>> mask = ActionMask({"early": frozenset({Op.GERMINATE})}, {"early": ("blueprints/conv_light",)})
+    >>> [action] = policy.act([seen], [mask])
+    >>> str(action.op), action.slot, action.blueprint
+    ('germinate', 'early', 'blueprints/conv_light')
+
+    space: the run's slots and blueprints.
+    seed, seeds, preview, first, speed, width, learn: as ``settings.BanditSettings`` says.
+    """
+
+    def __init__(
+        self,
+        space: ActionSpace,
+        *,
+        seed: int = 0,
+        seeds: int = 1,
+        preview: int = 5,
+        first: float = 0.1,
+        speed: int = RAMP_STEPS,
+        width: float = WIDTH,
+        learn: bool = True,
+    ) -> None:
+        self.space = space
+        self.settings = BanditSettings(
+            seed=seed, seeds=seeds, preview=preview, first=first, speed=speed, width=width, learn=learn
+        )
+        self.arms: tuple[Arm, ...] = tuple((slot, name) for slot in space.slots for name in space.blueprints[slot])
+        self._records: dict[Arm, Record] = {}
+        self._episodes: list[_Episode] = []
+        self._rounds = 0
+        self._rewarded = False
+        self._warned: list[str] = []
+
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
+        """For each environment the next thing to do for its seed, else WAIT."""
+        self._episodes += [_Episode() for _ in observations[len(self._episodes) :]]
+        return [self._one(place, *seen) for place, seen in enumerate(zip(observations, masks, strict=True))]
+
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Take in what a round's episodes brought.
+
+        What it tells: ``explored``, the share of episodes that did not begin with what its means held for best before;
+        ``taught``, how many it learnt from; and of each arm how often it was tried, its mean, and how sure that is.
+        """
+        found = harvests(rollout.episodes)
+        best = next(iter(best_of_each_slot({arm: one.mean for arm, one in self.beliefs().items()})), None)
+        explored = sum((one.planted[0] if one.planted else None) != best for one in found)
+        lessons = [one.lessons() if self.settings.learn else [] for one in found]
+        for arm, brought in (lesson for some in lessons for lesson in some):
+            self._records[arm] = self._records.get(arm, Record()).and_then(brought)
+        self._rounds += 1
+        self._rewarded = self._rewarded or any(one.brought is not None for one in found)
+        self._warn(rollout.arm)
+        told = {"explored": explored / max(1, len(found)), "taught": float(sum(map(bool, lessons)))}
+        return {**told, **self._figures()}
+
+    def beliefs(self) -> dict[Arm, Belief]:
+        """What each arm is taken to be worth."""
+        size = size_of(self._records.values())
+        return {arm: self._records.get(arm, Record()).belief(size, self.settings.width) for arm in self.arms}
+
+    def unfinished(self) -> list[tuple[str, ...]]:
+        """For each environment: that nothing could be tried, where the episode is too short for a single life."""
+        return [self._too_short(episode.steps) for episode in self._episodes]
+
+    def state(self) -> State:
+        """What it learnt, and what it remembers of each environment's episode."""
+        records = [[*arm, one.pulls, one.mean, one.spread] for arm, one in self._records.items()]
+        return State(
+            {
+                "episodes": [episode.plain() for episode in self._episodes],
+                "records": records,
+                "rounds": self._rounds,
+                "rewarded": self._rewarded,
+                "warned": list(self._warned),
+            }
+        )
+
+    def load(self, state: State) -> None:
+        """Go on with what another learnt and remembered. What it knows of arms that this one lacks is kept."""
+        told = state.plain
+        self._episodes = [_Episode.of(plain) for plain in told["episodes"]]
+        self._records = {(slot, name): Record(*numbers) for slot, name, *numbers in told["records"]}
+        self._rounds, self._rewarded = told["rounds"], told["rewarded"]
+        self._warned = list(told["warned"])
+
+    def _one(self, place: int, observation: Observation, mask: ActionMask) -> Action:
+        episode = self._episodes[place]
+        if observation.step == 0 or not episode.steps:
+            number = episode.number + (observation.step == 0)
+            episode = _Episode(number, observation.steps, self._wishes(number, place))
+        action = next((found for found in self._moves(observation, episode) if mask.allows(found)), WAIT)
+        if action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
+            episode = replace(episode, planted=(*episode.planted, (action.slot, action.blueprint)))
+        self._episodes[place] = episode
+        return action
+
+    def _wishes(self, number: int, place: int) -> tuple[Arm, ...]:
+        """What is to be planted in an episode, the most promising first."""
+        guesses = {}
+        for arm, belief in self.beliefs().items():
+            key = "\n".join(map(str, (self.settings.seed, number, place, *arm, "guess")))
+            draw = random.Random(int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big"))
+            guesses[arm] = belief.guess(draw) if self.settings.learn else belief.mean
+        return tuple(best_of_each_slot(guesses)[: self.settings.seeds])
+
+    def _moves(self, observation: Observation, episode: _Episode) -> Iterator[Action]:
+        """What it would do now, if it may: plant what is next, keep what holds, blend in what had its preview.
+
+        It does not plant before what it planted last is settled: then nothing stands in the way of the rest.
+        """
+        living = [(slot.name, seed) for slot in observation.signals.slots for seed in slot.seeds]
+        unsettled = {slot for slot, _ in episode.planted} & {slot for slot, _ in living}
+        if not unsettled and self._in_season(observation.step, observation.steps):
+            wishes = [arm for arm in episode.wishes if arm not in episode.planted]
+            yield from (Action(Op.GERMINATE, *arm, speed=self.settings.speed) for arm in wishes)
+        yield from (Action(Op.FOSSILISE, slot) for slot, _ in living)
+        ready = [(slot, seed) for slot, seed in living if seed.age is None or seed.age >= self.settings.preview]
+        yield from (Action(Op.ADVANCE, slot, seed.blueprint) for slot, seed in ready)
+
+    def _in_season(self, step: int, steps: int) -> bool:
+        """Whether it is not too early to plant, and there is time for a preview and to blend in."""
+        return step >= self.settings.first * steps and step + self.settings.preview + self.settings.speed < steps
+
+    def _too_short(self, steps: int) -> tuple[str, ...]:
+        own = self.settings
+        if self._in_season(math.ceil(own.first * steps), steps):
+            return ()
+        life = f"{own.preview} steps of preview and a ramp of {own.speed}"
+        return (f"anything: {life} leave no room in {steps} steps",)
+
+    def _figures(self) -> dict[str, float]:
+        """Of each arm how often it was tried, its mean, and its deviation."""
+        figures = {}
+        for (slot, name), belief in self.beliefs().items():
+            figures[f"{slot}/{name}/pulls"] = float(self._records.get((slot, name), Record()).pulls)
+            figures[f"{slot}/{name}/mean"] = belief.mean
+            figures[f"{slot}/{name}/deviation"] = belief.deviation
+        return figures
+
+    def _warn(self, arm: str) -> None:
+        """Tell once what makes learning pointless."""
+        known = [one for one in self.arms if one in self._records]
+        unsure = all(abs(one.mean) <= SURE * one.deviation for one in self.beliefs().values())
+        faults = {
+            "ignorant": (
+                not self.settings.learn and not known,
+                "it knows of no seed what it is worth, and with learn: false it never will: it plants nothing",
+            ),
+            "unpaid": (
+                self.settings.learn and not self._rewarded and self._rounds >= UNPAID_ROUNDS,
+                f"no reward is known in {self._rounds} rounds, so nothing is learnt, and what is planted is left to "
+                "chance. Rewards are told over the twin: is there none?",
+            ),
+            "unsure": (
+                self.settings.learn and self._rewarded and self._rounds >= UNSURE_ROUNDS and unsure,
+                f"after {self._rounds} rounds no seed is known to be better or worse than none: each mean is within "
+                f"{SURE:g} deviations of 0",
+            ),
+        }
+        for name, (found, what) in faults.items():
+            if found and name not in self._warned:
+                self._warned.append(name)
+                log.warning("arm %s: bandit: %s", arm, what)

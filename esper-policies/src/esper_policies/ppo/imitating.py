@@ -1,0 +1,68 @@
+"""How does it begin where another one is already? It learns to do what was done, and what that is worth.
+
+The passes end when it would decide as the other did in nearly all cases. What was shown can come from any policy, or
+from a table that knows the best.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from esper_policies.ppo.choosing import Chances
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from esper_policies.ppo.choosing import Chosen
+    from esper_policies.ppo.learning import Lesson, Worth
+    from esper_policies.ppo.network import Gardener
+
+
+def imitate(
+    network: Gardener,
+    optimizer: torch.optim.Optimizer,
+    lesson: Lesson,
+    worth: Worth,
+    *,
+    passes: int,
+    minibatch: int,
+    enough: float,
+    order: torch.Generator,
+) -> dict[str, float]:
+    """Learn what was shown in the lesson; ``enough``: the share of decisions alike at which it ends."""
+    losses: list[float] = []
+    made, alike = 0, agreement(network, lesson)
+    count, steps = lesson.there.shape
+    several = max(1, minibatch // max(1, steps))
+    while made < passes and alike < enough:
+        made += 1
+        for index in torch.randperm(count, generator=order).split(several):
+            rows = (index[:, None] * steps + torch.arange(steps)).flatten()
+            batch, chosen = lesson.of(index)
+            there = lesson.there.flatten()[rows]
+            scores, _ = network(batch, None, (len(index), steps))
+            chances = Chances(scores, batch.legal, batch.home)
+            told = -chances.log_chance(chosen)[there].mean()
+            off = ((scores.value - worth.returns[rows])[there] ** 2).mean()
+            optimizer.zero_grad()
+            (told + 0.25 * off).backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            losses.append(told.item())
+        alike = agreement(network, lesson)
+    return {"agreement": alike, "passes": float(made), "imitation_loss": losses[-1] if losses else 0.0}
+
+
+def agreement(network: Gardener, lesson: Lesson) -> float:
+    """The share of decisions in which the network thinks likeliest what was done."""
+    count, steps = lesson.there.shape
+    with torch.no_grad():
+        scores, _ = network(lesson.batch, None, (count, steps))
+        best = Chances(scores, lesson.batch.legal, lesson.batch.home).best()
+    return _alike(best, lesson.chosen)[lesson.there.flatten()].float().mean().item()
+
+
+def _alike(one: Chosen, other: Chosen) -> Tensor:
+    return (one.op == other.op) & ((one.op == 0) | (one.candidate == other.candidate))

@@ -1,0 +1,121 @@
+"""How is a trained gardener kept? Two files in a folder: its numbers in safetensors, all else in JSON. Nothing runs.
+
+The JSON says which columns it learnt from: where a later version counts them otherwise, it is refused and not misled.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from safetensors import SafetensorError
+from safetensors.torch import load as read_tensors
+from safetensors.torch import save as written_tensors
+
+from esper_core.leyline import CANDIDATE_COLUMNS, SCHEMA, SLOT_COLUMNS, SettingError
+from esper_policies.ppo.encoding import WHOLE_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from esper_policies.ppo.options import Options
+
+FORMAT: Final = 1
+NUMBERS: Final = "gardener.safetensors"
+WORDS: Final = "gardener.json"
+
+_COLUMNS: Final = {"whole": list(WHOLE_COLUMNS), "slots": list(SLOT_COLUMNS), "candidates": list(CANDIDATE_COLUMNS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a trained gardener is, beside its weights.
+
+    names: the blueprints that it knows by name. settings: those that it was trained with. blueprints: what was known of
+    those that it was trained on. rounds: how many it learnt from.
+    """
+
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+    scales: Mapping[str, Any]
+    blueprints: Mapping[str, Any]
+    rounds: int
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def tensors(self, part: str) -> dict[str, Tensor]:
+        """The numbers of one part: network, scales."""
+        prefix = f"{part}/"
+        return {name.removeprefix(prefix): one for name, one in self.numbers.items() if name.startswith(prefix)}
+
+
+def keep(folder: str, kept: Kept, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Write a gardener into a folder, each file whole or not at all."""
+    words = {
+        "format": FORMAT,
+        "policy": "ppo",
+        "schema": SCHEMA,
+        "columns": _COLUMNS,
+        "names": list(kept.names),
+        "settings": dict(kept.settings),
+        "scales": dict(kept.scales),
+        "blueprints": dict(kept.blueprints),
+        "rounds": kept.rounds,
+    }
+    numbers = {f"{part}/{name}": one.contiguous() for part, own in parts.items() for name, one in own.items()}
+    home = Path(folder)
+    home.mkdir(parents=True, exist_ok=True)
+    _write(home / NUMBERS, written_tensors(numbers))
+    _write(home / WORDS, (json.dumps(words, indent=1, allow_nan=False) + "\n").encode())
+
+
+def kept_in(name: str, options: Options) -> Kept:
+    """The gardener in a folder, or the one that is shipped under this name; SettingError where there is none of use."""
+    words, numbers = _files(name)
+    try:
+        told = json.loads(words)
+        tensors = read_tensors(numbers)
+        known = Kept(
+            names=tuple(told["names"]),
+            settings=told["settings"],
+            scales=told["scales"],
+            blueprints=told["blueprints"],
+            rounds=told["rounds"],
+            numbers=tensors,
+        )
+        columns, schema, form = told["columns"], told["schema"], told["format"]
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise _refused(name, f"it is damaged: {error}", "Train it again, or take another copy.") from error
+    if form != FORMAT or schema != SCHEMA or columns != _COLUMNS:
+        what = f"it learnt from observations of schema {schema} (format {form}); here they are of schema {SCHEMA}"
+        raise _refused(name, what, "Train it again with this version.")
+    trained = {head: len(known.settings.get(f"{head}s", ())) for head in ("blend", "speed", "curve", "target")}
+    heads = {head: options_ for head, options_ in trained.items() if options_ > 1}
+    if heads != options.heads:
+        what = f"it chooses among {heads or 'no details'}, and these settings among {options.heads or 'no details'}"
+        raise _refused(name, what, "Give blends, speeds, curves and targets as many options as it was trained with.")
+    return known
+
+
+def _files(name: str) -> tuple[bytes, bytes]:
+    shipped = resources.files("esper_policies") / "trained" / name
+    for home in (Path(name), shipped):
+        try:
+            return (home / WORDS).read_bytes(), (home / NUMBERS).read_bytes()
+        except OSError:
+            continue
+    raise _refused(name, "there is no trained gardener of this name", f"Such a folder has {WORDS} and {NUMBERS} in it.")
+
+
+def _refused(name: str, what: str, hint: str) -> SettingError:
+    return SettingError("load", f'"{name}": {what}', hint)
+
+
+def _write(file: Path, content: bytes) -> None:
+    beside = file.with_suffix(file.suffix + ".new")
+    beside.write_bytes(content)
+    beside.replace(file)

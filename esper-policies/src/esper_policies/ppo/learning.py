@@ -1,0 +1,220 @@
+"""How does it learn from a round? Several passes over minibatches of whole episodes, no step too far from who played.
+
+Schulman et al. (2017), with what is usual today: advantages normalised over the round, gradients clipped, and an end to
+the passes as soon as the gardener decides too differently from the one that played. Episodes stay whole, so that what
+is remembered within one is learnt, too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from esper_policies.ppo.advantages import advantages
+from esper_policies.ppo.choosing import Chances, Chosen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    from esper_policies.ppo.encoding import Batch
+    from esper_policies.ppo.network import Gardener
+
+
+LEAST_SPREAD: Final = 0.1
+"""Deviation of advantages, on the scale of returns, below which they are not spread any further.
+
+Where every episode comes to the same, all that differs is what the values do not know yet. Spread to order one, that
+would teach as loudly as a real difference: a gardener who has found the best would lose it again.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How it learns; ``settings.PpoSettings`` says what each is."""
+
+    discount: float
+    trace: float
+    clip: float
+    value_clip: float | None
+    value_share: float
+    passes: int
+    minibatch: int
+    most_change: float | None
+    clip_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """N episodes of at most T decisions as N·T rows, one episode behind the other; short ones are padded.
+
+    there: (N, T) whether a decision is none of the padding. rewards: by episode. behind: of each episode what could be
+    seen where it was cut; a row of zeros, and 0 in ``cut``, where it had come to its end.
+    """
+
+    batch: Batch
+    chosen: Chosen
+    there: Tensor
+    rewards: Sequence[Sequence[float]]
+    behind: Batch
+    cut: Sequence[bool]
+
+    def of(self, index: Tensor) -> tuple[Batch, Chosen]:
+        """The rows of some episodes, in their order."""
+        steps = self.there.shape[1]
+        rows = (index[:, None] * steps + torch.arange(steps)).flatten()
+        return self.batch.at(rows), self.chosen.at(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """Of every row, N·T of them: how likely the decision was when it was taken, and what it was worth."""
+
+    log_chance: Tensor
+    value: Tensor
+    advantage: Tensor
+    returns: Tensor
+
+
+def weighed(network: Gardener, lesson: Lesson, ways: Ways, scale: float) -> Worth:
+    """What the decisions were worth to the network that took them. scale: by which rewards are divided."""
+    count, steps = lesson.there.shape
+    with torch.no_grad():
+        scores, memory = network(lesson.batch, None, (count, steps))
+        chances = Chances(scores, lesson.batch.legal, lesson.batch.home)
+        log_chance = chances.log_chance(lesson.chosen)
+        behind = network(lesson.behind, _memory_behind(network, lesson, memory))[0].value
+    values, found = scores.value.view(count, steps), torch.zeros(count, steps)
+    for n, rewards in enumerate(lesson.rewards):
+        own = values[n, : len(rewards)].tolist()
+        after = behind[n].item() if lesson.cut[n] else 0.0
+        scaled = [reward / scale for reward in rewards]
+        found[n, : len(rewards)] = torch.tensor(
+            advantages(scaled, own, after, discount=ways.discount, trace=ways.trace)
+        )
+    advantage = found.flatten()
+    return Worth(log_chance, scores.value, advantage, advantage + scores.value)
+
+
+def learn(
+    network: Gardener,
+    optimizer: torch.optim.Optimizer,
+    lesson: Lesson,
+    worth: Worth,
+    ways: Ways,
+    *,
+    entropy: float,
+    order: torch.Generator,
+) -> dict[str, float]:
+    """Make the passes; what is to be told of them. ``order`` shuffles the episodes."""
+    there = lesson.there.flatten()
+    spread = worth.advantage[there]
+    shift, width = spread.mean(), spread.std(unbiased=False).clamp(min=LEAST_SPREAD)
+    normal = (worth.advantage - shift) / width
+    figures: list[dict[str, float]] = []
+    passes = 0
+    for _ in range(ways.passes):
+        passes += 1
+        latest = [
+            _step(network, optimizer, lesson, (worth, normal), index, ways, entropy)
+            for index in _minibatches(lesson, ways.minibatch, order)
+        ]
+        figures += latest
+        if ways.most_change is not None and _mean(latest, "kl") > ways.most_change:
+            break
+    told = {name: _mean(figures, name) for name in figures[0]}
+    return told | {
+        "kl": figures[-1]["kl"],
+        "largest_first_ratio": figures[0]["ratio_off"],
+        "passes": float(passes),
+        "explained_variance": explained(worth.value[there], worth.returns[there]),
+    }
+
+
+def explained(values: Tensor, returns: Tensor) -> float:
+    """The share of the returns' variance that the values foretold: 1 is all, 0 no more than a constant would."""
+    spread = returns.var(unbiased=False).item()
+    return 1.0 - (returns - values).var(unbiased=False).item() / spread if spread > 1e-12 else 0.0
+
+
+def _step(
+    network: Gardener,
+    optimizer: torch.optim.Optimizer,
+    lesson: Lesson,
+    known: tuple[Worth, Tensor],
+    index: Tensor,
+    ways: Ways,
+    entropy: float,
+) -> dict[str, float]:
+    worth, normal = known
+    steps = lesson.there.shape[1]
+    rows = (index[:, None] * steps + torch.arange(steps)).flatten()
+    batch, chosen = lesson.of(index)
+    there = lesson.there.flatten()[rows]
+    scores, _ = network(batch, None, (len(index), steps))
+    chances = Chances(scores, batch.legal, batch.home)
+    change = (chances.log_chance(chosen) - worth.log_chance[rows])[there]
+    ratio, advantage = change.exp(), normal[rows][there]
+    kept = ratio.clamp(1.0 - ways.clip, 1.0 + ways.clip)
+    policy_loss = -torch.minimum(ratio * advantage, kept * advantage).mean()
+    value_loss = _value_loss(scores.value[there], worth.value[rows][there], worth.returns[rows][there], ways)
+    entropies = {head: own[there].mean() for head, own in chances.entropies().items()}
+    undecided = torch.stack(list(entropies.values())).sum()
+    loss = policy_loss + ways.value_share * value_loss - entropy * undecided
+    optimizer.zero_grad()
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(network.parameters(), ways.clip_norm)
+    optimizer.step()
+    return {
+        "policy_loss": policy_loss.item(),
+        "value_loss": value_loss.item(),
+        "kl": (ratio - 1.0 - change).mean().item(),
+        "clipped": ((ratio - 1.0).abs() > ways.clip).float().mean().item(),
+        "gradient_norm": norm.item(),
+        "ratio_off": (ratio - 1.0).abs().max().item(),
+        **{f"entropy_{head}": own.item() for head, own in entropies.items()},
+    }
+
+
+def _value_loss(now: Tensor, before: Tensor, returns: Tensor, ways: Ways) -> Tensor:
+    off = (now - returns) ** 2
+    if ways.value_clip is not None:
+        near = before + (now - before).clamp(-ways.value_clip, ways.value_clip)
+        off = torch.maximum(off, (near - returns) ** 2)
+    return 0.5 * off.mean()
+
+
+def _minibatches(lesson: Lesson, size: int, order: torch.Generator) -> Iterator[Tensor]:
+    """Episodes in a new order, as many together as have about ``size`` decisions."""
+    lengths = lesson.there.sum(1).tolist()
+    taken: list[int] = []
+    decisions = 0
+    for place in torch.randperm(len(lengths), generator=order).tolist():
+        taken.append(place)
+        decisions += lengths[place]
+        if decisions >= size:
+            yield torch.tensor(taken)
+            taken, decisions = [], 0
+    if taken:
+        yield torch.tensor(taken)
+
+
+def _memory_behind(network: Gardener, lesson: Lesson, memory: Tensor) -> Tensor | None:
+    """What is remembered behind each episode. Short ones are played again, to their own end and no padding."""
+    if network.memory is None:
+        return None
+    if bool(lesson.there.all()):
+        return memory
+    ends: list[Tensor] = []
+    for n, length in enumerate(lesson.there.sum(1).tolist()):
+        batch, _ = lesson.of(torch.tensor([n]))
+        ends.append(network(batch.at(torch.arange(length)), None, (1, length))[1])
+    return torch.cat(ends, 1)
+
+
+def _mean(figures: Sequence[Mapping[str, float]], name: str) -> float:
+    return math.fsum(one[name] for one in figures) / len(figures)

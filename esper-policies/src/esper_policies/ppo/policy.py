@@ -1,0 +1,343 @@
+"""Who decides by what it learnt? The gardener itself: it plays, and after each round it learns from what it played."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from esper_core.leyline import WAIT, Op, State
+from esper_policies.heuristic import Heuristic
+from esper_policies.ppo.choosing import Chances, Chosen
+from esper_policies.ppo.decisions import Pace, episodes_of
+from esper_policies.ppo.diagnosis import Diagnosis
+from esper_policies.ppo.encoding import OPS, batch_of, see
+from esper_policies.ppo.imitating import imitate
+from esper_policies.ppo.keeping import Kept, keep, kept_in
+from esper_policies.ppo.learning import Ways, learn, weighed
+from esper_policies.ppo.lessons import lesson_of
+from esper_policies.ppo.network import Gardener
+from esper_policies.ppo.options import Options
+from esper_policies.ppo.remembering import optimizer_state, restore_optimizer
+from esper_policies.ppo.scaling import Scales
+from esper_policies.ppo.settings import PpoSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from esper_core.leyline import Action, ActionMask, ActionSpace, Observation, Rollout
+    from esper_policies.ppo.decisions import Episode
+    from esper_policies.ppo.encoding import Seen
+
+log = logging.getLogger("esper")
+
+BITS: Final = 64
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of one environment's episode: what trends are counted from, and what the network remembers."""
+
+    levels: tuple[float, ...] | None = None
+    hidden: Tensor | None = None
+
+
+class Ppo:
+    """Learns what to grow where and when, and whether, by proximal policy optimisation.
+
+    It decides by rows of numbers (``leyline.features``): so it works in any number of slots and with blueprints that it
+    never saw. Its draws are hashes of where they are made, as those of ``random`` are; with ``learn: false`` it draws
+    nothing and does what it thinks best. It sees the reward's price, where there is one.
+
+    >>> from esper_core.leyline import ActionSpace
+    >>> gardener = Ppo(ActionSpace({"early": ("blueprints/mlp",)}), width=8, learn=False)
+    >>> gardener.act([], [])
+    []
+
+    space: the run's slots and blueprints. settings: as ``ppo.settings.PpoSettings`` says.
+    """
+
+    def __init__(self, space: ActionSpace, **settings: Any) -> None:
+        self.space = space
+        self.settings = own = PpoSettings.model_validate(settings)
+        self.pace = Pace(own.decide_every, own.auto_fossilise)
+        self.options = Options.of(own.blends, own.speeds, own.curves, own.targets)
+        self.scales = Scales()
+        self.diagnosis = Diagnosis()
+        self.round = 0
+        known = kept_in(own.load, self.options) if own.load else None
+        self._names = list(known.names) if known else []
+        self.network = self._built(known)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=own.learning_rate, eps=1e-5)
+        if known:
+            self.scales.load(known.scales, known.tensors("scales"))
+        if own.learn:
+            self._get_to_know(blueprint for several in space.blueprints.values() for blueprint in several)
+        self._teacher = Heuristic(space) if own.teacher and own.learn else None
+        self._memories: list[Memory] = []
+
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
+        """For each environment what goes without saying, else what is decided."""
+        del self._memories[len(observations) :]
+        self._memories += [Memory() for _ in observations[len(self._memories) :]]
+        actions: list[Action] = []
+        asked: list[int] = []
+        for place, (observation, mask) in enumerate(zip(observations, masks, strict=True)):
+            if observation.step == 0 or observation.rolled_back:
+                self._memories[place] = Memory()
+            own = WAIT if observation.rolled_back else self.pace.by_itself(observation, mask)
+            actions.append(WAIT if own is None else own)
+            asked += [place] if own is None else []
+        if self._teacher is not None:
+            return self._taught(self._teacher, observations, masks, actions, asked)
+        for place, action in zip(asked, self._decided(observations, masks, asked), strict=True):
+            actions[place] = action
+        return actions
+
+    def update(self, rollout: Rollout) -> Mapping[str, float]:
+        """Learn from one round; what is to be told of it."""
+        own, this = self.settings, self.round
+        self.round += 1
+        if not own.learn:
+            return {}
+        endless = own.horizon == "cut"
+        episodes, unknown = episodes_of(self.space, rollout, self.pace, endless=endless)
+        told = self._learnt(episodes, this) if episodes else {}
+        if self._teacher is not None and (told.get("agreement", 0.0) >= own.enough or self.round >= own.teach_rounds):
+            self._teacher = None
+        for words in self.diagnosis.heed(told, unknown=unknown, episodes=len(episodes)):
+            log.warning("arm %s: %s", rollout.arm, words)
+        if own.save:
+            self.save(own.save)
+        return told
+
+    def imitate(self, rollout: Rollout, *, passes: int = 100) -> Mapping[str, float]:
+        """Learn to do what was done in ``rollout``, by whomever, until it would in nearly all cases."""
+        episodes, _ = episodes_of(self.space, rollout, self.pace, endless=self.settings.horizon == "cut")
+        this, self.round = self.round, self.round + 1
+        return self._imitated(episodes, this, passes) if episodes else {}
+
+    def save(self, folder: str) -> None:
+        """Write down what it is, so that ``load`` can begin with it: weights, scales, names and descriptions."""
+        plain, tensors = self.scales.state()
+        described = {
+            candidate.blueprint: {"slot": slot, "parameters": candidate.parameters, "flops": candidate.flops}
+            for slot, place in self.space.places.items()
+            for candidate in place.candidates
+        }
+        settings = self.settings.model_dump(mode="json", exclude={"load", "save"})
+        kept = Kept(tuple(self._names), settings, plain, described, self.round, {})
+        keep(folder, kept, {"network": self.network.state_dict(), "scales": tensors})
+
+    def state(self) -> State:
+        """Everything: weights, what the optimizer knows, scales, and the memory of each environment."""
+        plain, scales = self.scales.state()
+        hidden = {str(n): m.hidden.clone() for n, m in enumerate(self._memories) if m.hidden is not None}
+        teacher = {} if self._teacher is None else {"teacher": self._teacher.state()}
+        return State.of(
+            {
+                "network": State({}, {name: one.clone() for name, one in self.network.state_dict().items()}),
+                "optimizer": optimizer_state(self.optimizer),
+                "scales": State(plain, scales),
+                "hidden": State({}, hidden),
+                **teacher,
+            },
+            round=self.round,
+            names=list(self._names),
+            levels=[None if memory.levels is None else list(memory.levels) for memory in self._memories],
+            lasting=dict(self.diagnosis.lasting),
+            told=list(self.diagnosis.told),
+        )
+
+    def load(self, state: State) -> None:
+        """Go on where another left off that was built alike."""
+        self.network.load_state_dict(dict(state.part("network").tensors))
+        restore_optimizer(self.optimizer, state.part("optimizer"))
+        scales, hidden = state.part("scales"), state.part("hidden").tensors
+        self.scales.load(scales.plain, scales.tensors)
+        self.round, self._names = state.plain["round"], list(state.plain["names"])
+        self.diagnosis = Diagnosis(dict(state.plain["lasting"]), list(state.plain["told"]))
+        self._memories = [
+            Memory(None if levels is None else tuple(levels), hidden[str(n)].clone() if str(n) in hidden else None)
+            for n, levels in enumerate(state.plain["levels"])
+        ]
+        self._teacher = Heuristic(self.space) if "teacher" in state.plain else None
+        if self._teacher is not None:
+            self._teacher.load(state.part("teacher"))
+
+    # What it does.
+
+    def _decided(
+        self, observations: Sequence[Observation], masks: Sequence[ActionMask], asked: Sequence[int]
+    ) -> list[Action]:
+        """Decisions for the environments at ``asked``, ``together`` at a time: always as many, padded if need be."""
+        found: list[Action] = []
+        for start in range(0, len(asked), self.settings.together):
+            places = asked[start : start + self.settings.together]
+            seen = [see(self.space, observations[n], masks[n], self._memories[n].levels) for n in places]
+            chosen = self._chosen(places, seen, [observations[n].step for n in places])
+            for row, (place, one) in enumerate(zip(places, seen, strict=True)):
+                self._memories[place].levels = one.levels
+                found.append(self._action(one, chosen, row))
+        return found
+
+    def _chosen(self, places: Sequence[int], seen: Sequence[Seen], steps: Sequence[int]) -> Chosen:
+        more = self.settings.together - len(seen)
+        padded, whose = [*seen, *[seen[0]] * more], [*places, *[places[0]] * more]
+        numbers = [self._numbers(one, self.round, place) for one, place in zip(padded, whose, strict=True)]
+        batch = self.scales.scaled(batch_of(padded, numbers))
+        fresh = torch.zeros(self.network.width)
+        hidden = (self._memories[place].hidden for place in whose)
+        before = torch.stack([fresh if own is None else own for own in hidden])[None]
+        with torch.no_grad():
+            scores, after = self.network(batch, before)
+            chances = Chances(scores, batch.legal, batch.home)
+            luck = [self._luck(place, step) for place, step in zip(whose, [*steps, *[0] * more], strict=True)]
+            chosen = chances.drawn(torch.tensor(luck)) if self.settings.learn else chances.best()
+        if self.network.memory is not None:
+            for row, place in enumerate(places):
+                self._memories[place].hidden = after[0, row].clone()
+        return chosen
+
+    def _action(self, seen: Seen, chosen: Chosen, row: int) -> Action:
+        op = OPS[int(chosen.op[row])]
+        action = seen.action(op, int(chosen.candidate[row]))
+        return self.options.detailed(action, {head: int(one[row]) for head, one in chosen.details.items()})
+
+    def _taught(
+        self,
+        teacher: Heuristic,
+        observations: Sequence[Observation],
+        masks: Sequence[ActionMask],
+        actions: list[Action],
+        asked: Sequence[int],
+    ) -> list[Action]:
+        """What the teacher does, as far as it is among what can be chosen here."""
+        shown = teacher.act(observations, [mask if n in asked else mask.shut() for n, mask in enumerate(masks)])
+        for place in asked:
+            mine = self.options.detailed(shown[place], {})
+            actions[place] = mine if masks[place].allows(mine) else WAIT
+            seen = see(self.space, observations[place], masks[place], self._memories[place].levels)
+            self._memories[place].levels = seen.levels
+        return actions
+
+    # How it learns.
+
+    def _learnt(self, episodes: Sequence[Episode], this: int) -> dict[str, float]:
+        if self._teacher is not None:
+            return self._imitated(episodes, this, passes=100)
+        own = self.settings
+        self._rescale(episodes)
+        lesson = lesson_of(episodes, self._numbering(this), self.options, self.scales)
+        worth = weighed(self.network, lesson, self.ways, self.scales.returns)
+        gone = min(1.0, this / own.entropy_rounds)
+        entropy = own.entropy + (own.entropy_end - own.entropy) * gone
+        told = learn(self.network, self.optimizer, lesson, worth, self.ways, entropy=entropy, order=self._order(this))
+        self._look(episodes)
+        return told | {"entropy_weight": entropy, **self._of_returns(episodes)}
+
+    def _imitated(self, episodes: Sequence[Episode], this: int, passes: int) -> dict[str, float]:
+        own = self.settings
+        if this == 0:
+            self._look(episodes)  # nobody acted on its scales yet
+        self._rescale(episodes)
+        lesson = lesson_of(episodes, self._numbering(this), self.options, self.scales)
+        worth = weighed(self.network, lesson, self.ways, self.scales.returns)
+        told = imitate(
+            self.network,
+            self.optimizer,
+            lesson,
+            worth,
+            passes=passes,
+            minibatch=own.minibatch,
+            enough=own.enough,
+            order=self._order(this),
+        )
+        return told | self._of_returns(episodes)
+
+    @property
+    def ways(self) -> Ways:
+        """How it learns, of its settings."""
+        own = self.settings
+        return Ways(
+            discount=own.discount,
+            trace=own.trace,
+            clip=own.clip,
+            value_clip=own.value_clip,
+            value_share=own.value_share,
+            passes=own.passes,
+            minibatch=own.minibatch,
+            most_change=own.most_change,
+            clip_norm=own.clip_norm,
+        )
+
+    def _rescale(self, episodes: Sequence[Episode]) -> None:
+        """Count the returns in, and let the values stay what they were on the new scale."""
+        grown = self.scales.learn_returns([sum(one.reward for one in episode.decisions) for episode in episodes])
+        with torch.no_grad():
+            for parameter in self.network.value[-1].parameters():
+                parameter.div_(grown)
+
+    def _look(self, episodes: Sequence[Episode]) -> None:
+        """Count what was seen in, for the columns' scales of the next round."""
+        seen = [decision.seen for episode in episodes for decision in episode.decisions]
+        self.scales.learn(batch_of(seen, [[0] * len(one.candidates) for one in seen]))
+
+    @staticmethod
+    def _of_returns(episodes: Sequence[Episode]) -> dict[str, float]:
+        returns = torch.tensor([sum(one.reward for one in episode.decisions) for episode in episodes]).double()
+        decisions = [decision.action.op for episode in episodes for decision in episode.decisions]
+        shares = {f"share_{op.value}": decisions.count(op) / len(decisions) for op in Op}
+        return {"return": returns.mean().item(), "spread_of_returns": returns.std(unbiased=False).item(), **shares}
+
+    def _order(self, this: int) -> torch.Generator:
+        return torch.Generator().manual_seed(_number(self.settings.seed, this, "order") >> 1)
+
+    def _numbering(self, this: int) -> _Numbering:
+        return lambda seen, place: self._numbers(seen, this, place)
+
+    def _numbers(self, seen: Seen, this: int, place: int) -> list[int]:
+        """Of each candidate the number of its name; 0 where it is not known by name, or left out in this episode."""
+        own = self.settings
+        known = {name: number for number, name in enumerate(self._names, 1)}
+        left_out = {
+            name
+            for name in {blueprint for _, blueprint in seen.candidates}
+            if own.learn and _number(own.seed, this, place, name, "name") < own.forget_names * 2**BITS
+        }
+        return [0 if blueprint in left_out else known.get(blueprint, 0) for _, blueprint in seen.candidates]
+
+    def _luck(self, place: int, step: int) -> list[float]:
+        where = (self.settings.seed, self.round, place, step)
+        return [_number(*where, head) / 2**BITS for head in ("what", *self.network.heads)]
+
+    def _get_to_know(self, blueprints: Any) -> None:
+        for blueprint in blueprints:
+            if blueprint not in self._names and len(self._names) < self.network.names.num_embeddings - 1:
+                self._names.append(blueprint)
+
+    def _built(self, known: Kept | None) -> Gardener:
+        own = self.settings if known is None else PpoSettings.model_validate(known.settings)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_number(self.settings.seed, "weights") >> 1)
+            network = Gardener(width=own.width, names=own.names, memory=own.memory, heads=self.options.heads)
+        if known:
+            network.load_state_dict(known.tensors("network"))
+        return network
+
+
+def _number(*where: object) -> int:
+    """A number below 2^64 that hangs on where it is drawn, and on nothing else."""
+    digest = blake2b(" ".join(map(str, where)).encode(), digest_size=BITS // 8).digest()
+    return int.from_bytes(digest, "big")
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Numbering = Callable[[Seen, int], list[int]]

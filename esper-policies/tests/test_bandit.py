@@ -1,0 +1,500 @@
+"""Does it find out which seed pays where, plant that, and know of what it cannot know?"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import random
+import statistics
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from esper_core.leyline import (
+    WAIT,
+    Action,
+    ActionMask,
+    ActionSpace,
+    FollowsPlan,
+    Learner,
+    Observation,
+    Op,
+    Played,
+    Resumable,
+    RewardBreakdown,
+    Rollout,
+    SeedSignals,
+    Signals,
+    SlotSignals,
+    SlotState,
+    Stage,
+    State,
+    Turn,
+)
+from esper_policies.bandit import SURE, Bandit
+from esper_policies.bandit_arms import Belief, Harvest, Record, best_of_each_slot, harvests, size_of
+from esper_testing import check_policy
+from esper_testing.games import arms, learn, play
+
+SPACE = ActionSpace({"early": ("a/conv", "a/mlp"), "late": ("a/conv",)})
+ARMS = [("early", "a/conv"), ("early", "a/mlp"), ("late", "a/conv")]
+HASTY = {"preview": 1, "first": 0.0, "speed": 1}
+AT_ONCE = {"preview": 0, "first": 0.0, "speed": 0}
+STEPS = 20
+GOLDEN = "00-1-00000000-1-110101-0"
+"""What it plants in 24 environments with the seed 7: a/conv 0, a/mlp 1, nothing -."""
+
+
+def growing(stage, blueprint="a/conv", age=9, slot="early"):
+    """A slot in which a seed grows."""
+    return SlotSignals(slot, SlotState.OCCUPIED, 0, (SeedSignals(blueprint, stage, 0.0, 10, age),))
+
+
+def seen(step=0, grows=None, steps=STEPS):
+    """Both slots are free but the one in which something grows."""
+    free = (SlotSignals(name, SlotState.FREE, fossils=0) for name in SPACE.slots)
+    slots = tuple(grows if grows and grows.name == slot.name else slot for slot in free)
+    return Observation(step, steps, Signals(step, 1.0, 1.0, 0.5, 10, 10, slots))
+
+
+OPEN = ActionMask(dict.fromkeys(SPACE.slots, frozenset({Op.GERMINATE})), SPACE.blueprints)
+
+
+def living(*ops, blueprint="a/conv", slot="early"):
+    """The mask where a seed grows in a slot, and the other is free."""
+    mine = frozenset(ops)
+    room = {name: names for name, names in SPACE.blueprints.items() if name != slot}
+    return ActionMask({**dict.fromkeys(room, frozenset({Op.GERMINATE})), slot: mine}, room, {slot: {blueprint: mine}})
+
+
+def germinate(slot, blueprint):
+    return Action(Op.GERMINATE, slot, blueprint, speed=1)
+
+
+def part(actions, rewards, *, first=0, terminated=False):
+    """A part of an episode; a reward of None is one that nobody knows."""
+    turns = tuple(
+        Turn(seen(first + number), OPEN, action, None if reward is None else RewardBreakdown({"team": reward}))
+        for number, (action, reward) in enumerate(zip(actions, rewards, strict=True))
+    )
+    last = first + len(turns) - (not terminated)
+    return Played(turns, seen(last), terminated)
+
+
+def round_of(*episodes, number=0, arm="bandit"):
+    return Rollout(arm, number, episodes)
+
+
+def knowing(records, **settings):
+    """A policy that has tried its arms: by arm how often, with which mean, and the squares around it."""
+    policy = Bandit(SPACE, **{**HASTY, **settings})
+    told = [[*arm, *numbers] for arm, numbers in records.items()]
+    policy.load(State({**policy.state().plain, "records": told}))
+    return policy
+
+
+SURE_OF_LATE = {ARMS[0]: (500, 1.0, 1.0), ARMS[1]: (500, -2.0, 1.0), ARMS[2]: (500, 5.0, 1.0)}
+
+
+def alive(policy, number=4):
+    """What it plants in each of several environments as an episode begins."""
+    return policy.act([seen()] * number, [OPEN] * number)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"seeds": 3, **HASTY},
+        pytest.param(HASTY, marks=pytest.mark.slow),
+        pytest.param(AT_ONCE, marks=pytest.mark.slow),
+        pytest.param({"learn": False}, marks=pytest.mark.slow),
+    ],
+)
+def test_it_conforms(settings):
+    results = check_policy(Bandit, settings=settings)
+    assert [(one.check, one.message) for one in results if one.status != "passed"] == []
+    assert len(results) > 30
+
+
+def test_it_is_what_the_loop_looks_for():
+    policy = Bandit(SPACE)
+    assert isinstance(policy, Learner)
+    assert isinstance(policy, Resumable)
+    assert isinstance(policy, FollowsPlan)
+
+
+# It learns.
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_finds_the_arm_that_pays_most(seed):
+    game = arms()
+    policy = Bandit(game.space, seed=seed, **AT_ONCE)
+    scores = learn(policy, game, rounds=40, episodes=8, seed=1000 * seed)
+    assert statistics.fmean(scores[-10:]) > 0.8 * game.best
+    best = max(policy.beliefs().items(), key=lambda pair: pair[1].mean)
+    assert best[0] == ("early", "games/beech")
+    assert best[1].mean == pytest.approx(4.0, abs=1.0)
+    frozen = Bandit(game.space, learn=False, **AT_ONCE)
+    frozen.load(policy.state())
+    planted = {turn.action.blueprint for one in play(frozen, game, 20).episodes for turn in one.turns}
+    assert planted == {"games/beech"}
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_the_unit_of_a_reward_is_nothing_to_it(scale):
+    worth = {"only": {"games/a": 1.0 * scale, "games/b": 4.0 * scale, "games/c": -3.0 * scale}}
+    game = arms(worth, noise=2.0 * scale)
+    scores = learn(Bandit(game.space, **AT_ONCE), game, rounds=30, episodes=8)
+    assert statistics.fmean(scores[-10:]) > 0.7 * game.best
+
+
+def test_it_leaves_alone_what_only_costs():
+    game = arms({"early": {"games/a": -3.0, "games/b": -1.5}, "late": {"games/a": -2.0}}, noise=2.0)
+    policy = Bandit(game.space, **AT_ONCE)
+    learn(policy, game, rounds=60, episodes=8)
+    ops = Counter(turn.action.op for one in play(policy, game, 200, 9000).episodes for turn in one.turns)
+    assert ops[Op.WAIT] > 180
+
+
+def test_what_is_little_known_is_tried_more_often_than_what_is_known_to_be_as_good():
+    policy = knowing({ARMS[0]: (500, 1.0, 500.0), ARMS[1]: (2, 1.0, 2.0), ARMS[2]: (500, -5.0, 500.0)})
+    chosen = Counter(action.blueprint for _ in range(20) for action in alive(policy, 20))
+    assert 100 < chosen["a/conv"] < 300
+    assert 100 < chosen["a/mlp"] < 300
+    worse = knowing({ARMS[0]: (500, 1.0, 500.0), ARMS[1]: (500, 0.5, 500.0), ARMS[2]: (500, -5.0, 500.0)})
+    assert {action.blueprint for _ in range(20) for action in alive(worse, 20)} == {"a/conv"}
+
+
+def test_an_arm_is_believed_to_be_worth_what_normal_inverse_gamma_says():
+    brought = [3.0, 5.0, 10.0]
+    record = Record()
+    for one in brought:
+        record = record.and_then(one)
+    assert (record.pulls, record.mean, record.spread) == (3, 6.0, pytest.approx(26.0))
+    # The slow way: the prior is one quarter of an episode of 0, and noise of 4 that weighs two.
+    weight, noise = (0.5 / 1.0) ** 2, 0.5 * 8.0
+    total = weight + 3
+    mean = math.fsum(brought) / total
+    squares = math.fsum((one - mean) ** 2 for one in brought) + weight * mean**2
+    scale = noise**2 + squares / 2
+    belief = record.belief(size=8.0, width=1.0)
+    assert belief.mean == pytest.approx(mean)
+    assert belief.deviation == pytest.approx(math.sqrt(scale / (1 + 1.5) / total))
+    assert belief.freedom == 5.0
+    assert Record().belief(7.0, 3.0) == Belief(0.0, 21.0, 2.0)
+
+
+def test_guesses_are_spread_as_what_is_believed():
+    draw, belief = random.Random(4), Belief(3.0, 2.0, 12.0)
+    guesses = [belief.guess(draw) for _ in range(4000)]
+    assert statistics.fmean(guesses) == pytest.approx(3.0, abs=0.15)
+    assert statistics.stdev(guesses) == pytest.approx(2.0 * math.sqrt(12 / 10), rel=0.06)
+
+
+def test_the_size_of_what_was_measured_is_of_all_arms_together():
+    records = [Record().and_then(3.0).and_then(-5.0), Record(), Record().and_then(4.0)]
+    assert size_of(records) == pytest.approx(math.sqrt((9 + 25 + 16) / 3))
+    assert size_of([]) == size_of([Record()]) == size_of([Record(5, 0.0, 0.0)]) == 1.0
+
+
+# What it learns from.
+
+
+def test_a_seed_has_to_answer_for_the_whole_sum_of_its_episode():
+    policy = Bandit(SPACE)
+    figures = policy.update(
+        round_of(
+            part([germinate(*ARMS[1]), Action(Op.ADVANCE, *ARMS[0]), WAIT], [1.0, 2.5, 4.0]),
+            part([WAIT, germinate(*ARMS[1])], [0, -0.5]),
+        )
+    )
+    assert policy.state().plain["records"] == [["early", "a/mlp", 2, 3.5, 32.0]]
+    assert figures["early/a/mlp/pulls"] == 2.0
+    assert figures["early/a/mlp/mean"] == pytest.approx(3.5, rel=0.1)
+    assert figures["late/a/conv/pulls"] == figures["late/a/conv/mean"] == 0.0
+    assert figures["taught"] == 2.0
+
+
+def test_two_seeds_of_an_episode_share_what_it_brought():
+    policy = Bandit(SPACE, seeds=2)
+    policy.update(round_of(part([germinate(*ARMS[0]), WAIT, germinate(*ARMS[2])], [1.0, 2.0, 5.0])))
+    assert policy.state().plain["records"] == [["early", "a/conv", 1, 4.0, 0.0], ["late", "a/conv", 1, 4.0, 0.0]]
+
+
+def test_nothing_that_was_planted_and_nothing_that_was_rewarded_teaches_nothing():
+    policy = Bandit(SPACE)
+    figures = policy.update(round_of(part([WAIT, WAIT], [1.0, 2.0]), part([germinate(*ARMS[0])], [None])))
+    assert policy.state().plain["records"] == []
+    assert figures["taught"] == 0.0
+    policy.update(round_of(part([germinate(*ARMS[0]), WAIT, WAIT], [1.0, None, 2.0])))
+    assert policy.state().plain["records"] == [["early", "a/conv", 1, 3.0, 0.0]]
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 1e200])
+def test_what_is_no_number_to_learn_from_teaches_nothing(reward):
+    policy = Bandit(SPACE)
+    figures = policy.update(round_of(part([germinate(*ARMS[0]), WAIT], [1.0, reward])))
+    assert policy.state().plain["records"] == []
+    assert all(map(math.isfinite, figures.values()))
+
+
+def test_what_a_rollback_cut_apart_is_one_episode():
+    cut = part([WAIT, germinate(*ARMS[0]), WAIT], [0.0, 1.0, -3.0], terminated=True)
+    again = part([germinate(*ARMS[2])], [-1.0], first=4, terminated=True)
+    rest = part([WAIT, WAIT], [2.0, 7.0], first=6)
+    other = part([germinate(*ARMS[1])], [9.0])
+    assert harvests([other, cut, again, rest, other]) == [
+        Harvest((ARMS[1],), 9.0),
+        Harvest((ARMS[0], ARMS[2]), 6.0),
+        Harvest((ARMS[1],), 9.0),
+    ]
+    assert harvests([cut, other]) == [Harvest((ARMS[0],), -2.0), Harvest((ARMS[1],), 9.0)]
+    late = part([germinate(*ARMS[1])], [2.0], first=4)
+    assert harvests([part([WAIT], [1.0]), late]) == [Harvest((), 1.0), Harvest((ARMS[1],), 2.0)]
+    assert harvests([part([], [])]) == [Harvest((), None)]
+
+
+def test_the_round_says_how_often_it_tried_something_else_than_what_it_held_for_best():
+    policy = knowing(SURE_OF_LATE)
+    best, other, none = part([germinate(*ARMS[2])], [5.0]), part([germinate(*ARMS[0])], [1.0]), part([WAIT], [0.0])
+    assert policy.update(round_of(best, other, none, best))["explored"] == 0.5
+    assert Bandit(SPACE).update(round_of(best, none))["explored"] == 0.5
+
+
+def test_a_blueprint_that_it_never_saw_is_tried_and_what_it_knows_of_another_is_kept():
+    told = knowing({**SURE_OF_LATE, ("gone", "b/gone"): (3, 1.0, 1.0)}).state()
+    policy = Bandit(ActionSpace({**SPACE.blueprints, "late": ("a/conv", "b/new")}), **HASTY)
+    policy.load(told)
+    both = ActionMask(OPEN.ops, {**OPEN.blueprints, "late": ("a/conv", "b/new")})
+    chosen = {action.blueprint for _ in range(20) for action in policy.act([seen()] * 4, [both] * 4)}
+    assert chosen == {"a/conv", "b/new"}
+    policy.update(round_of(part([germinate("late", "c/stranger")], [2.0])))
+    assert {tuple(record[:2]) for record in policy.state().plain["records"]} == {
+        *ARMS,
+        ("gone", "b/gone"),
+        ("late", "c/stranger"),
+    }
+
+
+# What it does.
+
+
+def test_it_plants_no_sooner_than_it_should_and_not_where_there_is_no_time():
+    policy = knowing(SURE_OF_LATE, first=0.25, preview=3, speed=4)
+    wanted = Action(Op.GERMINATE, "late", "a/conv", speed=4)
+    found = [policy.act([seen(step)], [OPEN])[0] for step in range(6)]
+    assert found == [WAIT] * 5 + [wanted]
+    for step, due in ((12, True), (13, False)):
+        late = knowing(SURE_OF_LATE, first=0.25, preview=3, speed=4)
+        late.act([seen(0)], [OPEN.shut()])
+        assert (late.act([seen(step)], [OPEN])[0] == wanted) == due
+
+
+def test_it_says_where_an_episode_is_too_short():
+    policy = Bandit(SPACE, preview=3, speed=4, first=0.1)
+    policy.act([seen(steps=8), seen(steps=9)], [OPEN] * 2)
+    assert [bool(notes) for notes in policy.unfinished()] == [True, False]
+    assert policy.unfinished()[0] == ("anything: 3 steps of preview and a ramp of 4 leave no room in 8 steps",)
+
+
+def test_a_seed_is_blended_in_after_its_preview_and_kept_as_soon_as_it_may_be():
+    policy = knowing(SURE_OF_LATE, preview=3)
+    policy.act([seen()], [OPEN])
+    advance, fossilise = Action(Op.ADVANCE, "early", "a/conv"), Action(Op.FOSSILISE, "early")
+    for stage, age, ops, action in [
+        (Stage.TRAINING, 2, {Op.ADVANCE, Op.PRUNE}, WAIT),
+        (Stage.TRAINING, 3, {Op.PRUNE}, WAIT),
+        (Stage.TRAINING, 3, {Op.ADVANCE, Op.PRUNE}, advance),
+        (Stage.TRAINING, None, {Op.ADVANCE}, advance),
+        (Stage.BLENDING, 5, {Op.PRUNE}, WAIT),
+        (Stage.HOLDING, 9, {Op.PRUNE}, WAIT),
+        (Stage.HOLDING, 9, {Op.PRUNE, Op.FOSSILISE}, fossilise),
+    ]:
+        assert policy.act([seen(4, growing(stage, age=age))], [living(*ops)]) == [action]
+    assert policy.act([seen(4, growing(Stage.TRAINING, "b/odd"))], [living(Op.ADVANCE, blueprint="b/odd")]) == [
+        Action(Op.ADVANCE, "early", "b/odd")
+    ]
+
+
+def test_what_is_not_possible_is_not_done_and_nothing_else_instead():
+    policy = knowing(SURE_OF_LATE)
+    only_early = ActionMask({"early": frozenset({Op.GERMINATE})}, {"early": SPACE.blueprints["early"]})
+    assert [policy.act([seen(step)], [mask])[0] for step, mask in enumerate([only_early, OPEN.shut(), OPEN])] == [
+        WAIT,
+        WAIT,
+        germinate("late", "a/conv"),
+    ]
+
+
+def test_another_seed_follows_in_another_slot_when_the_first_is_settled():
+    both, alone = knowing(SURE_OF_LATE, seeds=2), knowing(SURE_OF_LATE)
+    grows = growing(Stage.TRAINING, age=0, slot="late")
+    for step, slot, mask, action in [
+        (0, None, OPEN, germinate("late", "a/conv")),
+        (1, grows, living(Op.PRUNE, slot="late"), WAIT),
+        (2, None, OPEN, germinate("early", "a/conv")),
+        (3, None, OPEN, WAIT),
+    ]:
+        assert both.act([seen(step, slot)], [mask]) == [action]
+        assert alone.act([seen(step, slot)], [mask]) == [action if step < 2 else WAIT]
+    assert both.act([seen(0)], [OPEN]) == [germinate("late", "a/conv")]
+
+
+def test_the_best_of_each_slot_are_ranked_and_only_those_that_pay():
+    worth = {("a", "x"): 1.0, ("a", "y"): 3.0, ("b", "x"): 5.0, ("c", "x"): -1.0, ("d", "x"): 0.0, ("e", "x"): 3.0}
+    assert best_of_each_slot(worth) == [("b", "x"), ("a", "y"), ("e", "x")]
+    assert best_of_each_slot({}) == []
+
+
+def test_one_that_does_not_learn_plants_what_it_holds_for_best_and_changes_nothing():
+    policy = knowing({ARMS[0]: (2, 3.0, 50.0), ARMS[1]: (2, 2.9, 50.0)}, learn=False)
+    assert {action.blueprint for _ in range(10) for action in alive(policy)} == {"a/conv"}
+    before = policy.state().plain["records"]
+    figures = policy.update(round_of(part([germinate(*ARMS[0])], [-90.0])))
+    assert policy.state().plain["records"] == before
+    assert (figures["taught"], figures["explored"], figures["early/a/conv/pulls"]) == (0.0, 0.0, 2.0)
+    assert alive(Bandit(SPACE, learn=False, **HASTY)) == [WAIT] * 4
+
+
+# Chance, and memory.
+
+
+def test_seeds_episodes_and_environments_are_drawn_for_apart():
+    policy = Bandit(SPACE, **HASTY)
+    rounds = [alive(policy, 400), alive(policy, 400), alive(Bandit(SPACE, seed=1, **HASTY), 400)]
+    assert len({tuple(action.blueprint for action in found) for found in rounds}) == 3
+    for found in rounds:
+        count = Counter((action.slot, action.blueprint) for action in found)
+        assert 25 < count.pop((None, None)) < 80  # an eighth: whatever is guessed of the three is below 0
+        assert set(count) == set(ARMS)
+        assert min(count.values()) > 85
+
+
+def test_its_guesses_are_the_same_on_every_machine():
+    numbers = {"a/mlp": "1", None: "-"}
+    found = [action.blueprint for action in alive(Bandit(SPACE, seed=7, **HASTY), 24)]
+    assert "".join(numbers.get(one, "0") for one in found) == GOLDEN
+
+
+@given(st.integers(0, 2**70), st.integers(1, 8), st.integers(1, 4))
+def test_what_it_plants_is_the_same_with_1_environment_and_with_8(seed, environments, episodes):
+    alone, beside = (Bandit(SPACE, seed=seed, **HASTY) for _ in range(2))
+    for _ in range(episodes):
+        assert alive(alone, 1)[0] == alive(beside, environments)[0]
+
+
+def test_no_global_generator_is_asked_or_set():
+    before = random.getstate()
+    one = alive(Bandit(SPACE, **HASTY), 9)
+    assert random.getstate() == before
+    random.seed(3)
+    assert alive(Bandit(SPACE, **HASTY), 9) == one
+
+
+def handed_over(policy, **settings):
+    """Another one, built alike, that has its state as a checkpoint brings it."""
+    heir = Bandit(policy.space, **settings)
+    learn(heir, arms(), rounds=1, episodes=2)
+    heir.load(State(json.loads(json.dumps(policy.state().plain, allow_nan=False))))
+    return heir
+
+
+def test_who_takes_over_after_any_round_plays_and_learns_as_if_nothing_had_happened():
+    game = arms()
+    stays = handed = Bandit(game.space, seed=3, **AT_ONCE)
+    whole = learn(stays, game, rounds=12, episodes=4)
+    handed, scores = Bandit(game.space, seed=3, **AT_ONCE), []
+    for round_ in range(12):
+        rollout = play(handed, game, 4, 4 * round_, round_)
+        handed = handed_over(handed, seed=3, **AT_ONCE)
+        handed.update(rollout)
+        scores += [math.fsum(turn.reward.total for one in rollout.episodes for turn in one.turns) / 4]
+    assert tuple(scores) == pytest.approx(whole, abs=1e-12)
+    assert handed.state() == stays.state()
+
+
+def test_who_takes_over_in_the_middle_goes_on_with_the_same_plan():
+    policy = knowing(SURE_OF_LATE, seeds=2, first=0.2)
+    policy.act([seen()], [OPEN])
+    grows, shut = growing(Stage.TRAINING, slot="late"), living(slot="late")
+    for step, (slot, mask) in enumerate([(None, OPEN)] * 4 + [(grows, shut)] * 2 + [(None, OPEN)] * 3):
+        heir = handed_over(policy, seeds=2, **{**HASTY, "first": 0.2})
+        assert heir.act([seen(step + 1, slot)], [mask]) == policy.act([seen(step + 1, slot)], [mask])
+        assert heir.state() == policy.state()
+
+
+def test_one_that_comes_into_an_episode_that_began_without_it_plants_for_itself():
+    assert knowing(SURE_OF_LATE).act([seen(7)], [OPEN]) == [germinate("late", "a/conv")]
+
+
+# What it says.
+
+
+def warnings_of(caplog, policy, rollouts):
+    with caplog.at_level(logging.WARNING, logger="esper"):
+        for rollout in rollouts:
+            policy.update(rollout)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_it_says_once_that_nothing_is_ever_rewarded(caplog):
+    unpaid = round_of(part([germinate(*ARMS[0])], [None]), arm="b")
+    (said,) = warnings_of(caplog, Bandit(SPACE), [unpaid] * 12)
+    assert said.startswith("arm b: bandit: no reward is known in 3 rounds")
+
+
+def test_it_says_once_that_nothing_is_known_to_be_better_than_nothing(caplog):
+    rollouts = [
+        round_of(*(part([germinate(*arm)], [reward]) for arm in ARMS for reward in (-5.0, 5.5)), number=n)
+        for n in range(14)
+    ]
+    policy = Bandit(SPACE)
+    (said,) = warnings_of(caplog, policy, rollouts)
+    assert said.startswith("arm bandit: bandit: after 10 rounds no seed is known to be better or worse than none")
+    assert all(abs(one.mean) < SURE * one.deviation for one in policy.beliefs().values())
+    assert warnings_of(caplog, handed_over(policy), rollouts) == [said]
+
+
+@pytest.mark.parametrize(("reward", "said"), [(None, "in 3 rounds"), (0.0, "after 10 rounds")])
+def test_what_it_says_once_it_says_once_and_at_its_time_when_others_take_over(caplog, reward, said):
+    policy = Bandit(SPACE, first=0.0)
+    for number in range(14):
+        heir = Bandit(SPACE, first=0.0)
+        heir.load(policy.state())
+        policy = heir
+        warnings_of(caplog, policy, [round_of(part([germinate(*ARMS[0])], [reward]), number=number)])
+    assert [said in record.getMessage() for record in caplog.records] == [True]
+    assert policy.state().plain["rewarded"] == (reward is not None)
+
+
+def test_who_was_rewarded_before_another_took_over_was_rewarded(caplog):
+    policy, heir = Bandit(SPACE), Bandit(SPACE)
+    policy.update(round_of(part([germinate(*ARMS[0])], [4.0])))
+    heir.load(policy.state())
+    assert warnings_of(caplog, heir, [round_of(part([germinate(*ARMS[0])], [None]))] * 5) == []
+
+
+def test_it_says_nothing_where_something_pays_or_costs(caplog):
+    for worth in (5.0, -5.0):
+        rollouts = [round_of(part([germinate(*ARMS[0])], [worth]), part([WAIT], [0.0]), number=n) for n in range(14)]
+        assert warnings_of(caplog, Bandit(SPACE), rollouts) == []
+
+
+def test_it_says_once_that_it_knows_nothing_and_may_not_learn(caplog):
+    (said,) = warnings_of(caplog, Bandit(SPACE, learn=False), [round_of(part([WAIT], [0.0]))] * 12)
+    assert "learn: false" in said
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"seed": -1}, {"seeds": 0}, {"preview": -1}, {"first": 1.5}, {"speed": -1}, {"width": 0.0}, {"learn": 1}],
+)
+def test_settings_out_of_bounds_are_refused_with_their_name(settings):
+    with pytest.raises(ValidationError) as caught:
+        Bandit(SPACE, **settings)
+    assert caught.value.errors()[0]["loc"] == tuple(settings)

@@ -1,0 +1,199 @@
+"""How is an episode played without training anything? Along the graph, with what was measured at its nodes.
+
+What a policy is shown are the same observations and masks as those of the engine, but that nothing else is legal than
+what was tried; what it is paid is what the reward ``team`` pays. So any policy can be played here, and any that learns
+can learn here, from millions of decisions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from esper_core.leyline import (
+    WAIT,
+    Action,
+    ActionMask,
+    ActionSpace,
+    Gain,
+    GradientHealth,
+    Observation,
+    Op,
+    Played,
+    RewardBreakdown,
+    Rollout,
+    SeedSignals,
+    Signals,
+    SlotSignals,
+    Stage,
+    Turn,
+)
+from esper_tasks.growbench.building import COLUMNS, OF_GAIN, OF_GRADIENTS, STATES
+from esper_tasks.growbench.plans import SPROUTS, Node, place_of
+from esper_tasks.growbench.puzzles import EVERY, ROOM, STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from esper_core.leyline import Place, Policy
+    from esper_tasks.growbench.table import Table
+
+PER_METRIC: Final = 100.0
+FEE: Final = 0.10
+_AT: Final = {name: number for number, name in enumerate(COLUMNS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One episode to be played: a puzzle of the table, and the price of what grows."""
+
+    puzzle: int
+    price: float
+
+
+class Bench:
+    """Plays episodes on a table. What is shown at a node is made once, and then kept."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._seen: dict[tuple[Match, Node], tuple[Observation, ActionMask]] = {}
+
+    @property
+    def space(self) -> ActionSpace:
+        """What there is to choose from in every puzzle. What is known of the places hangs on the puzzle."""
+        return ActionSpace(dict(ROOM))
+
+    def space_of(self, puzzle: int) -> ActionSpace:
+        """The same with what is known of the places of this puzzle."""
+        places: Mapping[str, Place] = self.table.places[puzzle]
+        return ActionSpace(dict(ROOM), dict(places))
+
+    def look(self, match: Match, node: Node) -> tuple[Observation, ActionMask]:
+        """What there is to see and to do."""
+        key = (match, node)
+        if key not in self._seen:
+            seen = self._signals(match.puzzle, node)
+            twin = seen if node == Node(node.decision) else self._signals(match.puzzle, Node(node.decision))
+            self._seen[key] = Observation(seen.step, STEPS, seen, twin, match.price), mask_at(node)
+        return self._seen[key]
+
+    def worth(self, match: Match, node: Node) -> dict[str, float]:
+        """The potential of ``team`` at a node, in its three parts."""
+        now, twin = self._row(match.puzzle, node), self._row(match.puzzle, Node(node.decision))
+        host = float(self._row(match.puzzle, Node(0))[_AT["parameters"]])
+        gain = float(now[_AT["validation_metric"]]) - float(twin[_AT["validation_metric"]])
+        added = (float(now[_AT["parameters"]]) - host) / host
+        return {
+            "improvement": PER_METRIC * gain,
+            "rent": 0.0 - match.price * added,
+            "fossil_fee": 0.0 - match.price * FEE * len(node.kept),
+        }
+
+    def total(self, match: Match, end: Node) -> float:
+        """What an episode that ends there was worth."""
+        return math.fsum(self.worth(match, end).values())
+
+    def play(self, policy: Policy, matches: Sequence[Match], round_: int = 0) -> tuple[Rollout, tuple[Node, ...]]:
+        """Play some episodes side by side, and where each ended. Actions that lead nowhere count as waiting."""
+        at = [Node(0)] * len(matches)
+        turns: list[list[Turn]] = [[] for _ in matches]
+        while not at[0].over:
+            seen = [self.look(match, node) for match, node in zip(matches, at, strict=True)]
+            actions = policy.act([one for one, _ in seen], [mask for _, mask in seen])
+            for place, (match, action) in enumerate(zip(matches, actions, strict=True)):
+                node, (observation, mask) = at[place], seen[place]
+                at[place] = after(node, action)
+                before, now = self.worth(match, node), self.worth(match, at[place])
+                reward = RewardBreakdown({name: now[name] - before[name] for name in now})
+                turns[place].append(Turn(observation, mask, action, reward))
+        finals = [self.look(match, node)[0] for match, node in zip(matches, at, strict=True)]
+        played = [Played(tuple(own), final) for own, final in zip(turns, finals, strict=True)]
+        return Rollout("growbench", round_, tuple(played)), tuple(at)
+
+    def _row(self, puzzle: int, node: Node) -> NDArray[np.float32]:
+        row: NDArray[np.float32] = self.table.values[puzzle, place_of()[node]]
+        return row
+
+    def _signals(self, puzzle: int, node: Node) -> Signals:
+        row = self._row(puzzle, node).tolist()
+        value = {name: row[number] for name, number in _AT.items()}
+        return Signals(
+            step=node.step,
+            train_loss=value["train_loss"],
+            validation_loss=value["validation_loss"],
+            validation_metric=value["validation_metric"],
+            parameters=int(value["parameters"]),
+            host_parameters=int(self._row(puzzle, Node(0))[_AT["parameters"]]),
+            slots=tuple(
+                SlotSignals(slot, STATES[int(value[f"state_{slot}"])], node.fossils(slot), _seeds(slot, node, value))
+                for slot in ROOM
+            ),
+        )
+
+
+def after(node: Node, action: Action) -> Node:
+    """Where an action leads: one that is not among those that were tried leads where waiting does."""
+    if action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
+        sprout = SPROUTS.index((action.slot, action.blueprint))
+        return node.planted(sprout) if sprout in node.plantable() else node.waited()
+    if node.pending is not None and action.slot == SPROUTS[node.pending[0]][0]:
+        if action.op is Op.ADVANCE:
+            return node.advanced()
+        if action.op is Op.PRUNE:
+            return node.dropped()
+    return node.waited()
+
+
+def mask_at(node: Node) -> ActionMask:
+    """What was tried from there."""
+    ops: dict[str, frozenset[Op]] = {}
+    blueprints: dict[str, tuple[str, ...]] = {}
+    seeds: dict[str, dict[str, frozenset[Op]]] = {}
+    plantable = [SPROUTS[number] for number in node.plantable()]
+    for slot in ROOM:
+        blueprints[slot] = tuple(own for where, own in plantable if where == slot)
+        possible = {Op.GERMINATE} if blueprints[slot] else set()
+        if node.pending is not None and SPROUTS[node.pending[0]][0] == slot and not node.over:
+            seeds[slot] = {SPROUTS[node.pending[0]][1]: frozenset({Op.ADVANCE, Op.PRUNE})}
+            possible = {Op.ADVANCE, Op.PRUNE}
+        ops[slot] = frozenset(possible)
+    return ActionMask(ops, blueprints, seeds)
+
+
+def actions_to(end: Node) -> list[Action]:
+    """What has to be done for an episode to end there, decision by decision."""
+    actions = [WAIT] * (STEPS // EVERY)
+    for one in end.kept:
+        slot, blueprint = SPROUTS[one.sprout]
+        actions[one.planted] = Action(Op.GERMINATE, slot, blueprint)
+        actions[one.advanced] = Action(Op.ADVANCE, slot, blueprint)
+    return actions
+
+
+def _seeds(slot: str, node: Node, value: Mapping[str, float]) -> tuple[SeedSignals, ...]:
+    if node.pending is None or SPROUTS[node.pending[0]][0] != slot or node.over:
+        return ()
+    sprout, planted = node.pending
+    gain = {name: value[f"gain_{name}"] for name in OF_GAIN[1:]}
+    return (
+        SeedSignals(
+            blueprint=SPROUTS[sprout][1],
+            stage=Stage.TRAINING,
+            alpha=0.0,
+            parameters=int(value["seed_parameters"]),
+            age=(node.decision - planted) * EVERY,
+            incubation_loss=_known(value["incubation_loss"]),
+            gradients=None
+            if math.isnan(value["gradients_global_norm"])
+            else GradientHealth(**{name: value[f"gradients_{name}"] for name in OF_GRADIENTS}),
+            gain=None if math.isnan(gain["mean"]) else Gain(n=int(value["gain_n"]), **gain),
+        ),
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,307 @@
+"""Is gymnasium's environment the run's own: the same masks, numbers and rewards, and an end told as what it is?"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from esper_core import Play, cli, load_run
+from esper_core.leyline import WAIT, Action, GovernorStop, Op
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from gymnasium.utils.env_checker import check_env  # noqa: E402
+
+from esper_tasks.gymnasium_face import NAME, GrowthEnv, actions_of, numbers_of  # noqa: E402
+
+STEPS = 6
+CONV, POINTWISE = "blueprints/conv_light", "blueprints/pointwise"
+SMALL = f"""
+task: stripes
+host: pointwise-mlp
+slots:
+  early: {{blueprints: [conv_light, pointwise]}}
+policy:
+  use: schedule
+  settings:
+    plan:
+      - {{step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 1}}
+      - {{step: 1, op: advance, slot: early}}
+      - {{step: 3, op: fossilise, slot: early}}
+environments: 1
+capacity: false
+checkpoints: {{every: 1000}}
+growth: {{auto_advance: false}}
+episode: {{steps: {STEPS}, batches: 1, batch_size: 20}}
+"""
+GUARD = """
+from esper_core import hookimpl
+from esper_core.leyline import Level, Verdict
+
+@hookimpl
+def esper_check_health(snapshot):
+    return Verdict(Level.{level}, "so") if (snapshot.arm, snapshot.signals.step) == ("player", {step}) else None
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("study") / "small.yaml"
+    path.write_text(SMALL, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def env(file):
+    """One that all may play."""
+    with GrowthEnv(file, seeds=range(3), speed=1) as one:
+        yield one
+
+
+@pytest.fixture
+def guarded(file):
+    """An environment of which a plugin says something in one step."""
+
+    def build(level, step, overrides=(), **settings):
+        guard = file.with_name(f"guard_{level}_{step}.py".lower())
+        guard.write_text(GUARD.format(level=level, step=step), encoding="utf-8")
+        return GrowthEnv(file, [f"plugins.local=[{guard}]", *overrides], **settings)
+
+    return build
+
+
+def number(env, op, blueprint=None):
+    """The number of an action in the slot that there is."""
+    return next(n for n, one in enumerate(env.actions) if (one.op, one.blueprint) == (op, blueprint))
+
+
+def played(env, actions, seed=0):
+    """All that an episode tells, with WAIT behind the actions."""
+    env.reset(seed=seed)
+    told = [env.step(actions[0] if actions else 0)]
+    while not (told[-1][2] or told[-1][3]):
+        told.append(env.step(actions[len(told)] if len(told) < len(actions) else 0))
+    return told
+
+
+def kept_plan(env):
+    return [number(env, Op.GERMINATE, CONV), number(env, Op.ADVANCE), 0, number(env, Op.FOSSILISE)]
+
+
+def test_gymnasium_finds_nothing_wrong_with_it(file):
+    made = gymnasium.make(NAME, configuration=file, overrides=["episode.steps=3"], seeds=range(2))
+    check_env(made.unwrapped)
+    made.close()
+
+
+def test_without_gymnasium_only_its_face_is_missing_and_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "esper_tasks"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert importlib.import_module("esper_tasks.plugin").esper_register_tasks
+    with pytest.raises(ModuleNotFoundError, match=r"pip install \"esper-tasks\[gymnasium\]\"") as told:
+        importlib.import_module("esper_tasks.gymnasium_face")
+    assert told.value.name == "gymnasium"
+
+
+@pytest.mark.parametrize(("nursery", "every"), [(1, 1), (2, 4)])
+def test_whatever_is_asked_for_happens_as_it_does_to_who_plays_without_gymnasium(file, nursery, every):
+    overrides = [f"growth.nursery={nursery}", "growth.embargo=1"]
+    mirror = Play.of(file, overrides)
+    actions = actions_of(mirror.space, speed=1, single_out=nursery > 1)
+    env = GrowthEnv(file, overrides, actions=actions, decide_every=every)
+    draw, asked = np.random.default_rng(nursery), []
+    for seed in (0, 1, 1):
+        seen, info = env.reset(seed=seed)
+        moment = mirror.begin(seed)
+        rewards = [moment.reward]
+        while not moment.over:
+            possible = [moment.mask.allows(action) for action in actions]
+            assert env.action_masks().tolist() == info["action_mask"].tolist() == possible
+            assert np.array_equal(seen, numbers_of(mirror.space, moment.observation, moment.mask))
+            assert env.observation_space.contains(seen)
+            wished = np.flatnonzero(possible if len(asked) % 3 else np.logical_not(possible))
+            choice = int(draw.choice(wished))
+            for action in [actions[choice] if possible[choice] else WAIT, *[WAIT] * (every - 1)]:
+                if not moment.over:
+                    moment = mirror.act(action)
+                    rewards.append(moment.reward)
+            seen, reward, terminated, truncated, info = env.step(np.int64(choice))
+            assert reward == pytest.approx(math.fsum(one.total for one in rewards), abs=1e-9)
+            assert (info["refused"], terminated, truncated) == (not possible[choice], False, moment.over)
+            asked.append((actions[choice].op, possible[choice]))
+            rewards = []
+        assert info["test_metric"] == moment.ending.test_metric
+        assert info["twin_test_metric"] == mirror.twin.ending.test_metric
+        assert env.action_masks().tolist() == [True] + [False] * (len(actions) - 1)
+    assert (Op.GERMINATE, True) in asked
+    assert any(not possible for _, possible in asked)
+
+
+def test_what_there_is_to_choose_from_has_a_fixed_order(env):
+    space = env.play.space
+    ops = [(one.op.value, one.blueprint) for one in actions_of(space, single_out=True)]
+    tending = [(op, blueprint) for blueprint in (None, CONV, POINTWISE) for op in ("advance", "prune")]
+    germinating = [("germinate", CONV), ("germinate", POINTWISE)]
+    assert ops == [("wait", None), *germinating, *tending, ("fossilise", None)]
+    assert {one.speed for one in actions_of(space, speed=7) if one.op in (Op.GERMINATE, Op.PRUNE)} == {7}
+    assert env.actions == actions_of(space, speed=1)
+
+
+def test_rewards_add_up_to_those_of_a_run_with_the_same_actions(file, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    more = ["reward.use=basic", "episode.batches=8"]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", str(file), "--name", "same", "--quiet", "--set", more[0], "--set", more[1]])
+    assert not ended.value.code
+    episode, twin = ({row["arm"]: row for row in load_run("same").episodes()}[arm] for arm in ("schedule", "twin"))
+    with GrowthEnv(file, more, speed=1) as own:
+        told = played(own, kept_plan(own))
+    info = told[-1][4]
+    assert math.fsum(reward for _, reward, *_ in told) == pytest.approx(episode["reward"], abs=1e-9)
+    assert (info["test_metric"], info["grown"]) == (episode["test_metric"], (f"early {CONV}",))
+    assert info["twin_test_metric"] == twin["test_metric"] != info["test_metric"]
+    assert CONV in episode["grown"]
+    assert abs(episode["reward"]) > 0.1
+    for _, reward, _, _, one in told:
+        assert reward == pytest.approx(math.fsum(one["terms"].values()), abs=1e-12)
+        assert not one["reward_unknown"]
+
+
+def test_an_episode_that_its_horizon_ends_is_truncated_and_not_terminated(env):
+    told = played(env, [])
+    assert [one[2] for one in told] == [False] * STEPS
+    assert [one[3] for one in told] == [False] * (STEPS - 1) + [True]
+    assert [name in told[-2][4] for name in ("test_metric", "twin_test_metric", "grown")] == [False] * 3
+    assert told[-1][4]["test_metric"] == told[-1][4]["twin_test_metric"]
+
+
+def test_an_episode_of_which_the_governor_expects_no_more_is_truncated(guarded):
+    with guarded("ENOUGH", 2) as env:
+        told = played(env, [])
+    assert [(one[2], one[3]) for one in told] == [(False, False), (False, False), (False, True)]
+    assert "test_metric" in told[-1][4]
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("step", [1, 3, STEPS - 1])
+def test_a_rollback_terminates_the_episode_at_once_and_its_penalty_is_paid(guarded, step, every):
+    with guarded("PANIC", step, decide_every=every) as env:
+        told = played(env, [])
+        _, reward, terminated, truncated, info = told[-1]
+        assert (terminated, truncated, len(told)) == (True, False, math.ceil(step / every))
+        assert info["terms"]["penalty"] < 0
+        assert reward == pytest.approx(math.fsum(info["terms"].values()))
+        assert info["action_mask"].tolist() == [1] + [0] * (len(env.actions) - 1)
+        assert "test_metric" not in info
+        with pytest.raises(gymnasium.error.ResetNeeded, match="the episode is over"):
+            env.step(0)
+        env.reset()
+
+
+def test_trouble_before_anybody_could_act_ends_the_episode_with_the_first_step(guarded):
+    with guarded("PANIC", 0) as env:
+        (told,) = played(env, [1])
+    _, reward, terminated, truncated, info = told
+    assert (terminated, truncated, info["refused"]) == (True, False, True)
+    assert info["terms"]["penalty"] < 0
+    assert reward == pytest.approx(math.fsum(info["terms"].values()))
+
+
+def test_where_the_governor_may_not_roll_back_it_stops_who_plays_as_it_stops_a_run(guarded):
+    with guarded("PANIC", 1, overrides=["governor.rollback=false"]) as env:
+        with pytest.raises(GovernorStop, match="E402"):
+            played(env, [])
+        with pytest.raises(gymnasium.error.ResetNeeded, match="the episode is over"):
+            env.step(0)
+
+
+def test_the_same_seed_and_actions_give_the_same_numbers_and_another_seed_others(env):
+    first, again, other = (played(env, kept_plan(env), seed=seed) for seed in (1, 1, 2))
+    for one, two in zip(first, again, strict=True):
+        assert np.array_equal(one[0], two[0])
+        assert one[1] == two[1]
+    assert not np.array_equal(first[0][0], other[0][0])
+
+
+def test_its_seeds_come_each_once_in_an_order_that_is_drawn(env, monkeypatch):
+    begun = env.play.begin(0)
+    monkeypatch.setattr(env.play, "begin", lambda seed: begun)
+    many = GrowthEnv(env.play, seeds=np.arange(40, 52))
+
+    def order(seed):
+        first = many.reset(seed=seed)[1]["seed"]
+        return first, [many.reset()[1]["seed"] for _ in range(27)]
+
+    first, following = order(7)
+    assert first == 7
+    assert sorted(following[:12]) == sorted(following[12:24]) == list(range(40, 52))
+    assert following[:12] != following[12:24] != sorted(following[12:24])
+    assert order(7) == (7, following)
+    assert order(8)[1] != following
+
+
+def test_a_number_of_an_observation_is_what_its_column_says(env):
+    name, stage = f"early {CONV} stage", f"early {POINTWISE} stage_germinated"
+    where = {column: place for place, column in enumerate(env.columns)}
+    assert len(where) == len(env.columns) == env.observation_space.shape[0]
+    seen, _ = env.reset(seed=0)
+    assert (seen[where[f"{name}_training"]], seen[where["progress"]]) == (0, pytest.approx(1 / STEPS))
+    seen, *_ = env.step(number(env, Op.GERMINATE, CONV))
+    assert (seen[where[f"{name}_training"]], seen[where[stage]]) == (1, 0)
+    assert seen[where["progress"]] == pytest.approx(2 / STEPS)
+    assert seen[where["early state_occupied"]] == 1
+
+
+def test_a_seed_is_kept_by_itself_where_that_is_wished_and_only_there(env):
+    plan = kept_plan(env)[:2]
+    assert played(env, plan)[-1][4]["grown"] == ()
+    with GrowthEnv(env.play, speed=1, auto_fossilise=True, decide_every=2) as other:
+        assert {one.op for one in other.actions} == {Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.PRUNE}
+        told = played(other, plan)
+        assert len(told) == STEPS // 2
+        assert told[-1][4]["grown"] == (f"early {CONV}",)
+    assert env.reset(seed=0), "it was closed by somebody whose it was not"
+
+
+def test_a_reward_that_is_unknown_is_nothing_and_told(env, monkeypatch):
+    env.reset(seed=0)
+    act = env.play.act
+    monkeypatch.setattr(env.play, "act", lambda action: replace(act(action), reward=None))
+    _, reward, _, _, info = env.step(0)
+    assert (reward, info["reward_unknown"]) == (0.0, True)
+
+
+def test_who_asks_too_early_too_late_or_for_nothing_is_told(env):
+    fresh = GrowthEnv(env.play)
+    for ask in (lambda: fresh.step(0), fresh.action_masks):
+        with pytest.raises(gymnasium.error.ResetNeeded, match="no episode has begun"):
+            ask()
+    env.reset(seed=0)
+    for wrong in (-1, len(env.actions)):
+        with pytest.raises(gymnasium.error.InvalidAction, match=f"from 0 to 5. Received: {wrong}"):
+            env.step(wrong)
+    played(env, [])
+    with pytest.raises(gymnasium.error.ResetNeeded, match="the episode is over"):
+        env.step(0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"seeds": []}, "one at least. Received: \\[\\]"),
+        ({"seeds": [3, -1]}, "whole numbers from 0"),
+        ({"decide_every": 0}, "1 at least. Received: 0"),
+        ({"actions": [Action(Op.PRUNE, "early")]}, "the first of the actions is WAIT"),
+        ({"actions": []}, "the first of the actions is WAIT"),
+        ({"overrides": ["seed=3"]}, "give its file"),
+    ],
+)
+def test_what_no_environment_can_be_made_of_is_refused(env, settings, told):
+    with pytest.raises(ValueError, match=told):
+        GrowthEnv(env.play, **settings)

@@ -1,0 +1,280 @@
+"""Is the optimum of each game what it says, and out of reach for whoever does not learn?"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+
+from esper_core.leyline import WAIT, Action, ActionMask, Op, Played, Rollout, Turn
+from esper_testing import games
+from esper_testing.games import GAMES, learn, play, score
+
+MANY = 600
+
+
+def germinate(slot, name):
+    return Action(Op.GERMINATE, slot, f"games/{name}")
+
+
+class Player:
+    """Decides for each environment by a function of its observation, its mask, and what it saw before."""
+
+    def __init__(self, decide):
+        self.decide = decide
+        self.seen = []
+
+    def act(self, observations, masks):
+        if observations[0].step == 0:
+            self.seen = [[] for _ in observations]
+        for own, observation in zip(self.seen, observations, strict=True):
+            own.append(observation)
+        return [self.decide(own, mask) for own, mask in zip(self.seen, masks, strict=True)]
+
+
+def level(observation):
+    return round(observation.signals.validation_loss)
+
+
+def knows_the_context(seen, mask):
+    return germinate("early", {1: "beech", 2: "cedar", 3: "ash"}[level(seen[0])])
+
+
+def remembers(seen, mask):
+    return germinate("early", {1: "right", 3: "left"}[level(seen[0])]) if len(seen) == 4 else WAIT
+
+
+def plants_an_oak(seen, mask):
+    return germinate("early", "oak") if len(seen) == 1 else WAIT
+
+
+def takes_the_best(seen, mask):
+    four = [germinate(slot, name) for slot in ("early", "late") for name in ("fern", "moss")]
+    order = {1: (0, 1, 2, 3), 2: (3, 0, 1, 2), 3: (1, 2, 3, 0)}[level(seen[-1])]
+    return next(four[one] for one in order if mask.allows(four[one]))
+
+
+BEST = {
+    "contextual": knows_the_context,
+    "memory": remembers,
+    "delayed": plants_an_oak,
+    "masked": takes_the_best,
+    "endless": lambda seen, mask: WAIT,
+    "arms": lambda seen, mask: germinate("early", "beech"),
+}
+
+
+def never(seen, mask):
+    return WAIT
+
+
+def at_random(seed=1):
+    draw = random.Random(seed)
+
+    def decide(seen, mask):
+        room = [Action(Op.GERMINATE, slot, name) for slot, names in mask.blueprints.items() for name in names]
+        return draw.choice([WAIT, *room])
+
+    return decide
+
+
+def returns(rollout):
+    return [math.fsum(turn.reward.total for turn in one.turns) for one in rollout.episodes]
+
+
+def surely(found):
+    """The mean of what was found, and by how much it may be off."""
+    return statistics.fmean(found), 4 * statistics.pstdev(found) / len(found) ** 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_who_plays_best_gets_the_optimum(name):
+    game = GAMES[name]()
+    mean, error = surely(returns(play(Player(BEST[name]), game, MANY)))
+    assert abs(mean - game.best) < error
+
+
+@pytest.mark.parametrize("name", [name for name in GAMES if name != "arms"])
+def test_the_optimum_needs_no_luck(name):
+    game = GAMES[name]()
+    assert {round(one, 9) for one in returns(play(Player(BEST[name]), game, 200))} == {game.best}
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_worst_sane_is_what_chance_or_waiting_brings(name):
+    game = GAMES[name]()
+    idle, _ = surely(returns(play(Player(never), game, 50)))
+    chance, error = surely(returns(play(Player(at_random()), game, MANY)))
+    assert abs(max(idle, chance) - game.worst_sane) < error
+    if name != "endless":
+        assert game.worst_sane < 0.6 * game.best
+        assert idle == 0.0
+
+
+def test_who_cannot_remember_gets_nothing_of_the_memory_game():
+    for name in ("left", "right"):
+        player = Player(lambda seen, mask, name=name: germinate("early", name) if len(seen) == 4 else WAIT)
+        mean, error = surely(returns(play(player, games.memory(), MANY)))
+        assert abs(mean) < error
+
+
+def test_what_is_shown_first_in_the_memory_game_is_shown_nowhere_else():
+    for turns in (one.turns for one in play(Player(never), games.memory(), 200).episodes):
+        assert [level(turn.observation) for turn in turns[1:]] == [2, 2, 2]
+        assert [turn.mask.allows(germinate("early", "left")) for turn in turns] == [False, False, False, True]
+
+
+def test_an_oak_pays_less_the_later_and_a_daisy_tempts():
+    def planting(name, step):
+        return lambda seen, mask: germinate("early", name) if len(seen) == step + 1 else WAIT
+
+    def terms(name, step):
+        (one,) = play(Player(planting(name, step)), games.delayed(), 1).episodes
+        return [round(turn.reward.total, 6) for turn in one.turns]
+
+    assert terms("oak", 0) == [-0.1] * 9 + [7.9]
+    assert terms("daisy", 0) == [1.0] + [0.0] * 9
+    assert sum(terms("weed", 0)) == pytest.approx(-1.0)
+    worth = [sum(terms("oak", step)) for step in range(10)]
+    assert worth[:6] == sorted(worth[:6], reverse=True)
+    assert worth[5] == pytest.approx(-0.5)
+
+
+def test_masks_change_from_step_to_step_and_the_best_of_what_is_possible_with_them():
+    turns = [turn for one in play(Player(takes_the_best), games.masked(), 300).episodes for turn in one.turns]
+    assert len({tuple(sorted(turn.mask.blueprints.items())) for turn in turns}) == 15
+    assert {level(turn.observation) for turn in turns} == {1, 2, 3}
+    assert len({(turn.action.slot, turn.action.blueprint) for turn in turns}) == 4
+    assert all(turn.reward.total == 2.0 for turn in turns)
+
+
+def test_the_endless_stream_is_cut_and_not_ended():
+    for one in play(Player(at_random()), games.endless(7), 5).episodes:
+        assert [turn.reward.total for turn in one.turns] == [1.0] * 7
+        assert not one.terminated
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_a_rollout_is_what_a_run_would_hand_over(name):
+    game, shown = GAMES[name](), []
+
+    class Recorder(Player):
+        def act(self, observations, masks):
+            actions = super().act(observations, masks)
+            shown.append((observations, masks, actions))
+            return actions
+
+    rollout = play(Recorder(at_random()), game, 3, first_seed=5, round_=2)
+    assert isinstance(rollout, Rollout)
+    assert (rollout.arm, rollout.round, len(rollout.episodes), len(shown)) == (name, 2, 3, game.steps)
+    for place, one in enumerate(rollout.episodes):
+        assert isinstance(one, Played)
+        assert all(isinstance(turn, Turn) for turn in one.turns)
+        for turn, (observations, masks, actions) in zip(one.turns, shown, strict=True):
+            assert turn.observation is observations[place]
+            assert turn.mask is masks[place]
+            assert turn.action is actions[place]
+        assert [turn.observation.step for turn in one.turns] == list(range(game.steps))
+        assert one.final.step == game.steps - 1
+        planted = {turn.action.blueprint for turn in one.turns if turn.action.op is Op.GERMINATE and game.rooted}
+        assert {seed.blueprint for seed in one.final.signals.seeds} == planted
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_what_is_shown_could_be_true(name):
+    game = GAMES[name]()
+    for one in play(Player(at_random(3)), game, 40).episodes:
+        for observation, mask in [*((turn.observation, turn.mask) for turn in one.turns), (one.final, ActionMask())]:
+            signals = observation.signals
+            assert signals.finite
+            assert observation.steps == game.steps
+            assert [slot.name for slot in signals.slots] == list(game.space.slots)
+            assert type(signals.parameters) is int
+            assert signals.parameters == signals.host_parameters + sum(seed.parameters for seed in signals.seeds)
+            for slot in signals.slots:
+                assert bool(slot.seeds) == (slot.state == "occupied")
+                assert (slot.state == "free") == bool(mask.blueprints.get(slot.name)) or observation is one.final
+                assert set(mask.blueprints.get(slot.name, ())) <= set(game.space.blueprints[slot.name])
+                assert all(seed.blueprint in game.space.blueprints[slot.name] for seed in slot.seeds)
+
+
+@pytest.mark.parametrize("name", [name for name in GAMES if name != "endless"])
+def test_the_same_seed_is_the_same_game_and_another_another(name):
+    game = GAMES[name]()
+    first, again = (play(Player(at_random()), GAMES[name](), 20, first_seed=3) for _ in range(2))
+    assert first == again
+    assert first != play(Player(at_random()), game, 20, first_seed=4)
+    alone = play(Player(BEST[name]), game, 1, first_seed=9)
+    assert alone.episodes[0] == play(Player(BEST[name]), game, 20, first_seed=3).episodes[6]
+
+
+def test_what_grows_takes_its_slot_and_its_age_is_told():
+    (one,) = play(Player(plants_an_oak), games.delayed(), 1).episodes
+    seeds = [turn.observation.signals.seeds for turn in one.turns]
+    assert seeds[0] == ()
+    assert [(found.blueprint, found.age) for (found,) in seeds[1:]] == [("games/oak", age) for age in range(1, 10)]
+    assert [turn.mask.ops["early"] for turn in one.turns[1:]] == [frozenset()] * 9
+    later = Player(lambda seen, mask: germinate("early", "weed") if len(seen) == 4 else WAIT)
+    (one,) = play(later, games.delayed(), 1).episodes
+    assert [seed.age for turn in one.turns for seed in turn.observation.signals.seeds] == list(range(1, 7))
+
+
+@pytest.mark.parametrize(
+    "action", [germinate("early", "oak"), Action(Op.ADVANCE, "early"), germinate("late", "oak"), Action(Op.PRUNE)]
+)
+def test_what_is_not_possible_is_refused(action):
+    scene = games.delayed().begin(0)
+    scene.act(germinate("early", "daisy"))
+    with pytest.raises(ValueError, match="step 1 of delayed"):
+        scene.act(action)
+
+
+def test_behind_the_end_there_is_nothing_to_do():
+    scene = games.contextual().begin(0)
+    assert not scene.over
+    scene.act(WAIT)
+    assert scene.over
+    assert scene.observe()[1] == scene.observe()[1].shut()
+    with pytest.raises(ValueError, match="over after 1 step"):
+        scene.act(WAIT)
+
+
+def test_arms_are_worth_what_one_says():
+    game = games.arms({"only": {"games/a": 2.0, "games/b": -1.0}}, noise=0.0)
+    assert (game.best, game.worst_sane) == (2.0, pytest.approx(1 / 3))
+    assert score(play(Player(lambda seen, mask: germinate("only", "b")), game, 3)) == -1.0
+    assert games.arms({"only": {"games/b": -1.0}}).best == 0.0
+
+
+class Follower(Player):
+    """Learns which action of ``arms`` paid most so far, one after another: enough to see that it is taught."""
+
+    def __init__(self):
+        super().__init__(lambda seen, mask: self.choice)
+        self.left = [germinate("early", "ash"), germinate("early", "beech"), germinate("late", "beech")]
+        self.choice, self.rounds, self.paid = WAIT, [], []
+
+    def update(self, rollout):
+        self.rounds.append((rollout.round, len(rollout.episodes)))
+        self.paid.append((score(rollout), self.choice))
+        self.choice = self.left.pop() if self.left else max(self.paid, key=lambda pair: pair[0])[1]
+        return {}
+
+
+def test_a_learner_is_taught_after_each_round_with_new_episodes():
+    policy = Follower()
+    scores = learn(policy, games.arms(noise=0.5), rounds=6, episodes=50)
+    assert policy.rounds == [(number, 50) for number in range(6)]
+    assert scores[0] == 0.0
+    assert scores[-1] == pytest.approx(4.0, abs=0.4)
+    assert len(set(scores)) > 4
+    assert learn(Player(never), games.arms(), rounds=2, episodes=3) == (0.0, 0.0)
+
+
+def test_an_unknown_reward_counts_as_none():
+    rollout = play(Player(BEST["endless"]), games.endless(4), 2)
+    first, second = rollout.episodes
+    unpaid = Played(tuple(Turn(one.observation, one.mask, one.action, None) for one in first.turns), first.final)
+    assert score(Rollout("x", 0, (unpaid, second))) == 2.0

@@ -1,0 +1,54 @@
+"""Does the page on observations show what works, and a meaning for every column?"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from esper_core.leyline import features
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "observations.md"
+
+
+def script(path: Path) -> ModuleType:
+    """A Python file of the project that no package holds."""
+    found = importlib.util.spec_from_file_location(f"{path.stem}_for_observations", path)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+how_to = script(Path(__file__).with_name("test_how_to.py"))
+generate = script(ROOT / "docs" / "generate.py")
+reader = how_to.reader
+
+
+def test_the_page_works_as_it_is_written(reader) -> None:
+    how_to.tutorials.follow(PAGE.read_text(encoding="utf-8"), reader)
+
+
+def test_every_column_is_on_the_page_once_and_in_its_place() -> None:
+    parts = generate.columns().split("### ")[1:]
+    for part, names in zip(
+        parts, (features.GLOBAL_COLUMNS, features.SLOT_COLUMNS, features.CANDIDATE_COLUMNS), strict=True
+    ):
+        cells = [line.split(" | ") for line in part.splitlines() if line.startswith("| ") and "---" not in line][1:]
+        shown = [name.strip("`") for _, columns, _ in cells for name in columns.split()]
+        assert tuple(shown) == names
+        for place, columns, meaning in cells:
+            first = columns.split()[0].strip("`")
+            assert int(place.removeprefix("| ").partition("–")[0]) == names.index(first)
+            assert meaning.strip(" |")
+
+
+def test_a_column_without_a_meaning_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "SLOT_COLUMNS", (*features.SLOT_COLUMNS, "brightness"))
+    with pytest.raises(StopIteration):
+        generate.columns()
+    monkeypatch.setattr(features, "SLOT_COLUMNS", features.SLOT_COLUMNS[:-2][:12])
+    with pytest.raises(AssertionError, match="a meaning without a column"):
+        generate.columns()

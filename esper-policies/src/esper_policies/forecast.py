@@ -17,14 +17,14 @@ So a forecast ranks, and finds what is worth a trial. It is no proof: a seed is 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.constants import NATS_PER_PARAMETER
 from esper_core.leyline.lifecycle import INCUBATING
 
 if TYPE_CHECKING:
-    from esper_core.leyline import SeedSignals
+    from esper_core.leyline import Observation, SeedSignals
 
 UNDERSOLD: Final = 4.0
 """Times what it gains in its preview that a seed brings at the end: the slope of the table, by its convolutions."""
@@ -34,6 +34,10 @@ CAUTION: Final = 1.64
 
 FEE: Final = 0.02
 """Nats that a kept seed costs beside its parameters; without it whatever is smallest would pay everywhere."""
+
+
+SHARE_FOR_SEED: Final = 0.10
+"""What a kept seed costs beside its parameters where the reward's price is asked: a share of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +52,25 @@ class Forecast:
 
     undersold: times what a preview shows that a seed brings at the end. caution: standard errors that are taken off a
     gain first. price: nats for each parameter; None: what the gates hold against it, or 0.0001 where they are off.
-    fee: nats for each seed beside them.
+    fee: nats for each seed beside them. points: hundredths of the metric that a nat brings at the end, where the
+    reward's own price is to be asked instead; None: it is not.
     """
 
     undersold: float = UNDERSOLD
     caution: float = CAUTION
     price: float | None = None
     fee: float = FEE
+    points: float | None = None
+
+    def asked(self, observation: Observation) -> Forecast:
+        """The forecast with what the run's reward asks, where it names a price; ``points`` say what that is in nats.
+
+        The reward's price is for as many parameters as the host has, and a tenth of it for each seed: so ``team`` asks.
+        """
+        if self.points is None or observation.price is None:
+            return self
+        nats = observation.price / self.points
+        return replace(self, price=nats / max(1, observation.signals.host_parameters), fee=nats * SHARE_FOR_SEED)
 
     def net(self, seed: SeedSignals) -> float | None:
         """What the seed brings beyond its cost: as a forecast while it incubates, as measured later. None: unknown.

@@ -37,7 +37,7 @@ class Heuristic:
     ('germinate', 'early', 'blueprints/conv_light')
 
     space: the run's slots and blueprints; the file's order is the order in which they are tried.
-    preview, patience, first, last, speed, undersold, caution, price, fee: as ``settings.HeuristicSettings`` says.
+    preview, patience, first, last, speed, undersold, caution, price, fee, points: as in ``settings.HeuristicSettings``.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Heuristic:
         caution: float = CAUTION,
         price: float | None = None,
         fee: float = FEE,
+        points: float | None = None,
     ) -> None:
         if first > last:
             at, message = "first", "planting begins before it ends"
@@ -68,8 +69,9 @@ class Heuristic:
             caution=caution,
             price=price,
             fee=fee,
+            points=points,
         )
-        self.forecast = Forecast(undersold, caution, price, fee)
+        self.forecast = Forecast(undersold, caution, price, fee, points)
         self._memories: list[Memory] = []
         self._steps: list[int] = []
 
@@ -96,9 +98,9 @@ class Heuristic:
     def _one(self, place: int, observation: Observation, mask: ActionMask) -> Action:
         if observation.step == 0:
             self._memories[place] = Memory()
-        memory = self._memories[place]
-        memory.look(observation.signals.slots, observation.step, self.forecast)
-        scene = Scene(observation, mask, memory, self.forecast, self.settings)
+        memory, forecast = self._memories[place], self.forecast.asked(observation)
+        memory.look(observation.signals.slots, observation.step, forecast)
+        scene = Scene(observation, mask, memory, forecast, self.settings)
         action = next((found for rule in RULES if (found := rule(scene)) is not None), WAIT)
         if action.op is Op.GERMINATE:
             assert action.slot is not None

@@ -88,6 +88,12 @@ class HeuristicSettings(Settings):
         description=f"Nats for each parameter; null: what the gates ask, or {NATS_PER_PARAMETER:g} where they are off.",
     )
     fee: float = Field(default=FEE, ge=0, le=1e6, description="Nats that each kept seed costs beside its parameters.")
+    points: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="Hundredths of the metric that a nat brings, to ask the reward's own price; null: price and fee.",
+    )
 
 
 _SOME: Final = Field(strict=False, min_length=1)

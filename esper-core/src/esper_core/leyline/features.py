@@ -21,7 +21,7 @@ from esper_core.leyline.lifecycle import INCUBATING, SlotState, Stage
 from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from esper_core.leyline.actions import ActionMask, ActionSpace
     from esper_core.leyline.evidence import Gain
@@ -108,11 +108,12 @@ def rows_of(space: ActionSpace, observation: Observation, mask: ActionMask) -> R
     (1.0, (('early', 'blueprints/mlp'),))
     """
     slots = {slot.name: slot for slot in observation.signals.slots}
+    places = space.places if observation.places is None else observation.places
     names = [(slot, blueprint) for slot in space.slots for blueprint in _candidates(space, slots.get(slot), slot)]
     return Rows(
         whole=_bounded(_whole(observation)),
-        slots=tuple(_bounded(_slot(space, slots.get(name), name, mask)) for name in space.slots),
-        candidates=tuple(_bounded(_candidate(space, observation, slots.get(name[0]), name, mask)) for name in names),
+        slots=tuple(_bounded(_slot(places.get(name), slots.get(name), name, mask)) for name in space.slots),
+        candidates=tuple(_bounded(_candidate(space, places, observation, name, mask)) for name in names),
         slot_names=space.slots,
         candidate_names=tuple(names),
     )
@@ -139,8 +140,8 @@ def _whole(seen: Observation) -> list[float]:
     ]
 
 
-def _slot(space: ActionSpace, slot: SlotSignals | None, name: str, mask: ActionMask) -> list[float]:
-    possible, place = mask.ops.get(name, frozenset()), space.places.get(name)
+def _slot(place: Place | None, slot: SlotSignals | None, name: str, mask: ActionMask) -> list[float]:
+    possible = mask.ops.get(name, frozenset())
     seeds = () if slot is None else slot.seeds
     incubating = sum(seed.stage in INCUBATING for seed in seeds)
     return [
@@ -157,14 +158,14 @@ def _slot(space: ActionSpace, slot: SlotSignals | None, name: str, mask: ActionM
 
 
 def _candidate(
-    space: ActionSpace, seen: Observation, slot: SlotSignals | None, name: tuple[str, str], mask: ActionMask
+    space: ActionSpace, places: Mapping[str, Place], seen: Observation, name: tuple[str, str], mask: ActionMask
 ) -> list[float]:
     where, blueprint = name
-    place = space.places.get(where)
-    living = () if slot is None else slot.seeds
+    living = next((slot.seeds for slot in seen.signals.slots if slot.name == where), ())
     seed = next((one for one in living if one.blueprint == blueprint), None)
     known = blueprint in space.blueprints.get(where, ())
-    return [*_description(place, blueprint), float(not known), *_life(seen, seed, _may(mask, where, blueprint, seed))]
+    life = _life(seen, seed, _may(mask, where, blueprint, seed))
+    return [*_description(places.get(where), blueprint), float(not known), *life]
 
 
 def _description(place: Place | None, blueprint: str) -> tuple[float, ...]:

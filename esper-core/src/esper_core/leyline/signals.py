@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from esper_core.leyline.evidence import Gain, Opinion
 from esper_core.leyline.lifecycle import SlotState, Stage
+from esper_core.leyline.terrain import Place
 
 RECORD: Final = {"ser_json_inf_nan": "strings", "extra": "forbid"}
 """How pydantic reads and writes these records at the file boundary: nothing unknown, and NaN by its name."""
@@ -154,6 +155,9 @@ class Observation:
     rolled_back: bool = False
     """Whether the governor rolled the environment back in this step: for who learns an episode ends here, and the next
     begins. Nothing can be done but to wait."""
+    places: Mapping[str, Place] | None = None
+    """What is known of this environment's slots, where they are not those of the action space: where one policy plays
+    several problems at once. None: ``ActionSpace.places`` says it."""
 
 
 @dataclass(frozen=True, slots=True)

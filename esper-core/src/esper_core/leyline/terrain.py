@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from esper_core.leyline.specs import SiteKind
+from esper_core.leyline.specs import SiteKind  # noqa: TC001  pydantic reads it
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ there is no decision of its own, and what it brought belongs to the decision bef
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from esper_core.leyline import WAIT, Action, Op, Stage
@@ -23,11 +23,20 @@ if TYPE_CHECKING:
 class Pace:
     """When there is something to decide. every: steps from one decision to the next.
 
-    keeps: whether a seed that holds at its target is fossilised without being asked about.
+    keeps: whether a seed that holds at its target is fossilised without being asked about. alone: whether nothing is
+    planted while another seed lives.
     """
 
     every: int = 1
     keeps: bool = False
+    alone: bool = False
+
+    def narrowed(self, observation: Observation, mask: ActionMask) -> ActionMask:
+        """What of the mask is to choose from."""
+        if not self.alone or not observation.signals.seeds:
+            return mask
+        ops = {slot: own - {Op.GERMINATE} for slot, own in mask.ops.items()}
+        return replace(mask, ops=ops, blueprints=dict.fromkeys(mask.blueprints, ()))
 
     def by_itself(self, observation: Observation, mask: ActionMask) -> Action | None:
         """What is done without a decision; None where there is one to take."""
@@ -99,7 +108,7 @@ def _decisions(space: ActionSpace, played: Played, pace: Pace) -> list[Decision]
             return None
         if pace.by_itself(turn.observation, turn.mask) is None:
             levels = found[-1].seen.levels if found else None
-            seen = see(space, turn.observation, turn.mask, levels)
+            seen = see(space, turn.observation, pace.narrowed(turn.observation, turn.mask), levels)
             found.append(Decision(seen, turn.action, turn.reward.total))
         elif found:
             before = found[-1]

@@ -6,6 +6,7 @@ when the gardener learns, to the same bits, and nothing has to be kept beside th
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -113,29 +114,31 @@ class Batch:
 
 def batch_of(seen: Sequence[Seen], numbers: Sequence[Sequence[int]], least: tuple[int, int] = (1, 1)) -> Batch:
     """The tables of several environments. numbers: of each candidate's name. least: slots and candidates, at least."""
-    count = len(seen)
     slots = max(least[0], *(len(one.rows.slots) for one in seen))
     wide = max(least[1], *(len(one.candidates) for one in seen))
-    table = Batch(
+    homes = [[one.rows.slot_names.index(slot) for slot, _ in one.candidates] for one in seen]
+    candidates = _table([one.rows.candidates for one in seen], wide, len(CANDIDATE_COLUMNS))
+    return Batch(
         whole=torch.tensor([one.whole for one in seen]),
-        slots=torch.zeros(count, slots, len(SLOT_COLUMNS)),
-        slot_there=torch.zeros(count, slots, dtype=torch.bool),
-        candidates=torch.zeros(count, wide, len(CANDIDATE_COLUMNS)),
-        candidate_there=torch.zeros(count, wide, dtype=torch.bool),
-        names=torch.zeros(count, wide, dtype=torch.long),
-        home=torch.zeros(count, wide, dtype=torch.long),
-        legal=torch.zeros(count, len(OPS) - 1, wide, dtype=torch.bool),
+        slots=_table([one.rows.slots for one in seen], slots, len(SLOT_COLUMNS)),
+        slot_there=_there([len(one.rows.slots) for one in seen], slots),
+        candidates=candidates,
+        candidate_there=_there([len(one.candidates) for one in seen], wide),
+        names=torch.tensor([[*own, *[0] * (wide - len(own))] for own in numbers]),
+        home=torch.tensor([[*own, *[0] * (wide - len(own))] for own in homes]),
+        legal=(candidates[:, :, list(_MAY)] == 1.0).transpose(1, 2).contiguous(),
     )
-    for place, one in enumerate(seen):
-        own, some = len(one.rows.slots), len(one.candidates)
-        table.slots[place, :own] = torch.tensor(one.rows.slots)
-        table.slot_there[place, :own] = True
-        if some:
-            rows = torch.tensor(one.rows.candidates)
-            homes = {name: number for number, name in enumerate(one.rows.slot_names)}
-            table.candidates[place, :some] = rows
-            table.candidate_there[place, :some] = True
-            table.names[place, :some] = torch.tensor(list(numbers[place]))
-            table.home[place, :some] = torch.tensor([homes[slot] for slot, _ in one.candidates])
-            table.legal[place, :, :some] = rows[:, list(_MAY)].T == 1.0
-    return table
+
+
+def _table(rows: Sequence[Sequence[Sequence[float]]], high: int, wide: int) -> Tensor:
+    """The rows of several environments, padded with rows of zeros."""
+    numbers = array("f")
+    for own in rows:
+        for row in own:
+            numbers.extend(row)
+        numbers.extend([0.0] * (wide * (high - len(own))))
+    return torch.frombuffer(numbers, dtype=torch.float32).view(len(rows), high, wide).clone()
+
+
+def _there(counts: Sequence[int], high: int) -> Tensor:
+    return torch.arange(high)[None] < torch.tensor(counts)[:, None]

@@ -65,7 +65,7 @@ class Ppo:
     def __init__(self, space: ActionSpace, **settings: Any) -> None:
         self.space = space
         self.settings = own = PpoSettings.model_validate(settings)
-        self.pace = Pace(own.decide_every, own.auto_fossilise)
+        self.pace = Pace(own.decide_every, own.auto_fossilise, own.one_at_a_time)
         self.options = Options.of(own.blends, own.speeds, own.curves, own.targets)
         self.scales = Scales()
         self.diagnosis = Diagnosis()
@@ -87,6 +87,7 @@ class Ppo:
         self._memories += [Memory() for _ in observations[len(self._memories) :]]
         actions: list[Action] = []
         asked: list[int] = []
+        masks = [self.pace.narrowed(*one) for one in zip(observations, masks, strict=True)]
         for place, (observation, mask) in enumerate(zip(observations, masks, strict=True)):
             if observation.step == 0 or observation.rolled_back:
                 self._memories[place] = Memory()

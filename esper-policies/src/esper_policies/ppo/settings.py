@@ -30,6 +30,9 @@ class PpoSettings(Settings):
     auto_fossilise: bool = Field(
         default=False, description="Whether a seed that holds at its target is kept without a decision."
     )
+    one_at_a_time: bool = Field(
+        default=False, description="Whether nothing is planted while another seed lives: its gain would be unknown."
+    )
     blends: Annotated[tuple[Literal["add", "residual", "multiply", "gate"], ...], _SOME] = Field(
         default=("add",), description="How a seed may be blended in."
     )

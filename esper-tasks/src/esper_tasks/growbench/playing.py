@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from esper_core.leyline import Place, Policy
+    from esper_core.leyline import Policy
     from esper_tasks.growbench.table import Table
 
 PER_METRIC: Final = 100.0
@@ -64,13 +64,8 @@ class Bench:
 
     @property
     def space(self) -> ActionSpace:
-        """What there is to choose from in every puzzle. What is known of the places hangs on the puzzle."""
+        """What there is to choose from in every puzzle. Observations tell what is known of the places."""
         return ActionSpace(dict(ROOM))
-
-    def space_of(self, puzzle: int) -> ActionSpace:
-        """The same with what is known of the places of this puzzle."""
-        places: Mapping[str, Place] = self.table.places[puzzle]
-        return ActionSpace(dict(ROOM), dict(places))
 
     def look(self, match: Match, node: Node) -> tuple[Observation, ActionMask]:
         """What there is to see and to do."""
@@ -78,7 +73,8 @@ class Bench:
         if key not in self._seen:
             seen = self._signals(match.puzzle, node)
             twin = seen if node == Node(node.decision) else self._signals(match.puzzle, Node(node.decision))
-            self._seen[key] = Observation(seen.step, STEPS, seen, twin, match.price), mask_at(node)
+            places = self.table.places[match.puzzle]
+            self._seen[key] = Observation(seen.step, STEPS, seen, twin, match.price, places=places), mask_at(node)
         return self._seen[key]
 
     def worth(self, match: Match, node: Node) -> dict[str, float]:

@@ -1,0 +1,120 @@
+"""``python -m benchmarks.science.gardeners``: tunes, trains and judges what is not done yet, and writes results.
+
+Into the folder go ``tried.jsonl``, what was tried to choose settings; the gardeners that were trained; ``live.jsonl``,
+runs of the engine; and what is read: ``results.json``, ``results.md`` and ``figure.svg``. Stopped at any moment, the
+same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from benchmarks.science.gardeners.figure import picture
+from benchmarks.science.gardeners.judging import everybody, judged, newcomers, oracle, summary
+from benchmarks.science.gardeners.live import cells, run_cell
+from benchmarks.science.gardeners.page import page
+from benchmarks.science.gardeners.players import CONTROLLERS, PRICES
+from benchmarks.science.gardeners.training import School, taught
+from benchmarks.science.gardeners.tuning import SCHOOLS, tuned_heuristic, tuned_school
+from esper_tasks.growbench.playing import Bench
+from esper_tasks.growbench.table import load_table, shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NEW_TO_SOME = ("blueprints/dilated", "blueprints/depthwise_separable")
+"""Blueprints that some gardeners are trained without, to see what they do when it is there."""
+
+
+def main() -> int:
+    """Do what is not done, and write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.science.gardeners")
+    parser.add_argument("--quick", action="store_true", help="A few updates, to see that it runs: two minutes.")
+    parser.add_argument("--into", type=Path, default=None, metavar="FOLDER", help="Default: runs/gardeners.")
+    parser.add_argument("--table", type=Path, default=None, metavar="FOLDER", help="Default: the shipped one.")
+    parser.add_argument("--no-live", action="store_true", help="Leave out the runs of the engine.")
+    asked = parser.parse_args()
+    folder = asked.into or Path("runs/gardeners-quick" if asked.quick else "runs/gardeners")
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    logging.getLogger("esper").setLevel(logging.ERROR)
+    bench = Bench(shipped() if asked.table is None else load_table(asked.table))
+    learn_on, held_out = bench.table.of_part("train"), bench.table.of_part("held_out")
+    settings = _once(folder / "heuristic.json", lambda: tuned_heuristic(bench, learn_on, folder / "tried.jsonl"))
+    _train(bench, learn_on, folder, quick=asked.quick)
+    players = everybody(bench, learn_on, folder, settings)
+    results = {
+        name: {price: judged(bench, held_out, price, own) for price, own in by_price.items()}
+        for name, by_price in players.items()
+    }
+    best = {price: oracle(bench, held_out, price) for price in PRICES}
+    found: dict[str, Any] = {
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "torch": torch.__version__,
+        "problems": {"learnt_on": len(learn_on), "held_out": len(held_out)},
+        "heuristic": settings,
+        "table": summary(results, best),
+        "newcomers": [newcomers(bench, held_out, folder, blueprint) for blueprint in NEW_TO_SOME],
+        "live": [] if asked.no_live else _live(folder, quick=asked.quick),
+    }
+    (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (folder / "results.md").write_text(page(found), encoding="utf-8")
+    (folder / "figure.svg").write_text(picture(found), encoding="utf-8")
+    return 0
+
+
+def _train(bench: Bench, learn_on: Sequence[int], folder: Path, *, quick: bool) -> None:
+    """The gardeners that are not there yet: some on everything, some without a blueprint."""
+    updates = 3 if quick else 300
+    chosen = tuned_school(bench, learn_on, folder / "tried.jsonl", 2 if quick else 100)
+    of_choice = SCHOOLS[chosen]
+    school = School(updates, of_choice.episodes, of_choice.shown, of_choice.settings)
+    _several("gardener", bench, learn_on, school, folder)
+    for blueprint in NEW_TO_SOME:
+        narrow = Bench(bench.table, without=[blueprint])
+        plain = School(updates, school.episodes, False, school.settings)
+        _several(f"without-{blueprint.rpartition('/')[2]}", narrow, learn_on, plain, folder)
+
+
+def _several(name: str, bench: Bench, learn_on: Sequence[int], school: School, folder: Path) -> None:
+    """As many of a kind as there are controllers, where they are not there yet."""
+    for seed in range(CONTROLLERS):
+        home = folder / f"{name}-{seed}"
+        if not (home / "figures.json").exists():
+            begin = time.monotonic()
+            taught(bench, learn_on, seed, school, home)
+            sys.stderr.write(f"{home.name}: {time.monotonic() - begin:.0f} s\n")
+
+
+def _once(file: Path, make: Any) -> Any:
+    if not file.exists():
+        file.write_text(json.dumps(make(), indent=1) + "\n", encoding="utf-8")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _live(folder: Path, *, quick: bool) -> list[dict[str, Any]]:
+    file = folder / "live.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    done = {line["cell"] for line in lines}
+    for cell in cells(quick=quick):
+        if cell.name in done:
+            continue
+        begin = time.monotonic()
+        lines.append(run_cell(cell, folder))
+        with file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(lines[-1]) + "\n")
+        sys.stderr.write(f"{cell.name}: {time.monotonic() - begin:.0f} s\n")
+    return lines
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

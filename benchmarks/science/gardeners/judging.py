@@ -1,0 +1,152 @@
+"""What did everybody come to? On problems that nobody had seen, each player on each of them, with intervals.
+
+A player's worth on a problem is the mean over its controllers, where it has several; problems are what the interval is
+over. What is compared is compared problem by problem. Rewards are paid on the validation split, as in a run; beside
+them stands what they would be on the test split, which nobody was paid on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.science.gardeners.players import (
+    CONTROLLERS,
+    HEADLINE,
+    PRICES,
+    chance,
+    heuristic,
+    matches,
+    trained,
+)
+from benchmarks.science.gardeners.training import exercised
+from esper_core import mean_interval
+from esper_core.leyline.constants import CONFIDENCE
+from esper_tasks.growbench.plans import DECISIONS, SPROUTS, Node
+from esper_tasks.growbench.regret import Fixed, Oracle, best_fixed, best_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from esper_core.leyline import Policy
+    from esper_tasks.growbench.playing import Bench, Match
+
+PER_METRIC = 100.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One player at one price: by controller and problem its reward, and where each episode ended."""
+
+    rewards: NDArray[np.float64]
+    ends: tuple[tuple[Node, ...], ...]
+    on_test: NDArray[np.float64]
+
+
+def everybody(
+    bench: Bench, learnt_on: Sequence[int], folder: Path, settings: Mapping[str, Any]
+) -> dict[str, dict[float, list[Policy]]]:
+    """Each player by name: for each price its controllers. What was fitted was fitted on the problems to learn on."""
+    blind = best_fixed(bench, matches(learnt_on, PRICES))
+    gardeners: list[Policy] = [trained(bench, folder / f"gardener-{seed}") for seed in range(CONTROLLERS)]
+    found: dict[str, dict[float, list[Policy]]] = {}
+    for price in PRICES:
+        players: dict[str, list[Policy]] = {
+            "never": [Fixed(Node(DECISIONS))],
+            "random": [chance(bench, seed) for seed in range(CONTROLLERS)],
+            "best plan, price-blind": [Fixed(blind)],
+            "best plan for the price": [Fixed(best_fixed(bench, matches(learnt_on, (price,))))],
+            "heuristic": [heuristic(bench, dict(settings))],
+            "bandit": [exercised(bench, learnt_on, seed, price) for seed in range(CONTROLLERS)],
+            "ppo": gardeners,
+        }
+        for name, own in players.items():
+            found.setdefault(name, {})[price] = own
+    return found
+
+
+def judged(bench: Bench, puzzles: Sequence[int], price: float, controllers: Sequence[Policy]) -> Result:
+    """One player on some problems at one price. A bandit learns no more: what it does is its best arm."""
+    asked = matches(puzzles, (price,))
+    ends = [_reached(bench, asked, policy) for policy in controllers]
+    rewards = np.array([[bench.total(match, end) for match, end in zip(asked, own, strict=True)] for own in ends])
+    on_test = np.array([[_on_test(bench, match, end) for match, end in zip(asked, own, strict=True)] for own in ends])
+    return Result(rewards, tuple(ends), on_test)
+
+
+def _reached(bench: Bench, asked: Sequence[Match], policy: Policy) -> tuple[Node, ...]:
+    return bench.play(policy, asked)[1]
+
+
+def oracle(bench: Bench, puzzles: Sequence[int], price: float) -> Result:
+    """The best there is in each problem, by the whole table."""
+    asked = matches(puzzles, (price,))
+    return judged(bench, puzzles, price, [Oracle(bench, asked)])
+
+
+def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, Result]) -> dict[str, Any]:
+    """Every player at every price, with intervals; and the gardener that learnt less each of them, at one price."""
+    players = {
+        name: {f"{price:g}": _told(result, best[price]) for price, result in by_price.items()}
+        for name, by_price in [*results.items(), ("oracle", best)]
+    }
+    ppo, head = results["ppo"][HEADLINE], HEADLINE
+    others = {name: own[head] for name, own in results.items() if name != "ppo"} | {"oracle": best[head]}
+    return {
+        "players": players,
+        "ppo_less": {name: _interval(ppo.rewards.mean(0) - own.rewards.mean(0)) for name, own in others.items()},
+        "ppo_less_on_test": {
+            name: _interval(ppo.on_test.mean(0) - own.on_test.mean(0)) for name, own in others.items()
+        },
+        "by_controller": ppo.rewards.mean(1).tolist(),
+    }
+
+
+def newcomers(bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str) -> dict[str, Any]:
+    """What gardeners that never saw a blueprint do with it: how often it is the best buy, and is bought then."""
+    asked = matches(puzzles, (HEADLINE,))
+    wanted = next(number for number, (_, own) in enumerate(SPROUTS) if own == blueprint)
+    best = [any(one.sprout == wanted for one in best_of(bench, match)[1].kept) for match in asked]
+    bought, rewards = [], []
+    for seed in range(CONTROLLERS):
+        ends = _reached(bench, asked, trained(bench, folder / f"without-{blueprint.rpartition('/')[2]}-{seed}"))
+        bought += [any(one.sprout == wanted for one in end.kept) for end, due in zip(ends, best, strict=True) if due]
+        rewards.append([bench.total(match, end) for match, end in zip(asked, ends, strict=True)])
+    return {
+        "blueprint": blueprint,
+        "problems_where_it_is_best": sum(best),
+        "episodes": len(bought),
+        "bought": sum(bought),
+        "reward": _interval(np.array(rewards).mean(0)),
+    }
+
+
+def _told(result: Result, best: Result) -> dict[str, Any]:
+    mean, most = float(result.rewards.mean()), float(best.rewards.mean())
+    kept = [len(end.kept) for own in result.ends for end in own]
+    return {
+        "reward": _interval(result.rewards.mean(0)),
+        "on_test": _interval(result.on_test.mean(0)),
+        "regret": (most - mean) / most if most else None,
+        "seeds_kept": sum(kept) / len(kept),
+    }
+
+
+def _interval(values: NDArray[np.float64]) -> dict[str, float | int | None]:
+    found = mean_interval([float(value) for value in values], CONFIDENCE)
+    return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
+
+
+def _on_test(bench: Bench, match: Match, end: Node) -> float:
+    """The reward, had it been paid on the test split."""
+    from esper_tasks.growbench.plans import place_of
+
+    test = bench.table.column("test_metric")[match.puzzle]
+    gain = PER_METRIC * float(test[place_of()[end]] - test[place_of()[Node(DECISIONS)]])
+    costs = bench.worth(match, end)
+    return gain + costs["rent"] + costs["fossil_fee"]

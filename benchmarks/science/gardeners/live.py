@@ -1,0 +1,186 @@
+"""What do the same gardeners do in runs of the engine? On tasks and hosts that they were not trained on, with controls.
+
+Nothing is tuned here: plans, rules and gardeners come as they left the table. Twin and static capacity run beside them,
+on the same seeds. A bandit has nothing to come with: it plays two rounds of other seeds first.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.science.gardeners.players import HEADLINE
+from esper_core.app.preparing import prepare
+from esper_core.app.running import run
+from esper_core.leyline.events import EpisodeFinished, StepFinished
+from esper_tasks.growbench.puzzles import EVERY, RAMP, ROOM, SEEDS, STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from esper_core.leyline import Place
+    from esper_core.leyline.events import Event
+
+SEEDS_OF_CELL: Final = 20
+FIRST_SEED: Final = 90_000
+BANDIT_ROUNDS: Final = 3
+
+_DATA: Final = {"samples": 2000, "validation": 600}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One task under one host. late: the host's slot behind its last features. seeds, batches: how much is trained."""
+
+    name: str
+    task: Mapping[str, Any]
+    host: Mapping[str, Any]
+    late: str
+    seeds: int = SEEDS_OF_CELL
+    batches: int = 10
+
+    def config(self, arms: Mapping[str, Any], seed: int, rounds: int, *, capacity: bool) -> dict[str, Any]:
+        """The run of some arms."""
+        return {
+            "task": dict(self.task),
+            "host": dict(self.host),
+            "slots": {
+                "early": {"blueprints": list(ROOM["early"]), "stack": SEEDS},
+                self.late: {"blueprints": list(ROOM["late"])},
+            },
+            "arms": {name: {"policy": policy} for name, policy in arms.items()},
+            "reward": {"use": "rewards/team", "settings": {"price": HEADLINE}},
+            "seed": seed,
+            "environments": self.seeds,
+            "rounds": rounds,
+            "capacity": capacity,
+            "episode": {"steps": STEPS, "batches": self.batches, "batch_size": 100},
+            "growth": {"auto_advance": False, "gates": "off", "seeds": SEEDS, "embargo": EVERY - 1},
+        }
+
+
+def cells(*, quick: bool) -> Iterator[Cell]:
+    """Every task under both hosts: plain, shuffled, and where nothing is missing."""
+    plain, shuffled = ({"use": f"tasks/{name}", "settings": _DATA} for name in ("mnist1d", "mnist1d-shuffled"))
+    easy = {"use": "tasks/riddles", "settings": {"kind": "easy", "seed": 1}}
+    narrow = {"use": "tasks/pointwise-mlp", "settings": {"channels": 8, "hidden": 16, "kernel": 1}}
+    blind = {"use": "tasks/cnn1d", "settings": {"channels": 4, "kernel": 1}}
+    wide = {"use": "tasks/wide-cnn1d"}
+    every = [
+        Cell("plain, pointwise-mlp", plain, narrow, "late"),
+        Cell("plain, cnn1d that sees no neighbours", plain, blind, "features"),
+        Cell("shuffled, pointwise-mlp", shuffled, narrow, "late"),
+        Cell("shuffled, cnn1d that sees no neighbours", shuffled, blind, "features"),
+        Cell("no deficit: easy riddle, pointwise-mlp", easy, narrow, "late"),
+        Cell("no deficit: plain, wide cnn1d", plain, wide, "features"),
+    ]
+    for cell in every:
+        yield Cell(cell.name, cell.task, cell.host, cell.late, 2, 2) if quick else cell
+
+
+def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
+    """Run everybody on one cell; by arm and seed what its episodes came to."""
+    rules = json.loads((folder / "heuristic.json").read_text(encoding="utf-8"))
+    rules.pop("order")
+    arms = {
+        "random": {"use": "policies/random", "settings": {"speeds": [RAMP]}},
+        "plan": {"use": "policies/schedule", "settings": {"plan": _plan()}},
+        "heuristic": {
+            "use": "policies/heuristic",
+            "settings": {"preview": EVERY, "patience": 2, "first": 0.0, "last": 0.7, "speed": RAMP, **rules},
+        },
+        "ppo": {
+            "use": "policies/ppo",
+            "settings": {
+                "load": str((folder / "gardener-0").resolve()),
+                "learn": False,
+                "decide_every": EVERY,
+                "speeds": [RAMP],
+                "auto_fossilise": True,
+                "one_at_a_time": True,
+            },
+        },
+    }
+    bandit = {
+        "bandit": {"use": "policies/bandit", "settings": {"preview": EVERY, "first": 0.0, "speed": RAMP}},
+    }
+    begin = time.monotonic()
+    episodes, places = _played(cell.config(arms, FIRST_SEED, 1, capacity=True))
+    before = FIRST_SEED - (BANDIT_ROUNDS - 1) * cell.seeds
+    learnt, _ = _played(cell.config(bandit, before, BANDIT_ROUNDS, capacity=False))
+    for name, own in learnt.items():
+        if name != "twin":
+            episodes[name] = [one for one in own if one["round"] == BANDIT_ROUNDS - 1]
+    return {
+        "cell": cell.name,
+        "seconds": time.monotonic() - begin,
+        "arms": {name: [_with_flops(one, places) for one in own] for name, own in episodes.items()},
+    }
+
+
+class _Notes:
+    """Keeps how episodes ended, and how many parameters were trained over their steps."""
+
+    def __init__(self) -> None:
+        self.ended: list[EpisodeFinished] = []
+        self.parameter_steps: dict[tuple[str, int], int] = {}
+
+    def hear(self, event: Event) -> None:
+        """Take one event."""
+        if isinstance(event, EpisodeFinished):
+            self.ended.append(event)
+        elif isinstance(event, StepFinished):
+            key = (event.arm, event.seed)
+            living = sum(seed.parameters for seed in event.signals.seeds if seed.alpha == 0.0)
+            self.parameter_steps[key] = self.parameter_steps.get(key, 0) + event.signals.parameters + living
+
+    def settle(self) -> None:
+        """A step is over: nothing to do."""
+
+
+def _played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], Mapping[str, Place]]:
+    notes = _Notes()
+    with tempfile.TemporaryDirectory() as home:
+        file = Path(home) / "cell.yaml"
+        file.write_text(json.dumps(config), encoding="utf-8")
+        prepared = prepare(file)
+        places = dict(prepared.composition.space.places)
+        run(prepared, runs_dir=Path(home) / "runs", listeners=[notes], tell=lambda warning: None)
+    arms: dict[str, list[dict[str, Any]]] = {}
+    for one in sorted(notes.ended, key=lambda event: (event.round, event.seed)):
+        arms.setdefault(one.arm, []).append(
+            {
+                "seed": one.seed,
+                "round": one.round,
+                "test": one.test_metric,
+                "reward": one.reward,
+                "parameters": one.parameters,
+                "host": one.host_parameters,
+                "parameter_steps": notes.parameter_steps.get((one.arm, one.seed), 0),
+                "grown": [(seed["slot"], seed["blueprint"]) for seed in one.grown],
+            }
+        )
+    return arms, places
+
+
+def _with_flops(episode: dict[str, Any], places: Mapping[str, Place]) -> dict[str, Any]:
+    """The episode with the operations of one example, forwards, in the network that is left."""
+    whole = next(iter(places.values())).host_flops or 0
+    for slot, blueprint in episode["grown"]:
+        found = places[slot].candidate(blueprint)
+        whole += 0 if found is None or found.flops is None else found.flops
+    return {**episode, "flops": whole}
+
+
+def _plan() -> list[dict[str, Any]]:
+    """What was the best fixed plan on the table, price-blind: a dilated convolution, as early as can be."""
+    where = {"slot": "early", "blueprint": "dilated"}
+    return [
+        {"step": 0, "op": "germinate", "speed": RAMP, **where},
+        {"step": EVERY, "op": "advance", "slot": "early"},
+        {"step": EVERY + RAMP, "op": "fossilise", "slot": "early"},
+    ]

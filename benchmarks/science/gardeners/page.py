@@ -1,0 +1,127 @@
+"""How is it told? As tables in Markdown, from the figures alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.science.gardeners.players import HEADLINE, PRICES
+from esper_core import mean_interval
+from esper_core.leyline.constants import CONFIDENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """The whole page."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+    table, problems = found["table"], found["problems"]
+    yield f"<!-- written by python -m benchmarks.science.gardeners, {found['date']}, torch {found['torch']} -->"
+    yield ""
+    yield f"## On the table: {problems['held_out']} problems that nobody had seen"
+    yield ""
+    yield f"Everybody learnt, or was tuned, on {problems['learnt_on']} others. Reward at each price, mean over"
+    yield f"problems; at a price of {HEADLINE:g} with an interval of 95 % over problems."
+    yield ""
+    prices = " | ".join(f"{price:g}" for price in PRICES)
+    yield f"| player | {prices} | interval at {HEADLINE:g} | regret | seeds kept | on test |"
+    yield f"|---|{'--:|' * len(PRICES)}---|--:|--:|---|"
+    for name, own in table["players"].items():
+        means = " | ".join(f"{own[f'{price:g}']['reward']['mean']:.1f}" for price in PRICES)
+        head = own[f"{HEADLINE:g}"]
+        regret = "" if head["regret"] is None else f"{100 * head['regret']:.0f} %"
+        kept, test = f"{head['seeds_kept']:.2f}", both(head["on_test"])
+        yield f"| {name} | {means} | {span(head['reward'])} | {regret} | {kept} | {test} |"
+    yield ""
+    yield f"`ppo` less each of the others, problem by problem, at a price of {HEADLINE:g}:"
+    yield ""
+    yield "| less | reward | on the test split | shown |"
+    yield "|---|--:|--:|---|"
+    for name, own in table["ppo_less"].items():
+        yield f"| {name} | {both(own)} | {both(table['ppo_less_on_test'][name])} | {verdict(own)} |"
+    yield ""
+    yield "By controller: " + ", ".join(f"{one:.1f}" for one in table["by_controller"]) + "."
+    yield ""
+    yield "## A blueprint that was never seen"
+    yield ""
+    yield "| trained without | problems where it is the best buy | bought then | reward |"
+    yield "|---|--:|--:|--:|"
+    for one in found["newcomers"]:
+        share = f"{100 * one['bought'] / one['episodes']:.0f} % of {one['episodes']}" if one["episodes"] else ""
+        name = one["blueprint"].rpartition("/")[2]
+        yield f"| `{name}` | {one['problems_where_it_is_best']} | {share} | {both(one['reward'])} |"
+    if found["live"]:
+        yield ""
+        yield "## In runs of the engine"
+        for cell in found["live"]:
+            yield from _cell(cell)
+
+
+def _cell(cell: Mapping[str, Any]) -> Iterator[str]:
+    arms = cell["arms"]
+    twin = _by_seed(arms["twin"], "test")
+    yield ""
+    yield f"### {cell['cell']}"
+    yield ""
+    yield f"{len(twin)} seeds. Accuracy on the test split in points; reward on validation, at a price of {HEADLINE:g}."
+    yield ""
+    columns = ["accuracy", "over the twin", "over its static capacity", "reward"]
+    yield f"| arm | {' | '.join([*columns, 'parameters', 'parameter-steps', 'FLOPs', 'kept'])} |"
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+    for name, own in arms.items():
+        if name.startswith("capacity"):
+            continue
+        test = _by_seed(own, "test")
+        control = _by_seed(arms.get(f"capacity-of-{name}", []), "test")
+        over_twin = both(_difference(test, twin)) if name != "twin" else ""
+        over_own = both(_difference(test, control)) if control else ""
+        rewards = [one["reward"] for one in own if one["reward"] is not None]
+        reward = both(_interval(rewards)) if rewards and name != "twin" else ""
+        kept = sum(len(one["grown"]) for one in own) / len(own)
+        yield (
+            f"| {name} | {100 * _mean(test.values()):.1f} | {over_twin} | {over_own} | {reward} "
+            f"| {_mean_of(own, 'parameters')} | {_mean_of(own, 'parameter_steps')} | {_mean_of(own, 'flops')} "
+            f"| {kept:.2f} |"
+        )
+
+
+def span(interval: Mapping[str, Any]) -> str:
+    """From where to where."""
+    return "" if interval["low"] is None else f"{interval['low']:.1f} to {interval['high']:.1f}"
+
+
+def both(interval: Mapping[str, Any]) -> str:
+    """The mean, and from where to where."""
+    return f"{interval['mean']:+.1f}" + (f" ({span(interval)})" if interval["low"] is not None else "")
+
+
+def verdict(interval: Mapping[str, Any]) -> str:
+    """What the interval shows."""
+    if interval["low"] is None or interval["low"] <= 0.0 <= interval["high"]:
+        return "no difference shown"
+    return "better" if interval["mean"] > 0 else "worse"
+
+
+def _by_seed(episodes: Sequence[Mapping[str, Any]], what: str) -> dict[int, float]:
+    return {one["seed"]: one[what] for one in episodes}
+
+
+def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> dict[str, Any]:
+    return _interval([100 * (one[seed] - other[seed]) for seed in one if seed in other])
+
+
+def _interval(values: Sequence[float]) -> dict[str, Any]:
+    found = mean_interval(list(values), CONFIDENCE)
+    return {"mean": found.mean, "low": found.low, "high": found.high}
+
+
+def _mean_of(episodes: Sequence[Mapping[str, Any]], what: str) -> str:
+    return f"{_mean(float(one[what]) for one in episodes):,.0f}"
+
+
+def _mean(values: Iterable[float]) -> float:
+    own = list(values)
+    return sum(own) / len(own)

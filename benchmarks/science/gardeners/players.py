@@ -1,0 +1,104 @@
+"""Who plays? Everybody as a function from the table to a policy; each sees what a policy sees, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_policies.bandit import Bandit
+from esper_policies.chance import Random
+from esper_policies.heuristic import Heuristic
+from esper_policies.ppo.policy import Ppo
+from esper_tasks.growbench.playing import Match
+from esper_tasks.growbench.puzzles import EVERY, RAMP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+    from esper_core.leyline import Action, ActionMask, Observation, Policy
+    from esper_tasks.growbench.playing import Bench
+
+PRICES: Final = (10.0, 20.0, 40.0, 80.0)
+"""At which problems are played to learn on; a trajectory is the same at each, and only its reward is not."""
+
+HEADLINE: Final = 40.0
+"""The price at which claims are made; the others stand beside it."""
+
+CONTROLLERS: Final = 3
+"""Gardeners of each kind that learn, by the seed of their chance."""
+
+PPO: Final[dict[str, Any]] = {
+    "decide_every": EVERY,
+    "speeds": (RAMP,),
+    "together": 256,
+    "minibatch": 256,
+    "passes": 4,
+}
+"""What all gardeners that learn here have in common."""
+
+
+def matches(puzzles: Iterable[int], prices: Sequence[float]) -> list[Match]:
+    """Every puzzle at every price."""
+    return [Match(puzzle, price) for puzzle in puzzles for price in prices]
+
+
+@dataclass(slots=True)
+class InOrder:
+    """A policy that is offered blueprints in another order than that of the file: for rules that try one by one."""
+
+    policy: Policy
+    order: tuple[str, ...]
+
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
+        """What the policy does when it is offered them so."""
+        return self.policy.act([self._seen(one) for one in observations], [self._mask(one) for one in masks])
+
+    def _seen(self, observation: Observation) -> Observation:
+        slots = sorted(observation.signals.slots, key=lambda slot: self._rank_of_slot(slot.name))
+        return replace(observation, signals=replace(observation.signals, slots=tuple(slots)))
+
+    def _mask(self, mask: ActionMask) -> ActionMask:
+        return replace(
+            mask, blueprints={slot: tuple(sorted(own, key=self.order.index)) for slot, own in mask.blueprints.items()}
+        )
+
+    def _rank_of_slot(self, slot: str) -> int:
+        first = self.order[0].endswith("mlp")
+        return int((slot == "late") != first)
+
+
+def heuristic(bench: Bench, settings: dict[str, Any]) -> Policy:
+    """The rules, as they were tuned."""
+    own = dict(settings)
+    order = tuple(own.pop("order"))
+    return InOrder(Heuristic(bench.space, preview=EVERY, patience=0, first=0.0, last=0.7, speed=RAMP, **own), order)
+
+
+def chance(bench: Bench, seed: int) -> Policy:
+    """Does any of the things that are possible."""
+    return Random(bench.space, seed=seed, speeds=(RAMP,))
+
+
+def new_bandit(bench: Bench, seed: int) -> Bandit:
+    """One that knows nothing yet: it plants as early as it can."""
+    return Bandit(bench.space, seed=seed, preview=EVERY, first=0.0, speed=RAMP)
+
+
+def trained(bench: Bench, folder: Path) -> Ppo:
+    """A gardener that has learnt, and learns no more."""
+    return Ppo(bench.space, load=str(folder), learn=False, **PPO)
+
+
+def mean_by_puzzle(rewards: Sequence[float], count: int) -> list[float]:
+    """The mean over a puzzle's matches, which stand one behind the other. count: of the puzzles."""
+    each = len(rewards) // count
+    return [sum(rewards[n * each : (n + 1) * each]) / each for n in range(count)]
+
+
+def draws(generator: np.random.RandomState, puzzles: Sequence[int], count: int) -> list[Match]:
+    """So many matches, drawn."""
+    chosen = generator.choice(len(puzzles), count), generator.choice(len(PRICES), count)
+    return [Match(puzzles[int(n)], PRICES[int(price)]) for n, price in zip(*chosen, strict=True)]

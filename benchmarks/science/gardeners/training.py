@@ -1,0 +1,75 @@
+"""How does a gardener learn on the table? Round after round of drawn problems at drawn prices, each an update."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.science.gardeners.players import PPO, PRICES, draws, matches, new_bandit
+from esper_policies.ppo.policy import Ppo
+from esper_tasks.growbench.playing import Bench, Match
+from esper_tasks.growbench.regret import Oracle, standing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from esper_policies.bandit import Bandit
+    from esper_tasks.growbench.regret import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class School:
+    """How long and from what a gardener learns. first: whether it is shown the best plans to begin with."""
+
+    updates: int = 300
+    episodes: int = 256
+    shown: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def taught(bench: Bench, puzzles: Sequence[int], seed: int, school: School, folder: Path | None = None) -> Ppo:
+    """A gardener that learnt on these puzzles; written into ``folder``, where there is one, with its figures."""
+    gardener = Ppo(bench.space, seed=seed, **PPO, **school.settings)
+    draw = np.random.RandomState(seed)
+    figures: list[dict[str, float]] = []
+    if school.shown:
+        best = matches(puzzles, PRICES)
+        rollout, _ = bench.play(Oracle(bench, best), best)
+        figures.append(dict(gardener.imitate(rollout, passes=20)))
+    for update in range(school.updates):
+        rollout, _ = bench.play(gardener, draws(draw, puzzles, school.episodes), update)
+        told = dict(gardener.update(rollout))
+        if update % 10 == 0:
+            figures.append({"update": float(update), **told})
+    if folder is not None:
+        gardener.save(str(folder))
+        (folder / "figures.json").write_text(
+            json.dumps({"school": asdict(school), "figures": figures}, indent=1) + "\n"
+        )
+    return gardener
+
+
+def greedy(bench: Bench, gardener: Ppo) -> Ppo:
+    """The same gardener, which learns no more and does what it thinks best."""
+    still = Ppo(bench.space, **{**gardener.settings.model_dump(exclude={"load", "save", "learn"}), "learn": False})
+    still.load(gardener.state())
+    return still
+
+
+def examined(bench: Bench, gardener: Ppo, puzzles: Sequence[int], prices: Sequence[float] = PRICES) -> Standing:
+    """How it does on some puzzles."""
+    asked = matches(puzzles, prices)
+    return standing(bench, asked, bench.play(greedy(bench, gardener), asked)[1])
+
+
+def exercised(bench: Bench, puzzles: Sequence[int], seed: int, price: float, rounds: int = 40) -> Bandit:
+    """A bandit that tried its arms on these puzzles, at one price: it does not see prices."""
+    bandit, draw = new_bandit(bench, seed), np.random.RandomState(seed)
+    for round_ in range(rounds):
+        asked = [Match(puzzles[int(n)], price) for n in draw.choice(len(puzzles), 16)]
+        bandit.update(bench.play(bandit, asked, round_)[0])
+    return bandit

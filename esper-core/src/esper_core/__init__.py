@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from esper_core.app.giving import given_settings
     from esper_core.app.looking import Run, load_run
     from esper_core.app.playing import Moment, Play
+    from esper_core.app.prefixes import Remembered
     from esper_core.config import GrowthConfig, OptimizerConfig
     from esper_core.growth import Course, Garden, OptimizerKeeper, Regimen, Seed, Variety
     from esper_core.growth.grafting import graft, slots_of
@@ -55,6 +56,7 @@ _HOME = {
     "Plugins": "esper_core.plugins",
     "PolicySpec": "esper_core.leyline",
     "Regimen": "esper_core.growth",
+    "Remembered": "esper_core.app.prefixes",
     "RewardSpec": "esper_core.leyline",
     "Run": "esper_core.app.looking",
     "ScheduleSpec": "esper_core.leyline",
@@ -95,6 +97,7 @@ __all__ = [
     "Plugins",
     "PolicySpec",
     "Regimen",
+    "Remembered",
     "RewardSpec",
     "Run",
     "ScheduleSpec",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 MEASURED = ROOT / "benchmarks" / "perf" / "results.json"
+GARDENERS = ROOT / "benchmarks" / "science" / "gardeners" / "results.md"
 MARKED = re.compile(r"(?P<open><!-- from the code: (?P<name>[a-z-]+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 DEFECT = re.compile(r"test_(?P<id>b[18]_(?:drl|pt|cr)_\d\d|sim_(?:crit|high|med|low)_\d|run_\d\d)_")
 
@@ -303,6 +304,12 @@ def benchmarks() -> str:
     return f"Measured on {found['date']}: {where}.\n\n{bounded}\n{by_environments(rows)}"
 
 
+def gardeners() -> str:
+    """What the study of gardeners came to, as it was written, its headings one further down."""
+    lines = GARDENERS.read_text(encoding="utf-8").splitlines() if GARDENERS.exists() else ["It was not run yet."]
+    return "\n".join(line.replace("## ", "### ", 1) if line.startswith("#") else line for line in lines)
+
+
 def by_environments(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """What ``P11`` found, a line for each number of environments and a column for each number of seeds."""
     cells: dict[str, dict[str, str]] = {}
@@ -414,6 +421,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "configuration": configuration,
     "events": event_records,
+    "gardeners": gardeners,
     "hooks": hook_specs,
     "known-defects": known_defects,
     "observation": observation_fields,

@@ -11,6 +11,7 @@ import argparse
 import datetime
 import json
 import logging
+import multiprocessing
 import sys
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from benchmarks.science.gardeners.judging import everybody, judged, newcomers, o
 from benchmarks.science.gardeners.live import cells, run_cell
 from benchmarks.science.gardeners.page import page
 from benchmarks.science.gardeners.players import CONTROLLERS, PRICES
-from benchmarks.science.gardeners.training import School, taught
+from benchmarks.science.gardeners.training import Lesson, School, given
 from benchmarks.science.gardeners.tuning import SCHOOLS, tuned_heuristic, tuned_school
 from esper_tasks.growbench.playing import Bench
 from esper_tasks.growbench.table import load_table, shipped
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 
 NEW_TO_SOME = ("blueprints/dilated", "blueprints/depthwise_separable")
 """Blueprints that some gardeners are trained without, to see what they do when it is there."""
+
+UPDATES = 200
+TUNING_UPDATES = 80
+WORKERS = 2
+"""Gardeners that learn at once, each in a process of one thread."""
 
 
 def main() -> int:
@@ -50,7 +56,7 @@ def main() -> int:
     bench = Bench(shipped() if asked.table is None else load_table(asked.table))
     learn_on, held_out = bench.table.of_part("train"), bench.table.of_part("held_out")
     settings = _once(folder / "heuristic.json", lambda: tuned_heuristic(bench, learn_on, folder / "tried.jsonl"))
-    _train(bench, learn_on, folder, quick=asked.quick)
+    _train(bench, learn_on, folder, asked.table, quick=asked.quick)
     players = everybody(bench, learn_on, folder, settings)
     results = {
         name: {price: judged(bench, held_out, price, own) for price, own in by_price.items()}
@@ -72,27 +78,21 @@ def main() -> int:
     return 0
 
 
-def _train(bench: Bench, learn_on: Sequence[int], folder: Path, *, quick: bool) -> None:
-    """The gardeners that are not there yet: some on everything, some without a blueprint."""
-    updates = 3 if quick else 300
-    chosen = tuned_school(bench, learn_on, folder / "tried.jsonl", 2 if quick else 100)
+def _train(bench: Bench, learn_on: Sequence[int], folder: Path, table: Path | None, *, quick: bool) -> None:
+    """The gardeners that are not there yet: some on everything, some without a blueprint; several at once."""
+    chosen = tuned_school(bench, learn_on, folder / "tried.jsonl", 2 if quick else TUNING_UPDATES)
     of_choice = SCHOOLS[chosen]
+    updates = 3 if quick else UPDATES
     school = School(updates, of_choice.episodes, of_choice.shown, of_choice.settings)
-    _several("gardener", bench, learn_on, school, folder)
+    plain = School(updates, of_choice.episodes, False, of_choice.settings)
+    lessons = [Lesson(table, (), seed, school, folder / f"gardener-{seed}") for seed in range(CONTROLLERS)]
     for blueprint in NEW_TO_SOME:
-        narrow = Bench(bench.table, without=[blueprint])
-        plain = School(updates, school.episodes, False, school.settings)
-        _several(f"without-{blueprint.rpartition('/')[2]}", narrow, learn_on, plain, folder)
-
-
-def _several(name: str, bench: Bench, learn_on: Sequence[int], school: School, folder: Path) -> None:
-    """As many of a kind as there are controllers, where they are not there yet."""
-    for seed in range(CONTROLLERS):
-        home = folder / f"{name}-{seed}"
-        if not (home / "figures.json").exists():
-            begin = time.monotonic()
-            taught(bench, learn_on, seed, school, home)
-            sys.stderr.write(f"{home.name}: {time.monotonic() - begin:.0f} s\n")
+        name = f"without-{blueprint.rpartition('/')[2]}"
+        lessons += [Lesson(table, (blueprint,), seed, plain, folder / f"{name}-{seed}") for seed in range(CONTROLLERS)]
+    missing = [lesson for lesson in lessons if not lesson.done]
+    with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
+        for name, seconds in pool.imap_unordered(given, missing):
+            sys.stderr.write(f"{name}: {seconds:.0f} s\n")
 
 
 def _once(file: Path, make: Any) -> Any:

@@ -82,9 +82,9 @@ def chance(bench: Bench, seed: int) -> Policy:
     return Random(bench.space, seed=seed, speeds=(RAMP,))
 
 
-def new_bandit(bench: Bench, seed: int) -> Bandit:
+def new_bandit(bench: Bench, seed: int, *, learn: bool = True) -> Bandit:
     """One that knows nothing yet: it plants as early as it can."""
-    return Bandit(bench.space, seed=seed, preview=EVERY, first=0.0, speed=RAMP)
+    return Bandit(bench.space, seed=seed, preview=EVERY, first=0.0, speed=RAMP, learn=learn)
 
 
 def trained(bench: Bench, folder: Path) -> Ppo:

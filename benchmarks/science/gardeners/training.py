@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
+import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from benchmarks.science.gardeners.players import PPO, PRICES, draws, matches, new_bandit
 from esper_policies.ppo.policy import Ppo
 from esper_tasks.growbench.playing import Bench, Match
 from esper_tasks.growbench.regret import Oracle, standing
+from esper_tasks.growbench.table import load_table, shipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,9 +71,37 @@ def examined(bench: Bench, gardener: Ppo, puzzles: Sequence[int], prices: Sequen
 
 
 def exercised(bench: Bench, puzzles: Sequence[int], seed: int, price: float, rounds: int = 40) -> Bandit:
-    """A bandit that tried its arms on these puzzles, at one price: it does not see prices."""
+    """A bandit that tried its arms on these puzzles, at one price, which it does not see; it takes its best arm now."""
     bandit, draw = new_bandit(bench, seed), np.random.RandomState(seed)
     for round_ in range(rounds):
         asked = [Match(puzzles[int(n)], price) for n in draw.choice(len(puzzles), 16)]
         bandit.update(bench.play(bandit, asked, round_)[0])
-    return bandit
+    still = new_bandit(bench, seed, learn=False)
+    still.load(bandit.state())
+    return still
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A gardener that is to learn, in a process of its own. table: None is the shipped one. home: where it goes."""
+
+    table: Path | None
+    without: tuple[str, ...]
+    seed: int
+    school: School
+    home: Path
+
+    @property
+    def done(self) -> bool:
+        """Whether it has learnt already."""
+        return (self.home / "figures.json").exists()
+
+
+def given(lesson: Lesson) -> tuple[str, float]:
+    """Let a gardener learn; its name, and how many seconds it took."""
+    begin = time.monotonic()
+    torch.set_num_threads(1)
+    logging.getLogger("esper").setLevel(logging.ERROR)
+    bench = Bench(shipped() if lesson.table is None else load_table(lesson.table), lesson.without)
+    taught(bench, bench.table.of_part("train"), lesson.seed, lesson.school, lesson.home)
+    return lesson.home.name, time.monotonic() - begin

@@ -4,6 +4,8 @@
     Schedule   esper_policies.schedule   a plan that somebody wrote down
     Heuristic  esper_policies.heuristic  tries what could grow, and keeps what pays
     Random     esper_policies.chance     any of the things that are possible: the control of every study
+    Bandit     esper_policies.bandit     which seed pays in which slot, from episode to episode
+    Ppo        esper_policies.ppo.policy what to grow where and when, by proximal policy optimisation
     Warmup     esper_policies.pace       learning rates that rise at first
     Cosine     esper_policies.pace       learning rates that fall to the end
 

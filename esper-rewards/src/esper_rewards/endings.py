@@ -95,6 +95,7 @@ class Minimal:
     def __init__(self, *, metric: Metric, price: float = 20.0, haste: float = 0.5, young: int = 5) -> None:
         self.metric = metric
         self.settings = MinimalSettings(price=price, haste=haste, young=young)
+        self.price = self.settings.price
 
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
@@ -103,7 +104,7 @@ class Minimal:
         demand_pair(before, twin_before)
         own = self.settings
         hasty = haste(chosen_lives(now, before), own.young, own.haste)
-        return RewardBreakdown({**terminal(self.metric, own.price, now, before, twin), "haste": hasty})
+        return RewardBreakdown({**terminal(self.metric, self.price, now, before, twin), "haste": hasty})
 
 
 class Simplified:
@@ -129,6 +130,7 @@ class Simplified:
     ) -> None:
         self.metric = metric
         self.settings = SimplifiedSettings(price=price, churn=churn, shaping=shaping, gamma=gamma)
+        self.price = self.settings.price
         self.shaping = Shaping(self.settings.shaping, self.settings.gamma)
 
     def score(
@@ -140,4 +142,4 @@ class Simplified:
             "churn": churn(chosen_lives(now, before), self.settings.churn),
             "shaping": self.shaping.score(now, before),
         }
-        return RewardBreakdown({**terminal(self.metric, self.settings.price, now, before, twin), **on_the_way})
+        return RewardBreakdown({**terminal(self.metric, self.price, now, before, twin), **on_the_way})

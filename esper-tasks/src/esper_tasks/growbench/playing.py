@@ -8,7 +8,8 @@ can learn here, from millions of decisions.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline import (
@@ -16,10 +17,12 @@ from esper_core.leyline import (
     Action,
     ActionMask,
     ActionSpace,
+    Finding,
     Gain,
     GradientHealth,
     Observation,
     Op,
+    Opinion,
     Played,
     RewardBreakdown,
     Rollout,
@@ -31,10 +34,10 @@ from esper_core.leyline import (
 )
 from esper_tasks.growbench.building import COLUMNS, OF_GAIN, OF_GRADIENTS, STATES
 from esper_tasks.growbench.plans import SPROUTS, Node, place_of
-from esper_tasks.growbench.puzzles import EVERY, ROOM, STEPS
+from esper_tasks.growbench.puzzles import EVERY, RAMP, ROOM, STEPS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 
 PER_METRIC: Final = 100.0
 FEE: Final = 0.10
+UNGUARDED: Final = Opinion(Finding.SHOWN, "gates are off")
+"""What is said of a seed in the runs that the table is of."""
 _AT: Final = {name: number for number, name in enumerate(COLUMNS)}
 
 
@@ -56,26 +61,31 @@ class Match:
 
 
 class Bench:
-    """Plays episodes on a table. What is shown at a node is made once, and then kept."""
+    """Plays episodes on a table. What was measured at a node is looked up once, and then kept, for whatever price.
 
-    def __init__(self, table: Table) -> None:
+    without: blueprints that cannot be planted here, as if nobody knew of them.
+    """
+
+    def __init__(self, table: Table, without: Collection[str] = ()) -> None:
         self.table = table
-        self._seen: dict[tuple[Match, Node], tuple[Observation, ActionMask]] = {}
+        self.without = frozenset(without)
+        self._seen: dict[tuple[int, Node], tuple[Signals, Signals]] = {}
 
     @property
     def space(self) -> ActionSpace:
         """What there is to choose from in every puzzle. Observations tell what is known of the places."""
-        return ActionSpace(dict(ROOM))
+        return ActionSpace({slot: tuple(one for one in own if one not in self.without) for slot, own in ROOM.items()})
 
     def look(self, match: Match, node: Node) -> tuple[Observation, ActionMask]:
         """What there is to see and to do."""
-        key = (match, node)
+        key = (match.puzzle, node)
         if key not in self._seen:
-            seen = self._signals(match.puzzle, node)
-            twin = seen if node == Node(node.decision) else self._signals(match.puzzle, Node(node.decision))
-            places = self.table.places[match.puzzle]
-            self._seen[key] = Observation(seen.step, STEPS, seen, twin, match.price, places=places), mask_at(node)
-        return self._seen[key]
+            own = self._signals(match.puzzle, node)
+            alone = Node(node.decision)
+            self._seen[key] = own, own if node == alone else self._signals(match.puzzle, alone)
+        seen, twin = self._seen[key]
+        places = self.table.places[match.puzzle]
+        return Observation(seen.step, STEPS, seen, twin, match.price, places=places), self._mask(node)
 
     def worth(self, match: Match, node: Node) -> dict[str, float]:
         """The potential of ``team`` at a node, in its three parts."""
@@ -95,6 +105,9 @@ class Bench:
 
     def play(self, policy: Policy, matches: Sequence[Match], round_: int = 0) -> tuple[Rollout, tuple[Node, ...]]:
         """Play some episodes side by side, and where each ended. Actions that lead nowhere count as waiting."""
+        if not matches:
+            msg = "there is nothing to be played: give one match at least. Received: none"
+            raise ValueError(msg)
         at = [Node(0)] * len(matches)
         turns: list[list[Turn]] = [[] for _ in matches]
         while not at[0].over:
@@ -102,13 +115,21 @@ class Bench:
             actions = policy.act([one for one, _ in seen], [mask for _, mask in seen])
             for place, (match, action) in enumerate(zip(matches, actions, strict=True)):
                 node, (observation, mask) = at[place], seen[place]
-                at[place] = after(node, action)
+                at[place] = after(node, action if mask.allows(action) else WAIT)
                 before, now = self.worth(match, node), self.worth(match, at[place])
                 reward = RewardBreakdown({name: now[name] - before[name] for name in now})
                 turns[place].append(Turn(observation, mask, action, reward))
         finals = [self.look(match, node)[0] for match, node in zip(matches, at, strict=True)]
         played = [Played(tuple(own), final) for own, final in zip(turns, finals, strict=True)]
         return Rollout("growbench", round_, tuple(played)), tuple(at)
+
+    def _mask(self, node: Node) -> ActionMask:
+        mask = mask_at(node)
+        if not self.without:
+            return mask
+        left = {slot: tuple(one for one in own if one not in self.without) for slot, own in mask.blueprints.items()}
+        ops = {slot: own if left[slot] else own - {Op.GERMINATE} for slot, own in mask.ops.items()}
+        return replace(mask, ops=ops, blueprints=left)
 
     def _row(self, puzzle: int, node: Node) -> NDArray[np.float32]:
         row: NDArray[np.float32] = self.table.values[puzzle, place_of()[node]]
@@ -132,18 +153,23 @@ class Bench:
 
 
 def after(node: Node, action: Action) -> Node:
-    """Where an action leads: one that is not among those that were tried leads where waiting does."""
-    if action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
-        sprout = SPROUTS.index((action.slot, action.blueprint))
-        return node.planted(sprout) if sprout in node.plantable() else node.waited()
-    if node.pending is not None and action.slot == SPROUTS[node.pending[0]][0]:
-        if action.op is Op.ADVANCE:
-            return node.advanced()
-        if action.op is Op.PRUNE:
-            return node.dropped()
-    return node.waited()
+    """Where an action leads: one that the mask does not allow leads where waiting does.
+
+    With which blend, speed, curve and target is not read: everything was tried with the same ones.
+    """
+    if node.over:
+        msg = f"the episode is over, and nothing leads on from there. Received: {action}"
+        raise ValueError(msg)
+    if action.op is Op.WAIT or not mask_at(node).allows(action):
+        return node.waited()
+    if action.op is Op.GERMINATE:
+        assert action.slot is not None
+        assert action.blueprint is not None
+        return node.planted(SPROUTS.index((action.slot, action.blueprint)))
+    return node.advanced() if action.op is Op.ADVANCE else node.dropped()
 
 
+@cache
 def mask_at(node: Node) -> ActionMask:
     """What was tried from there."""
     ops: dict[str, frozenset[Op]] = {}
@@ -161,11 +187,11 @@ def mask_at(node: Node) -> ActionMask:
 
 
 def actions_to(end: Node) -> list[Action]:
-    """What has to be done for an episode to end there, decision by decision."""
+    """What has to be done for an episode to end there, decision by decision: here, and with the engine."""
     actions = [WAIT] * (STEPS // EVERY)
     for one in end.kept:
         slot, blueprint = SPROUTS[one.sprout]
-        actions[one.planted] = Action(Op.GERMINATE, slot, blueprint)
+        actions[one.planted] = Action(Op.GERMINATE, slot, blueprint, speed=RAMP)
         actions[one.advanced] = Action(Op.ADVANCE, slot, blueprint)
     return actions
 
@@ -187,6 +213,7 @@ def _seeds(slot: str, node: Node, value: Mapping[str, float]) -> tuple[SeedSigna
             if math.isnan(value["gradients_global_norm"])
             else GradientHealth(**{name: value[f"gradients_{name}"] for name in OF_GRADIENTS}),
             gain=None if math.isnan(gain["mean"]) else Gain(n=int(value["gain_n"]), **gain),
+            opinion=UNGUARDED,
         ),
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from esper_tasks.growbench.plans import Node, ends
 from esper_tasks.growbench.playing import Match, actions_to
+from esper_tasks.growbench.puzzles import EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,8 +43,6 @@ class Fixed:
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
         """The plan's action of this decision."""
-        from esper_tasks.growbench.puzzles import EVERY
-
         plan = actions_to(self.end)
         return [plan[observation.step // EVERY] for observation in observations]
 

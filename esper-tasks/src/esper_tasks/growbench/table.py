@@ -36,7 +36,7 @@ NUMBERS: Final = "growbench.npz"
 CARD: Final = "growbench.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """What came of every plan of some puzzles. values: (puzzles, nodes, columns). places: of each puzzle's slots."""
 
@@ -74,12 +74,16 @@ def unpacked(numbers: bytes, card: Mapping[str, Any]) -> Table:
             "this table is of another format than this version reads: build it again (python -m esper_tasks.growbench)"
         )
         raise ValueError(msg)
-    if hashlib.sha256(numbers).hexdigest() != card["sha256"]:
+    if hashlib.sha256(numbers).hexdigest() != card.get("sha256"):
         msg = f"{NUMBERS} is not the file that {CARD} describes: its checksum is another"
         raise ValueError(msg)
     with np.load(io.BytesIO(numbers), allow_pickle=False) as file:
         values = file["values"]
     puzzles = tuple(puzzle(one["number"], one["part"]) for one in card["puzzles"])
+    for own, told in zip(puzzles, card["puzzles"], strict=True):
+        if {**told, **asdict(own)} != told:
+            msg = f"the puzzle {own.name} is another one here than in the table: build it again. Received: {told}"
+            raise ValueError(msg)
     places = [{slot: _place(own) for slot, own in several.items()} for several in card["places"]]
     return Table(puzzles, values, tuple(places[one["place"]] for one in card["puzzles"]))
 
@@ -94,6 +98,9 @@ def pack(built: Sequence[tuple[Puzzle, Path]], folder: Path) -> None:
             continue
         with np.load(file, allow_pickle=False) as content:
             found.append((one, content["values"], bytes(content["places"]).decode()))
+    if not found:
+        msg = f"there is nothing to be packed: none of the puzzles was built. Received: {len(built)} of them"
+        raise ValueError(msg)
     places = list(dict.fromkeys(own for _, _, own in found))
     stream = io.BytesIO()
     np.savez_compressed(stream, values=np.stack([values for _, values, _ in found]))

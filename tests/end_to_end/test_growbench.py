@@ -1,0 +1,108 @@
+"""Can the policies of this project be played on growbench, and is it paid there what the reward ``team`` pays?"""
+
+from __future__ import annotations
+
+import math
+from importlib import resources
+
+import pytest
+import torch
+
+from esper_core.leyline import Metric
+from esper_policies.bandit import Bandit
+from esper_policies.chance import Random
+from esper_policies.heuristic import Heuristic
+from esper_policies.ppo.policy import Ppo
+from esper_policies.static import Static
+from esper_rewards.team import Team
+from esper_tasks.growbench.plans import DECISIONS, Node, nodes
+from esper_tasks.growbench.playing import Bench, Match
+from esper_tasks.growbench.puzzles import EVERY, RAMP
+from esper_tasks.growbench.regret import standing
+from esper_tasks.growbench.table import CARD, NUMBERS, shipped
+
+PRICES = (0.0, 7.0, 40.0)
+PPO = {"decide_every": EVERY, "auto_fossilise": True, "one_at_a_time": True, "width": 16, "speeds": (RAMP,)}
+QUICK = {**PPO, "passes": 1}
+
+
+@pytest.fixture(scope="module")
+def bench():
+    home = resources.files("esper_tasks.growbench")
+    if not (home / NUMBERS).is_file() and not (home / CARD).is_file():
+        pytest.skip("no table is shipped with this copy: python -m esper_tasks.growbench --pack FOLDER makes one")
+    return Bench(shipped())
+
+
+@pytest.fixture
+def matches(bench):
+    return [Match(number, price) for number in bench.table.of_part("train")[:3] for price in PRICES]
+
+
+@pytest.fixture(autouse=True)
+def few_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("price", PRICES)
+def test_every_place_to_be_is_worth_what_team_says(bench, price):
+    team = Team(metric=Metric("accuracy"), price=price)
+    for number in range(min(5, len(bench.table.puzzles))):
+        match = Match(number, price)
+        for node in nodes():
+            seen, _ = bench.look(match, node)
+            assert bench.worth(match, node) == pytest.approx(team.potential(seen.signals, seen.twin), abs=1e-12)
+
+
+def test_each_decision_is_paid_as_team_would_pay_it(bench, matches):
+    rollout, _ = bench.play(Random(bench.space, seed=3), matches)
+    for match, played in zip(matches, rollout.episodes, strict=True):
+        team = Team(metric=Metric("accuracy"), price=match.price)
+        seen = [*(turn.observation for turn in played.turns), played.final]
+        for before, now, turn in zip(seen, seen[1:], played.turns, strict=False):
+            expected = team.score(now.signals, before.signals, now.twin, before.twin)
+            assert turn.reward.terms == pytest.approx(expected.terms, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda space: Heuristic(space, first=0.0, last=0.8, speed=RAMP), id="heuristic"),
+        pytest.param(lambda space: Random(space, speeds=(RAMP,)), id="random"),
+        pytest.param(lambda space: Bandit(space, first=0.0, speed=RAMP), id="bandit"),
+        pytest.param(lambda space: Ppo(space, **QUICK), id="ppo"),
+        pytest.param(lambda space: Ppo(space, learn=False, **QUICK), id="ppo-that-does-not-learn"),
+        pytest.param(Static, id="static"),
+    ],
+)
+def test_a_policy_can_be_played_and_does_what_it_may(bench, matches, make):
+    policy = make(bench.space)
+    for round_ in range(2):
+        rollout, reached = bench.play(policy, matches, round_)
+        for played in rollout.episodes:
+            assert len(played.turns) == DECISIONS
+            assert all(turn.mask.allows(turn.action) for turn in played.turns)
+        told = policy.update(rollout) if hasattr(policy, "update") else {}
+        assert all(math.isfinite(value) for value in told.values())
+        found = standing(bench, matches, reached)
+        assert found.reward <= found.best
+    if isinstance(policy, Static):
+        assert set(reached) == {Node(DECISIONS)}
+    elif isinstance(policy, Random | Heuristic | Bandit):
+        assert len(set(reached)) > 1
+
+
+@pytest.mark.slow
+def test_a_gardener_learns_on_it_what_pays(bench):
+    """Free growth on a few puzzles: whoever learns gets closer to the best than whoever draws lots."""
+    some = [Match(number, 5.0) for number in bench.table.of_part("train")[:8]] * 4
+    policy = Ppo(bench.space, **PPO)
+    for round_ in range(30):
+        rollout, reached = bench.play(policy, some, round_)
+        policy.update(rollout)
+    _, by_chance = bench.play(Random(bench.space, speeds=(RAMP,)), some)
+    print(f"learnt {standing(bench, some, reached)}, by chance {standing(bench, some, by_chance)}")
+    assert standing(bench, some, reached).regret < standing(bench, some, by_chance).regret

@@ -25,6 +25,10 @@ HASTY = {"preview": 1, "patience": 1, "speed": 1, "first": 0.0, "last": 1.0}
 """An episode of the kit is short: so that something happens in it."""
 
 
-@parametrize_with_checks("policies", settings={"schedule": a_plan, "heuristic": HASTY})
+SMALL = {"width": 4, "memory": False, "passes": 1, "minibatch": 1000}
+"""A small network learns as a large one does, and sooner; its checks are among the slow tests all the same."""
+
+
+@parametrize_with_checks("policies", settings={"schedule": a_plan, "heuristic": HASTY, "ppo": SMALL})
 def test_it_conforms(check):
     check.run()

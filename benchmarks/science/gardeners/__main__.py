@@ -32,10 +32,10 @@ from esper_tasks.growbench.table import load_table, shipped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NEW_TO_SOME = ("blueprints/dilated", "blueprints/depthwise_separable")
+NEW_TO_SOME = ("blueprints/dilated",)
 """Blueprints that some gardeners are trained without, to see what they do when it is there."""
 
-UPDATES = 200
+UPDATES = 120
 TUNING_UPDATES = 80
 WORKERS = 2
 """Gardeners that learn at once, each in a process of one thread."""

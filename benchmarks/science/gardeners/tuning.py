@@ -27,13 +27,10 @@ _EARLY: Final = [blueprint for slot, blueprint in SPROUTS if slot == "early"]
 _LATE: Final = [blueprint for slot, blueprint in SPROUTS if slot == "late"]
 
 SCHOOLS: Final[dict[str, School]] = {
-    "small steps": School(settings={"learning_rate": 5e-4}),
     "from nothing": School(settings={"learning_rate": 1e-3}),
     "large steps": School(settings={"learning_rate": 2e-3}),
     "undecided": School(settings={"learning_rate": 1e-3, "entropy": 0.05, "entropy_end": 0.005, "entropy_rounds": 150}),
     "shown first": School(shown=True, settings={"learning_rate": 5e-4}),
-    "without memory": School(settings={"learning_rate": 1e-3, "memory": False}),
-    "narrow": School(settings={"learning_rate": 1e-3, "width": 32}),
     "by description": School(settings={"learning_rate": 1e-3, "forget_names": 1.0}),
 }
 """What is tried of the way in which a gardener learns."""

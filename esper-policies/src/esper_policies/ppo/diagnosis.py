@@ -56,5 +56,5 @@ def _signs(figures: Mapping[str, float], unknown: int, episodes: int) -> Iterato
     undecided = [value for name, value in figures.items() if name.startswith("entropy_")]
     if undecided and sum(undecided) < DECIDED:
         yield "decided", f"{rounds} it has tried nothing new: a larger entropy_end would keep it trying"
-    if figures.get("spread_of_returns", 1.0) == 0.0:
+    if episodes > 1 and figures.get("spread_of_returns", 1.0) == 0.0:
         yield "flat", f"{rounds} every episode came to the same: there is nothing to learn from"

@@ -6,6 +6,7 @@ The JSON says which columns it learnt from: where a later version counts them ot
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -19,7 +20,7 @@ from esper_core.leyline import CANDIDATE_COLUMNS, SCHEMA, SLOT_COLUMNS, SettingE
 from esper_policies.ppo.encoding import WHOLE_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -29,6 +30,10 @@ FORMAT: Final = 1
 NUMBERS: Final = "gardener.safetensors"
 WORDS: Final = "gardener.json"
 
+_DAMAGES: Final = (ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
+"""What a file that was changed or cut short comes to as it is read."""
+
+_KINDS: Final = {"names": list, "settings": dict, "scales": dict, "blueprints": dict, "rounds": int}
 _COLUMNS: Final = {"whole": list(WHOLE_COLUMNS), "slots": list(SLOT_COLUMNS), "candidates": list(CANDIDATE_COLUMNS)}
 
 
@@ -40,7 +45,7 @@ class Kept:
     those that it was trained on. rounds: how many it learnt from.
     """
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     settings: Mapping[str, Any]
     scales: Mapping[str, Any]
     blueprints: Mapping[str, Any]
@@ -76,24 +81,18 @@ def keep(folder: str, kept: Kept, parts: Mapping[str, Mapping[str, Tensor]]) -> 
 def kept_in(name: str, options: Options) -> Kept:
     """The gardener in a folder, or the one that is shipped under this name; SettingError where there is none of use."""
     words, numbers = _files(name)
-    try:
+    with whole(name):
         told = json.loads(words)
         tensors = read_tensors(numbers)
-        known = Kept(
-            names=tuple(told["names"]),
-            settings=told["settings"],
-            scales=told["scales"],
-            blueprints=told["blueprints"],
-            rounds=told["rounds"],
-            numbers=tensors,
-        )
+        if wild := [key for key, one in tensors.items() if not bool(one.isfinite().all())]:
+            msg = f"{wild[0]} has what is no number"
+            raise ValueError(msg)
+        known = Kept(numbers=tensors, **{part: _of_kind(told[part], kind, part) for part, kind in _KINDS.items()})
         columns, schema, form = told["columns"], told["schema"], told["format"]
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise _refused(name, f"it is damaged: {error}", "Train it again, or take another copy.") from error
+        trained = {head: len(known.settings.get(f"{head}s", ())) for head in ("blend", "speed", "curve", "target")}
     if form != FORMAT or schema != SCHEMA or columns != _COLUMNS:
         what = f"it learnt from observations of schema {schema} (format {form}); here they are of schema {SCHEMA}"
         raise _refused(name, what, "Train it again with this version.")
-    trained = {head: len(known.settings.get(f"{head}s", ())) for head in ("blend", "speed", "curve", "target")}
     heads = {head: options_ for head, options_ in trained.items() if options_ > 1}
     if heads != options.heads:
         what = f"it chooses among {heads or 'no details'}, and these settings among {options.heads or 'no details'}"
@@ -101,12 +100,32 @@ def kept_in(name: str, options: Options) -> Kept:
     return known
 
 
+@contextmanager
+def whole(name: str | None) -> Iterator[None]:
+    """What does not fit together in here is refused as damage to the gardener of this name, where there is one."""
+    try:
+        yield
+    except _DAMAGES as error:
+        if name is None:
+            raise
+        raise _refused(name, f"it is damaged: {error}", "Train it again, or take another copy.") from error
+
+
+def _of_kind(value: Any, kind: type, part: str) -> Any:
+    """The value, if it is of this kind, and names are text; ValueError otherwise."""
+    strange = [one for one in value if not isinstance(one, str)] if part == "names" else []
+    if type(value) is not kind or strange:
+        msg = f"{part} is a {type(value).__name__}" + (f" with {strange[0]!r} in it" if strange else "")
+        raise ValueError(msg)
+    return value
+
+
 def _files(name: str) -> tuple[bytes, bytes]:
     shipped = resources.files("esper_policies") / "trained" / name
     for home in (Path(name), shipped):
         try:
             return (home / WORDS).read_bytes(), (home / NUMBERS).read_bytes()
-        except OSError:
+        except (OSError, ValueError):  # a name that can be none of a file is a ValueError
             continue
     raise _refused(name, "there is no trained gardener of this name", f"Such a folder has {WORDS} and {NUMBERS} in it.")
 

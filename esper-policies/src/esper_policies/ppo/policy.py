@@ -16,7 +16,7 @@ from esper_policies.ppo.decisions import Pace, episodes_of
 from esper_policies.ppo.diagnosis import Diagnosis
 from esper_policies.ppo.encoding import OPS, batch_of, see
 from esper_policies.ppo.imitating import imitate
-from esper_policies.ppo.keeping import Kept, keep, kept_in
+from esper_policies.ppo.keeping import Kept, keep, kept_in, whole
 from esper_policies.ppo.learning import Ways, learn, weighed
 from esper_policies.ppo.lessons import lesson_of
 from esper_policies.ppo.network import Gardener
@@ -72,10 +72,11 @@ class Ppo:
         self.round = 0
         known = kept_in(own.load, self.options) if own.load else None
         self._names = list(known.names) if known else []
-        self.network = self._built(known)
+        with whole(own.load):
+            self.network = self._built(known)
+            if known:
+                self.scales.load(known.scales, known.tensors("scales"))
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=own.learning_rate, eps=1e-5)
-        if known:
-            self.scales.load(known.scales, known.tensors("scales"))
         if own.learn:
             self._get_to_know(blueprint for several in space.blueprints.values() for blueprint in several)
         self._teacher = Heuristic(space) if own.teacher and own.learn else None
@@ -131,7 +132,9 @@ class Ppo:
             for slot, place in self.space.places.items()
             for candidate in place.candidates
         }
-        settings = self.settings.model_dump(mode="json", exclude={"load", "save"})
+        own, size = self.network, {"width", "memory", "names"}  # of one that was loaded as it came
+        settings = self.settings.model_dump(mode="json", exclude={"load", "save", *size})
+        settings |= {"width": own.width, "memory": own.memory is not None, "names": own.names.num_embeddings - 1}
         kept = Kept(tuple(self._names), settings, plain, described, self.round, {})
         keep(folder, kept, {"network": self.network.state_dict(), "scales": tensors})
 

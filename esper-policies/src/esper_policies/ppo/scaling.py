@@ -120,5 +120,9 @@ class Scales:
         for name in ("whole", "slots", "candidates"):
             own: Columns = getattr(self, name)
             own.count = plain[f"{name}_count"]
-            own.mean, own.squares = (tensors[f"{name}_{what}"].double().clone() for what in ("mean", "squares"))
+            mean, squares = (tensors[f"{name}_{what}"].double().clone() for what in ("mean", "squares"))
+            if mean.shape != own.mean.shape or squares.shape != own.squares.shape:
+                msg = f"scales of {tuple(mean.shape)} columns, not of {tuple(own.mean.shape)}"
+                raise ValueError(msg)
+            own.mean, own.squares = mean, squares
             own._on_device = None

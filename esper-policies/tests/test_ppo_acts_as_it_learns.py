@@ -1,0 +1,256 @@
+"""Does it learn from what it saw? How likely was a decision when it was taken, and how likely is it as it is learnt?
+
+The policy is played on environments in any state, with rollbacks and early ends, and asked twice: as it acts, and as it
+learns. SIM-HIGH-2 is that the two were not the same once.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+import torch
+
+from esper_core.leyline import (
+    CANDIDATE_COLUMNS,
+    WAIT,
+    Action,
+    ActionMask,
+    Op,
+    Played,
+    RewardBreakdown,
+    Rollout,
+    SeedSignals,
+    SlotState,
+    Stage,
+    Turn,
+)
+from esper_policies.ppo import policy as policy_module
+from esper_policies.ppo.choosing import Chances
+from esper_policies.ppo.decisions import Pace, episodes_of
+from esper_policies.ppo.policy import Ppo
+from esper_testing.policy_scenes import STEPS, episode, space_of
+
+SPACE = space_of(2)
+
+
+class Witness:
+    """Plays a policy and writes down how likely each decision was when it was taken: by place, in their order."""
+
+    def __init__(self, policy, monkeypatch):
+        self.policy, self.chances, self.round = policy, defaultdict(list), 0
+        act, drawn = policy._chosen, Chances.drawn
+        latest = []
+
+        def draw(chances, luck):
+            chosen = drawn(chances, luck)
+            latest.append(chances.log_chance(chosen))
+            return chosen
+
+        def choose(places, seen, steps):
+            chosen = act(places, seen, steps)
+            for place, own in zip(places, latest.pop().tolist(), strict=False):
+                self.chances[place].append(own)
+            return chosen
+
+        monkeypatch.setattr(Chances, "drawn", draw)
+        policy._chosen = choose
+
+    def play(self, environments=3, *, undone=(), early=(), steps=STEPS, stranger=False):
+        """A round. undone: by place, the step in which it is rolled back; early: the one after which it is over."""
+        self.chances.clear()
+        self.round += 1
+        space, draw = self.policy.space, random.Random(self.round)
+        scenes = [episode(space, 100 * self.round + n, stranger=stranger)[:steps] for n in range(environments)]
+        turns, ended, over = [[] for _ in scenes], [[] for _ in scenes], {}
+        for step in range(steps):
+            seen = [replace(own[step].observation, steps=steps) for own in scenes]
+            masks = [own[step].mask for own in scenes]
+            for place in range(environments):
+                if (place, step) in undone:
+                    seen[place], masks[place] = replace(seen[place], rolled_back=True), masks[place].shut()
+                    ended[place] += [Played(tuple(turns[place]), seen[place], terminated=True)] if turns[place] else []
+                    turns[place] = []
+                if place in over:
+                    seen[place], masks[place] = over[place], masks[place].shut()
+            actions = self.policy.act(seen, masks)
+            for place, (own, mask, action) in enumerate(zip(seen, masks, actions, strict=True)):
+                assert mask.allows(action)
+                if place in over or own.rolled_back:
+                    continue
+                turns[place].append(Turn(own, mask, action, RewardBreakdown({"tried": draw.uniform(-1, 1)})))
+                if (place, step) in early:
+                    over[place] = own
+        finals = [over.get(n, replace(own[-1].observation, steps=steps)) for n, own in enumerate(scenes)]
+        episodes = [
+            part
+            for n, final in enumerate(finals)
+            for part in [*ended[n], *([Played(tuple(turns[n]), final)] if turns[n] else [])]
+        ]
+        return Rollout("ppo", self.round, tuple(episodes))
+
+    def learn(self, rollout, monkeypatch):
+        """By how much the ratio of a decision is off 1 at most as it is learnt from; of how many; what is told.
+
+        It is the update itself that is listened to, not another count of the same.
+        """
+        own, weighed_by = self.policy, []
+        weigh = policy_module.weighed
+        monkeypatch.setattr(policy_module, "weighed", lambda *args: weighed_by.append(weigh(*args)) or weighed_by[-1])
+        told = own.update(rollout)
+        monkeypatch.setattr(policy_module, "weighed", weigh)
+        episodes, unknown = episodes_of(own.space, rollout, own.pace, endless=False)
+        assert unknown == 0
+        learnt = weighed_by[0].log_chance.view(len(episodes), -1)
+        left = {place: list(chances) for place, chances in self.chances.items()}
+        off = [
+            abs(math.exp(learnt[number, step].item() - left[one.place].pop(0)) - 1.0)
+            for number, one in enumerate(episodes)
+            for step in range(len(one.decisions))
+        ]
+        return max(off), len(off), told
+
+
+CASES = {
+    "as it is": ({}, {}),
+    "without a memory": ({"memory": False}, {}),
+    "together": ({"together": 3}, {}),
+    "without names": ({"forget_names": 1.0}, {}),
+    "with names": ({"forget_names": 0.0}, {}),
+    "macro decisions": ({"decide_every": 3, "auto_fossilise": True}, {}),
+    "all heads": (
+        {"blends": ["add", "gate"], "speeds": [1, 4], "curves": ["linear", "cosine"], "targets": [0.5, 1.0]},
+        {},
+    ),
+    "several lengths": ({}, {"early": [(0, 4), (2, 8)]}),
+    "rolled back": ({}, {"undone": [(0, 5), (1, 1), (2, STEPS - 1)]}),
+    "rolled back in the first step": ({}, {"undone": [(1, 0), (2, 6)]}),
+    "rolled back and cut between decisions": (
+        {"decide_every": 4},
+        {"undone": [(0, 5), (2, 4)], "early": [(1, 6)]},
+    ),
+    "twice": ({}, {"undone": [(1, 3), (1, 4), (1, 8)]}),
+    "strangers": ({}, {"stranger": True}),
+}
+
+
+@pytest.mark.parametrize(("settings", "course"), CASES.values(), ids=CASES)
+def test_sim_high_2_before_the_first_gradient_step_every_ratio_is_1(monkeypatch, settings, course):
+    policy = Ppo(SPACE, **{"width": 8, "learning_rate": 1e-2, "passes": 2, "minibatch": 16, **settings})
+    witness = Witness(policy, monkeypatch)
+    for _ in range(2):  # in the first nothing is scaled, in the second all is by what the first one saw
+        rollout = witness.play(**course)
+        worst, count, told = witness.learn(rollout, monkeypatch)
+        assert worst < 1e-6
+        assert count > 5
+        assert told["largest_first_ratio"] < 1e-6
+    assert policy.scales.whole.count > 0
+
+
+# What is learnt from, and what belongs together.
+
+
+def rollout_of(policy, monkeypatch, **course):
+    return Witness(policy, monkeypatch).play(**course)
+
+
+def test_what_comes_between_two_decisions_belongs_to_the_one_before(monkeypatch):
+    policy = Ppo(SPACE, width=8, decide_every=5)
+    rollout = rollout_of(policy, monkeypatch, undone=[(1, 6)])
+    episodes, _ = episodes_of(SPACE, rollout, policy.pace, endless=False)
+    assert [(one.place, len(one.decisions)) for one in episodes] == [(0, 3), (1, 2), (1, 1), (2, 3)]
+    rewards = [turn.reward.total for turn in rollout.episodes[0].turns]
+    assert [one.reward for one in episodes[0].decisions] == pytest.approx(
+        [sum(rewards[:5]), sum(rewards[5:10]), sum(rewards[10:])]
+    )
+    behind = [turn.reward.total for turn in rollout.episodes[2].turns if turn.observation.step >= 10]
+    assert episodes[2].decisions[0].reward == pytest.approx(sum(behind)), "what came before it decided is not its doing"
+    assert all(turn.action == WAIT for one in rollout.episodes for turn in one.turns if turn.observation.step % 5)
+
+
+def test_trends_are_counted_from_the_decision_before_and_from_none_in_a_new_episode(monkeypatch):
+    policy = Ppo(SPACE, width=8, decide_every=3)
+    rollout = rollout_of(policy, monkeypatch, undone=[(0, 4)])
+    for one in episodes_of(SPACE, rollout, policy.pace, endless=True)[0]:
+        fresh = [decision.seen.whole[-1] for decision in one.decisions]
+        assert fresh == [1.0] + [0.0] * (len(fresh) - 1)
+        before = None
+        for decision in one.decisions:
+            now = decision.seen.levels
+            trends = decision.seen.whole[-5:-1]
+            assert trends == (0.0,) * 4 if before is None else tuple(a - b for a, b in zip(now, before, strict=True))
+            before = now
+
+
+def test_b8_drl_01_what_is_remembered_stands_in_one_place_and_ends_with_the_episode(monkeypatch):
+    policy = Ppo(SPACE, width=8)
+    first, second = episode(SPACE, 1), episode(SPACE, 2)
+    open_, shut = first[0], replace(second[3], observation=replace(second[3].observation, rolled_back=True))
+    policy.act([open_.observation] * 2, [open_.mask] * 2)
+    held = [memory.hidden.clone() for memory in policy._memories]
+    state = policy.state()
+    policy.act([first[1].observation, shut.observation], [first[1].mask, shut.mask.shut()])
+    assert policy._memories[1].hidden is None
+    assert policy._memories[1].levels is None
+    assert not torch.equal(policy._memories[0].hidden, held[0])
+    assert torch.equal(state.tensors["hidden/0"], held[0]), "what was told of it does not move"
+    policy.act([first[2].observation], [first[2].mask])
+    assert len(policy._memories) == 1
+    policy.act([open_.observation], [open_.mask])
+    assert torch.equal(policy._memories[0].hidden, held[0]), "nothing is left of the episode before"
+    assert not any(isinstance(one, torch.Tensor) for one in vars(policy).values())
+
+
+def test_a_seed_that_may_be_kept_is_kept_without_being_asked_about_and_nothing_else_is():
+    holding = SlotScene(Stage.HOLDING, {Op.FOSSILISE, Op.PRUNE})
+    keeps, asks = Pace(1, keeps=True), Pace(1, keeps=False)
+    assert keeps.by_itself(*holding.seen) == Action(Op.FOSSILISE, "slot-0")
+    assert asks.by_itself(*holding.seen) is None
+    assert keeps.by_itself(*SlotScene(Stage.HOLDING, {Op.PRUNE}).seen) is None
+    assert keeps.by_itself(*SlotScene(Stage.BLENDING, {Op.FOSSILISE}).seen) is None
+    assert Pace(4).by_itself(*SlotScene(Stage.HOLDING, {Op.PRUNE}, step=3).seen) == WAIT
+    assert Pace(4).by_itself(*SlotScene(Stage.HOLDING, {Op.PRUNE}, step=4).seen) is None
+
+
+class SlotScene:
+    """One seed in the first slot."""
+
+    def __init__(self, stage, ops, step=0):
+        scene = episode(SPACE, 5)[step]
+        name = SPACE.blueprints["slot-0"][0]
+        seed = SeedSignals(name, stage, 1.0, 10, 3)
+        first = replace(scene.observation.signals.slots[0], state=SlotState.OCCUPIED, seeds=(seed,))
+        signals = replace(scene.observation.signals, slots=(first, *scene.observation.signals.slots[1:]))
+        mask = ActionMask({"slot-0": frozenset(ops)}, {}, {"slot-0": {name: frozenset(ops)}})
+        self.seen = replace(scene.observation, signals=signals), mask
+
+
+def test_an_episode_whose_reward_is_unknown_teaches_nothing_and_is_counted(monkeypatch):
+    policy = Ppo(SPACE, width=8)
+    rollout = rollout_of(policy, monkeypatch)
+    first = rollout.episodes[0]
+    gap = replace(first, turns=(*first.turns[:4], replace(first.turns[4], reward=None), *first.turns[5:]))
+    episodes, unknown = episodes_of(
+        SPACE, replace(rollout, episodes=(gap, *rollout.episodes[1:])), Pace(), endless=False
+    )
+    assert unknown == 1
+    assert [one.place for one in episodes] == [1, 2]
+
+
+def test_an_episode_is_cut_where_it_would_have_gone_on_and_only_there(monkeypatch):
+    policy = Ppo(SPACE, width=8)
+    rollout = rollout_of(policy, monkeypatch, undone=[(0, 5)], early=[(1, 6)])
+    for endless, cut in ((False, [False, False, True, False]), (True, [False, True, True, True])):
+        episodes, _ = episodes_of(SPACE, rollout, policy.pace, endless=endless)
+        assert [one.behind is not None for one in episodes] == cut
+    behind = episodes_of(SPACE, rollout, policy.pace, endless=False)[0][2].behind
+    assert behind.rows.candidate_names
+    assert not any(any(row) for row in policy_may(behind)), "nobody acts behind the end"
+
+
+def policy_may(seen):
+    at = [n for n, name in enumerate(CANDIDATE_COLUMNS) if name.startswith("may_")]
+    return [[row[n] for n in at] for row in seen.rows.candidates]

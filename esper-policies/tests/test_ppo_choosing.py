@@ -1,0 +1,280 @@
+"""Is a decision as likely as its heads say: each by what was chosen before it, and nothing that is not possible?"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esper_core.leyline import ARGUMENTS, Action, Blend, Curve, Op
+from esper_policies.ppo.choosing import Chances, Chosen, Scores, reads
+from esper_policies.ppo.encoding import OPS
+from esper_policies.ppo.options import Options
+
+HEADS = {"blend": 2, "speed": 3, "target": 2}
+CLOSE = 1e-4
+
+
+@dataclass
+class Problem:
+    """Scores of one environment as plain lists, what is legal, and where each candidate is at home."""
+
+    ops: list[float]
+    candidates: list[list[float]]
+    details: dict[str, list[float]]
+    legal: list[list[bool]]
+    home: list[int]
+
+    @property
+    def chances(self):
+        scores = Scores(
+            torch.tensor([self.ops]),
+            torch.tensor([self.candidates]),
+            {head: torch.tensor([own]) for head, own in self.details.items()},
+            torch.zeros(1),
+        )
+        return Chances(scores, torch.tensor([self.legal]), torch.tensor([self.home]))
+
+
+def problem(seed):
+    draw = random.Random(seed)
+    wide, spread = draw.randint(1, 6), draw.choice([0.1, 1.0, 10.0])
+    possible = draw.choice([0.0, 0.2, 0.5, 1.0])
+    return Problem(
+        [draw.gauss(0, spread) for _ in OPS],
+        [[draw.gauss(0, spread) for _ in range(wide)] for _ in OPS[1:]],
+        {head: [draw.gauss(0, spread) for _ in range(count)] for head, count in HEADS.items()},
+        [[draw.random() < possible for _ in range(wide)] for _ in OPS[1:]],
+        sorted(draw.randint(0, 2) for _ in range(wide)),
+    )
+
+
+problems = st.integers(0, 10**6).map(problem)
+
+
+# The slow way, head by head.
+
+
+def mean_in_the_exponent(scores):
+    most = max(scores)
+    return most + math.log(math.fsum(math.exp(one - most) for one in scores) / len(scores))
+
+
+def normal(scores):
+    """Logarithms of chances, by key."""
+    most = max(scores.values())
+    whole = most + math.log(math.fsum(math.exp(one - most) for one in scores.values()))
+    return {key: one - whole for key, one in scores.items()}
+
+
+def heads_of(own):
+    """Chances of the ops; of the slots by op; of the candidates by op and slot: only what is possible."""
+    slots, blueprints, ops = {}, {}, {Op.WAIT: own.ops[0]}
+    for number, op in enumerate(OPS[1:]):
+        rows = {}
+        for place, home in enumerate(own.home):
+            if own.legal[number][place]:
+                rows.setdefault(home, {})[place] = own.candidates[number][place]
+        if rows:
+            worth = {home: mean_in_the_exponent(list(some.values())) for home, some in rows.items()}
+            ops[op] = own.ops[number + 1] + mean_in_the_exponent(list(worth.values()))
+            slots[op] = normal(worth)
+            blueprints[op] = {home: normal(some) for home, some in rows.items()}
+    return normal(ops), slots, blueprints
+
+
+def log_chance(own, op, place, details):
+    ops, slots, blueprints = heads_of(own)
+    total = ops[op]
+    if op is not Op.WAIT:
+        home = own.home[place]
+        total += slots[op][home] + blueprints[op][home][place]
+    for head, option in details.items():
+        if head in ARGUMENTS[op]:
+            total += normal(dict(enumerate(own.details[head])))[option]
+    return total
+
+
+def decisions(own):
+    """All that is possible, but for the details: op, its number, and the candidate."""
+    yield Op.WAIT, 0, 0
+    for number, op in enumerate(OPS[1:]):
+        yield from ((op, number + 1, place) for place, yes in enumerate(own.legal[number]) if yes)
+
+
+def entropy_of(logarithms):
+    return -math.fsum(math.exp(one) * one for one in logarithms)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems, st.integers(0, 10**6))
+def test_how_likely_a_decision_is_is_the_product_of_the_heads_that_it_reads(own, seed):
+    draw, chances = random.Random(seed), own.chances
+    for op, number, place in decisions(own):
+        details = {head: draw.randrange(count) for head, count in HEADS.items()}
+        chosen = Chosen(
+            torch.tensor([number]),
+            torch.tensor([place]),
+            {head: torch.tensor([option]) for head, option in details.items()},
+        )
+        assert chances.log_chance(chosen).item() == pytest.approx(log_chance(own, op, place, details), abs=CLOSE)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems)
+def test_all_decisions_together_are_certain_and_what_is_not_possible_is_never(own):
+    joint = own.chances.joint[0].double()
+    assert joint.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    legal = torch.tensor([True, *(yes for row in own.legal for yes in row)])
+    assert (joint[~legal].exp() < 1e-30).all()
+    assert torch.isfinite(joint).all()
+    ops = own.chances.ops[0].double().exp()
+    possible = torch.tensor([True, *(any(row) for row in own.legal)])
+    assert (ops[~possible] < 1e-30).all()
+    assert joint.exp()[legal].min() >= 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems)
+def test_the_heads_entropies_are_each_its_own_and_add_up_to_that_of_the_decision(own):
+    told = {head: one.item() for head, one in own.chances.entropies().items()}
+    ops, slots, blueprints = heads_of(own)
+    chance = {op: math.exp(one) for op, one in ops.items()}
+    expected = {
+        "op": entropy_of(ops.values()),
+        "slot": math.fsum(chance[op] * entropy_of(one.values()) for op, one in slots.items()),
+        "blueprint": math.fsum(
+            chance[op] * math.exp(slots[op][home]) * entropy_of(own_slot.values())
+            for op, homes in blueprints.items()
+            for home, own_slot in homes.items()
+        ),
+    }
+    for head, scores in own.details.items():
+        reading = math.fsum(one for op, one in chance.items() if head in ARGUMENTS[op])
+        expected[head] = reading * entropy_of(normal(dict(enumerate(scores))).values())
+    assert told == pytest.approx(expected, abs=CLOSE)
+    assert min(told.values()) > -1e-5
+    whole = entropy_of(
+        log_chance(own, op, place, dict(zip(HEADS, options, strict=True)))
+        for op, _, place in decisions(own)
+        for options in _details_of(op)
+    )
+    assert math.fsum(told.values()) == pytest.approx(whole, abs=CLOSE)
+
+
+def _details_of(op):
+    """Every choice of the details that an op reads; of the others the first."""
+    found = [()]
+    for head, count in HEADS.items():
+        found = [(*one, option) for one in found for option in (range(count) if head in ARGUMENTS[op] else (0,))]
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems, st.integers(0, 10**6))
+def test_only_what_is_possible_is_drawn_and_chosen(own, seed):
+    draw = random.Random(seed)
+    extremes = [0.0, 1.0 - 2**-24, 1.0]
+    possible = {(number, place) for _, number, place in decisions(own)}
+    for first in [*extremes, *(draw.random() for _ in range(5))]:
+        luck = torch.tensor([[first, *(draw.choice(extremes) for _ in HEADS)]])
+        drawn = own.chances.drawn(luck)
+        assert (drawn.op.item(), drawn.candidate.item()) in possible
+        assert all(0 <= one.item() < HEADS[head] for head, one in drawn.details.items())
+    best = own.chances.best()
+    assert (best.op.item(), best.candidate.item()) in possible
+    by_chance = {(number, place): log_chance(own, op, place, {}) for op, number, place in decisions(own)}
+    assert by_chance[best.op.item(), best.candidate.item()] == pytest.approx(max(by_chance.values()), abs=CLOSE)
+
+
+def test_decisions_are_drawn_as_often_as_they_are_likely():
+    own = problem(12345)
+    own.legal = [[True] * len(own.home) for _ in OPS[1:]]
+    own.ops, own.candidates = [0.0] * len(OPS), [[0.1 * place for place in range(len(own.home))] for _ in OPS[1:]]
+    count = 4000
+    scores = Scores(
+        torch.zeros(count, len(OPS)),
+        torch.tensor([own.candidates]).expand(count, -1, -1),
+        {head: torch.tensor([one]).expand(count, -1) for head, one in own.details.items()},
+        torch.zeros(count),
+    )
+    chances = Chances(scores, torch.tensor([own.legal]).expand(count, -1, -1), torch.tensor([own.home] * count))
+    luck = torch.rand(count, 1 + len(HEADS), generator=torch.Generator().manual_seed(3))
+    drawn = chances.drawn(luck)
+    joint = own.chances.joint[0].exp()
+    places = torch.where(drawn.op == 0, 0, (drawn.op - 1) * len(own.home) + drawn.candidate + 1)
+    often = torch.bincount(places, minlength=len(joint)) / count
+    assert (often - joint).abs().max() < 4 * 0.5 / count**0.5
+    for head, one in drawn.details.items():
+        expected = own.chances.details[head][0].exp()
+        assert (torch.bincount(one, minlength=HEADS[head]) / count - expected).abs().max() < 4 * 0.5 / count**0.5
+
+
+def test_an_ops_chance_does_not_grow_with_the_number_of_what_it_could_be_done_to():
+    few = Problem([0.0] * 6, [[0.5]] * 5, {}, [[True], *[[False]] * 4], [0])
+    many = Problem([0.0] * 6, [[0.5] * 6] * 5, {}, [[True] * 6, *[[False] * 6] * 4], [0, 0, 0, 1, 1, 2])
+    assert few.chances.ops[0, 1].item() == pytest.approx(many.chances.ops[0, 1].item(), abs=1e-6)
+
+
+def test_what_stands_beside_it_and_padding_change_nothing():
+    own, other = problem(7), problem(8)
+    wide = max(len(own.home), len(other.home)) + 2
+    rows = []
+    for one in (own, other):
+        more = wide - len(one.home)
+        rows.append(
+            (
+                one.ops,
+                [[*row, *[3.0] * more] for row in one.candidates],
+                [[*row, *[False] * more] for row in one.legal],
+                [*one.home, *[0] * more],
+            )
+        )
+    ops, candidates, legal, home = (torch.tensor([row[n] for row in rows]) for n in range(4))
+    together = Chances(Scores(ops, candidates, {}, torch.zeros(2)), legal, home)
+    for place, one in enumerate((own, other)):
+        alone = one.chances
+        found = together.joint[place].view(-1)[1:].view(len(OPS) - 1, wide)[:, : len(one.home)].exp()
+        assert torch.allclose(found, alone.joint[0, 1:].view(len(OPS) - 1, -1).exp(), atol=1e-6)
+        assert together.joint[place, 0].item() == pytest.approx(alone.joint[0, 0].item(), abs=1e-5)
+
+
+def test_a_head_that_an_op_does_not_read_gets_no_gradient_from_it():
+    scores = Scores(
+        torch.zeros(1, len(OPS)),
+        torch.zeros(1, len(OPS) - 1, 1),
+        {head: torch.zeros(1, count, requires_grad=True) for head, count in HEADS.items()},
+        torch.zeros(1),
+    )
+    chances = Chances(scores, torch.ones(1, len(OPS) - 1, 1, dtype=torch.bool), torch.zeros(1, 1, dtype=torch.long))
+    for number, op in enumerate(OPS):
+        chosen = Chosen(torch.tensor([number]), torch.tensor([0]), {head: torch.tensor([0]) for head in HEADS})
+        for head, one in scores.details.items():
+            (gradient,) = torch.autograd.grad(chances.log_chance(chosen)[0], one, retain_graph=True)
+            assert bool(gradient.abs().sum() > 0) == (head in ARGUMENTS[op])
+            assert bool(reads(head, torch.tensor([number]))) == (head in ARGUMENTS[op])
+
+
+# What is fixed, and what is to choose.
+
+
+def test_heads_with_one_option_are_no_heads():
+    options = Options.of(["add", "gate"], [3], ["linear"], [0.5, 1.0])
+    assert options.heads == {"blend": 2, "target": 2}
+    assert Options.of(["add"], [4], ["linear"], [1.0]).heads == {}
+
+
+def test_an_action_gets_the_details_that_its_op_reads_and_gives_them_back_as_numbers():
+    options = Options.of(["add", "gate"], [3, 7], ["cosine"], [0.5, 1.0])
+    grown = options.detailed(Action(Op.GERMINATE, "early", "a/conv"), {"blend": 1, "speed": 1, "target": 0})
+    assert grown == Action(Op.GERMINATE, "early", "a/conv", blend=Blend.GATE, speed=7, curve=Curve.COSINE, target=0.5)
+    assert options.numbers(grown) == {"blend": 1, "speed": 1, "target": 0}
+    kept = options.detailed(Action(Op.FOSSILISE, "early"), {"blend": 1, "speed": 1, "target": 0})
+    assert kept == Action(Op.FOSSILISE, "early")
+    assert options.numbers(kept) == {"blend": 0, "speed": 0, "target": 0}
+    assert options.numbers(Action(Op.PRUNE, "early", speed=5)) is None

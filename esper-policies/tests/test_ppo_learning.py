@@ -1,0 +1,286 @@
+"""Does an update do what its formulas say, end where it should, and tell what came of it?"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from esper_core.leyline import WAIT, Op
+from esper_policies.ppo.advantages import advantages
+from esper_policies.ppo.decisions import episodes_of
+from esper_policies.ppo.learning import Worth, explained, learn, weighed
+from esper_policies.ppo.lessons import lesson_of
+from esper_policies.ppo.policy import Ppo
+from esper_testing.games import contextual, delayed, endless, masked, play
+
+TINY = {"width": 8, "together": 16, "learning_rate": 1e-2}
+numbers = st.floats(-10, 10)
+shares = st.floats(0, 1)
+
+
+def lesson_for(policy, rollout):
+    """The lesson of a round, and what it is worth, as an update sees them."""
+    cut = policy.settings.horizon == "cut"
+    episodes, _ = episodes_of(policy.space, rollout, policy.pace, endless=cut)
+    policy._rescale(episodes)
+    lesson = lesson_of(episodes, policy._numbering(policy.round), policy.options, policy.scales)
+    return lesson, weighed(policy.network, lesson, policy.ways, policy.scales.returns)
+
+
+def generator():
+    return torch.Generator().manual_seed(1)
+
+
+# SIM-MED-3: what a decision was worth.
+
+
+def slowly(rewards, values, behind, discount, trace):
+    """The definition: of each decision the sum of the surprises behind it, each less by (γλ) to the distance."""
+    after = [*values[1:], behind]
+    surprises = [reward + discount * later - value for reward, later, value in zip(rewards, after, values, strict=True)]
+    return [
+        math.fsum((discount * trace) ** (later - now) * surprises[later] for later in range(now, len(rewards)))
+        for now in range(len(rewards))
+    ]
+
+
+@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12), numbers, shares, shares)
+def test_advantages_are_the_sum_of_their_definition(turns, behind, discount, trace):
+    rewards, values = zip(*turns, strict=True)
+    found = advantages(rewards, values, behind, discount=discount, trace=trace)
+    assert found == pytest.approx(slowly(rewards, values, behind, discount, trace), abs=1e-9)
+
+
+@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12), numbers, shares)
+def test_with_a_trace_of_1_advantages_are_what_came_less_what_was_foretold(turns, behind, discount):
+    rewards, values = zip(*turns, strict=True)
+    found = advantages(rewards, values, behind, discount=discount, trace=1.0)
+    sums = [
+        math.fsum(discount**far * one for far, one in enumerate([*rewards[now:], behind])) - values[now]
+        for now in range(len(rewards))
+    ]
+    assert found == pytest.approx(sums, abs=1e-8)
+
+
+def test_padding_and_the_episodes_beside_it_change_no_advantage():
+    policy = Ppo(delayed().space, **TINY, trace=0.9)
+    rollout = play(policy, delayed(), 4)
+    short = replace(rollout.episodes[1], turns=rollout.episodes[1].turns[:3], terminated=True)
+    lesson, beside = lesson_for(policy, replace(rollout, episodes=(short, rollout.episodes[2])))
+    scale = policy.scales.returns
+    alone = weighed(policy.network, _only_first(lesson), policy.ways, scale)
+    assert lesson.there.sum(1).tolist() == [3, 10]
+    own = beside.value[:3].tolist()
+    rewards = [turn.reward.total / scale for turn in short.turns]
+    assert beside.advantage[:3].tolist() == pytest.approx(slowly(rewards, own, 0.0, 1.0, 0.9), abs=1e-5)
+    assert beside.advantage[3:10].abs().max() == 0.0
+    assert alone.value.tolist() == pytest.approx(own, abs=1e-6)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_where_an_episode_was_cut_its_value_there_counts_and_where_it_ended_nothing_does(memory):
+    policy = Ppo(endless().space, **TINY, memory=memory, discount=0.9, horizon="cut")
+    rollout = play(policy, endless(), 2)
+    first, whole = rollout.episodes
+    stopped = replace(first, turns=first.turns[:4], final=first.turns[4].observation)
+    ended = replace(stopped, terminated=True)
+    with torch.no_grad():
+        policy.network.value[-1].bias.fill_(3.0)
+    values = {}
+    for horizon, cut in (("cut", [True, True, False]), ("ends", [True, False, False])):
+        policy.settings = policy.settings.model_copy(update={"horizon": horizon})
+        lesson, worth = lesson_for(policy, replace(rollout, episodes=(stopped, whole, ended)))
+        assert list(lesson.cut) == cut
+        values[horizon] = worth.returns.view(3, -1)
+    lengths = [4, 10, 4]
+    last = {horizon: [own[n, length - 1].item() for n, length in enumerate(lengths)] for horizon, own in values.items()}
+    reward = 1.0 / policy.scales.returns
+    assert last["cut"][2] == last["ends"][2] == last["ends"][1] == pytest.approx(reward, abs=1e-5)
+    for found in (last["cut"][0], last["cut"][1], last["ends"][0]):
+        assert found > reward + 0.5, "three times the discount are behind it, on the scale of returns"
+
+
+def test_behind_a_short_episode_is_remembered_what_came_before_and_no_padding():
+    policy = Ppo(delayed().space, **TINY, discount=0.9, horizon="cut")
+    rollout = play(policy, delayed(), 2)
+    first = rollout.episodes[0]
+    short = replace(first, turns=first.turns[:4], final=first.turns[4].observation)
+    lesson, both = lesson_for(policy, replace(rollout, episodes=(short, rollout.episodes[1])))
+    once = weighed(policy.network, _only_first(lesson), policy.ways, policy.scales.returns)
+    assert both.returns[:4].tolist() == pytest.approx(once.returns.tolist(), abs=1e-5)
+
+
+def _only_first(lesson):
+    length = int(lesson.there[0].sum())
+    rows = torch.arange(length)
+    return replace(
+        lesson,
+        batch=lesson.batch.at(rows),
+        chosen=lesson.chosen.at(rows),
+        there=lesson.there[:1, :length],
+        rewards=lesson.rewards[:1],
+        behind=lesson.behind.at(torch.tensor([0])),
+        cut=lesson.cut[:1],
+    )
+
+
+def test_who_would_go_on_for_ever_without_a_discount_is_refused_with_the_reason():
+    with pytest.raises(ValidationError, match=r"\(horizon: cut\) need a discount below 1"):
+        Ppo(endless().space, horizon="cut")
+    Ppo(endless().space, width=4, horizon="cut", discount=0.99)
+
+
+def values_of(horizon, rounds=20):
+    """What is expected of an endless game at its beginning and at its end, by whom has learnt for some rounds."""
+    game = endless()
+    settings = {"width": 8, "together": 4, "passes": 10, "minibatch": 20, "most_change": None, "memory": False}
+    policy = Ppo(game.space, **settings, learning_rate=1e-2, discount=0.9, trace=0.9, horizon=horizon)
+    for number in range(rounds):
+        policy.update(play(policy, game, 4, 4 * number, number))
+    _, worth = lesson_for(policy, play(policy, game, 4, 9000))
+    values = worth.value.view(4, game.steps).mean(0) * policy.scales.returns
+    return values[0].item(), values[-1].item()
+
+
+def test_a_stream_that_the_horizon_cuts_is_worth_what_would_have_come():
+    first, last = values_of("cut")
+    assert first == pytest.approx(10.0, abs=1.0)
+    assert last == pytest.approx(10.0, abs=1.0)
+    first, last = values_of("ends")
+    assert first < 8.0, "6.5 are left of ten steps"
+    assert last < 4.0, "1 is left of the last"
+
+
+# SIM-MED-2, RUN-06: passes, minibatches, and what is told of them.
+
+
+def test_run_06_a_round_is_learnt_in_several_passes_over_minibatches_and_told_of(monkeypatch):
+    policy = Ppo(delayed().space, **TINY, blends=["add", "gate"], passes=3, minibatch=20, most_change=None)
+    rollout = play(policy, delayed(), 8)
+    sizes, step = [], torch.optim.Adam.step
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda *args, **kw: (sizes.append(1), step(*args, **kw))[1])
+    told = policy.update(rollout)
+    assert len(sizes) == 3 * 4, "80 decisions, 20 in a minibatch"
+    assert told["passes"] == 3.0
+    assert 0 < told["kl"] < 10
+    assert 0 < told["clipped"] <= 1
+    assert told["largest_first_ratio"] < 1e-6
+    assert told["explained_variance"] <= 1
+    assert {name for name in told if name.startswith("entropy_")} == {
+        "entropy_op",
+        "entropy_slot",
+        "entropy_blueprint",
+        "entropy_blend",
+        "entropy_weight",
+    }
+    decisions = [turn.action.op for one in rollout.episodes for turn in one.turns]
+    for op in Op:
+        assert told[f"share_{op.value}"] == decisions.count(op) / 80
+    returns = [sum(turn.reward.total for turn in one.turns) for one in rollout.episodes]
+    assert told["return"] == pytest.approx(statistics.fmean(returns), abs=1e-6)
+    assert told["spread_of_returns"] == pytest.approx(statistics.pstdev(returns), abs=1e-6)
+    assert all(math.isfinite(one) for one in told.values())
+
+
+@pytest.mark.parametrize(("most", "passes"), [(1e-9, 2.0), (1e9, 7.0), (None, 7.0)])
+def test_passes_end_where_the_policy_has_changed_too_much(most, passes):
+    policy = Ppo(contextual().space, **TINY, passes=7, minibatch=64, most_change=most)
+    assert policy.update(play(policy, contextual(), 16))["passes"] == passes
+
+
+def test_no_decision_moves_much_further_than_the_clip_lets_it():
+    game, far = contextual(), {}
+    for clip in (0.02, 5.0):
+        policy = Ppo(game.space, **TINY, clip=clip, passes=40, minibatch=64, most_change=None, entropy=0.0)
+        rollout = play(policy, game, 32)
+        lesson, before = lesson_for(policy, rollout)
+        learn(policy.network, policy.optimizer, lesson, before, policy.ways, entropy=0.0, order=generator())
+        after = weighed(policy.network, lesson, policy.ways, policy.scales.returns)
+        far[clip] = (after.log_chance - before.log_chance).abs().mean().item()
+    assert far[0.02] < 0.5 * far[5.0]
+
+
+def test_what_paid_becomes_likelier_and_what_cost_less_likely():
+    game = contextual()
+    policy = Ppo(game.space, **TINY, passes=3, minibatch=64, entropy=0.0)
+    rollout = play(policy, game, 64)
+    lesson, before = lesson_for(policy, rollout)
+    learn(policy.network, policy.optimizer, lesson, before, policy.ways, entropy=0.0, order=generator())
+    change = weighed(policy.network, lesson, policy.ways, policy.scales.returns).log_chance - before.log_chance
+    paid = torch.tensor([own[0] > 0 for own in lesson.rewards])
+    assert change[paid].mean() > change[~paid].mean()
+
+
+def test_values_go_no_further_than_their_clip_lets_them():
+    moved = {}
+    for clip in (None, 1e-3):
+        policy = Ppo(contextual().space, **TINY, value_clip=clip, passes=10, minibatch=64, most_change=None)
+        rollout = play(policy, contextual(), 16)
+        lesson, before = lesson_for(policy, rollout)
+        for _ in range(2):
+            learn(policy.network, policy.optimizer, lesson, before, policy.ways, entropy=0.0, order=generator())
+        after = weighed(policy.network, lesson, policy.ways, policy.scales.returns)
+        moved[clip] = (after.value - before.value).abs().mean().item()
+    assert moved[1e-3] < 0.6 * moved[None]
+
+
+def test_being_undecided_is_worth_something_and_less_with_every_round():
+    game = masked()
+    policy = Ppo(game.space, **TINY, entropy=0.4, entropy_end=0.1, entropy_rounds=3, passes=1)
+    weights = [policy.update(play(policy, game, 4, 4 * n, n))["entropy_weight"] for n in range(5)]
+    assert weights == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.1])
+
+
+def test_padding_teaches_nothing():
+    game = delayed()
+    policy = Ppo(game.space, **TINY, passes=2, minibatch=1000)
+    rollout = play(policy, game, 3)
+    short = replace(rollout.episodes[0], turns=rollout.episodes[0].turns[:2], terminated=True)
+    lesson, worth = lesson_for(policy, replace(rollout, episodes=(short, *rollout.episodes[1:])))
+    pads = ~lesson.there.flatten()
+    known = (worth.log_chance, worth.value, worth.advantage, worth.returns)
+    spoilt = Worth(*(torch.where(pads, 7.0, one) for one in known))
+    weights = []
+    for own in (worth, spoilt):
+        twin = Ppo(game.space, **TINY, passes=2, minibatch=1000)
+        told = learn(twin.network, twin.optimizer, lesson, own, policy.ways, entropy=0.1, order=generator())
+        weights.append((told, [one.tolist() for one in twin.network.parameters()]))
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "returns", "share"),
+    [([1.0, 2.0], [1.0, 2.0], 1.0), ([1.5, 1.5], [1.0, 2.0], 0.0), ([2.0, 1.0], [1.0, 2.0], -3.0), ([1.0], [1.0], 0.0)],
+)
+def test_how_much_was_foretold_is_a_share_of_the_variance(values, returns, share):
+    assert explained(torch.tensor(values), torch.tensor(returns)) == pytest.approx(share)
+
+
+def test_a_round_without_any_reward_that_is_known_changes_nothing():
+    policy = Ppo(contextual().space, **TINY)
+    rollout = play(policy, contextual(), 4)
+    unpaid = [replace(one, turns=tuple(replace(turn, reward=None) for turn in one.turns)) for one in rollout.episodes]
+    before = [one.tolist() for one in policy.network.parameters()]
+    assert policy.update(replace(rollout, episodes=tuple(unpaid))) == {}
+    assert [one.tolist() for one in policy.network.parameters()] == before
+    assert policy.round == 1
+
+
+def test_one_that_does_not_learn_changes_nothing_and_draws_nothing():
+    game = contextual()
+    policy = Ppo(game.space, **TINY, learn=False)
+    before = [one.tolist() for one in policy.network.parameters()]
+    first, second = (play(policy, game, 8, 0) for _ in range(2))
+    assert policy.update(first) == {}
+    assert [one.tolist() for one in policy.network.parameters()] == before
+    assert [turn.action for one in first.episodes for turn in one.turns] == [
+        turn.action for one in second.episodes for turn in one.turns
+    ]
+    assert WAIT in [turn.action for one in play(Ppo(game.space, **TINY), game, 16).episodes for turn in one.turns]

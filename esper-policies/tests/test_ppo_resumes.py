@@ -1,0 +1,308 @@
+"""Who takes over decides and learns as if nothing had happened; what stands beside an environment is nothing to it."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from esper_core.leyline import Action, ActionMask, ActionSpace, Learner, Op, Resumable, SlotSignals, SlotState
+from esper_policies.ppo.encoding import see
+from esper_policies.ppo.policy import Ppo
+from esper_policies.ppo.settings import PpoSettings
+from esper_testing import check_policy
+from esper_testing.games import delayed, learn, masked, memory, play
+from esper_testing.policy_scenes import STRANGER, episode, space_of
+from esper_testing.written_states import same_state, written_and_read
+
+TINY = {"width": 8, "passes": 2, "minibatch": 16, "learning_rate": 1e-2}
+WAYS = {
+    "alone": {},
+    "together": {"together": 3},
+    "without a memory": {"memory": False},
+    "macro decisions": {"decide_every": 2, "auto_fossilise": True},
+    "all heads": {"blends": ["add", "gate"], "speeds": [0, 3], "curves": ["linear", "cosine"], "targets": [0.5, 1.0]},
+    "taught": {"teacher": "heuristic", "teach_rounds": 2},
+}
+
+
+class Player(list):
+    """An episode of games, a step at a time, so that others can take over in the middle; of rollouts as ``play``."""
+
+    def __init__(self, game, episodes, seed):
+        super().__init__(game.begin(seed + number) for number in range(episodes))
+        self.decided = []
+
+    def step(self, policy):
+        observations, masks = zip(*(scene.observe() for scene in self), strict=True)
+        actions = policy.act(observations, masks)
+        for own, action in zip(self, actions, strict=True):
+            own.act(action)
+        self.decided.append(actions)
+
+
+def same(one, other):
+    return same_state(written_and_read(one.state()), written_and_read(other.state()))
+
+
+@pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS)
+def test_who_takes_over_in_the_middle_of_a_round_and_after_it_goes_on_bit_for_bit(ways):
+    game = memory() if ways == {} else delayed()
+    own = {**TINY, "together": 2, **ways}
+    stays, moves = Ppo(game.space, **own), Ppo(game.space, **own)
+    for number in range(3):
+        plays = [Player(game, 2, 10 * number) for _ in range(2)]
+        for step in range(game.steps):
+            if step == game.steps // 2:
+                moves = taken_over(moves, own)
+            plays[0].step(stays)
+            plays[1].step(moves)
+            assert plays[0].decided[-1] == plays[1].decided[-1]
+        rollout = play(Repeats(plays[0].decided), game, 2, 10 * number, number)
+        assert stays.update(rollout) == moves.update(rollout)
+        assert same(stays, moves)
+        moves = taken_over(moves, own)
+        assert same(stays, moves)
+
+
+class Repeats:
+    """Does once more what was done."""
+
+    def __init__(self, decided):
+        self.actions = decided
+
+    def act(self, observations, masks):
+        return self.actions[observations[0].step]
+
+
+def taken_over(policy, own):
+    """Another, built alike, which has lived and learnt otherwise, with the state as a checkpoint brings it."""
+    heir = Ppo(policy.space, **own)
+    game = masked() if policy.space.slots == masked().space.slots else delayed()
+    if game.space == policy.space:
+        learn(heir, game, 1, 1, seed=77)
+    heir.load(written_and_read(policy.state()))
+    return heir
+
+
+def test_what_the_teacher_remembers_is_handed_over_too():
+    space, own = space_of(2), {**TINY, "teacher": "heuristic"}
+    policy, heir = Ppo(space, **own), Ppo(space, **own)
+    fresh = written_and_read(heir.state())
+    for scene in episode(space, 3)[:8]:
+        policy.act([scene.observation], [scene.mask])
+    told = written_and_read(policy.state())
+    assert told.part("teacher").plain != fresh.part("teacher").plain
+    heir.load(told)
+    assert same(policy, heir)
+
+
+def test_a_state_that_was_told_stays_what_it_is():
+    policy, game = Ppo(delayed().space, **TINY), delayed()
+    learn(policy, game, 1, 2)
+    state = policy.state()
+    before = written_and_read(state)
+    learn(policy, game, 2, 2, seed=5)
+    assert same_state(before, written_and_read(state))
+    policy.load(state)
+    learn(policy, game, 1, 2, seed=9)
+    assert same_state(before, written_and_read(state))
+
+
+def test_a_sign_that_was_told_before_is_not_told_again_by_who_takes_over(caplog):
+    game = delayed()
+    policy = Ppo(game.space, **TINY)
+    policy.diagnosis.lasting, policy.diagnosis.told = {"flat": 9}, ["flat"]
+    heir = Ppo(game.space, **TINY)
+    heir.load(written_and_read(policy.state()))
+    assert (heir.diagnosis.lasting, heir.diagnosis.told) == ({"flat": 9}, ["flat"])
+    idle = play(Waits(), game, 2)
+    with caplog.at_level(logging.WARNING, logger="esper"):
+        heir.update(idle)
+    assert [record for record in caplog.records if "came to the same" in record.getMessage()] == []
+
+
+class Waits:
+    def act(self, observations, masks):
+        return [Action()] * len(masks)
+
+
+# Invariance.
+
+
+def decisions(policy, episodes, place):
+    """What is decided for one of some environments, and what is remembered of it in the end."""
+    steps = zip(*episodes, strict=True)
+    found = [policy.act([one.observation for one in step], [one.mask for one in step])[place] for step in steps]
+    return found, policy._memories[place].hidden
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 4), st.integers(0, 2))
+def test_run_08_what_is_decided_for_an_environment_hangs_on_no_other_to_the_last_bit(seed, others, before):
+    space = space_of(3)
+    own = episode(space, seed)
+    beside = [episode(space, seed + 1 + n) for n in range(others)]
+    alone, crowd = (Ppo(space, width=8, learn=False) for _ in range(2))
+    place = min(before, others)
+    actions, hidden = decisions(alone, [own], 0)
+    again, held = decisions(crowd, [*beside[:place], own, *beside[place:]], place)
+    assert actions == again
+    assert torch.equal(hidden, held)
+
+
+def test_no_global_generator_is_asked_or_set():
+    before = random.getstate(), torch.get_rng_state()
+    learn(Ppo(delayed().space, **TINY), delayed(), 1, 2)
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_seeds_environments_and_rounds_are_drawn_for_apart():
+    game, told = delayed(), {}
+    for seed in (0, 1):
+        policy = Ppo(game.space, width=8, together=16, seed=seed)
+        for round_ in range(2):
+            rollout = play(policy, game, 16, round_=round_)
+            policy.round += 1
+            told[seed, round_] = tuple(tuple(turn.action for turn in one.turns) for one in rollout.episodes)
+    assert len(set(told.values())) == 4
+    assert len(set(told[0, 0])) > 4
+
+
+# RUN-14: what it never saw.
+
+
+def test_run_14_it_decides_among_other_blueprints_in_other_slots_than_it_learnt_in():
+    learnt, done = Ppo(space_of(2), **TINY), set()
+    for plugin, slots in (("unheard-of", 2), ("tried", 5), ("unheard-of", 1)):
+        space = space_of(slots, plugin)
+        policy = Ppo(space, **TINY, together=60)
+        policy.network.load_state_dict(learnt.network.state_dict())
+        scenes = [episode(space, seed, stranger=bool(seed % 2))[seed % 5] for seed in range(60)]
+        actions = policy.act([one.observation for one in scenes], [one.mask for one in scenes])
+        assert all(scene.mask.allows(action) for scene, action in zip(scenes, actions, strict=True))
+        done |= {action.op for action in actions}
+        assert {action.slot for action in actions} >= set(space.slots)
+        assert {action.blueprint for action in actions} - {None} <= {*_names(space), STRANGER}
+        assert STRANGER in {action.blueprint for action in actions}
+    assert done >= {Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.PRUNE}
+
+
+def _names(space):
+    return [name for names in space.blueprints.values() for name in names]
+
+
+def test_a_space_that_grew_takes_the_new_names_behind_the_old_ones():
+    small = space_of(2)
+    both = ActionSpace({**small.blueprints, "new": ("more/blueprint-0", "tried/blueprint-0")})
+    policy = Ppo(both, **TINY)
+    policy.load(written_and_read(Ppo(small, **TINY).state()))
+    assert policy._names == list(dict.fromkeys(_names(small)))
+    (scene, *_) = episode(both, 3)
+    (action,) = policy.act([scene.observation], [scene.mask])
+    assert scene.mask.allows(action)
+
+
+def test_a_seed_of_a_blueprint_in_no_space_can_be_acted_on():
+    space = space_of(1)
+    ops = frozenset({Op.PRUNE})
+    scene = next(one for one in episode(space, 4, stranger=True) if one.observation.signals.slots[0].living)
+    slot = scene.observation.signals.slots[0]
+    mask = ActionMask({slot.name: ops}, {}, {slot.name: {STRANGER: ops}})
+    policy = Ppo(space, width=8, together=64)
+    decided = policy.act([scene.observation] * 64, [mask] * 64)
+    assert {(one.op, one.blueprint) for one in decided} == {(Op.WAIT, None), (Op.PRUNE, STRANGER)}
+
+
+def test_where_there_is_no_candidate_at_all_it_waits():
+    space = ActionSpace({"early": ()})
+    scene = episode(space_of(1), 1)[0]
+    signals = replace(scene.observation.signals, slots=(SlotSignals("early", SlotState.EMBARGOED, fossils=0),))
+    policy = Ppo(space, width=8)
+    assert policy.act([replace(scene.observation, signals=signals)], [ActionMask({"early": frozenset()})]) == [Action()]
+
+
+def test_more_names_than_it_can_know_are_known_by_description():
+    policy = Ppo(space_of(3), width=8, names=1)
+    assert len(policy._names) == 1
+    assert Ppo(space_of(3), width=8, names=0)._names == []
+    scene = episode(space_of(3), 0)[0]
+    policy.act([scene.observation], [scene.mask])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_so_many_names_are_left_out_as_it_learns_and_none_when_it_does_not(share):
+    space = space_of(3)
+    learns, plays = Ppo(space, width=8, forget_names=share), Ppo(space, width=8, forget_names=share, learn=False)
+    plays._names = list(learns._names)
+    scene = episode(space, 0)[0]
+    seen = see(space, scene.observation, scene.mask, None)
+    left = [number == 0 for place in range(60) for number in learns._numbers(seen, 3, place)]
+    assert sum(left) / len(left) == pytest.approx(share, abs=0.1)
+    assert learns._numbers(seen, 3, 5) == learns._numbers(seen, 3, 5)
+    assert 0 not in plays._numbers(seen, 3, 5)
+
+
+# The kit, and the settings.
+
+
+@pytest.mark.parametrize(
+    "settings_",
+    [
+        pytest.param({"width": 4, "passes": 1}, marks=pytest.mark.slow),
+        pytest.param({"width": 4, "learn": False}, marks=pytest.mark.slow),
+        pytest.param({"width": 4, "passes": 1, "decide_every": 3, "auto_fossilise": True}, marks=pytest.mark.slow),
+        pytest.param({"width": 4, "teacher": "heuristic", "teach_rounds": 1}, marks=pytest.mark.slow),
+        pytest.param({"width": 4, "passes": 1, "blends": ["add", "gate"], "speeds": [0, 5]}, marks=pytest.mark.slow),
+    ],
+)
+def test_it_conforms(settings_):
+    results = check_policy(Ppo, settings=settings_)
+    assert [(one.check, one.message) for one in results if one.status not in ("passed", "skipped")] == []
+    assert sum(one.status == "passed" for one in results) > 25
+
+
+def test_it_is_what_the_loop_looks_for():
+    policy = Ppo(space_of(1), width=4)
+    assert isinstance(policy, Learner)
+    assert isinstance(policy, Resumable)
+
+
+def test_what_the_settings_say_is_what_it_is_built_with():
+    own = {"width": 12, "memory": False, "names": 5, "speeds": [1, 2], "learning_rate": 0.5, "decide_every": 7}
+    policy = Ppo(space_of(1), **own)
+    assert policy.network.width == 12
+    assert policy.network.memory is None
+    assert policy.network.names.num_embeddings == 6
+    assert policy.options.heads == {"speed": 2}
+    assert policy.pace.every == 7
+    assert policy.optimizer.param_groups[0]["lr"] == 0.5
+    assert Ppo(space_of(1)).settings == PpoSettings()
+
+
+@pytest.mark.parametrize(
+    ("settings_", "place"),
+    [
+        ({"seed": -1}, ("seed",)),
+        ({"width": 3}, ("width",)),
+        ({"lerning_rate": 1e-3}, ("lerning_rate",)),
+        ({"learning_rate": 0.0}, ("learning_rate",)),
+        ({"blends": ["mix"]}, ("blends", 0)),
+        ({"speeds": []}, ("speeds",)),
+        ({"targets": [1.5]}, ("targets", 0)),
+        ({"discount": 1.01}, ("discount",)),
+        ({"teacher": "random"}, ("teacher",)),
+        ({"together": 0}, ("together",)),
+    ],
+)
+def test_settings_out_of_bounds_are_refused_with_their_place(settings_, place):
+    with pytest.raises(ValidationError) as caught:
+        Ppo(space_of(1), **settings_)
+    assert caught.value.errors()[0]["loc"] == place

@@ -1,0 +1,207 @@
+"""Are numbers scaled by all that was seen so far, and by nothing else, and never in the middle of a round?"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esper_core.leyline import CANDIDATE_COLUMNS, SLOT_COLUMNS, RewardBreakdown
+from esper_policies.ppo.decisions import episodes_of
+from esper_policies.ppo.encoding import WHOLE_COLUMNS, batch_of
+from esper_policies.ppo.policy import Ppo
+from esper_policies.ppo.scaling import BEYOND, LEAST, Columns, Scales
+from esper_testing.games import contextual, delayed, masked, play
+
+NAMES = ("alpha", "gain", "gain?", "stage_training", "kind_vector", "age", "is_new")
+FLAGS = [2, 3, 4, 6]
+NUMBERS = [0, 1, 5]
+
+
+def rows_like(seed, count):
+    draw = random.Random(seed)
+    spread, shift = 10 ** draw.uniform(-1, 1), draw.uniform(-9, 9)
+    return [[draw.gauss(shift, spread) for _ in NAMES] for _ in range(count)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 9)), min_size=1, max_size=6))
+def test_rounds_one_by_one_come_to_mean_and_deviation_of_all_of_them(rounds):
+    own, every = Columns(NAMES), []
+    for seed, count in rounds:
+        rows = rows_like(seed, count)
+        every += rows
+        own.learn(torch.tensor(rows, dtype=torch.float64).view(count, len(NAMES)))
+    assert own.count == len(every)
+    if len(every) < 2:
+        return
+    array = np.array(every)
+    assert np.allclose(own.mean.numpy(), array.mean(0), atol=1e-9)
+    assert np.allclose(own.squares.numpy() / own.count, array.var(0), rtol=1e-9, atol=1e-12)
+    fresh = torch.tensor(rows_like(5, 4))
+    expected = (fresh.double().numpy() - array.mean(0)) / np.maximum(array.std(0), LEAST)
+    found = own(fresh).double().numpy()
+    assert np.allclose(found[:, NUMBERS], expected[:, NUMBERS].clip(-BEYOND, BEYOND), atol=1e-4)
+    assert np.allclose(found[:, FLAGS], fresh.numpy()[:, FLAGS].clip(-BEYOND, BEYOND), atol=1e-6)
+
+
+def test_what_nobody_has_seen_yet_is_left_as_it_is():
+    rows = torch.tensor(rows_like(1, 3))
+    own = Columns(NAMES)
+    assert torch.equal(own(rows), rows)
+    own.learn(torch.empty(0, len(NAMES)))
+    assert torch.equal(own(rows), rows)
+
+
+def test_a_column_that_never_moves_is_not_spread():
+    own = Columns(("progress",))
+    own.learn(torch.full((50, 1), 3.0))
+    assert own(torch.tensor([[3.0], [3.0 + LEAST]])).flatten().tolist() == pytest.approx([0.0, 1.0], abs=1e-3)
+
+
+def test_every_flag_and_every_one_of_several_stays_as_it_is():
+    for names in (WHOLE_COLUMNS, SLOT_COLUMNS, CANDIDATE_COLUMNS):
+        own = Columns(names)
+        own.learn(torch.rand(20, len(names)))
+        plain = torch.zeros(1, len(names))
+        moved = {name for name, value in zip(names, own(plain)[0].tolist(), strict=True) if value != 0.0}
+        assert not {name for name in moved if name.endswith("?") or name.split("_")[0] in ("may", "stage", "state")}
+        assert not {name for name in moved if name.split("_")[0] in ("kind", "trait") or name == "identity"}
+    assert {"progress", "validation_loss", "trend_metric"} <= set(WHOLE_COLUMNS)
+
+
+def test_scales_stand_still_while_a_round_is_played_and_learnt_from(monkeypatch):
+    game = masked()
+    policy = Ppo(game.space, width=8, together=4, passes=2)
+    for number in range(2):
+        count, mean = policy.scales.whole.count, policy.scales.whole.mean.clone()
+        rollout = play(policy, game, 4, 4 * number, number)
+        assert policy.scales.whole.count == count
+        assert torch.equal(policy.scales.whole.mean, mean)
+        during = []
+        step = torch.optim.Adam.step
+
+        def watched(*args, step=step, during=during):
+            during.append(policy.scales.whole.count)
+            return step(*args)
+
+        monkeypatch.setattr(torch.optim.Adam, "step", watched)
+        policy.update(rollout)
+        monkeypatch.undo()
+        assert set(during) == {count}
+        assert policy.scales.whole.count == count + 4 * game.steps
+
+
+def test_a_gardeners_scales_are_of_all_rows_of_all_its_rounds():
+    game = delayed()
+    policy = Ppo(game.space, width=8, together=4, passes=1)
+    whole, candidates = [], []
+    for number in range(3):
+        rollout = play(policy, game, 3, 3 * number, number)
+        for one in episodes_of(game.space, rollout, policy.pace, endless=False)[0]:
+            whole += [decision.seen.whole for decision in one.decisions]
+            candidates += [row for decision in one.decisions for row in decision.seen.rows.candidates]
+        policy.update(rollout)
+    for own, rows in ((policy.scales.whole, whole), (policy.scales.candidates, candidates)):
+        array = np.array(rows, dtype=np.float32).astype(np.float64)
+        assert own.count == len(array)
+        assert np.allclose(own.mean.numpy(), array.mean(0), atol=1e-9)
+        assert np.allclose((own.squares / own.count).numpy(), array.var(0), atol=1e-9)
+
+
+def test_padding_is_counted_for_nothing():
+    game = contextual()
+    policy = Ppo(game.space, width=8, together=2)
+    seen = episodes_of(game.space, play(policy, game, 2), policy.pace, endless=False)[0][0].decisions[0].seen
+    tight, wide = Scales(), Scales()
+    tight.learn(batch_of([seen], [[0, 0, 0]]))
+    wide.learn(batch_of([seen], [[0, 0, 0]], (4, 9)))
+    assert tight.candidates.count == wide.candidates.count == 3
+    assert tight.slots.count == wide.slots.count == 1
+    assert torch.equal(tight.candidates.mean, wide.candidates.mean)
+
+
+def test_scales_come_back_as_they_were():
+    game = masked()
+    policy = Ppo(game.space, width=8, together=4, passes=1)
+    policy.update(play(policy, game, 4))
+    plain, tensors = policy.scales.state()
+    again = Scales()
+    again.learn_returns([7.0])
+    again.load(json.loads(json.dumps(plain)), tensors)
+    assert again.state()[0] == plain
+    rows = torch.rand(5, len(WHOLE_COLUMNS))
+    assert torch.equal(again.whole(rows), policy.scales.whole(rows))
+    before = tensors["whole_mean"].clone()
+    for own in (policy.scales, again):
+        own.whole.learn(rows)
+    assert torch.equal(tensors["whole_mean"], before), "what was told of them does not move"
+    assert torch.equal(again.whole(rows), policy.scales.whole(rows))
+
+
+# Returns.
+
+
+@given(st.lists(st.lists(st.floats(-1e3, 1e3), max_size=5), min_size=1, max_size=5))
+def test_returns_are_scaled_by_the_root_of_their_mean_square(rounds):
+    own, every, scale = Scales(), [], None
+    for returns in rounds:
+        grown = own.learn_returns(returns)
+        every += returns
+        expected = math.sqrt(math.fsum(one * one for one in every) / len(every)) if every else 1.0
+        assert own.returns == pytest.approx(max(expected, 1e-6))
+        assert grown == pytest.approx(1.0 if scale is None else own.returns / scale)
+        scale = own.returns if every else None
+
+
+def test_what_is_foretold_stays_the_same_when_the_scale_of_returns_moves():
+    game = delayed()
+    policy = Ppo(game.space, width=8, together=4, passes=3, learning_rate=1e-2)
+    policy.update(play(policy, game, 4))
+    rollout = play(policy, game, 4, 50, 1)
+    episodes, _ = episodes_of(game.space, rollout, policy.pace, endless=False)
+    seen = [decision.seen for decision in episodes[0].decisions]
+
+    def foretold():
+        batch = policy.scales.scaled(batch_of(seen, [[0] * 3] * len(seen)))
+        with torch.no_grad():
+            return policy.network(batch, None, (1, len(seen)))[0].value * policy.scales.returns
+
+    before, scale = foretold(), policy.scales.returns
+    policy._rescale([_times(one, 100.0) for one in episodes])
+    assert policy.scales.returns > 3 * scale
+    assert torch.allclose(foretold(), before, rtol=1e-4, atol=1e-5)
+
+
+def _times(episode, factor):
+    decisions = tuple(replace(one, reward=one.reward * factor - 50.0) for one in episode.decisions)
+    return replace(episode, decisions=decisions)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e3])
+def test_the_unit_of_a_reward_is_nothing_to_it(unit):
+    game, found = masked(), {}
+    for factor in (1.0, unit):
+        policy = Ppo(game.space, width=8, together=4, passes=2, learning_rate=1e-2)
+        told = []
+        for number in range(2):
+            rollout = play(policy, game, 4, 4 * number, number)
+            episodes = [
+                replace(one, turns=tuple(_paid(turn, factor) for turn in one.turns)) for one in rollout.episodes
+            ]
+            told.append(policy.update(replace(rollout, episodes=tuple(episodes))))
+        found[factor] = told
+    for own, other in zip(found[1.0], found[unit], strict=True):
+        assert other["policy_loss"] == pytest.approx(own["policy_loss"], rel=1e-2, abs=1e-4)
+        assert other["return"] == pytest.approx(own["return"] * unit, rel=1e-6)
+
+
+def _paid(turn, factor):
+    return replace(turn, reward=RewardBreakdown({"prize": turn.reward.total * factor}))

@@ -1,0 +1,113 @@
+"""Does it begin where its teacher is: the heuristic, a rollout of anybody, or its own eyes after that?"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+
+from esper_core.leyline import WAIT, Action, Op
+from esper_policies.heuristic import Heuristic
+from esper_policies.ppo.policy import Ppo
+from esper_testing.games import contextual, delayed, masked, play, score
+from esper_testing.policy_scenes import episode, space_of
+
+TINY = {"width": 16, "together": 16, "minibatch": 16, "learning_rate": 3e-3, "forget_names": 0.0}
+
+
+class Knows:
+    """Plays the contextual game as well as it can be played."""
+
+    def act(self, observations, masks):
+        paying = {1: "games/beech", 2: "games/cedar", 3: "games/ash"}
+        return [
+            Action(Op.GERMINATE, "early", paying[round(one.signals.validation_loss)], speed=4) for one in observations
+        ]
+
+
+def test_it_learns_to_do_what_was_done_by_whomever():
+    game = contextual()
+    policy = Ppo(game.space, **TINY)
+    figures = policy.imitate(play(Knows(), game, 48))
+    assert figures["agreement"] >= 0.95
+    assert 0 < figures["passes"] < 100
+    assert figures["imitation_loss"] < 1.0
+    assert figures["return"] == pytest.approx(5.0)
+    assert policy.round == 1
+    judge = Ppo(game.space, **TINY, learn=False)
+    judge.load(policy.state())
+    assert score(play(judge, game, 100, 7000)) > 4.0, "episodes that nobody has shown"
+    assert score(play(policy, game, 100, 7000)) > 3.0
+
+
+def test_what_is_known_already_takes_no_pass_and_changes_nothing():
+    game = contextual()
+    policy = Ppo(game.space, **TINY)
+    shown = play(Knows(), game, 48)
+    policy.imitate(shown)
+    before = [one.clone() for one in policy.network.value[0].parameters()]
+    assert policy.imitate(shown)["passes"] == 0.0
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.network.value[0].parameters(), strict=True))
+
+
+def test_passes_end_where_they_should_though_nothing_was_learnt():
+    game = masked()
+    policy = Ppo(game.space, **{**TINY, "learning_rate": 1e-9})
+    assert policy.imitate(play(Ppo(game.space, width=8, together=8), game, 8), passes=3)["passes"] == 3.0
+
+
+def test_the_teacher_plays_and_is_watched_and_then_it_decides_for_itself():
+    game = masked()
+    policy = Ppo(game.space, **TINY, teacher="heuristic", teach_rounds=9)
+    rollout = play(policy, game, 16)
+    shown = [turn.action for one in play(Heuristic(game.space), game, 16).episodes for turn in one.turns]
+    assert [turn.action.op for one in rollout.episodes for turn in one.turns] == [one.op for one in shown]
+    figures = policy.update(rollout)
+    assert figures["agreement"] >= 0.95
+    assert "kl" not in figures
+    assert policy._teacher is None, "it has learnt enough"
+    own = policy.update(play(policy, game, 4, 50, 1))
+    assert own["largest_first_ratio"] < 1e-6
+    assert own["kl"] >= 0
+
+
+def test_after_so_many_rounds_there_is_no_teacher_any_more_whatever_was_learnt():
+    game = masked()
+    policy = Ppo(game.space, **{**TINY, "learning_rate": 1e-9}, teacher="heuristic", teach_rounds=2, enough=1.0)
+    assert policy.update(play(policy, game, 2))["agreement"] < 1.0
+    assert policy._teacher is not None
+    policy.update(play(policy, game, 2, 5, 1))
+    assert policy._teacher is None
+
+
+def test_a_teacher_does_what_can_be_chosen_here_and_nothing_between_decisions():
+    space = space_of(2)
+    policy = Ppo(space, width=8, teacher="heuristic", speeds=[7], decide_every=3)
+    for seed in range(4):
+        for scene in episode(space, seed):
+            (action,) = policy.act([scene.observation], [scene.mask])
+            assert scene.mask.allows(action)
+            if scene.observation.step % 3:
+                assert action == WAIT
+            if action.op in (Op.GERMINATE, Op.PRUNE):
+                assert action.speed == 7
+
+
+def test_one_that_does_not_learn_has_no_teacher():
+    game = delayed()
+    policy = Ppo(game.space, width=8, teacher="heuristic", learn=False)
+    assert policy._teacher is None
+    assert policy.update(play(policy, game, 2)) == {}
+
+
+def test_a_round_with_nothing_known_teaches_nothing(caplog):
+    game = contextual()
+    policy = Ppo(game.space, **TINY, teacher="heuristic")
+    rollout = play(policy, game, 2)
+    unpaid = [replace(one, turns=tuple(replace(turn, reward=None) for turn in one.turns)) for one in rollout.episodes]
+    with caplog.at_level(logging.WARNING, logger="esper"):
+        assert policy.update(replace(rollout, episodes=tuple(unpaid))) == {}
+    assert ["no reward is known" in record.getMessage() for record in caplog.records] == [True]
+    assert policy.imitate(replace(rollout, episodes=())) == {}

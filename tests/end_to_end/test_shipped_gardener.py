@@ -1,0 +1,99 @@
+"""A gardener that comes with the package: is it what it says, and does it go where it never was?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from esper_core import Play
+from esper_core.leyline import WAIT
+from esper_policies.ppo.policy import Ppo
+
+ROOT = Path(__file__).parents[2]
+HOME = ROOT / "esper-policies" / "src" / "esper_policies" / "trained" / "growbench"
+LOADED = {
+    "load": "growbench",
+    "learn": False,
+    "decide_every": 5,
+    "speeds": [2],
+    "auto_fossilise": True,
+    "one_at_a_time": True,
+}
+
+pytestmark = pytest.mark.skipif(not HOME.is_dir(), reason="no trained gardener is shipped")
+
+MANY_SLOTS = """
+task: stripes
+host: cnn1d
+slots:
+  early: {blueprints: [pointwise]}
+  middle: {blueprints: [pointwise, conv_light]}
+  late: {blueprints: [dilated]}
+policy: static
+reward: {use: team, settings: {price: 5}}
+growth: {auto_advance: false}
+episode: {steps: 12, batches: 2, batch_size: 20}
+lanes: 1
+"""
+
+NEW_BLUEPRINTS = """
+task: stripes
+host: pointwise-mlp
+slots:
+  early: {blueprints: ["blueprints-extra/*"]}
+policy: static
+reward: {use: team, settings: {price: 1}}
+growth: {auto_advance: false}
+episode: {steps: 12, batches: 2, batch_size: 20}
+lanes: 1
+"""
+
+
+def played(file: Path, seeds: range) -> list[list[str]]:
+    """What the gardener does in the episodes of some seeds, without waiting."""
+    done = []
+    for seed in seeds:
+        play = Play.of(file)
+        gardener = Ppo(play.space, **LOADED)
+        moment, told = play.begin(seed), []
+        while not moment.over:
+            (action,) = gardener.act([moment.observation], [moment.mask])
+            assert moment.mask.allows(action)
+            told += [] if action == WAIT else [f"{action.op.value} {action.slot} {action.blueprint}"]
+            moment = play.act(action)
+        done.append(told)
+    return done
+
+
+def test_it_consists_of_numbers_and_json_and_says_what_it_learnt_from():
+    assert {path.name for path in HOME.iterdir()} == {"gardener.safetensors", "gardener.json"}
+    words = json.loads((HOME / "gardener.json").read_text(encoding="utf-8"))
+    assert set(words["names"]) == {
+        f"blueprints/{one}" for one in ("pointwise", "depthwise_separable", "dilated", "mlp")
+    }
+    assert "load" not in words["settings"]
+
+
+@pytest.mark.parametrize("config", [MANY_SLOTS, NEW_BLUEPRINTS], ids=["more slots", "blueprints it never saw"])
+def test_it_plays_where_it_never_was_within_its_mask(config, tmp_path):
+    if config is NEW_BLUEPRINTS:
+        pytest.importorskip("esper_blueprints_extra", reason="the example package is not installed")
+    file = tmp_path / "config.yaml"
+    file.write_text(config)
+    assert len(played(file, range(2))) == 2
+
+
+@pytest.mark.slow
+def test_its_example_runs_and_pays_where_growing_does_and_not_where_it_does_not(tmp_path):
+    rewards = {}
+    for kind in ("far", "easy"):
+        command = [sys.executable, "-m", "esper_core", "run", "examples/gardener.yaml", "--json", "--quiet"]
+        more = ["--set", f"task.settings.kind={kind}", "--set", "capacity=false", "--runs-dir", str(tmp_path)]
+        told = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, check=True)
+        rewards[kind] = json.loads(told.stdout)["results"]["arms"]["ppo"]["reward"]
+    assert rewards["far"] > 5.0
+    assert rewards["easy"] > -5.0

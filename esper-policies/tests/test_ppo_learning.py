@@ -85,7 +85,7 @@ def test_padding_and_the_episodes_beside_it_change_no_advantage():
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_where_an_episode_was_cut_its_value_there_counts_and_where_it_ended_nothing_does(memory):
+def test_sim_med_3_where_an_episode_was_cut_its_value_there_counts_and_where_it_ended_nothing_does(memory):
     policy = Ppo(endless().space, **TINY, memory=memory, discount=0.9, horizon="cut")
     rollout = play(policy, endless(), 2)
     first, whole = rollout.episodes
@@ -149,7 +149,7 @@ def values_of(horizon, rounds=20):
     return values[0].item(), values[-1].item()
 
 
-def test_a_stream_that_the_horizon_cuts_is_worth_what_would_have_come():
+def test_sim_med_3_a_stream_that_the_horizon_cuts_is_worth_what_would_have_come():
     first, last = values_of("cut")
     assert first == pytest.approx(10.0, abs=1.0)
     assert last == pytest.approx(10.0, abs=1.0)
@@ -190,7 +190,7 @@ def test_run_06_a_round_is_learnt_in_several_passes_over_minibatches_and_told_of
 
 
 @pytest.mark.parametrize(("most", "passes"), [(1e-9, 2.0), (1e9, 7.0), (None, 7.0)])
-def test_passes_end_where_the_policy_has_changed_too_much(most, passes):
+def test_sim_med_2_passes_end_where_the_policy_has_changed_too_much(most, passes):
     policy = Ppo(contextual().space, **TINY, passes=7, minibatch=64, most_change=most)
     assert policy.update(play(policy, contextual(), 16))["passes"] == passes
 

@@ -22,6 +22,7 @@ from benchmarks.science.gardeners.players import (
     trained,
 )
 from benchmarks.science.gardeners.training import exercised
+from benchmarks.science.gardeners.tuning import tuned_look
 from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
 from esper_tasks.growbench.plans import DECISIONS, SPROUTS, Node
@@ -61,6 +62,7 @@ def everybody(
             "random": [chance(bench, seed) for seed in range(CONTROLLERS)],
             "best plan, price-blind": [Fixed(blind)],
             "best plan for the price": [Fixed(best_fixed(bench, matches(learnt_on, (price,))))],
+            "plan that looks once": [tuned_look(bench, learnt_on, price)],
             "heuristic": [heuristic(bench, dict(settings))],
             "bandit": [exercised(bench, learnt_on, seed, price) for seed in range(CONTROLLERS)],
             "ppo": gardeners,

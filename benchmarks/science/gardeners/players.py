@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from esper_core.leyline import WAIT, Action, Op
 from esper_policies.bandit import Bandit
 from esper_policies.chance import Random
 from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.policy import Ppo
+from esper_tasks.growbench.plans import SPROUTS
 from esper_tasks.growbench.playing import Match
 from esper_tasks.growbench.puzzles import EVERY, RAMP
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from esper_core.leyline import Action, ActionMask, Observation, Policy
+    from esper_core.leyline import ActionMask, Observation, Policy
     from esper_tasks.growbench.playing import Bench
 
 PRICES: Final = (10.0, 20.0, 40.0, 80.0)
@@ -75,6 +77,39 @@ def heuristic(bench: Bench, settings: dict[str, Any]) -> Policy:
     own = dict(settings)
     order = tuple(own.pop("order"))
     return InOrder(Heuristic(bench.space, preview=EVERY, patience=0, first=0.0, last=0.7, speed=RAMP, **own), order)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A plan that looks once, as somebody would write it down who has seen many of these problems.
+
+    It plants ``first`` at once. At the next decision it blends it in where its preview gained ``enough`` nats and the
+    host is not better than ``good`` by then; else it drops it, and tries ``then``, if there is one and the host is not.
+    """
+
+    first: int
+    enough: float
+    good: float
+    then: int | None
+
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
+        """What is due; what is not possible is left."""
+        found = (self._one(*seen) for seen in zip(observations, masks, strict=True))
+        return [action if mask.allows(action) else WAIT for action, mask in zip(found, masks, strict=True)]
+
+    def _one(self, seen: Observation, mask: ActionMask) -> Action:
+        now, decision = seen.signals, seen.step // EVERY
+        living = next(((slot.name, seed) for slot in now.slots for seed in slot.seeds), None)
+        fit = now.validation_metric > self.good
+        if decision == 0:
+            return Action(Op.GERMINATE, *SPROUTS[self.first], speed=RAMP)
+        if living is not None:
+            slot, seed = living
+            pays = decision > 1 or (seed.gain is not None and seed.gain.mean >= self.enough)
+            return Action(Op.ADVANCE if pays and not fit else Op.PRUNE, slot, seed.blueprint)
+        if decision == 2 and self.then is not None and not fit and now.fossils == 0:
+            return Action(Op.GERMINATE, *SPROUTS[self.then], speed=RAMP)
+        return WAIT
 
 
 def chance(bench: Bench, seed: int) -> Policy:

@@ -9,7 +9,7 @@ import json
 from itertools import permutations, product
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.science.gardeners.players import HEADLINE, PRICES, heuristic, matches
+from benchmarks.science.gardeners.players import HEADLINE, PRICES, Look, heuristic, matches
 from benchmarks.science.gardeners.training import School, examined, taught
 from esper_tasks.growbench.plans import SPROUTS
 from esper_tasks.growbench.regret import standing
@@ -42,7 +42,7 @@ def tuned_heuristic(bench: Bench, puzzles: Sequence[int], log: Path) -> dict[str
     orders = [(*own, *_LATE) for own in permutations(_EARLY)] + [(*_LATE, *own) for own in permutations(_EARLY)]
     asked = matches(puzzles, (HEADLINE,))
     for order, points, undersold, caution in product(
-        orders, (7.5, 15.0, 30.0, 60.0, 120.0, 240.0), (4.0, 8.0), (0.0, 0.5, 1.0, 1.64)
+        orders, (15.0, 60.0, 240.0, 960.0, 4000.0, 16000.0), (4.0, 8.0), (0.0, 0.5, 1.0)
     ):
         settings = {"order": order, "points": points, "undersold": undersold, "caution": caution}
         reward = standing(bench, asked, bench.play(heuristic(bench, settings), asked)[1]).reward
@@ -50,6 +50,19 @@ def tuned_heuristic(bench: Bench, puzzles: Sequence[int], log: Path) -> dict[str
     for reward, settings in sorted(tried, key=lambda one: -one[0])[:20]:
         note(log, {"what": "heuristic", "reward": reward, **settings})
     return max(tried, key=lambda one: one[0])[1]
+
+
+def tuned_look(bench: Bench, puzzles: Sequence[int], price: float) -> Look:
+    """The plan that looks once which is best on these puzzles at this price, of some hundreds."""
+    asked = matches(puzzles, (price,))
+    sprouts = range(len(SPROUTS))
+    tried = [
+        Look(first, enough, good, then)
+        for first, enough, good, then in product(
+            sprouts, (-1.0, 0.0, 0.005, 0.01, 0.02, 0.04), (0.5, 0.65, 0.75, 0.85, 1.0), (None, *sprouts)
+        )
+    ]
+    return max(tried, key=lambda one: standing(bench, asked, bench.play(one, asked)[1]).reward)
 
 
 def tuned_school(bench: Bench, puzzles: Sequence[int], log: Path, updates: int) -> str:

@@ -2,7 +2,7 @@
 
 It has as many inputs as a row has columns, whatever the number of slots and blueprints. A blueprint that it knows is
 known by its description and, beside that, by name; the name is left out now and then as it learns, so that the
-description has to do for one that it never saw. About 40,000 weights.
+description has to do for one that it never saw. About 100,000 weights.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.science.gardeners.glancing import fitted
 from benchmarks.science.gardeners.players import (
     CONTROLLERS,
     HEADLINE,
@@ -63,6 +64,7 @@ def everybody(
             "best plan, price-blind": [Fixed(blind)],
             "best plan for the price": [Fixed(best_fixed(bench, matches(learnt_on, (price,))))],
             "plan that looks once": [tuned_look(bench, learnt_on, price)],
+            "plan by the first step": [fitted(bench, matches(learnt_on, (price,)))],
             "heuristic": [heuristic(bench, dict(settings))],
             "bandit": [exercised(bench, learnt_on, seed, price) for seed in range(CONTROLLERS)],
             "ppo": gardeners,

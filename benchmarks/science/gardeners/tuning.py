@@ -102,4 +102,5 @@ def note(log: Path, line: dict[str, Any]) -> None:
 
 def noted(log: Path) -> list[dict[str, Any]]:
     """What was tried so far."""
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]  # one that a kill cut short is none

@@ -74,6 +74,15 @@ def test_what_is_not_possible_is_refused_and_changes_nothing(file):
     assert remembered.act(PLANT) == an_episode(plain, [PLANT])[-1]
 
 
+def test_what_somebody_else_plays_on_the_same_engine_is_not_mistaken_for_it(file):
+    play, plain = Play.of(file), Play.of(file)
+    remembered = Remembered(play)
+    remembered.begin(1)
+    remembered.act(PLANT)
+    play.begin(5)
+    assert remembered.act(WAIT) == an_episode(plain, [PLANT, WAIT], seed=1)[-1]
+
+
 def test_an_episode_has_to_be_begun_and_there_has_to_be_room(file):
     with pytest.raises(RuntimeError, match="begin"):
         Remembered(Play.of(file)).act(WAIT)

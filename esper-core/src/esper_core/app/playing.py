@@ -104,6 +104,8 @@ class Play:
         self._seed = 0
         self._step = 0
         self._now: Moment | None = None
+        self.moves = 0
+        """How often it was begun, acted in or brought back: so it can be told whether somebody else has played on it."""
         self._ledger = Ledger(self._composition.judge, [1, None])
 
     @classmethod
@@ -134,6 +136,7 @@ class Play:
 
     def begin(self, seed: int) -> Moment:
         """Begin the episode of ``seed``; what there is to see after its first step."""
+        self.moves += 1
         self._twin_of(seed)
         self._seed, self._step, self._now = seed, 0, None
         self._ledger = Ledger(self._composition.judge, [1, None])
@@ -153,6 +156,7 @@ class Play:
             msg = "the episode is over: begin(seed) begins another"
             raise RuntimeError(msg)
         self._refuse_forbidden(action, now)
+        self.moves += 1
         with one_thread():
             self._pool.apply([action], self._step)
             self._step, self._now = self._step + 1, None
@@ -175,6 +179,7 @@ class Play:
 
         GrowthError where it does not fit.
         """
+        self.moves += 1
         self._twin_of(state.plain["seed"])
         self._now = None
         with one_thread():

@@ -42,7 +42,8 @@ class Remembered:
         self._moments: OrderedDict[Prefix, Moment] = OrderedDict()
         self._here: Prefix | None = None
         self._engine: Prefix | None = None
-        """Where the engine is."""
+        """Where the engine is, as of its last move that was asked for here."""
+        self._moves = play.moves
         self.trained = self.recalled = 0
 
     def begin(self, seed: int) -> Moment:
@@ -74,6 +75,8 @@ class Remembered:
         return moment
 
     def _can_go_to(self, prefix: Prefix) -> bool:
+        if self.play.moves != self._moves:  # somebody else has played on it since
+            self._engine = None
         return prefix == self._engine or prefix in self._states
 
     def _begun(self, seed: int) -> Moment:
@@ -92,7 +95,7 @@ class Remembered:
 
     def _arrived(self, prefix: Prefix, moment: Moment) -> Moment:
         self.trained += 1
-        self._engine = prefix
+        self._engine, self._moves = prefix, self.play.moves
         _keep(self._moments, prefix, moment, self._room[1])
         return moment
 

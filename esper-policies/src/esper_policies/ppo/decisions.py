@@ -7,7 +7,7 @@ there is no decision of its own, and what it brought belongs to the decision bef
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline import WAIT, Action, Op, Stage
 from esper_policies.ppo.encoding import see
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from esper_core.leyline import ActionMask, ActionSpace, Observation, Played, Rollout
     from esper_policies.ppo.encoding import Seen
+
+
+LARGEST: Final = 1e12
+"""The largest reward that is learnt from: what is beyond, or no number, would leave nothing of what was learnt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +75,10 @@ class Episode:
 
 
 def episodes_of(space: ActionSpace, rollout: Rollout, pace: Pace, *, endless: bool) -> tuple[list[Episode], int]:
-    """Everything that can be learnt from, and how many episodes cannot, since a reward in them is unknown.
+    """Everything that can be learnt from, and how many episodes cannot: a reward in them is unknown, or no number.
 
-    endless: whether an episode that reached its last step was cut there too, and would have gone on. Otherwise its last
-    step is its end: how far it is was seen all along, and behind it there is nothing.
+    endless: whether an episode that was not rolled back was cut, and would have gone on. Otherwise its last step is its
+    end, also where the governor ended it early: everything is paid out by then, and behind it there is nothing.
     """
     episodes: list[Episode] = []
     unknown = 0
@@ -83,7 +87,7 @@ def episodes_of(space: ActionSpace, rollout: Rollout, pace: Pace, *, endless: bo
         if found is None:
             unknown += 1
         elif found:
-            cut = not played.terminated and (endless or played.final.step + 1 < played.final.steps)
+            cut = endless and not played.terminated
             behind = see(space, played.final, _mask_behind(played), found[-1].seen.levels) if cut else None
             episodes.append(Episode(place, tuple(found), behind))
     return episodes, unknown
@@ -101,10 +105,10 @@ def _placed(episodes: Sequence[Played]) -> Iterator[tuple[int, Played]]:
 
 
 def _decisions(space: ActionSpace, played: Played, pace: Pace) -> list[Decision] | None:
-    """None where a reward is unknown. What comes before the first decision belongs to none."""
+    """None where a reward is unknown or beyond all bounds. What comes before the first decision belongs to none."""
     found: list[Decision] = []
     for turn in played.turns:
-        if turn.reward is None:
+        if turn.reward is None or not abs(turn.reward.total) <= LARGEST:
             return None
         if pace.by_itself(turn.observation, turn.mask) is None:
             levels = found[-1].seen.levels if found else None

@@ -43,7 +43,7 @@ class Diagnosis:
 
 def _signs(figures: Mapping[str, float], unknown: int, episodes: int) -> Iterator[tuple[str, str]]:
     if unknown and not episodes:
-        yield "unknown", "no reward is known, so nothing can be learnt: rewards are counted against a twin (twin: true)"
+        yield "unknown", "no reward is known that could be learnt from: rewards are counted against a twin (twin: true)"
     if not figures:
         return
     rounds = f"for {PATIENCE} rounds"

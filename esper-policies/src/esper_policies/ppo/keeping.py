@@ -5,6 +5,7 @@ The JSON says which columns it learnt from: where a later version counts them ot
 
 from __future__ import annotations
 
+import hashlib
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -74,7 +75,9 @@ def keep(folder: str, kept: Kept, parts: Mapping[str, Mapping[str, Tensor]]) -> 
     numbers = {f"{part}/{name}": one.contiguous() for part, own in parts.items() for name, one in own.items()}
     home = Path(folder)
     home.mkdir(parents=True, exist_ok=True)
-    _write(home / NUMBERS, written_tensors(numbers))
+    content = written_tensors(numbers)
+    words["sha256"] = hashlib.sha256(content).hexdigest()
+    _write(home / NUMBERS, content)
     _write(home / WORDS, (json.dumps(words, indent=1, allow_nan=False) + "\n").encode())
 
 
@@ -83,20 +86,23 @@ def kept_in(name: str, options: Options) -> Kept:
     words, numbers = _files(name)
     with whole(name):
         told = json.loads(words)
+        if hashlib.sha256(numbers).hexdigest() != told["sha256"]:
+            msg = f"{NUMBERS} is not the file that {WORDS} was written with"
+            raise ValueError(msg)
         tensors = read_tensors(numbers)
         if wild := [key for key, one in tensors.items() if not bool(one.isfinite().all())]:
             msg = f"{wild[0]} has what is no number"
             raise ValueError(msg)
         known = Kept(numbers=tensors, **{part: _of_kind(told[part], kind, part) for part, kind in _KINDS.items()})
         columns, schema, form = told["columns"], told["schema"], told["format"]
-        trained = {head: len(known.settings.get(f"{head}s", ())) for head in ("blend", "speed", "curve", "target")}
+        trained = {head: list(known.settings.get(f"{head}s", ())) for head in ("blend", "speed", "curve", "target")}
     if form != FORMAT or schema != SCHEMA or columns != _COLUMNS:
         what = f"it learnt from observations of schema {schema} (format {form}); here they are of schema {SCHEMA}"
         raise _refused(name, what, "Train it again with this version.")
-    heads = {head: options_ for head, options_ in trained.items() if options_ > 1}
-    if heads != options.heads:
-        what = f"it chooses among {heads or 'no details'}, and these settings among {options.heads or 'no details'}"
-        raise _refused(name, what, "Give blends, speeds, curves and targets as many options as it was trained with.")
+    heads = {head: own for head, own in trained.items() if len(own) > 1}
+    if heads != options.choices:
+        what = f"it chooses among {heads or 'no details'}, and these settings among {options.choices or 'no details'}"
+        raise _refused(name, what, "Give blends, speeds, curves and targets the options that it was trained with.")
     return known
 
 

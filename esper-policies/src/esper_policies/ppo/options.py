@@ -32,6 +32,11 @@ class Options:
         """Those among which there is something to choose, with how many options."""
         return {name: len(self._of(name)) for name in ("blend", "speed", "curve", "target") if len(self._of(name)) > 1}
 
+    @property
+    def choices(self) -> dict[str, list[Any]]:
+        """The options of each head among which there is something to choose, as JSON has them."""
+        return {name: [getattr(one, "value", one) for one in self._of(name)] for name in self.heads}
+
     def detailed(self, action: Action, numbers: Mapping[str, int]) -> Action:
         """The action with its details: what the numbers choose, and what is fixed."""
         details: dict[str, Any] = {

@@ -79,8 +79,10 @@ class Ppo:
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=own.learning_rate, eps=1e-5)
         if own.learn:
             self._get_to_know(blueprint for several in space.blueprints.values() for blueprint in several)
-        self._teacher = Heuristic(space) if own.teacher and own.learn else None
+        self._teacher = self._new_teacher() if own.teacher and own.learn else None
         self._memories: list[Memory] = []
+        if known is None and not own.learn:
+            log.warning("ppo: it has learnt nothing (load), and with learn: false it never will")
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
         """For each environment what goes without saying, else what is decided."""
@@ -100,6 +102,10 @@ class Ppo:
         for place, action in zip(asked, self._decided(observations, masks, asked), strict=True):
             actions[place] = action
         return actions
+
+    def unfinished(self) -> list[tuple[str, ...]]:
+        """For each environment what its teacher could not do, as long as there is one."""
+        return [] if self._teacher is None else self._teacher.unfinished()
 
     def update(self, rollout: Rollout) -> Mapping[str, float]:
         """Learn from one round; what is to be told of it."""
@@ -170,9 +176,12 @@ class Ppo:
             Memory(None if levels is None else tuple(levels), hidden[str(n)].clone() if str(n) in hidden else None)
             for n, levels in enumerate(state.plain["levels"])
         ]
-        self._teacher = Heuristic(self.space) if "teacher" in state.plain else None
+        self._teacher = self._new_teacher() if "teacher" in state.plain else None
         if self._teacher is not None:
             self._teacher.load(state.part("teacher"))
+
+    def _new_teacher(self) -> Heuristic:
+        return Heuristic(self.space, speed=max(1, self.settings.speeds[0]))
 
     # What it does.
 

@@ -101,7 +101,8 @@ class Scales:
         before = self.returns if self._seen else None
         self._seen += len(returns)
         self._square += math.fsum(one * one for one in returns)
-        self.returns = max(math.sqrt(self._square / self._seen), 1e-6) if self._seen else 1.0
+        if self._seen:
+            self.returns = max(math.sqrt(self._square / self._seen), 1e-6)
         return 1.0 if before is None else self.returns / before
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -115,7 +116,12 @@ class Scales:
         return plain, tensors
 
     def load(self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Know what others knew."""
+        """Know what others knew; ValueError where it is nothing that scales could know."""
+        counts = ("whole_count", "slots_count", "candidates_count")
+        numbers = [plain[name] for name in ("returns", "seen", "square", *counts)]
+        if not all(type(one) in (int, float) and 0.0 <= one < math.inf for one in numbers) or not plain["returns"]:
+            msg = f"scales that are no numbers from 0: {numbers}"
+            raise ValueError(msg)
         self.returns, self._seen, self._square = plain["returns"], plain["seen"], plain["square"]
         for name in ("whole", "slots", "candidates"):
             own: Columns = getattr(self, name)

@@ -68,7 +68,7 @@ class PpoSettings(Settings):
     clip_norm: float = Field(default=0.5, gt=0, description="Largest norm of its gradients.")
     horizon: Literal["ends", "cut"] = Field(
         default="ends",
-        description="Whether an episode that reached its last step is over, or was cut and would have gone on.",
+        description="Whether an episode is over with its last step, or was cut there and would have gone on.",
     )
     teacher: Literal["heuristic"] | None = Field(
         default=None, description="Whom it watches first: in these rounds the teacher decides, and it imitates."

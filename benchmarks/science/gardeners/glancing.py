@@ -1,0 +1,86 @@
+"""How far does it get one to look at the host alone, once, and then to carry out a plan? A small tree, fitted exactly.
+
+The plan is chosen by numbers of the first step, before anything was tried: two partings at most, those by which the
+problems to learn on are worth most. It is what somebody would write down who knew all of these problems.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from esper_tasks.growbench.plans import Node, ends
+from esper_tasks.growbench.playing import actions_to
+from esper_tasks.growbench.puzzles import EVERY
+from esper_tasks.growbench.regret import worths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from esper_core.leyline import Action, ActionMask, Observation, Signals
+    from esper_tasks.growbench.playing import Bench, Match
+
+COLUMNS: Final = ("train_loss", "validation_loss", "validation_metric", "host_parameters")
+"""What can be read off a host after its first step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """By one of the columns: what is done up to ``at``, and what beyond it."""
+
+    column: int
+    at: float
+    below: Parting | Node
+    above: Parting | Node
+
+
+@dataclass(slots=True)
+class Glance:
+    """The policy: it looks once, at step 0, and carries out the plan that the tree has for what it sees."""
+
+    tree: Parting | Node
+    _plans: list[Node] = field(default_factory=list)
+
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
+        """The plan's action of this decision; at step 0 the plan is chosen."""
+        if observations and observations[0].step == 0:
+            self._plans = [_chosen(self.tree, _numbers(seen.signals)) for seen in observations]
+        plans = zip(observations, self._plans, strict=True)
+        return [actions_to(plan)[seen.step // EVERY] for seen, plan in plans]
+
+
+def fitted(bench: Bench, matches: Sequence[Match], depth: int = 2) -> Glance:
+    """The tree of at most ``depth`` partings on a way that is worth most over the matches."""
+    seen = np.array([_numbers(bench.look(match, Node(0))[0].signals) for match in matches])
+    _, tree = _best(seen, worths(bench, matches), depth)
+    return Glance(tree)
+
+
+def _best(seen: NDArray[np.float64], worth: NDArray[np.float64], depth: int) -> tuple[float, Parting | Node]:
+    """What the best tree is worth in all, and the tree."""
+    plan = int(worth.sum(0).argmax())
+    best: tuple[float, Parting | Node] = float(worth.sum(0)[plan]), list(ends())[plan]
+    if depth == 0:
+        return best
+    for column in range(len(COLUMNS)):
+        values = np.unique(seen[:, column])
+        for at in (values[1:] + values[:-1]) / 2.0:
+            low = seen[:, column] <= at
+            below, above = _best(seen[low], worth[low], depth - 1), _best(seen[~low], worth[~low], depth - 1)
+            if below[0] + above[0] > best[0]:
+                best = below[0] + above[0], Parting(column, float(at), below[1], above[1])
+    return best
+
+
+def _chosen(tree: Parting | Node, numbers: Sequence[float]) -> Node:
+    while isinstance(tree, Parting):
+        tree = tree.below if numbers[tree.column] <= tree.at else tree.above
+    return tree
+
+
+def _numbers(signals: Signals) -> list[float]:
+    return [float(getattr(signals, name)) for name in COLUMNS]

@@ -192,11 +192,13 @@ def test_numbers_with_something_missing_or_of_another_shape_are_refused_as_damag
             assert "it is damaged" in refused(folder)
 
 
-@pytest.mark.parametrize("own", [{"speeds": [2]}, {"blends": ["add", "gate"]}, {"speeds": [1, 2, 3]}])
+@pytest.mark.parametrize(
+    "own", [{"speeds": [2]}, {"blends": ["add", "gate"]}, {"speeds": [1, 2, 3]}, {"speeds": [7, 9]}]
+)
 def test_heads_that_do_not_fit_are_refused_with_both(folder, own):
     said = refused(folder, **own)
-    assert "it chooses among {'speed': 2}" in said
-    assert "as many options as it was trained with" in said
+    assert "it chooses among {'speed': [" in said
+    assert "the options that it was trained with" in said
 
 
 # Signs, in words.

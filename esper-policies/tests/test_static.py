@@ -31,7 +31,7 @@ def test_the_plugin_registers_these():
             entries[name] = (target, spec)
 
     plugin.esper_register_policies(registry=Book())
-    assert sorted(entries) == ["heuristic", "random", "schedule", "static"]
+    assert sorted(entries) == ["bandit", "heuristic", "ppo", "random", "schedule", "static"]
     for target, spec in entries.values():
         assert isinstance(spec, PolicySpec)
         for where in filter(None, (target, spec.settings)):

@@ -105,7 +105,7 @@ class Play:
         self._step = 0
         self._now: Moment | None = None
         self.moves = 0
-        """How often it was begun, acted in or brought back: so it can be told whether somebody else has played on it."""
+        """How often it was begun, acted in or brought back: so it can be told whether somebody else played on it."""
         self._ledger = Ledger(self._composition.judge, [1, None])
 
     @classmethod

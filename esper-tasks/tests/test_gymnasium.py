@@ -300,6 +300,8 @@ def test_who_asks_too_early_too_late_or_for_nothing_is_told(env):
         ({"actions": [Action(Op.PRUNE, "early")]}, "the first of the actions is WAIT"),
         ({"actions": []}, "the first of the actions is WAIT"),
         ({"overrides": ["seed=3"]}, "give its file"),
+        ({"speed": -1}, "speed is a number of decision steps"),
+        ({"speed": 1.5}, "speed is a number of decision steps"),
     ],
 )
 def test_what_no_environment_can_be_made_of_is_refused(env, settings, told):

@@ -129,6 +129,9 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         actions: Sequence[Action] | None = None,
     ) -> None:
         _check(configuration, overrides, seeds, decide_every, actions)
+        if type(speed) is not int or speed < 0:
+            msg = f"speed is a number of decision steps, from 0. Received: {speed}"
+            raise ValueError(msg)
         self._owns = not isinstance(configuration, Play)
         self.play = configuration if isinstance(configuration, Play) else Play.of(configuration, overrides)
         self.seeds = tuple(map(int, seeds))

@@ -32,7 +32,10 @@ INSTALL = 'pip install --editable ".[test]"'
 # What they show needs a package that is not there, or a clash of two.
 TOLD = {"read-a-report.md", "resume-a-run.md", "clashes-and-pinning.md", "debug-a-plugin.md"}
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in TOLD]
-LONG = {key: [pytest.mark.slow, pytest.mark.install] for key in ("test-a-plugin.md", "write-a-policy.md")}
+LONG = {
+    key: [pytest.mark.slow, pytest.mark.install]
+    for key in ("test-a-plugin.md", "write-a-policy.md", "train-a-gardener.md", "train-your-own-agent.md")
+}
 
 
 def script(path: Path) -> ModuleType:

@@ -23,14 +23,17 @@ from benchmarks.science.gardeners.figure import picture
 from benchmarks.science.gardeners.judging import everybody, judged, newcomers, oracle, summary
 from benchmarks.science.gardeners.live import cells, run_cell
 from benchmarks.science.gardeners.page import page
-from benchmarks.science.gardeners.players import CONTROLLERS, PRICES
+from benchmarks.science.gardeners.players import CONTROLLERS, PRICES, matches
 from benchmarks.science.gardeners.training import Lesson, School, given
 from benchmarks.science.gardeners.tuning import SCHOOLS, tuned_heuristic, tuned_school
 from esper_tasks.growbench.playing import Bench
+from esper_tasks.growbench.regret import best_fixed
 from esper_tasks.growbench.table import load_table, shipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from esper_tasks.growbench.plans import Node
 
 NEW_TO_SOME = ("blueprints/dilated",)
 """Blueprints that some gardeners are trained without, to see what they do when it is there."""
@@ -70,7 +73,7 @@ def main() -> int:
         "heuristic": settings,
         "table": summary(results, best),
         "newcomers": [newcomers(bench, held_out, folder, blueprint) for blueprint in NEW_TO_SOME],
-        "live": [] if asked.no_live else _live(folder, quick=asked.quick),
+        "live": [] if asked.no_live else _live(folder, best_fixed(bench, matches(learn_on, PRICES)), quick=asked.quick),
     }
     (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (folder / "results.md").write_text(page(found), encoding="utf-8")
@@ -101,7 +104,7 @@ def _once(file: Path, make: Any) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def _live(folder: Path, *, quick: bool) -> list[dict[str, Any]]:
+def _live(folder: Path, best: Node, *, quick: bool) -> list[dict[str, Any]]:
     file = folder / "live.jsonl"
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
     done = {line["cell"] for line in lines}
@@ -109,7 +112,7 @@ def _live(folder: Path, *, quick: bool) -> list[dict[str, Any]]:
         if cell.name in done:
             continue
         begin = time.monotonic()
-        lines.append(run_cell(cell, folder))
+        lines.append(run_cell(cell, folder, best))
         with file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(lines[-1]) + "\n")
         sys.stderr.write(f"{cell.name}: {time.monotonic() - begin:.0f} s\n")

@@ -1,7 +1,9 @@
 """What do the same gardeners do in runs of the engine? On tasks and hosts that they were not trained on, with controls.
 
-Nothing is tuned here: plans, rules and gardeners come as they left the table. Twin and static capacity run beside them,
-on the same seeds. A bandit has nothing to come with: it plays two rounds of other seeds first.
+Nothing is tuned here. The plan and the gardener come as they left the table; the rules come with their settings, but
+they try blueprints in the order of the file, and wait two steps more for a gain. Twin and static capacity run beside
+them, on the same seeds. A bandit has nothing to come with: it plays two rounds of other seeds first, and still draws in
+the third.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from benchmarks.science.gardeners.players import HEADLINE
 from esper_core.app.preparing import prepare
 from esper_core.app.running import run
 from esper_core.leyline.events import EpisodeFinished, StepFinished
+from esper_tasks.growbench.plans import SPROUTS, Node
 from esper_tasks.growbench.puzzles import EVERY, RAMP, ROOM, SEEDS, STEPS
 
 if TYPE_CHECKING:
@@ -82,13 +85,13 @@ def cells(*, quick: bool) -> Iterator[Cell]:
         yield Cell(cell.name, cell.task, cell.host, cell.late, 2, 2) if quick else cell
 
 
-def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
-    """Run everybody on one cell; by arm and seed what its episodes came to."""
+def run_cell(cell: Cell, folder: Path, best: Node) -> dict[str, Any]:
+    """Run everybody on one cell; by arm and seed what its episodes came to. best: the best price-blind plan."""
     rules = json.loads((folder / "heuristic.json").read_text(encoding="utf-8"))
     rules.pop("order")
     arms = {
         "random": {"use": "policies/random", "settings": {"speeds": [RAMP]}},
-        "plan": {"use": "policies/schedule", "settings": {"plan": _plan()}},
+        "plan": {"use": "policies/schedule", "settings": {"plan": plan_to(best, cell.late)}},
         "heuristic": {
             "use": "policies/heuristic",
             "settings": {"preview": EVERY, "patience": 2, "first": 0.0, "last": 0.7, "speed": RAMP, **rules},
@@ -168,19 +171,27 @@ def _played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]],
 
 
 def _with_flops(episode: dict[str, Any], places: Mapping[str, Place]) -> dict[str, Any]:
-    """The episode with the operations of one example, forwards, in the network that is left."""
-    whole = next(iter(places.values())).host_flops or 0
-    for slot, blueprint in episode["grown"]:
-        found = places[slot].candidate(blueprint)
-        whole += 0 if found is None or found.flops is None else found.flops
-    return {**episode, "flops": whole}
+    """The episode with the operations of one example, forwards, in the network that is left; None where unknown."""
+    grown = [places[slot].candidate(blueprint) for slot, blueprint in episode["grown"]]
+    parts = [next(iter(places.values())).host_flops, *(None if one is None else one.flops for one in grown)]
+    known = [part for part in parts if part is not None]
+    return {**episode, "flops": sum(known) if len(known) == len(parts) else None}
 
 
-def _plan() -> list[dict[str, Any]]:
-    """What was the best fixed plan on the table, price-blind: a dilated convolution, as early as can be."""
-    where = {"slot": "early", "blueprint": "dilated"}
-    return [
-        {"step": 0, "op": "germinate", "speed": RAMP, **where},
-        {"step": EVERY, "op": "advance", "slot": "early"},
-        {"step": EVERY + RAMP, "op": "fossilise", "slot": "early"},
-    ]
+def plan_to(end: Node, late: str) -> list[dict[str, Any]]:
+    """A plan of the table as the engine's ``schedule`` has it: what is blended in is kept when it holds.
+
+    >>> from esper_tasks.growbench.plans import Kept
+    >>> [entry["op"] for entry in plan_to(Node(4, (Kept(2, 0, 1),)), "late")]
+    ['germinate', 'advance', 'fossilise']
+    """
+    entries: list[dict[str, Any]] = []
+    for one in end.kept:
+        slot, blueprint = SPROUTS[one.sprout]
+        where = {"slot": late if slot == "late" else slot}
+        entries += [
+            {"step": one.planted * EVERY, "op": "germinate", "speed": RAMP, "blueprint": blueprint, **where},
+            {"step": one.advanced * EVERY, "op": "advance", **where},
+            {"step": one.advanced * EVERY + RAMP, "op": "fossilise", **where},
+        ]
+    return entries

@@ -119,7 +119,8 @@ def _interval(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _mean_of(episodes: Sequence[Mapping[str, Any]], what: str) -> str:
-    return f"{_mean(float(one[what]) for one in episodes):,.0f}"
+    known = [float(one[what]) for one in episodes if one[what] is not None]
+    return f"{_mean(known):,.0f}" if len(known) == len(episodes) else "unknown"
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -214,23 +214,30 @@ def row_of(component, answer):
     return next(row[1:] for row in rows if row and row[0] == component)
 
 
-@pytest.mark.slow
 def test_the_command_skips_a_component_that_lacks_its_settings(esper_cli):
-    without = esper_cli("plugins", "check", "policies")
+    without = esper_cli("plugins", "check", "policies/schedule")
     assert row_of("schedule", without) == ["0", "0", "36"]
 
 
 def test_the_command_gives_a_component_its_settings_and_they_reach_it(esper_cli):
     nowhere = the_plan("germinate").replace("slot-0", "slot-9")
-    lost = esper_cli("plugins", "check", "policies", "--set", nowhere)
+    lost = esper_cli("plugins", "check", "policies/schedule", "--set", nowhere)
     assert (lost.status, row_of("schedule", lost)) == (3, ["0", "36", "0"])
     assert 'there is no slot "slot-9"' in lost.out
-    deeper = esper_cli(
-        "plugins", "check", "policies", "--set", nowhere, "--set", 'policies/schedule.plan[0].slot="slot-0"'
-    )
-    assert (deeper.status, "named in two ways" in deeper.err) == (2, True)
-    mended = esper_cli("plugins", "check", "policies", "--set", nowhere, "--set", "schedule.plan[0].slot=slot-0")
+    deeper = 'policies/schedule.plan[0].slot="slot-0"'
+    twice = esper_cli("plugins", "check", "policies", "--set", nowhere, "--set", deeper)
+    assert (twice.status, "named in two ways" in twice.err) == (2, True)
+    here = "schedule.plan[0].slot=slot-0"
+    mended = esper_cli("plugins", "check", "policies/schedule", "--set", nowhere, "--set", here)
     assert (mended.status, row_of("schedule", mended)) == (0, ["32", "0", "4"])
+
+
+def test_one_component_is_checked_and_one_that_is_not_there_is_told(esper_cli):
+    alone = esper_cli("plugins", "check", "policies/static")
+    assert (alone.status, alone.err) == (0, "checking policies/static …\n")
+    answer = esper_cli("plugins", "check", "policies/statics")
+    assert answer.status == 2
+    assert 'E200 unknown component "statics" in plugin "policies"\n  Did you mean "static"?' in answer.err
 
 
 @pytest.mark.parametrize(
@@ -264,7 +271,7 @@ def test_pytest_gives_a_component_its_settings(tmp_path):
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments]
         return subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
 
-    found = answer("--esper-check", "policies", "--esper-set", the_plan("germinate"), "-k", "schedule")
+    found = answer("--esper-check", "policies/schedule", "--esper-set", the_plan("germinate"))
     assert (found.returncode, "32 passed, 4 skipped" in found.stdout) == (0, True), found.stdout
     wrong = answer("--esper-check", "policies", "--esper-set", "shedule.plan=[]")
     assert wrong.returncode == 4

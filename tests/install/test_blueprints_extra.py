@@ -78,6 +78,7 @@ def test_a_run_uses_one_by_name_and_the_rest_by_glob(with_extra: CleanEnvironmen
     }
 
 
+@pytest.mark.slow
 def test_a_glob_takes_all_that_fit_the_slot(with_extra: CleanEnvironment, tmp_path: Path) -> None:
     file = tmp_path / "glob.yaml"
     text = (ROOT / "examples" / "extra.yaml").read_text(encoding="utf-8")

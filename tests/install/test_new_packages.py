@@ -116,7 +116,7 @@ def test_a_new_package_passes_its_own_tests(nursery: Nursery, own_tests: Callabl
     assert "failed" not in told
 
 
-@pytest.mark.parametrize("kind", quick("reward", "sink"))
+@pytest.mark.parametrize("kind", quick("reward"))
 def test_a_new_package_passes_the_check(nursery: Nursery, kind: str) -> None:
     nursery.environment.run("esper", "plugins", "check", f"my-{kind}")
 
@@ -135,7 +135,7 @@ def test_new_pieces_of_every_kind_make_a_run_together(nursery: Nursery, tmp_path
     assert len(lines) == 1 + 3 * 2 * 8
 
 
-@pytest.mark.parametrize("kind", quick("blueprint", "task", "sink"))
+@pytest.mark.parametrize("kind", quick("blueprint"))
 def test_the_configuration_in_a_new_readme_is_right(nursery: Nursery, kind: str, tmp_path: Path) -> None:
     (shown,) = re.findall(r"```yaml\n(.*?)```", (nursery.folders[kind] / "README.md").read_text(), flags=re.DOTALL)
     file = tmp_path / "run.yaml"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from esper_testing.checks import CheckResult
 
 Target = str | ModuleType | Component | Sequence["str | ModuleType | Component"]
-"""A plugin's id, a package, a module with hooks, a component, or several of these."""
+"""A plugin's id, one component's (``plugin/component``), a package, a module with hooks, a component, or several."""
 
 Settings = Mapping[str, Any]
 """For each component, by its short name or full id, the settings to build it with."""
@@ -111,6 +111,20 @@ def components_of(target: Target, local: Sequence[Path] = ()) -> tuple[Component
 
 
 def _of_name(name: str, plugins: Plugins) -> tuple[Component, ...]:
+    """Of a plugin, of a package, or the one that is named ``plugin/component``."""
+    plugin, _, short = name.partition("/")
+    components = _of_plugin(plugin, plugins)
+    if not short:
+        return components
+    found = tuple(one for one in components if one.short == short)
+    if not found:
+        known = [one.short for one in components]
+        hint = f"{suggestion(short, known)}\nAll of them:  esper components"
+        raise ConfigError(Problem("E200", f'unknown component "{short}" in plugin "{plugin}"', hint=hint))
+    return found
+
+
+def _of_plugin(name: str, plugins: Plugins) -> tuple[Component, ...]:
     records = [record for record in plugins.records if record.id == name]
     if not records:
         own = _normal(name)

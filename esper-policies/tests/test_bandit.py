@@ -364,6 +364,15 @@ def test_one_that_does_not_learn_plants_what_it_holds_for_best_and_changes_nothi
 # Chance, and memory.
 
 
+def test_behind_its_rounds_of_exploring_it_plants_what_it_holds_for_best_and_learns_on():
+    close = {ARMS[0]: (2, 3.0, 50.0), ARMS[1]: (2, 2.9, 50.0)}
+    trying = knowing(close, explore_rounds=1)
+    assert len({action.blueprint for action in alive(trying, 24)}) > 1
+    assert {action.blueprint for action in alive(knowing(close, explore_rounds=0), 24)} == {"a/conv"}
+    told = trying.update(round_of(part([germinate(*ARMS[0])], [3.0])))
+    assert (told["taught"], {action.blueprint for action in alive(trying, 24)}) == (1.0, {"a/conv"})
+
+
 def test_seeds_episodes_and_environments_are_drawn_for_apart():
     policy = Bandit(SPACE, **HASTY)
     rounds = [alive(policy, 400), alive(policy, 400), alive(Bandit(SPACE, seed=1, **HASTY), 400)]

@@ -215,6 +215,14 @@ def test_a_seed_that_may_be_kept_is_kept_without_being_asked_about_and_nothing_e
     assert Pace(4).by_itself(*SlotScene(Stage.HOLDING, {Op.PRUNE}, step=4).seen) is None
 
 
+def test_behind_the_last_moment_nothing_is_decided_but_what_goes_without_saying():
+    seen, mask = SlotScene(Stage.HOLDING, {Op.FOSSILISE, Op.PRUNE}, step=4).seen
+    share = seen.step / seen.steps
+    assert Pace(1, last=share).by_itself(seen, mask) is None
+    assert Pace(1, last=share - 1e-6).by_itself(seen, mask) == WAIT
+    assert Pace(1, last=0.0, keeps=True).by_itself(seen, mask) == Action(Op.FOSSILISE, "slot-0")
+
+
 class SlotScene:
     """One seed in the first slot."""
 

@@ -71,6 +71,24 @@ def test_who_loads_it_and_does_not_learn_decides_as_the_trained_one_did(folder, 
     )
 
 
+def test_who_asks_it_otherwise_than_it_learnt_is_told(folder, caplog):
+    with caplog.at_level(logging.WARNING, logger="esper"):
+        Ppo(delayed().space, load=str(folder), speeds=[2, 5])
+        assert caplog.messages == []
+        Ppo(delayed().space, load=str(folder), speeds=[2, 5], decide_every=3, last=0.5)
+    assert caplog.messages == [
+        "ppo: the gardener that it loads learnt with decide_every: 1, and here it is 3",
+        "ppo: the gardener that it loads learnt with last: 1.0, and here it is 0.5",
+    ]
+
+
+def test_who_blends_in_at_another_speed_than_it_learnt_is_told(tmp_path, caplog):
+    Ppo(delayed().space, **TINY, speeds=[2]).save(str(tmp_path))
+    with caplog.at_level(logging.WARNING, logger="esper"):
+        Ppo(delayed().space, load=str(tmp_path), speeds=[3])
+    assert caplog.messages == ["ppo: the gardener that it loads learnt with speeds: [2], and here it is [3]"]
+
+
 def test_its_size_is_that_of_the_trained_one_whatever_the_settings_say_and_stays_so_when_it_is_kept_again(
     folder, tmp_path
 ):

@@ -190,6 +190,15 @@ def test_run_06_a_round_is_learnt_in_several_passes_over_minibatches_and_told_of
     assert all(math.isfinite(one) for one in told.values())
 
 
+@pytest.mark.parametrize(("most", "forgotten"), [(1e-9, True), (1e9, False)])
+def test_where_it_was_heading_is_forgotten_if_that_went_too_far(most, forgotten):
+    game = contextual()
+    policy = Ppo(game.space, **TINY, most_change=most)
+    policy.update(play(policy, game, 8))
+    heading = [kept["exp_avg"].abs().max().item() for kept in policy.optimizer.state.values()]
+    assert (max(heading) == 0.0) == forgotten
+
+
 @pytest.mark.parametrize(("most", "passes"), [(1e-9, 2.0), (1e9, 7.0), (None, 7.0)])
 def test_sim_med_2_passes_end_where_the_policy_has_changed_too_much(most, passes):
     policy = Ppo(contextual().space, **TINY, passes=7, minibatch=64, most_change=most)

@@ -56,6 +56,26 @@ def test_the_splits_share_no_example(kind, noise):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("easy", "void"), [(0.3, 0.0), (0.0, 0.4), (0.3, 0.4), (1.0, 0.0), (0.0, 1.0)])
+def test_shares_of_the_examples_are_easy_or_say_nothing_and_the_rest_is_as_it_was(kind, easy, void):
+    plain, classes = signals_of(riddles(kind=kind))
+    mixed, same = signals_of(riddles(kind=kind, easy=easy, void=void))
+    assert torch.equal(classes, same)
+    changed = (plain != mixed).any(1)
+    assert changed.float().mean().item() == pytest.approx(easy + void, abs=0.04)
+    told = torch.stack([mixed[:, 14 * n : 13 + 13 * n].mean(1) for n in range(3)], 1).argmax(1) == classes
+    if void == 1.0:
+        assert told.float().mean().item() == pytest.approx(1 / 3, abs=0.04)
+    if easy == 1.0:
+        assert told.float().mean().item() > 0.9
+
+
+def test_shares_that_are_more_than_all_are_refused():
+    with pytest.raises(ValidationError, match="together 1 at most"):
+        riddles(easy=0.6, void=0.5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_same_seed_gives_the_same_data_and_another_seed_gives_other_data(kind):
     np.random.seed(3)
     state = np.random.get_state()[1].copy()

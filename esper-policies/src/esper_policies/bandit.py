@@ -89,7 +89,7 @@ class Bandit:
     ('germinate', 'early', 'blueprints/conv_light')
 
     space: the run's slots and blueprints.
-    seed, seeds, preview, first, speed, width, learn: as ``settings.BanditSettings`` says.
+    seed, seeds, preview, first, speed, width, learn, explore_rounds: as ``settings.BanditSettings`` says.
     """
 
     def __init__(
@@ -103,10 +103,18 @@ class Bandit:
         speed: int = RAMP_STEPS,
         width: float = WIDTH,
         learn: bool = True,
+        explore_rounds: int | None = None,
     ) -> None:
         self.space = space
         self.settings = BanditSettings(
-            seed=seed, seeds=seeds, preview=preview, first=first, speed=speed, width=width, learn=learn
+            seed=seed,
+            seeds=seeds,
+            preview=preview,
+            first=first,
+            speed=speed,
+            width=width,
+            learn=learn,
+            explore_rounds=explore_rounds,
         )
         self.arms: tuple[Arm, ...] = tuple((slot, name) for slot in space.slots for name in space.blueprints[slot])
         self._records: dict[Arm, Record] = {}
@@ -181,11 +189,13 @@ class Bandit:
 
     def _wishes(self, number: int, place: int) -> tuple[Arm, ...]:
         """What is to be planted in an episode, the most promising first."""
+        last = self.settings.explore_rounds
+        tries = self.settings.learn and (last is None or self._rounds < last)
         guesses = {}
         for arm, belief in self.beliefs().items():
             key = "\n".join(map(str, (self.settings.seed, number, place, *arm, "guess")))
             draw = random.Random(int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big"))
-            guesses[arm] = belief.guess(draw) if self.settings.learn else belief.mean
+            guesses[arm] = belief.guess(draw) if tries else belief.mean
         return tuple(best_of_each_slot(guesses)[: self.settings.seeds])
 
     def _moves(self, observation: Observation, episode: _Episode) -> Iterator[Action]:

@@ -150,3 +150,9 @@ class BanditSettings(Settings):
         default=True,
         description="Whether it learns; if not, it plants what it holds for best, and tries nothing out.",
     )
+    explore_rounds: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="Rounds in which it tries things out; later it plants what it holds for best. null: always tries.",
+    )

@@ -45,6 +45,8 @@ def riddles(
     validation: int = 300,
     test: int = 500,
     noise: float = 1.0,
+    easy: float = 0.0,
+    void: float = 0.0,
     seed: int = 0,
 ) -> Classification:
     """Signals (N, 1, 40) of one of three classes, which come equally often in each split.
@@ -58,6 +60,9 @@ def riddles(
     - ``joint``: x = Σₖ v[k]·t[k] + 0.7·noise·e, where t are three orthogonal directions that the seed draws, of
       length √40; v has a random direction, and the length y + 0.5 or y + 3.5.
     - ``easy``: x = 1.5·noise·e, + 1 in the third of the places that belongs to y.
+
+    A share of the examples can be of ``easy`` instead, and another of nothing but e: then how good a host is at first
+    says little about what it lacks, or how much can be won.
 
     >>> task = riddles(kind="far")
     >>> task.shape, [len(task.split(name)) for name in ("train", "validation", "test")]
@@ -78,14 +83,20 @@ def riddles(
     ========= ===== ================= ===================== ================= =================
 
     kind: which of the five. samples: examples to train on. validation, test: examples that are held out. noise: factor
-    on the amounts above. seed: of the data, and of what they are made of.
+    on the amounts above. easy, void: shares of the examples that are ``easy``, or that say nothing, together 1 at most.
+    seed: of the data, and of what they are made of.
     """
-    settings = RiddlesSettings(kind=kind, samples=samples, validation=validation, test=test, noise=noise, seed=seed)
+    settings = RiddlesSettings(
+        kind=kind, samples=samples, validation=validation, test=test, noise=noise, easy=easy, void=void, seed=seed
+    )
     generator = np.random.RandomState(settings.seed)
     count = settings.samples + settings.validation + settings.test
     starts = (0, settings.samples, settings.samples + settings.validation, count)
     target = np.concatenate([_evenly(generator, until - start) for start, until in pairwise(starts)])
-    inputs = _SIGNALS[settings.kind](generator, target, settings.noise)[:, None, :]
+    signals = _SIGNALS[settings.kind](generator, target, settings.noise)
+    if settings.easy or settings.void:
+        signals = _mixed(generator, target, signals, settings)
+    inputs = signals[:, None, :]
     train, held_out, last = (slice(start, until) for start, until in pairwise(starts))
     return Classification(
         {
@@ -101,6 +112,13 @@ def riddles(
 def _evenly(generator: RandomState, count: int) -> Integers:
     """Classes in random order, of which none comes more than once more than another."""
     return generator.permutation(np.arange(count, dtype=np.int64) % CLASSES)
+
+
+def _mixed(generator: RandomState, target: Integers, signals: Floats, settings: RiddlesSettings) -> Floats:
+    """The signals, but for those examples that are easy, or say nothing."""
+    share = generator.random_sample(len(target))[:, None]
+    easy, nothing = _easy(generator, target, settings.noise), generator.standard_normal(signals.shape)
+    return np.where(share < settings.easy, easy, np.where(share >= 1 - settings.void, nothing, signals))
 
 
 def _near(generator: RandomState, target: Integers, noise: float) -> Floats:

@@ -181,7 +181,18 @@ class RiddlesSettings(Settings):
     validation: int = Field(default=300, ge=3, le=100_000, description="Examples that are held out to steer by.")
     test: int = Field(default=500, ge=3, le=100_000, description="Examples that are held out for the test.")
     noise: float = Field(default=1.0, ge=0.1, le=3, description="Factor on the amount of noise that each riddle has.")
+    easy: float = Field(default=0.0, ge=0, le=1, description="Share of the examples that are of the easy riddle.")
+    void: float = Field(default=0.0, ge=0, le=1, description="Share of the examples that say nothing of their class.")
     seed: Seed = Field(default=0, description="Seed of the data.")
+
+    @model_validator(mode="after")
+    def _shares_of_one_whole(self) -> RiddlesSettings:
+        if self.easy + self.void > 1:
+            msg = (
+                f"easy and void are shares of the same examples: together 1 at most. Received: {self.easy}, {self.void}"
+            )
+            raise ValueError(msg)
+        return self
 
 
 class PointwiseMlpSettings(Settings):

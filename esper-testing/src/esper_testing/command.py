@@ -48,7 +48,8 @@ def check(
     esper plugins check blueprints/conv       one component
     esper plugins check blueprints --json
     esper plugins check my-plugin --local my_plugin.py
-    esper plugins check policies/schedule --set 'schedule.plan=[{step: 0, op: germinate, slot: slot-0, blueprint: blueprint-0}]'
+    esper plugins check policies/schedule \\
+      --set 'schedule.plan=[{step: 0, op: germinate, slot: slot-0, blueprint: blueprint-0}]'
 
     A component whose settings have no defaults is skipped until it is given some. A policy is tried with the slots
     slot-0 to slot-6, or the first of them; in each, blueprint-0 may grow.

@@ -25,13 +25,15 @@ LARGEST: Final = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When there is something to decide. every: steps from one decision to the next.
+    """When there is something to decide. every: steps from one decision to the next. last: share of the episode behind
+    which nothing is decided any more.
 
     keeps: whether a seed that holds at its target is fossilised without being asked about. alone: whether nothing is
     planted while another seed lives.
     """
 
     every: int = 1
+    last: float = 1.0
     keeps: bool = False
     alone: bool = False
 
@@ -49,7 +51,8 @@ class Pace:
                 holding = any(seed.stage is Stage.HOLDING for seed in slot.seeds)
                 if holding and mask.allows(keep := Action(Op.FOSSILISE, slot.name)):
                     return keep
-        return None if observation.step % self.every == 0 else WAIT
+        late = observation.step > self.last * observation.steps
+        return None if observation.step % self.every == 0 and not late else WAIT
 
 
 @dataclass(frozen=True, slots=True)

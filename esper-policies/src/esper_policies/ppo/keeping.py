@@ -26,10 +26,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_policies.ppo.options import Options
+    from esper_policies.ppo.settings import PpoSettings
 
 FORMAT: Final = 1
 NUMBERS: Final = "gardener.safetensors"
 WORDS: Final = "gardener.json"
+
+HABITS: Final = ("decide_every", "last", "speeds")
+"""Settings in which a gardener should be asked as it was when it learnt."""
 
 _DAMAGES: Final = (ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
 """What a file that was changed or cut short comes to as it is read."""
@@ -144,3 +148,12 @@ def _write(file: Path, content: bytes) -> None:
     beside = file.with_suffix(file.suffix + ".new")
     beside.write_bytes(content)
     beside.replace(file)
+
+
+def other_habits(own: PpoSettings, known: Kept) -> Iterator[str]:
+    """What is to be said of settings that are others than those with which a gardener learnt."""
+    here = own.model_dump(mode="json", include=set(HABITS))
+    for name in HABITS:
+        if name in known.settings and known.settings[name] != here[name]:
+            learnt, now = (json.dumps(one) for one in (known.settings[name], here[name]))
+            yield f"the gardener that it loads learnt with {name}: {learnt}, and here it is {now}"

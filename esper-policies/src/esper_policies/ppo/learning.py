@@ -125,6 +125,7 @@ def learn(
         ]
         figures += latest
         if ways.most_change is not None and _mean(latest, "kl") > ways.most_change:
+            _stand_still(optimizer)
             break
     told = {name: _mean(figures, name) for name in figures[0]}
     return told | {
@@ -133,6 +134,13 @@ def learn(
         "passes": float(passes),
         "explained_variance": explained(worth.value[there], worth.returns[there]),
     }
+
+
+def _stand_still(optimizer: torch.optim.Optimizer) -> None:
+    """Forget where it was heading: that went too far, and what it was would go on in the next round."""
+    for kept in optimizer.state.values():
+        if "exp_avg" in kept:
+            kept["exp_avg"].zero_()
 
 
 def explained(values: Tensor, returns: Tensor) -> float:

@@ -16,7 +16,7 @@ from esper_policies.ppo.decisions import Pace, episodes_of
 from esper_policies.ppo.diagnosis import Diagnosis
 from esper_policies.ppo.encoding import OPS, batch_of, see
 from esper_policies.ppo.imitating import imitate
-from esper_policies.ppo.keeping import Kept, keep, kept_in, whole
+from esper_policies.ppo.keeping import Kept, keep, kept_in, other_habits, whole
 from esper_policies.ppo.learning import Ways, learn, weighed
 from esper_policies.ppo.lessons import lesson_of
 from esper_policies.ppo.network import Gardener
@@ -65,7 +65,7 @@ class Ppo:
     def __init__(self, space: ActionSpace, **settings: Any) -> None:
         self.space = space
         self.settings = own = PpoSettings.model_validate(settings)
-        self.pace = Pace(own.decide_every, own.auto_fossilise, own.one_at_a_time)
+        self.pace = Pace(own.decide_every, own.last, own.auto_fossilise, own.one_at_a_time)
         self.options = Options.of(own.blends, own.speeds, own.curves, own.targets)
         self.scales = Scales()
         self.diagnosis = Diagnosis()
@@ -81,6 +81,8 @@ class Ppo:
             self._get_to_know(blueprint for several in space.blueprints.values() for blueprint in several)
         self._teacher = self._new_teacher() if own.teacher and own.learn else None
         self._memories: list[Memory] = []
+        for words in [] if known is None else other_habits(own, known):
+            log.warning("ppo: %s", words)
         if known is None and not own.learn:
             log.warning("ppo: it has learnt nothing (load), and with learn: false it never will")
 

@@ -27,6 +27,9 @@ class PpoSettings(Settings):
         default=None, min_length=1, max_length=4096, description="Folder into which it is written after each round."
     )
     decide_every: int = Field(default=1, ge=1, le=100_000, description="Steps from one decision to the next.")
+    last: float = Field(
+        default=1.0, ge=0, le=1, description="Share of the episode behind which it decides nothing more."
+    )
     auto_fossilise: bool = Field(
         default=False, description="Whether a seed that holds at its target is kept without a decision."
     )

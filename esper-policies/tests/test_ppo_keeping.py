@@ -71,6 +71,16 @@ def test_who_loads_it_and_does_not_learn_decides_as_the_trained_one_did(folder, 
     )
 
 
+@pytest.mark.parametrize("where", ["file", "file/under/it"])
+def test_a_place_where_nothing_can_be_kept_is_refused_before_anything_is_learnt(where, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(SettingError, match="file is no folder") as caught:
+        Ppo(delayed().space, save=str(tmp_path / where))
+    assert [one.path for one in caught.value.problems] == ["save"]
+    Ppo(delayed().space, save=str(tmp_path / "new" / "and deep"))
+    assert not (tmp_path / "new").exists()
+
+
 def test_who_asks_it_otherwise_than_it_learnt_is_told(folder, caplog):
     with caplog.at_level(logging.WARNING, logger="esper"):
         Ppo(delayed().space, load=str(folder), speeds=[2, 5])

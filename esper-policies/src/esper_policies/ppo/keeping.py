@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
@@ -83,6 +84,16 @@ def keep(folder: str, kept: Kept, parts: Mapping[str, Mapping[str, Tensor]]) -> 
     words["sha256"] = hashlib.sha256(content).hexdigest()
     _write(home / NUMBERS, content)
     _write(home / WORDS, (json.dumps(words, indent=1, allow_nan=False) + "\n").encode())
+
+
+def demand_home(folder: str) -> None:
+    """Refuse a folder into which nothing could be written, before anything is learnt; nothing is made here."""
+    home = Path(folder).absolute()
+    there = next(one for one in (home, *home.parents) if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        what = "is no folder" if not there.is_dir() else "is a folder in which you may not write"
+        at, message = "save", f'"{folder}": {there} {what}'
+        raise SettingError(at, message, "Name a folder that is there, or that can be made.")
 
 
 def kept_in(name: str, options: Options) -> Kept:

@@ -16,7 +16,7 @@ from esper_policies.ppo.decisions import Pace, episodes_of
 from esper_policies.ppo.diagnosis import Diagnosis
 from esper_policies.ppo.encoding import OPS, batch_of, see
 from esper_policies.ppo.imitating import imitate
-from esper_policies.ppo.keeping import Kept, keep, kept_in, other_habits, whole
+from esper_policies.ppo.keeping import Kept, demand_home, keep, kept_in, other_habits, whole
 from esper_policies.ppo.learning import Ways, learn, weighed
 from esper_policies.ppo.lessons import lesson_of
 from esper_policies.ppo.network import Gardener
@@ -70,6 +70,8 @@ class Ppo:
         self.scales = Scales()
         self.diagnosis = Diagnosis()
         self.round = 0
+        if own.save:
+            demand_home(own.save)
         known = kept_in(own.load, self.options) if own.load else None
         self._names = list(known.names) if known else []
         with whole(own.load):

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from esper_core.config import ComputeConfig
 from esper_core.growth import Variety, graft
 from esper_core.leyline import Action, BlueprintSpec, Op, Site, SlotPlace, Split
+from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.feeding import Resident, chunks
 from esper_core.trainer.layout import laid_out
 
 Make = Callable[..., Recipe]
@@ -31,6 +33,13 @@ class Net(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.head(self.flat(torch.relu(self.late(self.stem(inputs)))))
+
+
+class ViewsItsInput(Net):
+    """Looks at the examples themselves in another shape."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.view(len(inputs), -1).view(inputs.shape))
 
 
 class Seed(nn.Module):
@@ -90,13 +99,35 @@ def test_a_host_that_can_has_its_channels_last_and_computes_the_same(make_recipe
     torch.testing.assert_close(twin(inputs), plain(inputs))
 
 
+def test_batches_lie_as_the_weights_do_and_are_the_same_examples(make_recipe: Make) -> None:
+    recipe = recipe_of(make_recipe)
+    laid, _ = tried(recipe)
+    plain, other = (Resident(own.data["train"], torch.device("cpu")) for own in (recipe, laid))
+    for _ in range(3):
+        inputs, targets = plain.next(BatchOrder(60, 20, 7))
+        batch, same = other.next(BatchOrder(60, 20, 7))
+        assert torch.equal(batch, inputs)
+        assert torch.equal(same, targets)
+        assert batch.is_contiguous(memory_format=torch.channels_last)
+    for inputs, _ in chunks(laid.data["validation"], torch.device("cpu")):
+        assert inputs.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_data_that_are_streamed_stay_where_they_are(make_recipe: Make) -> None:
+    recipe = recipe_of(make_recipe, compute=ComputeConfig(data="streamed"))
+    laid, _ = tried(recipe)
+    assert laid.data is recipe.data
+    assert is_channels_last(laid.build_host())
+
+
 @pytest.mark.parametrize(
     ("host", "views"),
     [
         (lambda: Net(lambda hidden: hidden.view(len(hidden), -1)), False),
         (Net, True),
+        (ViewsItsInput, False),
     ],
-    ids=["the host", "a blueprint"],
+    ids=["the host", "a blueprint", "the host, at its very beginning"],
 )
 def test_who_looks_at_memory_in_another_shape_is_left_as_it_came(
     host: Callable[[], nn.Module], views: bool, make_recipe: Make

@@ -8,17 +8,33 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from dataclasses import asdict
 from itertools import pairwise, product
 
 import numpy as np
 import pytest
 
+from esper_core.app.preparing import prepare
 from esper_core.leyline import WAIT, Action, Blend, Candidate, Op, Place, SlotState
 from esper_tasks.growbench.building import COLUMNS, OF_GAIN, STATES, file_of
-from esper_tasks.growbench.plans import DECISIONS, SPROUTS, Kept, Node, ends, nodes, place_of
+from esper_tasks.growbench.plans import SPROUTS, Kept, Node, ends, nodes, place_of
 from esper_tasks.growbench.playing import Bench, Match, actions_to, after, mask_at
-from esper_tasks.growbench.puzzles import CHANNELS, EVERY, KINDS, NOISE, PARTS, ROOM, SEEDS, STEPS, puzzle
+from esper_tasks.growbench.puzzles import (
+    CHANNELS,
+    DECISIONS,
+    EASY,
+    EVERY,
+    HIDDEN,
+    NOISE,
+    PARTS,
+    ROOM,
+    SEEDS,
+    SHARES,
+    STEPS,
+    VOID,
+    puzzle,
+)
 from esper_tasks.growbench.regret import Fixed, Oracle, best_fixed, best_of, standing, worths
 from esper_tasks.growbench.table import CARD, NUMBERS, load_table, pack
 
@@ -107,11 +123,29 @@ class Waits:
 def test_a_puzzle_is_always_the_same_one_and_within_its_bounds():
     some = [puzzle(n, part) for n in range(200) for part in PARTS]
     assert some == [puzzle(n, part) for n in range(200) for part in PARTS]
-    assert {one.kind for one in some} == set(KINDS)
+    assert {one.kind for one in some} == set(SHARES)
     assert {one.channels for one in some} == set(CHANNELS)
+    assert {one.hidden for one in some} == set(HIDDEN)
     assert all(NOISE[0] <= one.noise <= NOISE[1] for one in some)
+    assert all(0 <= one.easy <= EASY and 0 <= one.void <= VOID for one in some)
+    mixed = {one.kind for one in some if one.easy or one.void}
+    assert mixed == {"near", "far", "value", "joint"}, "digits have no easy examples, and the easy riddle no others"
     first = puzzle(0), puzzle(0, "held_out")
-    assert [(one.kind, one.noise, one.channels) for one in first] == [("joint", 0.83, 12), ("easy", 0.848, 12)]
+    assert [(one.kind, one.noise, one.channels) for one in first] == [("far", 0.953, 8), ("far", 1.26, 8)]
+
+
+@pytest.mark.parametrize("kind", SHARES)
+def test_every_kind_of_puzzle_is_a_run_that_the_engine_takes(kind, tmp_path):
+    one = next(own for own in map(puzzle, range(400)) if own.kind == kind)
+    file = tmp_path / "puzzle.yaml"
+    file.write_text(json.dumps(one.config(12.5)))
+    assert prepare(file).composition.space.slots == tuple(ROOM)
+
+
+def test_the_kinds_come_as_often_as_is_said():
+    many = Counter(puzzle(n, part).kind for n in range(1000) for part in PARTS)
+    assert sum(SHARES.values()) == pytest.approx(1.0)
+    assert all(many[kind] / 2000 == pytest.approx(share, abs=0.03) for kind, share in SHARES.items())
 
 
 def test_no_puzzle_to_learn_on_is_one_that_is_held_out():
@@ -160,8 +194,7 @@ def test_nothing_is_possible_at_the_end():
 def test_there_is_room_for_whatever_is_kept():
     for node in NODES:
         assert len(node.kept) <= SEEDS
-        assert node.fossils("early") <= SEEDS
-        assert node.fossils("late") <= 1
+        assert all(node.fossils(slot) <= 1 for slot in ROOM)
         full = len(node.kept) == SEEDS or node.pending is not None
         assert not (full and node.plantable())
         growing = [(one.planted, one.advanced) for one in node.kept]
@@ -172,7 +205,7 @@ def test_there_is_room_for_whatever_is_kept():
 def test_a_plan_has_as_many_ends_as_can_be_counted_by_hand():
     """One seed: pairs of a decision to plant and a later one to blend in. Two: the only way to do it in four."""
     pairs = math.comb(DECISIONS, 2)
-    two = sum(not (first == second and SPROUTS[first][0] == "late") for first, second in product(range(4), repeat=2))
+    two = sum(first != second for (first, _), (second, _) in product(SPROUTS, repeat=2))
     assert len(ENDS) == 1 + pairs * len(SPROUTS) + two
 
 
@@ -280,7 +313,7 @@ def test_whoever_plays_is_paid_what_the_end_is_worth(bench, matches):
             paid = math.fsum(turn.reward.total for turn in played.turns)
             assert paid == pytest.approx(bench.total(match, end), abs=1e-9)
             steps = [turn.observation.step for turn in played.turns]
-            assert [*steps, played.final.step] == [0, 5, 10, 15, 19]
+            assert [*steps, played.final.step] == [0, 4, 8, 12, 19]
 
 
 def test_every_end_can_be_reached_and_nothing_grown_is_worth_nothing(bench, matches):
@@ -312,7 +345,7 @@ def test_what_is_shown_is_what_was_measured_there(table, bench):
 
 
 def test_a_price_takes_from_what_is_kept_and_from_nothing_else(bench):
-    two = (Kept(0, 0, 1), Kept(1, 2, 3))
+    two = (Kept(0, 0, 1), Kept(3, 2, 3))
     dear, cheap = (bench.worth(Match(0, price), Node(DECISIONS, two)) for price in (40.0, 0.0))
     assert cheap == {"improvement": dear["improvement"], "rent": 0.0, "fossil_fee": 0.0}
     assert dear["rent"] == pytest.approx(-40.0 * 100 / HOST)

@@ -18,9 +18,9 @@ import pytest
 from esper_core import Play
 from esper_core.leyline import WAIT, Action, ActionMask, Op, rows_of
 from esper_tasks.growbench.building import COLUMNS, build, go
-from esper_tasks.growbench.plans import DECISIONS, SPROUTS, Kept, Node, nodes, place_of
+from esper_tasks.growbench.plans import SPROUTS, Kept, Node, decides, nodes, place_of
 from esper_tasks.growbench.playing import Bench, Match, actions_to, after, mask_at
-from esper_tasks.growbench.puzzles import EVERY, RAMP
+from esper_tasks.growbench.puzzles import DECISIONS, EVERY, RAMP
 from esper_tasks.growbench.regret import best_of
 from esper_tasks.growbench.table import CARD, NUMBERS, shipped
 
@@ -151,7 +151,7 @@ def gone(play, action):
     """Act, and wait until the next decision or the end, keeping what holds: the moment, and what all of it was paid."""
     moment = play.act(action)
     rewards = [moment.reward.total]
-    while not moment.over and moment.observation.step % EVERY:
+    while not moment.over and not decides(moment.observation.step):
         keep = next((one for one in keeps(moment) if moment.mask.allows(one)), WAIT)
         moment = play.act(keep)
         rewards.append(moment.reward.total)
@@ -172,7 +172,8 @@ def test_a_seed_that_follows_one_that_was_dropped_grows_as_the_table_says(bench,
     "actions",
     [
         pytest.param([plant(DILATED), advance(DILATED), plant(MLP), advance(MLP)], id="two"),
-        pytest.param([plant(POINTWISE), advance(POINTWISE), plant(POINTWISE), advance(POINTWISE)], id="twice-the-same"),
+        pytest.param([plant(MLP), advance(MLP), plant(POINTWISE), advance(POINTWISE)], id="the-late-one-first"),
+        pytest.param([plant(DILATED), WAIT, WAIT, advance(DILATED)], id="looked-at-for-long"),
         pytest.param([plant(MLP), advance(MLP), plant(DILATED), drop(DILATED)], id="kept-and-dropped-at-the-end"),
         pytest.param([plant(MLP), drop(MLP), plant(MLP), advance(MLP)], id="once-more-after-it-was-dropped"),
         pytest.param([plant(SEPARABLE), WAIT, advance(SEPARABLE), plant(MLP)], id="planted-too-late"),

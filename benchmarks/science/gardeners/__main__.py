@@ -13,7 +13,6 @@ import json
 import logging
 import multiprocessing
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,25 +20,23 @@ import torch
 
 from benchmarks.science.gardeners.figure import picture
 from benchmarks.science.gardeners.judging import everybody, judged, newcomers, oracle, summary
-from benchmarks.science.gardeners.live import cells, run_cell
+from benchmarks.science.gardeners.live import Visit, cells, run_cell
 from benchmarks.science.gardeners.page import page
 from benchmarks.science.gardeners.players import CONTROLLERS, PRICES, matches
 from benchmarks.science.gardeners.training import Lesson, School, given
-from benchmarks.science.gardeners.tuning import SCHOOLS, tuned_heuristic, tuned_school
+from benchmarks.science.gardeners.tuning import SCHOOLS, note, noted, tuned_heuristic, tuned_school
 from esper_tasks.growbench.playing import Bench
 from esper_tasks.growbench.regret import best_fixed
 from esper_tasks.growbench.table import load_table, shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from esper_tasks.growbench.plans import Node
 
 NEW_TO_SOME = ("blueprints/dilated",)
 """Blueprints that some gardeners are trained without, to see what they do when it is there."""
 
-UPDATES = 120
-TUNING_UPDATES = 80
+UPDATES = 300
+TUNING_UPDATES = 100
 WORKERS = 2
 """Gardeners that learn at once, each in a process of one thread."""
 
@@ -58,8 +55,9 @@ def main() -> int:
     logging.getLogger("esper").setLevel(logging.ERROR)
     bench = Bench(shipped() if asked.table is None else load_table(asked.table))
     learn_on, held_out = bench.table.of_part("train"), bench.table.of_part("held_out")
+    _demand_the_same(folder, {"table": bench.table.checksum, "updates": UPDATES, "quick": asked.quick})
     settings = _once(folder / "heuristic.json", lambda: tuned_heuristic(bench, learn_on, folder / "tried.jsonl"))
-    _train(bench, learn_on, folder, asked.table, quick=asked.quick)
+    _train(folder, asked.table, quick=asked.quick)
     players = everybody(bench, learn_on, folder, settings)
     results = {
         name: {price: judged(bench, held_out, price, own) for price, own in by_price.items()}
@@ -81,9 +79,9 @@ def main() -> int:
     return 0
 
 
-def _train(bench: Bench, learn_on: Sequence[int], folder: Path, table: Path | None, *, quick: bool) -> None:
+def _train(folder: Path, table: Path | None, *, quick: bool) -> None:
     """The gardeners that are not there yet: some on everything, some without a blueprint; several at once."""
-    chosen = tuned_school(bench, learn_on, folder / "tried.jsonl", 2 if quick else TUNING_UPDATES)
+    chosen = tuned_school(table, folder / "tried.jsonl", 2 if quick else TUNING_UPDATES, WORKERS)
     of_choice = SCHOOLS[chosen]
     updates = 3 if quick else UPDATES
     school = School(updates, of_choice.episodes, of_choice.shown, of_choice.settings)
@@ -98,6 +96,14 @@ def _train(bench: Bench, learn_on: Sequence[int], folder: Path, table: Path | No
             sys.stderr.write(f"{name}: {seconds:.0f} s\n")
 
 
+def _demand_the_same(folder: Path, study: dict[str, Any]) -> None:
+    """End where the folder holds a study of another table, or of another length."""
+    found = _once(folder / "study.json", lambda: study)
+    if found != study:
+        msg = f"{folder} holds another study: {found}. This one: {study}. Give another folder (--into)."
+        raise SystemExit(msg)
+
+
 def _once(file: Path, make: Any) -> Any:
     if not file.exists():
         file.write_text(json.dumps(make(), indent=1) + "\n", encoding="utf-8")
@@ -106,17 +112,15 @@ def _once(file: Path, make: Any) -> Any:
 
 def _live(folder: Path, best: Node, *, quick: bool) -> list[dict[str, Any]]:
     file = folder / "live.jsonl"
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    lines = noted(file)
     done = {line["cell"] for line in lines}
-    for cell in cells(quick=quick):
-        if cell.name in done:
-            continue
-        begin = time.monotonic()
-        lines.append(run_cell(cell, folder, best))
-        with file.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(lines[-1]) + "\n")
-        sys.stderr.write(f"{cell.name}: {time.monotonic() - begin:.0f} s\n")
-    return lines
+    missing = [Visit(cell, folder, best) for cell in cells(quick=quick) if cell.name not in done]
+    with multiprocessing.get_context("spawn").Pool(WORKERS, maxtasksperchild=1) as pool:
+        for line in pool.imap_unordered(run_cell, missing, chunksize=1):
+            note(file, line)
+            sys.stderr.write(f"{line['cell']}: {line['seconds']:.0f} s\n")
+    found = {line["cell"]: line for line in noted(file)}
+    return [found[cell.name] for cell in cells(quick=quick)]
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ from benchmarks.science.gardeners.training import exercised
 from benchmarks.science.gardeners.tuning import tuned_look
 from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
-from esper_tasks.growbench.plans import DECISIONS, SPROUTS, Node
+from esper_tasks.growbench.plans import SPROUTS, Node
+from esper_tasks.growbench.puzzles import DECISIONS
 from esper_tasks.growbench.regret import Fixed, Oracle, best_fixed, best_of
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def everybody(
             "best plan for the price": [Fixed(best_fixed(bench, matches(learnt_on, (price,))))],
             "plan that looks once": [tuned_look(bench, learnt_on, price)],
             "plan by the first step": [fitted(bench, matches(learnt_on, (price,)))],
-            "heuristic": [heuristic(bench, dict(settings))],
+            "heuristic": [heuristic(bench, dict(settings[f"{price:g}"]))],
             "bandit": [exercised(bench, learnt_on, seed, price) for seed in range(CONTROLLERS)],
             "ppo": gardeners,
         }
@@ -113,21 +114,29 @@ def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, 
 
 def newcomers(bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str) -> dict[str, Any]:
     """What gardeners that never saw a blueprint do with it: how often it is the best buy, and is bought then."""
-    asked = matches(puzzles, (HEADLINE,))
+    asked = matches(puzzles, PRICES)
     wanted = next(number for number, (_, own) in enumerate(SPROUTS) if own == blueprint)
-    best = [any(one.sprout == wanted for one in best_of(bench, match)[1].kept) for match in asked]
-    bought, rewards = [], []
+    best = [_has(best_of(bench, match)[1], wanted) for match in asked]
+    bought: dict[str, list[bool]] = {f"{price:g}": [] for price in PRICES}
+    rewards = []
     for seed in range(CONTROLLERS):
         ends = _reached(bench, asked, trained(bench, folder / f"without-{blueprint.rpartition('/')[2]}-{seed}"))
-        bought += [any(one.sprout == wanted for one in end.kept) for end, due in zip(ends, best, strict=True) if due]
-        rewards.append([bench.total(match, end) for match, end in zip(asked, ends, strict=True)])
+        for match, end, due in zip(asked, ends, best, strict=True):
+            bought[f"{match.price:g}"] += [_has(end, wanted)] if due else []
+        at_headline = [(match, end) for match, end in zip(asked, ends, strict=True) if match.price == HEADLINE]
+        rewards.append([bench.total(match, end) for match, end in at_headline])
     return {
         "blueprint": blueprint,
-        "problems_where_it_is_best": sum(best),
-        "episodes": len(bought),
-        "bought": sum(bought),
+        "cases_where_it_is_best": sum(best),
+        "by_price": {price: [sum(own), len(own)] for price, own in bought.items()},
+        "episodes": sum(map(len, bought.values())),
+        "bought": sum(map(sum, bought.values())),
         "reward": _interval(np.array(rewards).mean(0)),
     }
+
+
+def _has(end: Node, sprout: int) -> bool:
+    return any(one.sprout == sprout for one in end.kept)
 
 
 def _told(result: Result, best: Result) -> dict[str, Any]:

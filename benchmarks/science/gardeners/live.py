@@ -1,29 +1,31 @@
 """What do the same gardeners do in runs of the engine? On tasks and hosts that they were not trained on, with controls.
 
-Nothing is tuned here. The plan and the gardener come as they left the table; the rules come with their settings, but
-they try blueprints in the order of the file, and wait two steps more for a gain. Twin and static capacity run beside
-them, on the same seeds. A bandit has nothing to come with: it plays two rounds of other seeds first, and still draws in
-the third.
+Nothing is tuned here. The plan, the rules and the gardeners come as they left the table. Twin and static capacity run
+beside them, on the same seeds. A bandit has nothing to come with: it plays two rounds of other seeds first, and in the
+third it plants what it holds for best.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.science.gardeners.players import HEADLINE
+import torch
+
+from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, RULES
 from esper_core.app.preparing import prepare
 from esper_core.app.running import run
 from esper_core.leyline.events import EpisodeFinished, StepFinished
 from esper_tasks.growbench.plans import SPROUTS, Node
-from esper_tasks.growbench.puzzles import EVERY, RAMP, ROOM, SEEDS, STEPS
+from esper_tasks.growbench.puzzles import EVERY, LAST, LEARNING_RATE, RAMP, ROOM, SEEDS, STEPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from esper_core.leyline import Place
     from esper_core.leyline.events import Event
@@ -46,23 +48,29 @@ class Cell:
     seeds: int = SEEDS_OF_CELL
     batches: int = 10
 
-    def config(self, arms: Mapping[str, Any], seed: int, rounds: int, *, capacity: bool) -> dict[str, Any]:
-        """The run of some arms."""
+    def config(self, arms: Mapping[str, Any], seed: int, order: Sequence[str], **more: Any) -> dict[str, Any]:
+        """The run of some arms, in one round or more. order: in which the rules try what could grow."""
+        early = [name for name in order if name in ROOM["early"]]
+        slots = {"early": {"blueprints": early}, self.late: {"blueprints": list(ROOM["late"])}}
         return {
             "task": dict(self.task),
             "host": dict(self.host),
-            "slots": {
-                "early": {"blueprints": list(ROOM["early"]), "stack": SEEDS},
-                self.late: {"blueprints": list(ROOM["late"])},
-            },
+            "slots": slots if order[0] in early else dict(reversed(slots.items())),
             "arms": {name: {"policy": policy} for name, policy in arms.items()},
             "reward": {"use": "rewards/team", "settings": {"price": HEADLINE}},
             "seed": seed,
             "environments": self.seeds,
-            "rounds": rounds,
-            "capacity": capacity,
+            "optimizer": {whose: {"learning_rate": LEARNING_RATE} for whose in ("host", "seed")},
             "episode": {"steps": STEPS, "batches": self.batches, "batch_size": 100},
-            "growth": {"auto_advance": False, "gates": "off", "seeds": SEEDS, "embargo": EVERY - 1},
+            "growth": {
+                "incubation": "branch",
+                "auto_advance": False,
+                "gates": "off",
+                "seeds": SEEDS,
+                "embargo": EVERY - 1,
+            },
+            "lanes": 1,
+            **more,
         }
 
 
@@ -85,36 +93,45 @@ def cells(*, quick: bool) -> Iterator[Cell]:
         yield Cell(cell.name, cell.task, cell.host, cell.late, 2, 2) if quick else cell
 
 
-def run_cell(cell: Cell, folder: Path, best: Node) -> dict[str, Any]:
-    """Run everybody on one cell; by arm and seed what its episodes came to. best: the best price-blind plan."""
-    rules = json.loads((folder / "heuristic.json").read_text(encoding="utf-8"))
-    rules.pop("order")
-    arms = {
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One cell that is to be run, in a process of its own, by those whose tuning stands in ``folder``."""
+
+    cell: Cell
+    folder: Path
+    best: Node
+
+
+def arms_of(visit: Visit, rules: Mapping[str, Any]) -> dict[str, Any]:
+    """Everybody who plays, but for the bandit. best: the best price-blind plan."""
+    gardener = {"learn": False, "auto_fossilise": True, "one_at_a_time": True}
+    common = {"decide_every": EVERY, "last": LAST, "speeds": [RAMP]}
+    homes = [str((visit.folder / f"gardener-{seed}").resolve()) for seed in range(CONTROLLERS)]
+    return {
         "random": {"use": "policies/random", "settings": {"speeds": [RAMP]}},
-        "plan": {"use": "policies/schedule", "settings": {"plan": plan_to(best, cell.late)}},
-        "heuristic": {
-            "use": "policies/heuristic",
-            "settings": {"preview": EVERY, "patience": 2, "first": 0.0, "last": 0.7, "speed": RAMP, **rules},
-        },
-        "ppo": {
-            "use": "policies/ppo",
-            "settings": {
-                "load": str((folder / "gardener-0").resolve()),
-                "learn": False,
-                "decide_every": EVERY,
-                "speeds": [RAMP],
-                "auto_fossilise": True,
-                "one_at_a_time": True,
-            },
+        "plan": {"use": "policies/schedule", "settings": {"plan": plan_to(visit.best, visit.cell.late)}},
+        "heuristic": {"use": "policies/heuristic", "settings": {**RULES, **rules}},
+        **{
+            f"ppo-{number}": {"use": "policies/ppo", "settings": {"load": home, **gardener, **common}}
+            for number, home in enumerate(homes)
         },
     }
-    bandit = {
-        "bandit": {"use": "policies/bandit", "settings": {"preview": EVERY, "first": 0.0, "speed": RAMP}},
-    }
+
+
+def run_cell(visit: Visit) -> dict[str, Any]:
+    """Run everybody on one cell; by arm and seed what its episodes came to."""
+    torch.set_num_threads(1)
+    logging.getLogger("esper").setLevel(logging.ERROR)
     begin = time.monotonic()
-    episodes, places = _played(cell.config(arms, FIRST_SEED, 1, capacity=True))
+    cell, told = visit.cell, json.loads((visit.folder / "heuristic.json").read_text(encoding="utf-8"))
+    rules = dict(told[f"{HEADLINE:g}"])
+    order = rules.pop("order")
+    arms = arms_of(visit, rules)
+    settings = {"preview": EVERY, "first": 0.0, "speed": RAMP, "explore_rounds": BANDIT_ROUNDS - 1}
+    bandit = {"bandit": {"use": "policies/bandit", "settings": settings}}
     before = FIRST_SEED - (BANDIT_ROUNDS - 1) * cell.seeds
-    learnt, _ = _played(cell.config(bandit, before, BANDIT_ROUNDS, capacity=False))
+    episodes, places, _ = _played(cell.config(arms, FIRST_SEED, order))
+    learnt, _, _ = _played(cell.config(bandit, before, order, rounds=BANDIT_ROUNDS, capacity=False))
     for name, own in learnt.items():
         if name != "twin":
             episodes[name] = [one for one in own if one["round"] == BANDIT_ROUNDS - 1]
@@ -122,7 +139,13 @@ def run_cell(cell: Cell, folder: Path, best: Node) -> dict[str, Any]:
         "cell": cell.name,
         "seconds": time.monotonic() - begin,
         "arms": {name: [_with_flops(one, places) for one in own] for name, own in episodes.items()},
+        "seconds_of_two": {name: _seconds(cell, {name: arm}, order) for name, arm in [*arms.items(), *bandit.items()]},
     }
+
+
+def _seconds(cell: Cell, arm: Mapping[str, Any], order: Sequence[str]) -> float:
+    """How long two episodes of an arm take, with their twins."""
+    return _played(cell.config(arm, FIRST_SEED, order, environments=2, capacity=False))[2]
 
 
 class _Notes:
@@ -145,14 +168,17 @@ class _Notes:
         """A step is over: nothing to do."""
 
 
-def _played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], Mapping[str, Place]]:
+def _played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], Mapping[str, Place], float]:
+    """By arm its episodes; what is known of the places; and how long it took."""
     notes = _Notes()
     with tempfile.TemporaryDirectory() as home:
         file = Path(home) / "cell.yaml"
         file.write_text(json.dumps(config), encoding="utf-8")
         prepared = prepare(file)
         places = dict(prepared.composition.space.places)
+        begin = time.monotonic()
         run(prepared, runs_dir=Path(home) / "runs", listeners=[notes], tell=lambda warning: None)
+        seconds = time.monotonic() - begin
     arms: dict[str, list[dict[str, Any]]] = {}
     for one in sorted(notes.ended, key=lambda event: (event.round, event.seed)):
         arms.setdefault(one.arm, []).append(
@@ -167,7 +193,7 @@ def _played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]],
                 "grown": [(seed["slot"], seed["blueprint"]) for seed in one.grown],
             }
         )
-    return arms, places
+    return arms, places, seconds
 
 
 def _with_flops(episode: dict[str, Any], places: Mapping[str, Place]) -> dict[str, Any]:

@@ -47,12 +47,17 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "## A blueprint that was never seen"
     yield ""
-    yield "| trained without | problems where it is the best buy | bought then | reward |"
-    yield "|---|--:|--:|--:|"
+    yield "A case is a problem at a price; three controllers play each. The reward is over all problems, at a price of"
+    yield f"{HEADLINE:g}."
+    yield ""
+    each = " / ".join(f"{price:g}" for price in PRICES)
+    yield f"| trained without | cases where it is the best buy | bought then | at {each} | reward |"
+    yield "|---|--:|--:|--:|--:|"
     for one in found["newcomers"]:
         share = f"{100 * one['bought'] / one['episodes']:.0f} % of {one['episodes']}" if one["episodes"] else ""
         name = one["blueprint"].rpartition("/")[2]
-        yield f"| `{name}` | {one['problems_where_it_is_best']} | {share} | {both(one['reward'])} |"
+        by_price = " / ".join(f"{some} of {due}" for some, due in one["by_price"].values())
+        yield f"| `{name}` | {one['cases_where_it_is_best']} | {share} | {by_price} | {both(one['reward'])} |"
     if found["live"]:
         yield ""
         yield "## In runs of the engine"
@@ -66,11 +71,13 @@ def _cell(cell: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield f"### {cell['cell']}"
     yield ""
-    yield f"{len(twin)} seeds. Accuracy on the test split in points; reward on validation, at a price of {HEADLINE:g}."
+    yield f"{len(twin)} seeds. Accuracy on the test split in points; reward on validation, at a price of {HEADLINE:g};"
+    yield "seconds of two episodes with their twins, on one core."
     yield ""
+    seconds = {name: f"{value:.1f}" for name, value in cell["seconds_of_two"].items()}
     columns = ["accuracy", "over the twin", "over its static capacity", "reward"]
-    yield f"| arm | {' | '.join([*columns, 'parameters', 'parameter-steps', 'FLOPs', 'kept'])} |"
-    yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+    yield f"| arm | {' | '.join([*columns, 'parameters', 'parameter-steps', 'FLOPs', 'kept', 'seconds'])} |"
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
     for name, own in arms.items():
         if name.startswith("capacity"):
             continue
@@ -84,7 +91,7 @@ def _cell(cell: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"| {name} | {100 * _mean(test.values()):.1f} | {over_twin} | {over_own} | {reward} "
             f"| {_mean_of(own, 'parameters')} | {_mean_of(own, 'parameter_steps')} | {_mean_of(own, 'flops')} "
-            f"| {kept:.2f} |"
+            f"| {kept:.2f} | {seconds.get(name, '')} |"
         )
 
 

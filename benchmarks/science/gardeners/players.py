@@ -12,7 +12,7 @@ from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.policy import Ppo
 from esper_tasks.growbench.plans import SPROUTS
 from esper_tasks.growbench.playing import Match
-from esper_tasks.growbench.puzzles import EVERY, RAMP
+from esper_tasks.growbench.puzzles import EVERY, LAST, RAMP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,6 +34,7 @@ CONTROLLERS: Final = 3
 
 PPO: Final[dict[str, Any]] = {
     "decide_every": EVERY,
+    "last": LAST,
     "speeds": (RAMP,),
     "together": 256,
     "minibatch": 256,
@@ -72,22 +73,28 @@ class InOrder:
         return int((slot == "late") != first)
 
 
+RULES: Final[dict[str, Any]] = {"patience": 0, "first": 0.0, "last": LAST, "speed": RAMP}
+"""What the rules are told wherever they play; the rest was tuned."""
+
+
 def heuristic(bench: Bench, settings: dict[str, Any]) -> Policy:
     """The rules, as they were tuned."""
     own = dict(settings)
     order = tuple(own.pop("order"))
-    return InOrder(Heuristic(bench.space, preview=EVERY, patience=0, first=0.0, last=0.7, speed=RAMP, **own), order)
+    return InOrder(Heuristic(bench.space, **RULES, **own), order)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """A plan that looks once, as somebody would write it down who has seen many of these problems.
 
-    It plants ``first`` at once. At the next decision it blends it in where its preview gained ``enough`` nats and the
-    host is not better than ``good`` by then; else it drops it, and tries ``then``, if there is one and the host is not.
+    It plants ``first`` at once. At decision number ``looks`` it blends it in where it has gained ``enough`` nats and
+    the host is not better than ``good`` by then; else it drops it, and tries ``then`` in the same way, if there is one
+    and the host is not, and there is time.
     """
 
     first: int
+    looks: int
     enough: float
     good: float
     then: int | None
@@ -105,9 +112,11 @@ class Look:
             return Action(Op.GERMINATE, *SPROUTS[self.first], speed=RAMP)
         if living is not None:
             slot, seed = living
-            pays = decision > 1 or (seed.gain is not None and seed.gain.mean >= self.enough)
+            if decision < self.looks:
+                return WAIT
+            pays = seed.gain is not None and seed.gain.mean >= self.enough
             return Action(Op.ADVANCE if pays and not fit else Op.PRUNE, slot, seed.blueprint)
-        if decision == 2 and self.then is not None and not fit and now.fossils == 0:
+        if decision == self.looks + 1 and self.then is not None and not fit and now.fossils == 0:
             return Action(Op.GERMINATE, *SPROUTS[self.then], speed=RAMP)
         return WAIT
 

@@ -18,7 +18,7 @@ from esper_tasks.growbench.regret import Oracle, standing
 from esper_tasks.growbench.table import load_table, shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from esper_policies.bandit import Bandit
@@ -97,11 +97,16 @@ class Lesson:
         return (self.home / "figures.json").exists()
 
 
+def bench_of(table: Path | None, without: Collection[str] = ()) -> Bench:
+    """The table of a process that does nothing else: on one thread, and quiet."""
+    torch.set_num_threads(1)
+    logging.getLogger("esper").setLevel(logging.ERROR)
+    return Bench(shipped() if table is None else load_table(table), without)
+
+
 def given(lesson: Lesson) -> tuple[str, float]:
     """Let a gardener learn; its name, and how many seconds it took."""
     begin = time.monotonic()
-    torch.set_num_threads(1)
-    logging.getLogger("esper").setLevel(logging.ERROR)
-    bench = Bench(shipped() if lesson.table is None else load_table(lesson.table), lesson.without)
+    bench = bench_of(lesson.table, lesson.without)
     taught(bench, bench.table.of_part("train"), lesson.seed, lesson.school, lesson.home)
     return lesson.home.name, time.monotonic() - begin

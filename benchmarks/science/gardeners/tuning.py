@@ -6,12 +6,15 @@ The problems are parted: on some of them a gardener learns, on the others it is 
 from __future__ import annotations
 
 import json
+import multiprocessing
+from dataclasses import dataclass
 from itertools import permutations, product
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.science.gardeners.players import HEADLINE, PRICES, Look, heuristic, matches
-from benchmarks.science.gardeners.training import School, examined, taught
+from benchmarks.science.gardeners.training import School, bench_of, examined, taught
 from esper_tasks.growbench.plans import SPROUTS
+from esper_tasks.growbench.puzzles import DECISIONS, EVERY
 from esper_tasks.growbench.regret import standing
 
 if TYPE_CHECKING:
@@ -23,75 +26,97 @@ if TYPE_CHECKING:
 LEARN_ON: Final = 0.75
 """Share of the problems to learn on that a gardener learns on while it is tuned."""
 
+LOOKS: Final = tuple(number * EVERY for number in range(1, DECISIONS))
+"""Steps for which the rules may look at what they planted."""
+
 _EARLY: Final = [blueprint for slot, blueprint in SPROUTS if slot == "early"]
 _LATE: Final = [blueprint for slot, blueprint in SPROUTS if slot == "late"]
+
+_CURIOUS: Final = {"entropy": 0.1, "entropy_end": 0.005, "entropy_rounds": 150}
 
 SCHOOLS: Final[dict[str, School]] = {
     "from nothing": School(settings={"learning_rate": 1e-3}),
     "large steps": School(settings={"learning_rate": 2e-3}),
-    "undecided": School(settings={"learning_rate": 1e-3, "entropy": 0.05, "entropy_end": 0.005, "entropy_rounds": 150}),
-    "shown first": School(shown=True, settings={"learning_rate": 5e-4}),
-    "by description": School(settings={"learning_rate": 1e-3, "forget_names": 1.0}),
+    "names seldom": School(settings={"learning_rate": 1e-3, "forget_names": 0.8}),
+    "curious": School(settings={"learning_rate": 1e-3, **_CURIOUS}),
+    "curious, large steps": School(settings={"learning_rate": 2e-3, **_CURIOUS}),
+    "curious, names seldom": School(settings={"learning_rate": 2e-3, "forget_names": 0.8, **_CURIOUS}),
 }
 """What is tried of the way in which a gardener learns."""
 
 
-def tuned_heuristic(bench: Bench, puzzles: Sequence[int], log: Path) -> dict[str, Any]:
-    """The settings of the rules that were best on these puzzles at the headline's price."""
-    tried: list[tuple[float, dict[str, Any]]] = []
+def tuned_heuristic(bench: Bench, puzzles: Sequence[int], log: Path) -> dict[str, dict[str, Any]]:
+    """For each price the settings of the rules that were best on these puzzles."""
     orders = [(*own, *_LATE) for own in permutations(_EARLY)] + [(*_LATE, *own) for own in permutations(_EARLY)]
-    asked = matches(puzzles, (HEADLINE,))
-    for order, points, undersold, caution in product(
-        orders, (15.0, 60.0, 240.0, 960.0, 4000.0, 16000.0), (4.0, 8.0), (0.0, 0.5, 1.0)
-    ):
-        settings = {"order": order, "points": points, "undersold": undersold, "caution": caution}
-        reward = standing(bench, asked, bench.play(heuristic(bench, settings), asked)[1]).reward
-        tried.append((reward, settings))
-    for reward, settings in sorted(tried, key=lambda one: -one[0])[:20]:
-        note(log, {"what": "heuristic", "reward": reward, **settings})
-    return max(tried, key=lambda one: one[0])[1]
+    points, caution = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0), (0.0, 0.5, 1.0)
+    best: dict[str, dict[str, Any]] = {}
+    for price in PRICES:
+        asked = matches(puzzles, (price,))
+        tried: list[tuple[float, dict[str, Any]]] = []
+        for order, nat, preview, careful in product(orders, points, LOOKS, caution):
+            settings = {"order": order, "points": nat, "preview": preview, "undersold": 1.0, "caution": careful}
+            reward = standing(bench, asked, bench.play(heuristic(bench, settings), asked)[1]).reward
+            tried.append((reward, settings))
+        for reward, settings in sorted(tried, key=lambda one: -one[0])[:10]:
+            note(log, {"what": "heuristic", "price": price, "reward": reward, **settings})
+        best[f"{price:g}"] = max(tried, key=lambda one: one[0])[1]
+    return best
 
 
 def tuned_look(bench: Bench, puzzles: Sequence[int], price: float) -> Look:
     """The plan that looks once which is best on these puzzles at this price, of some hundreds."""
     asked = matches(puzzles, (price,))
     sprouts = range(len(SPROUTS))
+    ways = [(1, then) for then in (None, *sprouts)] + [(decision, None) for decision in range(2, DECISIONS)]
     tried = [
-        Look(first, enough, good, then)
-        for first, enough, good, then in product(
-            sprouts, (-1.0, 0.0, 0.005, 0.01, 0.02, 0.04), (0.5, 0.65, 0.75, 0.85, 1.0), (None, *sprouts)
+        Look(first, looks, enough, good, then)
+        for first, (looks, then), enough, good in product(
+            sprouts, ways, (-1.0, 0.0, 0.01, 0.03, 0.06, 0.1, 0.2), (0.5, 0.65, 0.75, 0.85, 1.0)
         )
     ]
     return max(tried, key=lambda one: standing(bench, asked, bench.play(one, asked)[1]).reward)
 
 
-def tuned_school(bench: Bench, puzzles: Sequence[int], log: Path, updates: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A way to learn that is to be tried, in a process of its own. table: None is the shipped one."""
+
+    table: Path | None
+    name: str
+    updates: int
+
+
+def tuned_school(table: Path | None, log: Path, updates: int, workers: int) -> str:
     """The name of the way to learn that was best on problems it had not seen, of those to learn on."""
+    done = {one["school"] for one in noted(log) if one["what"] == "school"}
+    missing = [Trial(table, name, updates) for name in SCHOOLS if name not in done]
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        for line in pool.imap_unordered(tried, missing):
+            note(log, line)
+    found = {one["school"]: one["reward"] for one in noted(log) if one["what"] == "school"}
+    return str(max(found, key=lambda name: found[name]))
+
+
+def tried(trial: Trial) -> dict[str, Any]:
+    """What came of a way to learn."""
+    bench = bench_of(trial.table)
+    puzzles = bench.table.of_part("train")
     part = int(LEARN_ON * len(puzzles))
     on, beside = puzzles[:part], puzzles[part:]
-    found: dict[str, float] = {}
-    done = {one["school"]: one["reward"] for one in noted(log) if one["what"] == "school"}
-    for name, school in SCHOOLS.items():
-        if name not in done:
-            own = School(updates, school.episodes, school.shown, school.settings)
-            gardener = taught(bench, on, 0, own)
-            seen, unseen = examined(bench, gardener, on), examined(bench, gardener, beside)
-            note(
-                log,
-                {
-                    "what": "school",
-                    "school": name,
-                    "reward": unseen.reward,
-                    "best": unseen.best,
-                    "reward_on_seen": seen.reward,
-                    "best_on_seen": seen.best,
-                    "reward_at_headline": examined(bench, gardener, beside, (HEADLINE,)).reward,
-                    "prices": PRICES,
-                },
-            )
-            done[name] = unseen.reward
-        found[name] = done[name]
-    return max(found, key=lambda name: found[name])
+    school = SCHOOLS[trial.name]
+    gardener = taught(bench, on, 0, School(trial.updates, school.episodes, school.shown, school.settings))
+    seen, unseen = examined(bench, gardener, on), examined(bench, gardener, beside)
+    return {
+        "what": "school",
+        "school": trial.name,
+        "reward": unseen.reward,
+        "best": unseen.best,
+        "reward_on_seen": seen.reward,
+        "best_on_seen": seen.best,
+        "reward_at_headline": examined(bench, gardener, beside, (HEADLINE,)).reward,
+        "prices": PRICES,
+        "updates": trial.updates,
+    }
 
 
 def note(log: Path, line: dict[str, Any]) -> None:

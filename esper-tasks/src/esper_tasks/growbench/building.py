@@ -17,8 +17,8 @@ import numpy as np
 
 from esper_core import Play
 from esper_core.leyline import WAIT, Action, Op, SlotState, Stage
-from esper_tasks.growbench.plans import SPROUTS, Node, nodes, place_of
-from esper_tasks.growbench.puzzles import EVERY, RAMP, ROOM
+from esper_tasks.growbench.plans import SPROUTS, Node, decides, nodes, place_of
+from esper_tasks.growbench.puzzles import RAMP, ROOM
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,7 +84,7 @@ def written(task: tuple[Puzzle, Path]) -> tuple[str, float]:
 def go(play: Play, action: Action) -> Moment:
     """Act, and go on to the next decision, or the end: what holds at its target is kept on the way."""
     moment = play.act(action)
-    while not moment.over and moment.observation.step % EVERY:
+    while not moment.over and not decides(moment.observation.step):
         moment = play.act(_kept_by_itself(moment))
     return moment
 

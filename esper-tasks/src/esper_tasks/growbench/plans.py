@@ -1,8 +1,9 @@
 """What can be done in an episode? Everything, as a small graph: where an episode is, and what leads where.
 
-A gardener is asked after the first step and after every fifth from there: four times. It can plant one seed at a time;
+A gardener is asked after the first step and after every fourth from there: four times. It can plant one seed at a time;
 one that incubates it can blend in, drop, or leave as it is. What is blended in is kept. A seed that was dropped has
-left no trace: it learnt in the shadow of its host. So it does not matter what was tried, but what was kept, and when.
+left no trace: it learnt in a branch, a copy of the host. So it does not matter what was tried, but what was kept, and
+when that was planted.
 """
 
 from __future__ import annotations
@@ -11,13 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from esper_tasks.growbench.puzzles import EVERY, ROOM, SEEDS, STEPS
+from esper_tasks.growbench.puzzles import DECISIONS, EVERY, ROOM, SEEDS, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-DECISIONS: Final = STEPS // EVERY
-"""In an episode; the end of it counts as one more place to be."""
 
 SPROUTS: Final[tuple[tuple[str, str], ...]] = tuple((slot, one) for slot, several in ROOM.items() for one in several)
 """What could be planted, slot and blueprint, by its number."""
@@ -51,7 +49,7 @@ class Node:
     @property
     def step(self) -> int:
         """After which step that is."""
-        return min(self.decision * EVERY, STEPS - 1)
+        return STEPS - 1 if self.over else self.decision * EVERY
 
     def fossils(self, slot: str) -> int:
         """How many seeds the slot keeps."""
@@ -61,7 +59,7 @@ class Node:
         """What could be planted now."""
         if self.over or self.pending is not None or len(self.kept) == SEEDS:
             return ()
-        room = {slot: self.fossils(slot) < (SEEDS if slot == "early" else 1) for slot in ROOM}
+        room = {slot: not self.fossils(slot) for slot in ROOM}
         return tuple(number for number, (slot, _) in enumerate(SPROUTS) if room[slot])
 
     def waited(self) -> Node:
@@ -90,6 +88,11 @@ class Node:
             return ()
         more = [self.advanced(), self.dropped()] if self.pending is not None else []
         return tuple(dict.fromkeys([self.waited(), *(self.planted(one) for one in self.plantable()), *more]))
+
+
+def decides(step: int) -> bool:
+    """Whether a gardener is asked after this step."""
+    return step % EVERY == 0 and step < DECISIONS * EVERY
 
 
 @cache

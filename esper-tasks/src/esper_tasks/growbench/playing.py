@@ -34,7 +34,7 @@ from esper_core.leyline import (
 )
 from esper_tasks.growbench.building import COLUMNS, OF_GAIN, OF_GRADIENTS, STATES
 from esper_tasks.growbench.plans import SPROUTS, Node, place_of
-from esper_tasks.growbench.puzzles import EVERY, RAMP, ROOM, STEPS
+from esper_tasks.growbench.puzzles import DECISIONS, EVERY, RAMP, ROOM, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -188,7 +188,7 @@ def mask_at(node: Node) -> ActionMask:
 
 def actions_to(end: Node) -> list[Action]:
     """What has to be done for an episode to end there, decision by decision: here, and with the engine."""
-    actions = [WAIT] * (STEPS // EVERY)
+    actions = [WAIT] * DECISIONS
     for one in end.kept:
         slot, blueprint = SPROUTS[one.sprout]
         actions[one.planted] = Action(Op.GERMINATE, slot, blueprint, speed=RAMP)

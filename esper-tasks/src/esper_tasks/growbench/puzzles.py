@@ -1,4 +1,4 @@
-"""Which problems are there? Those of one family: a riddle, its noise, the width of the host; told by their number."""
+"""Which problems are there? Those of one family: what is to be learnt, by what host; told by their number."""
 
 from __future__ import annotations
 
@@ -15,17 +15,37 @@ if TYPE_CHECKING:
 Part = Literal["train", "held_out"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 
-KINDS: Final[tuple[RiddleKind, ...]] = get_args(RiddleKind)
+Kind = RiddleKind | Literal["mnist1d", "mnist1d-shuffled"]
+SHARES: Final[Mapping[Kind, float]] = {
+    "near": 0.17,
+    "far": 0.17,
+    "value": 0.17,
+    "joint": 0.17,
+    "easy": 0.06,
+    "mnist1d": 0.13,
+    "mnist1d-shuffled": 0.13,
+}
+"""How often each comes."""
 NOISE: Final = (0.8, 1.3)
-CHANNELS: Final = (8, 12)
-HIDDEN: Final = 16
+EASY: Final = 0.5
+"""The largest share of easy examples among those of a riddle."""
+VOID: Final = 0.6
+"""The largest share of the others that say nothing; half of the puzzles have none of these."""
+CHANNELS: Final = (6, 8, 12)
+HIDDEN: Final = (8, 16, 32)
+"""Widths of the host: what a blueprint costs hangs on them."""
 
 STEPS: Final = 20
-EVERY: Final = 5
-"""Steps from one decision to the next."""
+DECISIONS: Final = 4
+"""In an episode."""
+EVERY: Final = 4
+"""Steps from one decision to the next. What is left behind the last one is for what was kept to learn."""
+LAST: Final = (DECISIONS - 1) * EVERY / STEPS
+"""Share of the episode at which the last decision is taken."""
 RAMP: Final = 2
 SEEDS: Final = 2
-"""That a host may keep."""
+"""That a host may keep, one in each slot."""
+LEARNING_RATE: Final = 0.01
 
 ROOM: Final[Mapping[str, tuple[str, ...]]] = {
     "early": ("blueprints/pointwise", "blueprints/depthwise_separable", "blueprints/dilated"),
@@ -38,13 +58,16 @@ _FIRST_SEED: Final = 5000
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
-    """One problem. seed: of its data, and of the training."""
+    """One problem. easy, void: shares of its examples. channels, hidden: of the host. seed: of data and training."""
 
     part: Part
     number: int
-    kind: RiddleKind
+    kind: Kind
     noise: float
+    easy: float
+    void: float
     channels: int
+    hidden: int
     seed: int
 
     @property
@@ -55,22 +78,34 @@ class Puzzle:
     def config(self, price: float = 40.0) -> dict[str, Any]:
         """The run in which it is played by the engine: one environment, whose policy is to be given."""
         return {
-            "task": {"use": "tasks/riddles", "settings": {"kind": self.kind, "noise": self.noise, "seed": self.seed}},
+            "task": self._task(),
             "host": {
                 "use": "tasks/pointwise-mlp",
-                "settings": {"channels": self.channels, "hidden": HIDDEN, "kernel": 1},
+                "settings": {"channels": self.channels, "hidden": self.hidden, "kernel": 1},
             },
-            "slots": {
-                name: {"blueprints": list(own), "stack": SEEDS if name == "early" else 1} for name, own in ROOM.items()
-            },
+            "slots": {name: {"blueprints": list(own)} for name, own in ROOM.items()},
             "policy": "policies/static",
             "reward": {"use": "rewards/team", "settings": {"price": price}},
             "seed": self.seed,
             "environments": 1,
             "episode": {"steps": STEPS, "batches": 10, "batch_size": 100},
-            "growth": {"auto_advance": False, "gates": "off", "seeds": SEEDS, "embargo": EVERY - 1},
+            "optimizer": {whose: {"learning_rate": LEARNING_RATE} for whose in ("host", "seed")},
+            "growth": {
+                "incubation": "branch",
+                "auto_advance": False,
+                "gates": "off",
+                "seeds": SEEDS,
+                "embargo": EVERY - 1,
+            },
             "lanes": 1,
         }
+
+    def _task(self) -> dict[str, Any]:
+        common = {"noise": self.noise, "seed": self.seed}
+        if self.kind == "mnist1d" or self.kind == "mnist1d-shuffled":
+            return {"use": f"tasks/{self.kind}", "settings": {**common, "samples": 2500, "validation": 600}}
+        own = {"kind": self.kind, "easy": self.easy, "void": self.void, "validation": 600, "test": 600}
+        return {"use": "tasks/riddles", "settings": {**common, **own}}
 
 
 def puzzle(number: int, part: Part = "train") -> Puzzle:
@@ -84,6 +119,15 @@ def puzzle(number: int, part: Part = "train") -> Puzzle:
         raise ValueError(msg)
     seed = _FIRST_SEED + 2 * number + PARTS.index(part)
     draw = np.random.RandomState(seed)
-    kind = KINDS[draw.randint(len(KINDS))]
+    kinds: tuple[Kind, ...] = tuple(SHARES)
+    kind = kinds[draw.choice(len(kinds), p=list(SHARES.values()))]
     noise = float(f"{np.exp(draw.uniform(*np.log(NOISE))):.3g}")
-    return Puzzle(part, number, kind, noise, CHANNELS[draw.randint(len(CHANNELS))], seed)
+    channels, hidden = CHANNELS[draw.randint(len(CHANNELS))], HIDDEN[draw.randint(len(HIDDEN))]
+    easy, void = _mixture(draw)
+    mixed = kind in ("near", "far", "value", "joint")
+    return Puzzle(part, number, kind, noise, easy * mixed, void * mixed, channels, hidden, seed)
+
+
+def _mixture(draw: np.random.RandomState) -> tuple[float, float]:
+    easy, void = draw.uniform(0, EASY), max(0.0, draw.uniform(-VOID, VOID))
+    return round(easy, 2), round((1 - easy) * void, 2)

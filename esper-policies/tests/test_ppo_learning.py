@@ -190,6 +190,16 @@ def test_run_06_a_round_is_learnt_in_several_passes_over_minibatches_and_told_of
     assert all(math.isfinite(one) for one in told.values())
 
 
+def test_what_a_rollback_cut_apart_is_told_of_as_one_episode():
+    policy = Ppo(delayed().space, **TINY)
+    rollout = play(policy, delayed(), 4)
+    first = rollout.episodes[0]
+    parts = [replace(first, turns=first.turns[:4], terminated=True), replace(first, turns=first.turns[4:])]
+    told = policy.update(replace(rollout, episodes=(*parts, *rollout.episodes[1:])))
+    returns = [math.fsum(turn.reward.total for turn in one.turns) for one in rollout.episodes]
+    assert told["return"] == pytest.approx(statistics.fmean(returns), abs=1e-6)
+
+
 @pytest.mark.parametrize(("most", "forgotten"), [(1e-9, True), (1e9, False)])
 def test_where_it_was_heading_is_forgotten_if_that_went_too_far(most, forgotten):
     game = contextual()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -307,7 +308,11 @@ class Ppo:
 
     @staticmethod
     def _of_returns(episodes: Sequence[Episode]) -> dict[str, float]:
-        returns = torch.tensor([sum(one.reward for one in episode.decisions) for episode in episodes]).double()
+        whole_of: dict[int, float] = {}  # what a rollback cut apart is one episode
+        for episode in episodes:
+            brought = math.fsum(one.reward for one in episode.decisions)
+            whole_of[episode.place] = whole_of.get(episode.place, 0.0) + brought
+        returns = torch.tensor(list(whole_of.values()), dtype=torch.float64)
         decisions = [decision.action.op for episode in episodes for decision in episode.decisions]
         shares = {f"share_{op.value}": decisions.count(op) / len(decisions) for op in Op}
         return {"return": returns.mean().item(), "spread_of_returns": returns.std(unbiased=False).item(), **shares}

@@ -30,7 +30,7 @@ class Knows:
 def test_it_learns_to_do_what_was_done_by_whomever():
     game = contextual()
     policy = Ppo(game.space, **TINY)
-    figures = policy.imitate(play(Knows(), game, 48))
+    figures = policy.imitate(play(Knows(), game, 96))
     assert figures["agreement"] >= 0.95
     assert 0 < figures["passes"] < 100
     assert figures["imitation_loss"] < 1.0

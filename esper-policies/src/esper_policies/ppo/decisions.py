@@ -6,6 +6,8 @@ there is no decision of its own, and what it brought belongs to the decision bef
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -94,6 +96,21 @@ def episodes_of(space: ActionSpace, rollout: Rollout, pace: Pace, *, endless: bo
             behind = see(space, played.final, _mask_behind(played), found[-1].seen.levels) if cut else None
             episodes.append(Episode(place, tuple(found), behind))
     return episodes, unknown
+
+
+def outcome_of(episodes: Sequence[Episode]) -> dict[str, float]:
+    """What they came to, and what was done in them: mean and deviation of returns, and the share of each op.
+
+    Parts that a rollback cut apart are one episode here.
+    """
+    whole: dict[int, float] = {}
+    for episode in episodes:
+        brought = math.fsum(one.reward for one in episode.decisions)
+        whole[episode.place] = whole.get(episode.place, 0.0) + brought
+    returns = list(whole.values())
+    decisions = [decision.action.op for episode in episodes for decision in episode.decisions]
+    shares = {f"share_{op.value}": decisions.count(op) / len(decisions) for op in Op}
+    return {"return": statistics.fmean(returns), "spread_of_returns": statistics.pstdev(returns), **shares}
 
 
 def _placed(episodes: Sequence[Played]) -> Iterator[tuple[int, Played]]:

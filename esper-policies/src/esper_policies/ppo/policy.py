@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from esper_core.leyline import WAIT, Op, State
+from esper_core.leyline import WAIT, State
 from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.choosing import Chances, Chosen
-from esper_policies.ppo.decisions import Pace, episodes_of
+from esper_policies.ppo.decisions import Pace, episodes_of, outcome_of
 from esper_policies.ppo.diagnosis import Diagnosis
 from esper_policies.ppo.encoding import OPS, batch_of, see
 from esper_policies.ppo.imitating import imitate
@@ -257,7 +256,7 @@ class Ppo:
         entropy = own.entropy + (own.entropy_end - own.entropy) * gone
         told = learn(self.network, self.optimizer, lesson, worth, self.ways, entropy=entropy, order=self._order(this))
         self._look(episodes)
-        return told | {"entropy_weight": entropy, **self._of_returns(episodes)}
+        return told | {"entropy_weight": entropy, **outcome_of(episodes)}
 
     def _imitated(self, episodes: Sequence[Episode], this: int, passes: int) -> dict[str, float]:
         own = self.settings
@@ -276,7 +275,7 @@ class Ppo:
             enough=own.enough,
             order=self._order(this),
         )
-        return told | self._of_returns(episodes)
+        return told | outcome_of(episodes)
 
     @property
     def ways(self) -> Ways:
@@ -305,17 +304,6 @@ class Ppo:
         """Count what was seen in, for the columns' scales of the next round."""
         seen = [decision.seen for episode in episodes for decision in episode.decisions]
         self.scales.learn(batch_of(seen, [[0] * len(one.candidates) for one in seen]))
-
-    @staticmethod
-    def _of_returns(episodes: Sequence[Episode]) -> dict[str, float]:
-        whole_of: dict[int, float] = {}  # what a rollback cut apart is one episode
-        for episode in episodes:
-            brought = math.fsum(one.reward for one in episode.decisions)
-            whole_of[episode.place] = whole_of.get(episode.place, 0.0) + brought
-        returns = torch.tensor(list(whole_of.values()), dtype=torch.float64)
-        decisions = [decision.action.op for episode in episodes for decision in episode.decisions]
-        shares = {f"share_{op.value}": decisions.count(op) / len(decisions) for op in Op}
-        return {"return": returns.mean().item(), "spread_of_returns": returns.std(unbiased=False).item(), **shares}
 
     def _order(self, this: int) -> torch.Generator:
         return torch.Generator().manual_seed(_number(self.settings.seed, this, "order") >> 1)

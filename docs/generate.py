@@ -375,6 +375,7 @@ OF_A_CANDIDATE: Mapping[str, str] = {
     "health": "which share of its gradients can be learnt from",
     "surplus": "the gain less what its gate holds against it, in tenths of a nat",
     "gate_opens": "1 where the gate before it is open",
+    "rent": "what the reward asks for as many parameters, in hundreds of its units",
 }
 
 

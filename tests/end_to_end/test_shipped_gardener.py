@@ -18,7 +18,8 @@ HOME = ROOT / "esper-policies" / "src" / "esper_policies" / "trained" / "growben
 LOADED = {
     "load": "growbench",
     "learn": False,
-    "decide_every": 5,
+    "decide_every": 4,
+    "last": 0.6,
     "speeds": [2],
     "auto_fossilise": True,
     "one_at_a_time": True,

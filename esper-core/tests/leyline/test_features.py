@@ -357,8 +357,14 @@ def test_what_each_column_of_a_candidate_means() -> None:
         "health": 0.5,
         "surplus": 2.0,
         "gate_opens": 1.0,
+        "rent": 0.02,
     }
     assert {name: value for name, value in row.items() if value} == pytest.approx(known)
+
+
+def test_where_no_price_is_named_nobody_knows_what_a_candidate_costs() -> None:
+    row = named(CANDIDATE_COLUMNS, rows_of(*small(price=None)).candidates[0])
+    assert (row["rent"], row["rent?"]) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("metric", [1e9, math.inf, -math.inf])

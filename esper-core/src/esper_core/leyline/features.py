@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.signals import Observation, SeedSignals, SlotSignals
     from esper_core.leyline.terrain import Candidate, Place
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Version of the columns."""
 
 LIMIT: Final = 10.0
@@ -77,10 +77,11 @@ CANDIDATE_COLUMNS: Final[tuple[str, ...]] = (
     *_with_flag("age", "promised_loss", "gain", "gain_error", "dependence", "dependence_error"),
     *_with_flag("health", "surplus"),
     "gate_opens",
+    *_with_flag("rent"),
 )
 """Of a candidate. Parameters and flops as shares of the host's, as log(1 + 10·share) / log(11); reach as a share of
-the positions; gains, errors and dependence in tenths of a nat; surplus is the gain less the gate's price; is_new: the
-run did not tell of it when it began."""
+the positions; gains, errors and dependence in tenths of a nat; surplus is the gain less the gate's price; rent is the
+reward's price for as many parameters, in hundreds; is_new: the run did not tell of it when it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,16 @@ def _candidate(
     seed = next((one for one in living if one.blueprint == blueprint), None)
     known = blueprint in space.blueprints.get(where, ())
     life = _life(seen, seed, _may(mask, where, blueprint, seed))
-    return [*_description(places.get(where), blueprint), float(not known), *life]
+    place = places.get(where)
+    return [*_description(place, blueprint), float(not known), *life, *_known(_rent(place, blueprint, seen.price))]
+
+
+def _rent(place: Place | None, blueprint: str, price: float | None) -> float | None:
+    """What the reward asks for it: its price is for as many parameters as the host has."""
+    own = None if place is None else place.candidate(blueprint)
+    if place is None or own is None or price is None:
+        return None
+    return price / 100.0 * own.parameters / max(1, place.host_parameters)
 
 
 def _description(place: Place | None, blueprint: str) -> tuple[float, ...]:

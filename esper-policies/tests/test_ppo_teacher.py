@@ -42,7 +42,7 @@ def test_it_learns_to_do_what_was_done_by_whomever():
 
 
 def test_what_it_was_shown_is_what_it_draws_more_often():
-    """How much more hangs on its first weights: it is shown no more once it would decide alike. So several are asked."""
+    """How much more hangs on its first weights: it is shown no more once it would decide alike. Several are asked."""
     game, shown = contextual(), play(Knows(), contextual(), 48)
     fresh, taught = [], []
     for seed in range(4):

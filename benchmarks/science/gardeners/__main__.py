@@ -13,6 +13,7 @@ import json
 import logging
 import multiprocessing
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from benchmarks.science.gardeners.judging import everybody, judged, newcomers, o
 from benchmarks.science.gardeners.live import Visit, cells, run_cell
 from benchmarks.science.gardeners.page import page
 from benchmarks.science.gardeners.players import CONTROLLERS, PRICES, matches
-from benchmarks.science.gardeners.training import Lesson, School, given
+from benchmarks.science.gardeners.training import Lesson, given
 from benchmarks.science.gardeners.tuning import SCHOOLS, note, noted, tuned_heuristic, tuned_school
 from esper_tasks.growbench.playing import Bench
 from esper_tasks.growbench.regret import best_fixed
@@ -35,8 +36,11 @@ if TYPE_CHECKING:
 NEW_TO_SOME = ("blueprints/dilated",)
 """Blueprints that some gardeners are trained without, to see what they do when it is there."""
 
-UPDATES = 300
+UPDATES = 120
 TUNING_UPDATES = 100
+HELD_BACK = 0.25
+"""Share of the problems to learn on by which it is seen when a gardener is at its best: learning longer, it would know
+its problems by heart."""
 WORKERS = 2
 """Gardeners that learn at once, each in a process of one thread."""
 
@@ -84,8 +88,8 @@ def _train(folder: Path, table: Path | None, *, quick: bool) -> None:
     chosen = tuned_school(table, folder / "tried.jsonl", 2 if quick else TUNING_UPDATES, WORKERS)
     of_choice = SCHOOLS[chosen]
     updates = 3 if quick else UPDATES
-    school = School(updates, of_choice.episodes, of_choice.shown, of_choice.settings)
-    plain = School(updates, of_choice.episodes, False, of_choice.settings)
+    school = replace(of_choice, updates=updates, held_back=HELD_BACK)
+    plain = replace(school, shown=False)
     lessons = [Lesson(table, (), seed, school, folder / f"gardener-{seed}") for seed in range(CONTROLLERS)]
     for blueprint in NEW_TO_SOME:
         name = f"without-{blueprint.rpartition('/')[2]}"

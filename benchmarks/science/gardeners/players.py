@@ -35,6 +35,7 @@ CONTROLLERS: Final = 3
 PPO: Final[dict[str, Any]] = {
     "decide_every": EVERY,
     "last": LAST,
+    "look_at_new": True,
     "speeds": (RAMP,),
     "together": 256,
     "minibatch": 256,

@@ -21,18 +21,27 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
+    from esper_core.leyline import State
     from esper_policies.bandit import Bandit
     from esper_tasks.growbench.regret import Standing
 
 
+LOOK_EVERY = 10
+"""Updates from one look at how far a gardener is to the next."""
+
+
 @dataclass(frozen=True, slots=True)
 class School:
-    """How long and from what a gardener learns. first: whether it is shown the best plans to begin with."""
+    """How long and from what a gardener learns. shown: whether it is shown the best plans to begin with.
+
+    held_back: share of the problems that it does not learn on; it is kept as it was when it did best on these.
+    """
 
     updates: int = 300
     episodes: int = 256
     shown: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
+    held_back: float = 0.0
 
 
 def taught(bench: Bench, puzzles: Sequence[int], seed: int, school: School, folder: Path | None = None) -> Ppo:
@@ -40,6 +49,9 @@ def taught(bench: Bench, puzzles: Sequence[int], seed: int, school: School, fold
     gardener = Ppo(bench.space, seed=seed, **PPO, **school.settings)
     draw = np.random.RandomState(seed)
     figures: list[dict[str, float]] = []
+    part = len(puzzles) - int(school.held_back * len(puzzles))
+    puzzles, beside = puzzles[:part], puzzles[part:]
+    kept: tuple[float, State] | None = None
     if school.shown:
         best = matches(puzzles, PRICES)
         rollout, _ = bench.play(Oracle(bench, best), best)
@@ -47,8 +59,17 @@ def taught(bench: Bench, puzzles: Sequence[int], seed: int, school: School, fold
     for update in range(school.updates):
         rollout, _ = bench.play(gardener, draws(draw, puzzles, school.episodes), update)
         told = dict(gardener.update(rollout))
-        if update % 10 == 0:
+        if (update + 1) % LOOK_EVERY == 0:
             figures.append({"update": float(update), **told})
+            if beside:
+                figures[-1]["held_back"] = reward = examined(bench, gardener, beside).reward
+                kept = (
+                    max(kept, (reward, gardener.state()), key=lambda one: one[0])
+                    if kept
+                    else (reward, gardener.state())
+                )
+    if kept:
+        gardener.load(kept[1])
     if folder is not None:
         gardener.save(str(folder))
         (folder / "figures.json").write_text(

@@ -20,6 +20,7 @@ from esper_policies.ppo.keeping import Kept, demand_home, keep, kept_in, other_h
 from esper_policies.ppo.learning import Ways, learn, weighed
 from esper_policies.ppo.lessons import lesson_of
 from esper_policies.ppo.network import Gardener
+from esper_policies.ppo.newcomers import first_look
 from esper_policies.ppo.options import Options
 from esper_policies.ppo.remembering import optimizer_state, restore_optimizer
 from esper_policies.ppo.scaling import Scales
@@ -41,10 +42,11 @@ BITS: Final = 64
 
 @dataclass(slots=True)
 class Memory:
-    """Of one environment's episode: what trends are counted from, and what the network remembers."""
+    """Of one environment's episode: what trends are counted from, what the network remembers, and newcomers it saw."""
 
     levels: tuple[float, ...] | None = None
     hidden: Tensor | None = None
+    looked_at: tuple[str, ...] = ()
 
 
 class Ppo:
@@ -164,6 +166,7 @@ class Ppo:
             round=self.round,
             names=list(self._names),
             levels=[None if memory.levels is None else list(memory.levels) for memory in self._memories],
+            looked_at=[list(memory.looked_at) for memory in self._memories],
             lasting=dict(self.diagnosis.lasting),
             told=list(self.diagnosis.told),
         )
@@ -172,13 +175,14 @@ class Ppo:
         """Go on where another left off that was built alike."""
         self.network.load_state_dict(dict(state.part("network").tensors))
         restore_optimizer(self.optimizer, state.part("optimizer"))
-        scales, hidden = state.part("scales"), state.part("hidden").tensors
+        scales = state.part("scales")
+        hidden = {name: one.clone() for name, one in state.part("hidden").tensors.items()}
         self.scales.load(scales.plain, scales.tensors)
         self.round, self._names = state.plain["round"], list(state.plain["names"])
         self.diagnosis = Diagnosis(dict(state.plain["lasting"]), list(state.plain["told"]))
         self._memories = [
-            Memory(None if levels is None else tuple(levels), hidden[str(n)].clone() if str(n) in hidden else None)
-            for n, levels in enumerate(state.plain["levels"])
+            Memory(None if levels is None else tuple(levels), hidden.get(str(n)), tuple(looked_at))
+            for n, (levels, looked_at) in enumerate(zip(state.plain["levels"], state.plain["looked_at"], strict=True))
         ]
         self._teacher = self._new_teacher() if "teacher" in state.plain else None
         if self._teacher is not None:
@@ -200,7 +204,7 @@ class Ppo:
             chosen = self._chosen(places, seen, [observations[n].step for n in places])
             for row, (place, one) in enumerate(zip(places, seen, strict=True)):
                 self._memories[place].levels = one.levels
-                found.append(self._action(one, chosen, row))
+                found.append(self._action(one, chosen, row, place, masks[place]))
         return found
 
     def _chosen(self, places: Sequence[int], seen: Sequence[Seen], steps: Sequence[int]) -> Chosen:
@@ -221,9 +225,11 @@ class Ppo:
                 self._memories[place].hidden = after[0, row].clone()
         return chosen
 
-    def _action(self, seen: Seen, chosen: Chosen, row: int) -> Action:
-        op = OPS[int(chosen.op[row])]
-        action = seen.action(op, int(chosen.candidate[row]))
+    def _action(self, seen: Seen, chosen: Chosen, row: int, place: int, mask: ActionMask) -> Action:
+        action = seen.action(OPS[int(chosen.op[row])], int(chosen.candidate[row]))
+        own, curious = self._memories[place], self.settings.look_at_new and not self.settings.learn
+        if curious and (new := first_look(seen, mask, action, self._names, own.looked_at)):
+            own.looked_at, action = (*own.looked_at, str(new.blueprint)), new
         return self.options.detailed(action, {head: int(one[row]) for head, one in chosen.details.items()})
 
     def _taught(

@@ -36,6 +36,10 @@ class PpoSettings(Settings):
     one_at_a_time: bool = Field(
         default=False, description="Whether nothing is planted while another seed lives: its gain would be unknown."
     )
+    look_at_new: bool = Field(
+        default=False,
+        description="With learn: false, whether a blueprint that is new to it is planted once, to be looked at.",
+    )
     blends: Annotated[tuple[Literal["add", "residual", "multiply", "gate"], ...], _SOME] = Field(
         default=("add",), description="How a seed may be blended in."
     )

@@ -1,0 +1,75 @@
+"""Does it look at what it never saw, once, and at nothing else instead of what it decided?"""
+
+from __future__ import annotations
+
+import pytest
+
+from esper_core.leyline import WAIT, Action, ActionMask, Op, rows_of
+from esper_policies.ppo.encoding import Seen
+from esper_policies.ppo.newcomers import first_look
+from esper_policies.ppo.policy import Ppo
+from esper_testing.games import contextual, learn, play
+from esper_testing.policy_scenes import episode, space_of
+
+SPACE = space_of(2)
+TINY = {"width": 8, "passes": 1, "together": 4}
+
+
+def scene(step=0):
+    """What is seen at a step, and a mask that lets anything be planted."""
+    seen = episode(SPACE, 3)[step].observation
+    return seen, ActionMask({slot: frozenset({Op.GERMINATE}) for slot in SPACE.slots}, dict(SPACE.blueprints))
+
+
+def planted(policy, steps):
+    """What it plants in the first steps of an episode."""
+    acts = [policy.act([seen], [mask])[0] for seen, mask in map(scene, range(steps))]
+    return [action.blueprint for action in acts if action.op is Op.GERMINATE]
+
+
+def test_who_knows_nothing_looks_at_each_blueprint_once_wherever_it_may_grow_first():
+    names = list(dict.fromkeys(one for several in SPACE.blueprints.values() for one in several))
+    policy = Ppo(SPACE, **TINY, learn=False, look_at_new=True)
+    assert planted(policy, len(names)) == names
+    assert policy._memories[0].looked_at == tuple(names)
+    assert planted(policy, 1) == names[:1], "in another episode it looks again"
+
+
+@pytest.mark.parametrize("ways", [{"learn": False}, {"look_at_new": True}], ids=["not asked to", "who learns"])
+def test_nobody_else_does(ways):
+    policy = Ppo(SPACE, **TINY, **ways)
+    planted(policy, 3)
+    assert policy._memories[0].looked_at == ()
+
+
+def test_what_it_has_learnt_of_is_no_newcomer(tmp_path):
+    game = contextual()
+    learn(Ppo(game.space, **TINY, save=str(tmp_path / "kept")), game, 1, 4)
+    same = {"load": str(tmp_path / "kept"), "learn": False, "together": 4}
+    plain, curious = Ppo(game.space, **same), Ppo(game.space, **same, look_at_new=True)
+    acts = [[turn.action for one in play(own, game, 8).episodes for turn in one.turns] for own in (plain, curious)]
+    assert acts[0] == acts[1]
+
+
+def test_what_it_has_looked_at_is_handed_over():
+    first, second = (Ppo(SPACE, **TINY, learn=False, look_at_new=True) for _ in range(2))
+    planted(first, 1)
+    second.load(first.state())
+    seen, mask = scene(1)
+    assert second.act([seen], [mask]) == first.act([seen], [mask])
+    assert second._memories[0].looked_at == first._memories[0].looked_at
+
+
+def test_a_look_stands_in_the_way_of_nothing_that_is_more_than_waiting():
+    observation, mask = scene()
+    seen = Seen((), rows_of(SPACE, observation, mask))
+    (slot, blueprint), *_ = seen.candidates
+    new = Action(Op.GERMINATE, slot, blueprint)
+    for decided in (WAIT, Action(Op.GERMINATE, *seen.candidates[-1])):
+        assert first_look(seen, mask, decided, (), ()) == new
+    for op in (Op.ADVANCE, Op.PRUNE, Op.FOSSILISE, Op.RETARGET):
+        assert first_look(seen, mask, Action(op, slot), (), ()) is None
+    names = [name for _, name in seen.candidates]
+    assert first_look(seen, mask, WAIT, names, ()) is None
+    assert first_look(seen, mask, WAIT, (), names) is None
+    assert first_look(seen, mask.shut(), WAIT, (), ()) is None

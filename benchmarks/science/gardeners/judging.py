@@ -112,26 +112,31 @@ def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, 
     }
 
 
-def newcomers(bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str) -> dict[str, Any]:
-    """What gardeners that never saw a blueprint do with it: how often it is the best buy, and is bought then."""
+def newcomers(bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str, *, look: bool) -> dict[str, Any]:
+    """What gardeners that never saw a blueprint do with it: how often it is the best buy, and is bought then.
+
+    look: whether they look at it first.
+    """
     asked = matches(puzzles, PRICES)
     wanted = next(number for number, (_, own) in enumerate(SPROUTS) if own == blueprint)
     best = [_has(best_of(bench, match)[1], wanted) for match in asked]
     bought: dict[str, list[bool]] = {f"{price:g}": [] for price in PRICES}
-    rewards = []
+    rewards: list[list[float]] = []
     for seed in range(CONTROLLERS):
-        ends = _reached(bench, asked, trained(bench, folder / f"without-{blueprint.rpartition('/')[2]}-{seed}"))
+        home = folder / f"without-{blueprint.rpartition('/')[2]}-{seed}"
+        ends = _reached(bench, asked, trained(bench, home, look=look))
         for match, end, due in zip(asked, ends, best, strict=True):
             bought[f"{match.price:g}"] += [_has(end, wanted)] if due else []
-        at_headline = [(match, end) for match, end in zip(asked, ends, strict=True) if match.price == HEADLINE]
-        rewards.append([bench.total(match, end) for match, end in at_headline])
+        rewards.append([bench.total(match, end) for match, end in zip(asked, ends, strict=True)])
+    by_problem = np.array(rewards).mean(0).reshape(len(puzzles), len(PRICES))
     return {
         "blueprint": blueprint,
+        "look": look,
         "cases_where_it_is_best": sum(best),
         "by_price": {price: [sum(own), len(own)] for price, own in bought.items()},
         "episodes": sum(map(len, bought.values())),
         "bought": sum(map(sum, bought.values())),
-        "reward": _interval(np.array(rewards).mean(0)),
+        "reward": {f"{price:g}": _interval(own) for price, own in zip(PRICES, by_problem.T, strict=True)},
     }
 
 

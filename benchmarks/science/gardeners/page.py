@@ -47,17 +47,18 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "## A blueprint that was never seen"
     yield ""
-    yield "A case is a problem at a price; three controllers play each. The reward is over all problems, at a price of"
-    yield f"{HEADLINE:g}."
-    yield ""
     each = " / ".join(f"{price:g}" for price in PRICES)
-    yield f"| trained without | cases where it is the best buy | bought then | at {each} | reward |"
-    yield "|---|--:|--:|--:|--:|"
+    yield f"A case is a problem at a price ({each}); three controllers play each. Rewards are over all problems."
+    yield ""
+    yield "| trained without | decides by | cases where it is the best buy | bought then | by price | reward by price |"
+    yield "|---|---|--:|--:|--:|--:|"
     for one in found["newcomers"]:
         share = f"{100 * one['bought'] / one['episodes']:.0f} % of {one['episodes']}" if one["episodes"] else ""
         name = one["blueprint"].rpartition("/")[2]
         by_price = " / ".join(f"{some} of {due}" for some, due in one["by_price"].values())
-        yield f"| `{name}` | {one['cases_where_it_is_best']} | {share} | {by_price} | {both(one['reward'])} |"
+        reward = " / ".join(f"{own['mean']:.1f}" for own in one["reward"].values())
+        way = "a first look" if one["look"] else "its description"
+        yield f"| `{name}` | {way} | {one['cases_where_it_is_best']} | {share} | {by_price} | {reward} |"
     if found["live"]:
         yield ""
         yield "## In runs of the engine"

@@ -35,7 +35,6 @@ CONTROLLERS: Final = 3
 PPO: Final[dict[str, Any]] = {
     "decide_every": EVERY,
     "last": LAST,
-    "look_at_new": True,
     "speeds": (RAMP,),
     "together": 256,
     "minibatch": 256,
@@ -132,9 +131,9 @@ def new_bandit(bench: Bench, seed: int, *, learn: bool = True) -> Bandit:
     return Bandit(bench.space, seed=seed, preview=EVERY, first=0.0, speed=RAMP, learn=learn)
 
 
-def trained(bench: Bench, folder: Path) -> Ppo:
-    """A gardener that has learnt, and learns no more."""
-    return Ppo(bench.space, load=str(folder), learn=False, **PPO)
+def trained(bench: Bench, folder: Path, *, look: bool = False) -> Ppo:
+    """A gardener that has learnt, and learns no more. look: whether it looks first at what it never saw."""
+    return Ppo(bench.space, load=str(folder), learn=False, look_at_new=look, **PPO)
 
 
 def mean_by_puzzle(rewards: Sequence[float], count: int) -> list[float]:

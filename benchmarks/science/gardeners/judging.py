@@ -108,6 +108,11 @@ def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, 
         "ppo_less_on_test": {
             name: _interval(ppo.on_test.mean(0) - own.on_test.mean(0)) for name, own in others.items()
         },
+        "looks_less": {
+            f"{one} less {other}": _interval(results[one][head].rewards.mean(0) - results[other][head].rewards.mean(0))
+            for one in ("heuristic", "plan that looks once")
+            for other in ("plan by the first step", "best plan for the price")
+        },
         "by_controller": ppo.rewards.mean(1).tolist(),
     }
 

@@ -43,7 +43,14 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     for name, own in table["ppo_less"].items():
         yield f"| {name} | {both(own)} | {both(table['ppo_less_on_test'][name])} | {verdict(own)} |"
     yield ""
-    yield "By controller: " + ", ".join(f"{one:.1f}" for one in table["by_controller"]) + "."
+    yield f"Who looks without having learnt, less who does not look, at a price of {HEADLINE:g}:"
+    yield ""
+    yield "| | reward | shown |"
+    yield "|---|--:|---|"
+    for name, own in table["looks_less"].items():
+        yield f"| {name} | {both(own)} | {verdict(own)} |"
+    yield ""
+    yield "By controller of `ppo`: " + ", ".join(f"{one:.1f}" for one in table["by_controller"]) + "."
     yield ""
     yield "## A blueprint that was never seen"
     yield ""

@@ -9,6 +9,8 @@ import pytest
 from esper_core import Play, Remembered
 from esper_core.leyline import WAIT, Action, LifecycleError, Op
 
+pytestmark = pytest.mark.members
+
 CONFIG = """
 task: {use: mnist1d, settings: {samples: 500, validation: 150}}
 host: {use: pointwise-mlp, settings: {channels: 4, hidden: 8}}

@@ -24,7 +24,7 @@ from benchmarks.science.gardeners.judging import everybody, judged, newcomers, o
 from benchmarks.science.gardeners.live import Visit, cells, run_cell
 from benchmarks.science.gardeners.page import page
 from benchmarks.science.gardeners.players import CONTROLLERS, PRICES, matches
-from benchmarks.science.gardeners.training import Lesson, given
+from benchmarks.science.gardeners.training import HELD_BACK, Lesson, given
 from benchmarks.science.gardeners.tuning import SCHOOLS, note, noted, tuned_heuristic, tuned_school
 from esper_tasks.growbench.playing import Bench
 from esper_tasks.growbench.regret import best_fixed
@@ -38,9 +38,6 @@ NEW_TO_SOME = ("blueprints/dilated",)
 
 UPDATES = 120
 TUNING_UPDATES = 100
-HELD_BACK = 0.25
-"""Share of the problems to learn on by which it is seen when a gardener is at its best: learning longer, it would know
-its problems by heart."""
 WORKERS = 2
 """Gardeners that learn at once, each in a process of one thread."""
 

@@ -22,7 +22,7 @@ from esper_core.app.preparing import prepare
 from esper_core.app.running import run
 from esper_core.leyline.events import EpisodeFinished, StepFinished
 from esper_tasks.growbench.plans import SPROUTS, Node
-from esper_tasks.growbench.puzzles import EVERY, LAST, LEARNING_RATE, RAMP, ROOM, SEEDS, STEPS
+from esper_tasks.growbench.puzzles import EVERY, LAST, RAMP, ROOM, STEPS, WAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -60,16 +60,8 @@ class Cell:
             "reward": {"use": "rewards/team", "settings": {"price": HEADLINE}},
             "seed": seed,
             "environments": self.seeds,
-            "optimizer": {whose: {"learning_rate": LEARNING_RATE} for whose in ("host", "seed")},
             "episode": {"steps": STEPS, "batches": self.batches, "batch_size": 100},
-            "growth": {
-                "incubation": "branch",
-                "auto_advance": False,
-                "gates": "off",
-                "seeds": SEEDS,
-                "embargo": EVERY - 1,
-            },
-            "lanes": 1,
+            **WAYS,
             **more,
         }
 

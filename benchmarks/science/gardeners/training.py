@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from esper_tasks.growbench.regret import Standing
 
 
-LOOK_EVERY = 10
+HELD_BACK: Final = 0.25
+"""Share of the problems to learn on by which it is seen which way to learn is best, and when a gardener is: learning
+longer, it would know its problems by heart."""
+
+LOOK_EVERY: Final = 10
 """Updates from one look at how far a gardener is to the next."""
 
 
@@ -44,13 +48,18 @@ class School:
     held_back: float = 0.0
 
 
+def parted(puzzles: Sequence[int], held_back: float) -> tuple[Sequence[int], Sequence[int]]:
+    """Those to learn on, and the share of them by which it is seen what that was worth."""
+    part = len(puzzles) - int(held_back * len(puzzles))
+    return puzzles[:part], puzzles[part:]
+
+
 def taught(bench: Bench, puzzles: Sequence[int], seed: int, school: School, folder: Path | None = None) -> Ppo:
     """A gardener that learnt on these puzzles; written into ``folder``, where there is one, with its figures."""
     gardener = Ppo(bench.space, seed=seed, **PPO, **school.settings)
     draw = np.random.RandomState(seed)
     figures: list[dict[str, float]] = []
-    part = len(puzzles) - int(school.held_back * len(puzzles))
-    puzzles, beside = puzzles[:part], puzzles[part:]
+    puzzles, beside = parted(puzzles, school.held_back)
     kept: tuple[float, State] | None = None
     if school.shown:
         best = matches(puzzles, PRICES)

@@ -12,7 +12,7 @@ from itertools import permutations, product
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.science.gardeners.players import HEADLINE, PRICES, Look, heuristic, matches
-from benchmarks.science.gardeners.training import School, bench_of, examined, taught
+from benchmarks.science.gardeners.training import HELD_BACK, School, bench_of, examined, parted, taught
 from esper_tasks.growbench.plans import SPROUTS
 from esper_tasks.growbench.puzzles import DECISIONS, EVERY
 from esper_tasks.growbench.regret import standing
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from esper_tasks.growbench.playing import Bench
-
-LEARN_ON: Final = 0.75
-"""Share of the problems to learn on that a gardener learns on while it is tuned."""
 
 LOOKS: Final = tuple(number * EVERY for number in range(1, DECISIONS))
 """Steps for which the rules may look at what they planted."""
@@ -100,9 +97,7 @@ def tuned_school(table: Path | None, log: Path, updates: int, workers: int) -> s
 def tried(trial: Trial) -> dict[str, Any]:
     """What came of a way to learn."""
     bench = bench_of(trial.table)
-    puzzles = bench.table.of_part("train")
-    part = int(LEARN_ON * len(puzzles))
-    on, beside = puzzles[:part], puzzles[part:]
+    on, beside = parted(bench.table.of_part("train"), HELD_BACK)
     school = SCHOOLS[trial.name]
     gardener = taught(bench, on, 0, School(trial.updates, school.episodes, school.shown, school.settings))
     seen, unseen = examined(bench, gardener, on), examined(bench, gardener, beside)

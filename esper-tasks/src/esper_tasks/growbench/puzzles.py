@@ -47,6 +47,19 @@ SEEDS: Final = 2
 """That a host may keep, one in each slot."""
 LEARNING_RATE: Final = 0.01
 
+WAYS: Final[Mapping[str, Any]] = {
+    "optimizer": {whose: {"learning_rate": LEARNING_RATE} for whose in ("host", "seed")},
+    "growth": {
+        "incubation": "branch",
+        "auto_advance": False,
+        "gates": "off",
+        "seeds": SEEDS,
+        "embargo": EVERY - 1,
+    },
+    "lanes": 1,
+}
+"""What a configuration says of learning and growing, for a run to be as those that the table is of."""
+
 ROOM: Final[Mapping[str, tuple[str, ...]]] = {
     "early": ("blueprints/pointwise", "blueprints/depthwise_separable", "blueprints/dilated"),
     "late": ("blueprints/mlp",),
@@ -89,15 +102,7 @@ class Puzzle:
             "seed": self.seed,
             "environments": 1,
             "episode": {"steps": STEPS, "batches": 10, "batch_size": 100},
-            "optimizer": {whose: {"learning_rate": LEARNING_RATE} for whose in ("host", "seed")},
-            "growth": {
-                "incubation": "branch",
-                "auto_advance": False,
-                "gates": "off",
-                "seeds": SEEDS,
-                "embargo": EVERY - 1,
-            },
-            "lanes": 1,
+            **WAYS,
         }
 
     def _task(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 
     plain   one after the other by a loop written by hand, with torch's own threads and glibc as it is
     pool    Esper's environments on two lanes, with allocator and layout as a run chooses them
+    alone   the same on one lane: half of its time is the least that two could take
     eight   the same, with a seed that acts in each of three slots and, in place of the evaluation, one in each of the
             eight configurations that three seeds have; a seed is two convolutions of width 3
     wide    as ``eight``, with seeds of width 5: ``conv_light``, which the benchmarks plant elsewhere
@@ -99,9 +100,9 @@ def plain(work: Work) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def pool(work: Work) -> Iterator[Callable[[], None]]:
+def pool(work: Work, lanes: int = LANES) -> Iterator[Callable[[], None]]:
     """The same in Esper's environments, read once at the end of the step."""
-    made = Pool(work.as_run(), ["plain"], ENVIRONMENTS, lanes=LANES)
+    made = Pool(work.as_run(), ["plain"], ENVIRONMENTS, lanes=lanes)
 
     def step() -> None:
         made.train(0)
@@ -154,6 +155,7 @@ def all_losses(
 SIDES: Final[dict[str, Callable[[Work], AbstractContextManager[Callable[[], None]]]]] = {
     "plain": plain,
     "pool": pool,
+    "alone": partial(pool, lanes=1),
     "eight": eight,
     "wide": partial(eight, seed=ConvLight),
 }

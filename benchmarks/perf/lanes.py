@@ -3,7 +3,7 @@
 On one side a loop that one would write by hand, with torch's own number of threads and glibc's own allocator; on the
 other the environments of a run, on two lanes, with a tuned allocator. The same hosts, data, batches and validation.
 Each side has a process of its own, and they take turns; medians over the turns. The same environments on one lane tell
-what two could reach at most: how much a second core is worth to the loop, and the layout to the environments, depends on
+what two could reach at most: how much a second core is worth to the loop, and the layout to the environments, hangs on
 the machine.
 """
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from esper_core import Play, cli, load_run
+from esper_core import Play, Remembered, cli, load_run
 from esper_core.leyline import WAIT, Action, GovernorStop, Op
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -275,6 +275,40 @@ def test_a_reward_that_is_unknown_is_nothing_and_told(env, monkeypatch):
     monkeypatch.setattr(env.play, "act", lambda action: replace(act(action), reward=None))
     _, reward, _, _, info = env.step(0)
     assert (reward, info["reward_unknown"]) == (0.0, True)
+
+
+def test_with_a_home_nothing_is_trained_twice_by_whoever_plays(file, env, tmp_path, monkeypatch):
+    def several(own):
+        return [step for plan in (kept_plan(own), []) for seed in (0, 1) for step in played(own, plan, seed=seed)]
+
+    plain = several(env)
+    with GrowthEnv(file, speed=1, home=tmp_path / "home") as first:
+        several(first)
+        assert first.play.trained == 4 * STEPS + 2
+    with GrowthEnv(file, speed=1, home=str(tmp_path / "home")) as second:
+        monkeypatch.setattr(Play, "_undisturbed", lambda *_: pytest.fail("a twin was trained"))
+        again = several(second)
+        assert second.play.trained == 0
+    for one, two in zip(plain, again, strict=True):
+        assert np.array_equal(one[0], two[0])
+        assert np.array_equal(one[4].pop("action_mask"), two[4].pop("action_mask"))
+        assert one[1:] == two[1:]
+
+
+def test_what_remembers_can_be_played_by_several_and_is_closed_by_whose_it_is(env):
+    remembering = Remembered(env.play)
+    one = GrowthEnv(remembering, speed=1)
+    first = played(one, kept_plan(one), seed=4)
+    one.close()
+    with GrowthEnv(remembering, speed=1) as two:
+        second = played(two, kept_plan(two), seed=4)
+    assert [told[1:4] for told in first] == [told[1:4] for told in second]
+    assert (remembering.trained, remembering.recalled) == (STEPS + 1, STEPS + 1)
+    assert env.reset(seed=0), "it was closed by somebody whose it was not"
+    with pytest.raises(ValueError, match="a home of its own"):
+        GrowthEnv(remembering, home="elsewhere")
+    with pytest.raises(ValueError, match="give its file"):
+        GrowthEnv(remembering, ["seed=3"])
 
 
 def test_who_asks_too_early_too_late_or_for_nothing_is_told(env):

@@ -262,6 +262,14 @@ ROWS = [
         True,
         False,
     ),
+    Row("rewards.[0].use", "rewards=[rewards/nobody]", lambda w: w.refusal, None, "E204"),
+    Row(
+        "rewards.[0].settings",
+        "rewards=[{use: team, settings: {price: 0}}]",
+        lambda w: w.told("step-finished")[1].reward["rent"] < 0,
+        True,
+        False,
+    ),
     Row("sinks.[0].use", "sinks=[note]", lambda w: w.written("noted.txt"), "", "unset", OWN),
     Row(
         "sinks.[0].settings",

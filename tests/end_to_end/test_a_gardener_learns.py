@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import sys
 from pathlib import Path
 
 import pytest
 
 from esper_core import read_events
-from esper_core.leyline.events import StepFinished, UpdateFinished
+from esper_core.leyline.events import EpisodeFinished, StepFinished, UpdateFinished
 
 HERE = Path(__file__).parent
 
@@ -36,8 +37,12 @@ def written(folder: Path, rounds: int = 2, more: str = "") -> Path:
 
 
 def updates(runs: Path) -> list[UpdateFinished]:
+    return events_in(runs, UpdateFinished)
+
+
+def events_in(runs: Path, kind: type) -> list:
     (told,) = runs.glob("*/events.jsonl")
-    return [one for one in read_events(told) if isinstance(one, UpdateFinished)]
+    return [one for one in read_events(told) if isinstance(one, kind)]
 
 
 def test_each_round_ends_with_what_was_learnt_from_it(esper, tmp_path) -> None:
@@ -51,6 +56,26 @@ def test_each_round_ends_with_what_was_learnt_from_it(esper, tmp_path) -> None:
         assert {"kl", "clipped", "explained_variance", "entropy_op", "entropy_blueprint", "return"} <= set(one.figures)
         shares = [value for name, value in one.figures.items() if name.startswith("share_")]
         assert sum(shares) == pytest.approx(1.0)
+
+
+def test_one_gardener_learns_at_several_prices_in_one_round(esper, tmp_path) -> None:
+    more = "rewards: [{use: team, settings: {price: 5}}, {use: team, settings: {price: 50}}]\n"
+    answer = esper(
+        "run", written(tmp_path, 2, more), "--runs-dir", tmp_path / "runs", "--json", "--set", "environments=4"
+    )
+    assert answer.code == 0, answer.err
+    assert {name: arm["test"]["n"] for name, arm in answer.json["results"]["arms"].items()} == {
+        "ppo@price-5": 4,
+        "ppo@price-50": 4,
+        "twin": 4,
+    }
+    assert [(one.arm, one.round) for one in updates(tmp_path / "runs")] == [("ppo", 0), ("ppo", 1)]
+    ends = [one for one in events_in(tmp_path / "runs", EpisodeFinished) if one.arm != "twin"]
+    for round_, told in enumerate(updates(tmp_path / "runs")):
+        paid = [one.reward for one in ends if one.round == round_]
+        assert len(paid) == 4
+        assert told.figures["largest_first_ratio"] < 1e-6
+        assert math.isfinite(told.figures["policy_loss"] + told.figures["value_loss"] + told.figures["return"])
 
 
 def test_a_setting_that_is_misspelt_is_refused_with_its_line(esper, tmp_path) -> None:
@@ -144,9 +169,9 @@ def server(surviving, tmp_path_factory):
     yield from surviving.server.__wrapped__(tmp_path_factory)
 
 
-def killed(surviving, server, tmp_path: Path, moments: list[tuple[int, float]], **settings) -> None:
+def killed(surviving, server, tmp_path: Path, moments: list[tuple[int, float]], more: str = "", **settings) -> None:
     """Kill a run at each of these moments, a checkpoint and so many steps behind it, and compare what it comes to."""
-    file = written(tmp_path, 3, "checkpoints: {every: 1}\nlanes: 1\n")
+    file = written(tmp_path, 3, f"checkpoints: {{every: 1}}\nlanes: 1\n{more}")
     words = "".join(f", {name}: {json.dumps(value)}" for name, value in settings.items())
     file.write_text(file.read_text().replace("learning_rate: 0.01", f"learning_rate: 0.01{words}"))
     assert server.call("run", file, "--runs-dir", tmp_path / "whole", "--quiet") == 0, server.log.read_text()
@@ -163,6 +188,11 @@ def killed(surviving, server, tmp_path: Path, moments: list[tuple[int, float]], 
 @pytest.mark.slow
 def test_run_13_a_learner_whose_run_is_killed_goes_on_to_the_same_weights(surviving, server, tmp_path) -> None:
     killed(surviving, server, tmp_path, [(9, 0.5)])
+
+
+@pytest.mark.slow
+def test_run_13_a_learner_at_several_prices_goes_on_to_the_same_weights(surviving, server, tmp_path) -> None:
+    killed(surviving, server, tmp_path, [(4, 0.5), (9, 0.5)], "rewards: [team, {use: team, settings: {price: 5}}]\n")
 
 
 @pytest.mark.slow

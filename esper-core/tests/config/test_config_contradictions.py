@@ -39,11 +39,36 @@ def test_a_nursery_that_the_network_may_not_fill_is_refused(small, problems) -> 
 @pytest.mark.parametrize(
     "arm", ["{policy: static, reward: team}", "{policy: static, environments: 3}", "{policy: static, growth: {}}"]
 )
-def test_b8_drl_09_no_arm_and_no_environment_can_have_a_reward_of_its_own(small, problems, arm) -> None:
-    """A run has one reward, one task and one way to grow: what differs between arms is who decides."""
+def test_b8_drl_09_no_arm_can_have_a_reward_of_its_own(small, problems, arm) -> None:
+    """Rewards, task and the way to grow are the run's: what differs between arms is who decides."""
     told = problems(small.replace("policy: schedule\n", f"arms: {{a: {arm}}}\n"))
     assert [problem.code for problem in told] == ["E110"]
     assert told[0].path == f"arms.a.{arm.split(', ')[1].partition(':')[0]}"
+
+
+REWARDS = "rewards: [one, {use: two}, three]\n"
+
+
+@pytest.mark.parametrize(("said", "place", "fitting"), [("4", (8, 15), "3 or 6"), ("2", (8, 15), "3")])
+def test_environments_in_which_not_every_seed_has_every_reward_are_refused(small, problems, said, place, fitting):
+    (problem,) = problems(f"{small}{REWARDS}environments: {said}\n")
+    assert (problem.code, problem.path, problem.line, problem.column) == ("E114", "environments", *place)
+    assert problem.message == f"each seed is played under each of 3 rewards, received {said} environments"
+    assert problem.hint == f"Write a multiple of 3, environments: {fitting}."
+    assert read(small, f"{REWARDS}environments: 6").config.instances == 2
+
+
+def test_so_are_those_that_nobody_wrote_with_the_place_of_the_rewards(small, problems) -> None:
+    (problem,) = problems(f"{small}{REWARDS}")
+    assert (problem.code, problem.path, problem.line) == ("E114", "rewards", 7)
+    assert problem.message.endswith("received 8 environments")
+    assert read(small, "rewards: [one]").config.instances == read(small, "").config.instances == 8
+
+
+def test_several_rewards_where_one_is_expected_are_told_where_they_go(small, problems) -> None:
+    (problem,) = problems(f"{small}reward: [one, two]\n")
+    assert (problem.code, problem.path) == ("E111", "reward")
+    assert problem.hint == "For several rewards, write them below rewards."
 
 
 @pytest.mark.parametrize("names", [("capacity",), ("a", "capacity-of-a")])
@@ -88,6 +113,8 @@ IDLE = [
     ("governor: {surge_steps: 41}", "governor.surge_steps", "over after 40 steps", "governor: {surge_steps: 40}"),
     ("twin: false\nmargin: 0.1", "margin", "nothing is compared", "margin: 0.1"),
     ("twin: false\nreward: other", "reward", "there is no twin", "reward: other"),
+    ("twin: false\nrewards: [other]", "rewards", "there is no twin", "rewards: [other]"),
+    ("rewards: [other]\nreward: another", "reward", "rewards stand in its place", "reward: another"),
     ("twin: false\ngovernor: {penalty: 1}", "governor.penalty", "there is no twin", "governor: {penalty: 1}"),
     ("devices: [cpu]\ndevice: cuda", "device", "devices stand in its place", "device: cuda"),
     (

@@ -192,6 +192,14 @@ def test_a_host_that_cannot_be_used_is_refused(told, workshop, case: str) -> Non
     assert text == f'E217 {HEAD} adds the host "a" with {fault}\n  esper_extra.py:6\n  {hint}'
 
 
+@pytest.mark.parametrize("family", ["None", "''", "3"])
+def test_a_reward_whose_family_is_no_name_is_refused(told, workshop, family: str) -> None:
+    spec = f"RewardSpec(family={family})"
+    text = told(workshop.package(adding(f'registry.add("a", build, {spec})', hook="esper_register_rewards")))
+    hint = 'A family is a name: "metric", or one of your own.'
+    assert text == f'E217 {HEAD} adds the reward "a" with family={family}\n  esper_extra.py:6\n  {hint}'
+
+
 def test_one_name_twice_in_a_plugin_is_refused(told, workshop) -> None:
     source = adding(f'registry.add("a", build, {FITS})', f'registry.add("a", "m:Other", {FITS})')
     assert told(workshop.package(source)) == (

@@ -19,6 +19,9 @@ REWARDS: Final = {
 }
 """By name where a reward stands, and what it says of itself. Its settings are called as it is."""
 
+FAMILIES: Final = {"loss": "loss"}
+"""The family of those that do not pay for the metric: no run mixes the two."""
+
 
 @hookimpl
 def esper_plugin_info() -> PluginInfo:
@@ -31,4 +34,5 @@ def esper_register_rewards(registry: Any) -> None:
     """Adds the rewards."""
     for name, (place, summary) in REWARDS.items():
         settings = f"esper_rewards.settings:{place.partition(':')[2]}Settings"
-        registry.add(name, f"esper_rewards.{place}", RewardSpec(summary=summary, settings=settings))
+        family = FAMILIES.get(name, "metric")
+        registry.add(name, f"esper_rewards.{place}", RewardSpec(summary=summary, settings=settings, family=family))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from esper_core import Play
+from esper_core import Play, Remembered
 from esper_core.leyline import (
     CANDIDATE_COLUMNS,
     GLOBAL_COLUMNS,
@@ -110,6 +110,7 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
     at the end of an episode that was not terminated ``test_metric``, ``twin_test_metric`` and ``grown``.
 
     configuration: a file, as ``esper run`` takes it, with ``overrides`` as its ``--set``; or what plays one.
+    home: a folder in which is kept what was played: nothing of it is trained again, by this process or another.
     seeds: environment seeds of the episodes; each once in an order that is drawn, then in another one.
     decide_every: decision steps from one decision to the next; between them nothing is asked for, and rewards add up.
     speed: decision steps that alpha takes to its target, and back to 0.
@@ -119,9 +120,10 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
 
     def __init__(
         self,
-        configuration: Path | str | Play,
+        configuration: Path | str | Play | Remembered,
         overrides: Sequence[str] = (),
         *,
+        home: Path | str | None = None,
         seeds: Sequence[int] = SEEDS,
         decide_every: int = 1,
         speed: int = RAMP_STEPS,
@@ -129,11 +131,15 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         actions: Sequence[Action] | None = None,
     ) -> None:
         _check(configuration, overrides, seeds, decide_every, actions)
+        if isinstance(configuration, Remembered) and home is not None:
+            msg = f"what remembers has a home of its own, or none. Received: home={str(home)!r}"
+            raise ValueError(msg)
         if type(speed) is not int or speed < 0:
             msg = f"speed is a number of decision steps, from 0. Received: {speed}"
             raise ValueError(msg)
-        self._owns = not isinstance(configuration, Play)
-        self.play = configuration if isinstance(configuration, Play) else Play.of(configuration, overrides)
+        self._owns = not isinstance(configuration, Play | Remembered)
+        play = configuration if isinstance(configuration, Play | Remembered) else Play.of(configuration, overrides)
+        self.play = play if home is None or isinstance(play, Remembered) else Remembered(play, home=home)
         self.seeds = tuple(map(int, seeds))
         self.decide_every = decide_every
         self.auto_fossilise = auto_fossilise
@@ -245,7 +251,7 @@ def _check(
     configuration: object, overrides: Sequence[str], seeds: Sequence[int], every: int, actions: Sequence[Action] | None
 ) -> None:
     """ValueError for what no environment can be made of."""
-    if isinstance(configuration, Play) and overrides:
+    if isinstance(configuration, Play | Remembered) and overrides:
         msg = f"what plays already is overridden no more; give its file. Received: overrides={list(overrides)}"
         raise ValueError(msg)
     if len(seeds) == 0 or min(seeds) < 0:

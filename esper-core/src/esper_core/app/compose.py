@@ -78,7 +78,8 @@ class Composition:
     recipe: Recipe
     space: ActionSpace
     arms: tuple[Arm, ...]
-    judge: Judge
+    judges: tuple[Judge, ...]
+    """The rewards of the run, as ``Arm.parts`` are named by them."""
     host_parameters: int
     devices: tuple[torch.device, ...]
 
@@ -86,15 +87,30 @@ class Composition:
     def arm_names(self) -> tuple[str, ...]:
         """Every arm, the twin last."""
         twin = (TWIN,) if self.resolution.loaded.config.twin else ()
-        return (*(arm.name for arm in self.arms), *twin)
+        return (*self.acting, *twin)
+
+    @property
+    def judge(self) -> Judge:
+        """The one reward, for a single episode; ConfigError where there are several."""
+        (judge, *others) = self.judges
+        if others:
+            message = f"a single episode is played under one reward, received {1 + len(others)}"
+            hint = "Write rewards: [], and the one that is meant as reward."
+            raise ConfigError(self.resolution.loaded.problem("E114", ("rewards",), message, hint))
+        return judge
+
+    @property
+    def acting(self) -> tuple[str, ...]:
+        """Every arm that has a policy, once for each reward where there are several."""
+        return tuple(name for arm in self.arms for name in arm.names)
 
     @property
     def controls(self) -> Mapping[str, str]:
         """For each arm that may grow, where that is asked for, the arm that has what it grew from the start."""
         if not self.resolution.loaded.config.capacity:
             return {}
-        alone = len(self.arms) == 1
-        return {arm.name: CAPACITY if alone else f"{CAPACITY}-of-{arm.name}" for arm in self.arms}
+        alone = len(self.acting) == 1
+        return {name: CAPACITY if alone else f"{CAPACITY}-of-{name}" for name in self.acting}
 
     @property
     def every_arm(self) -> tuple[str, ...]:
@@ -138,7 +154,7 @@ class Composition:
         """
         config = self.resolution.loaded.config
         twin = TWIN if config.twin and arm not in self.controls.values() else None
-        index = (seed - config.seed) % config.environments
+        index = (seed - config.seed) % config.instances
         pool = Pool(
             self.recipe,
             list(dict.fromkeys(name for name in (arm, twin) if name is not None)),
@@ -154,7 +170,7 @@ class Composition:
     def _pool(self, arms: Sequence[str], twin: str | None, **more: Any) -> Pool:
         config = self.resolution.loaded.config
         lanes = None if config.lanes == "auto" else config.lanes
-        return Pool(self.recipe, arms, config.environments, twin=twin, devices=self.devices, lanes=lanes, **more)
+        return Pool(self.recipe, arms, config.instances, twin=twin, devices=self.devices, lanes=lanes, **more)
 
     def _study(self, around: Surroundings, pool: Pool, arms: Sequence[Arm], twin: str | None) -> Study:
         config = self.resolution.loaded.config
@@ -162,9 +178,10 @@ class Composition:
             pool=pool,
             arms=arms,
             twin=twin,
-            reward=self.judge,
+            reward=self.judges[0],
+            rewards={name: judge for arm in self.arms for name, judge in zip(arm.names, self.judges, strict=True)},
             rounds=config.rounds,
-            environments=config.environments,
+            environments=config.instances,
             steps=config.episode.steps,
             first_seed=config.seed,
             bus=around.bus,
@@ -213,7 +230,7 @@ def compose(resolution: Resolution) -> Composition:
     recipe = laid_out(recipe, host)
     if config.randomness == "auto":
         recipe = replace(recipe, draws=_draws(recipe, host))
-    reward = _built(resolution, resolution.reward, metric=task.metric)
+    judges = tuple(_judge(resolution, chosen, task) for chosen in resolution.rewards)
     sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
     space = ActionSpace(
         {name: tuple(variety.id for variety in own) for name, own in varieties.items()},
@@ -224,8 +241,8 @@ def compose(resolution: Resolution) -> Composition:
         task=task,
         recipe=recipe,
         space=space,
-        arms=_arms(resolution, space),
-        judge=Judge(cast("Reward", reward), resolution.reward.label),
+        arms=_arms(resolution, space, judges),
+        judges=judges,
         host_parameters=count_parameters(host),
         devices=devices,
     )
@@ -350,13 +367,26 @@ def _at_slot(resolution: Resolution, problem: Problem) -> Problem:
     return resolution.loaded.problem(problem.code, at, problem.message, problem.hint)
 
 
-def _arms(resolution: Resolution, space: ActionSpace) -> tuple[Arm, ...]:
+def _judge(resolution: Resolution, chosen: Chosen, task: Task) -> Judge:
+    return Judge(cast("Reward", _built(resolution, chosen, metric=task.metric)), chosen.label)
+
+
+def _parts(arm: str, judges: Sequence[Judge]) -> tuple[str, ...]:
+    """What an arm's environments are called under each of several rewards: ``ppo@price-20``, or ``ppo@reward-2``."""
+    priced = [f"{arm}@price-{judge.price:g}" for judge in judges if judge.price is not None]
+    if len(set(priced)) == len(judges):
+        return tuple(priced)
+    return tuple(f"{arm}@reward-{number}" for number in range(1, len(judges) + 1))
+
+
+def _arms(resolution: Resolution, space: ActionSpace, judges: Sequence[Judge]) -> tuple[Arm, ...]:
     """Each arm with a policy of its own; what a policy says against its settings gets the line it is on."""
     arms: list[Arm] = []
     problems: list[Problem] = []
     for name, chosen in resolution.policies.items():
         try:
-            arms.append(Arm(name, cast("Policy", _built(resolution, chosen, space)), chosen.label))
+            parts = _parts(name, judges) if len(judges) > 1 else ()
+            arms.append(Arm(name, cast("Policy", _built(resolution, chosen, space)), chosen.label, parts))
         except ConfigError as error:
             problems += error.problems
     if problems:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from esper_core.app.participation import load_for
+from esper_core.app.resolution import rewards_of
 from esper_core.leyline.errors import EsperError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def settings_models(loaded: LoadedConfig, folder: Path) -> dict[KeyPath, type[Ba
 def _uses(config: RunConfig) -> Iterator[tuple[str, Use, KeyPath]]:
     yield "task", config.task, ("task",)
     yield "host", config.host, ("host",)
-    yield "reward", config.reward, ("reward",)
+    yield from (("reward", use, path) for use, path in rewards_of(config))
     if config.policy is not None:
         yield "policy", config.policy, ("policy",)
     for name, arm in config.arms.items():

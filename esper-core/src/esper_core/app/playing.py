@@ -29,6 +29,7 @@ from esper_core.trainer.records import plain_of, record_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import torch
     from torch import Tensor
 
     from esper_core.app.compose import Composition
@@ -87,6 +88,7 @@ class Play:
     """
 
     def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
         self._composition: Composition = prepared.composition
         self._opinion = health_check(prepared.plugins)
         config = self._composition.resolution.loaded.config
@@ -99,14 +101,14 @@ class Play:
             [PLAYER],
             1,
             devices=self._composition.devices[:1],
-            undisturbed=lambda step: self._twin_of(self._seed).losses[step],
+            undisturbed=lambda step: self.twin_of(self._seed).losses[step],
         )
         self._seed = 0
         self._step = 0
         self._now: Moment | None = None
         self.moves = 0
         """How often it was begun, acted in or brought back: so it can be told whether somebody else played on it."""
-        self._ledger = Ledger(self._composition.judge, [1, None])
+        self._ledger = Ledger([self._composition.judge], [1, None])
 
     @classmethod
     def of(cls, file: Path | str, overrides: Sequence[str] = ()) -> Play:
@@ -129,17 +131,22 @@ class Play:
         return self._composition.host_parameters
 
     @property
+    def device(self) -> torch.device:
+        """Where the networks are."""
+        return self._composition.devices[0]
+
+    @property
     def twin(self) -> Undisturbed:
         """The same host of the present seed, which never grew. RuntimeError where no episode was begun."""
         self._latest()
-        return self._twin_of(self._seed)
+        return self.twin_of(self._seed)
 
     def begin(self, seed: int) -> Moment:
         """Begin the episode of ``seed``; what there is to see after its first step."""
         self.moves += 1
-        self._twin_of(seed)
+        self.twin_of(seed)
         self._seed, self._step, self._now = seed, 0, None
-        self._ledger = Ledger(self._composition.judge, [1, None])
+        self._ledger = Ledger([self._composition.judge], [1, None])
         self._pool.faults.load(FaultBook().state())
         with one_thread():
             self._pool.reset(0, seed)
@@ -167,7 +174,7 @@ class Play:
     def state(self) -> State:
         """All that is known of the episode, at the latest moment of it."""
         now = self._latest()
-        moment = {"reward": plain_of(now.reward), "rolled_back": now.rolled_back, "ending": _told_of(now.ending)}
+        moment = {"reward": plain_of(now.reward), "rolled_back": now.rolled_back, "ending": plain_ending(now.ending)}
         return State.of(
             {"pool": self._pool.state(), "ledger": told(self._ledger.as_plain()), "moment": told(moment)},
             seed=self._seed,
@@ -180,7 +187,7 @@ class Play:
         GrowthError where it does not fit.
         """
         self.moves += 1
-        self._twin_of(state.plain["seed"])
+        self.twin_of(state.plain["seed"])
         self._now = None
         with one_thread():
             self._pool.load(state.part("pool"), in_round=True)
@@ -188,8 +195,24 @@ class Play:
         self._ledger.load(heard(state.part("ledger")))
         known = heard(state.part("moment"))
         reward = None if known["reward"] is None else record_of(RewardBreakdown, known["reward"])
-        ending = _ending_of(known["ending"])
+        ending = ending_of(known["ending"])
         return self._moment(self._pool.latest, reward, rolled_back=known["rolled_back"], ending=ending)
+
+    def twin_of(self, seed: int) -> Undisturbed:
+        """The twin of a seed, whose episode is trained where it is not known."""
+        if not self.knows_twin(seed):
+            self.know_twin(seed, self._undisturbed(seed))
+        return self._twins[seed]
+
+    def knows_twin(self, seed: int) -> bool:
+        """Whether the twin of a seed need not be trained."""
+        return seed in self._twins
+
+    def know_twin(self, seed: int, twin: Undisturbed) -> None:
+        """Know a twin that was trained elsewhere, by another ``Play`` of the same file."""
+        self._twins[seed] = twin
+        while len(self._twins) > TWINS_KEPT:
+            self._twins.popitem(last=False)
 
     def close(self) -> None:
         """Let the networks go."""
@@ -203,14 +226,14 @@ class Play:
         decisions = pool.judge(own, self._opinions(pool, PLAYER, own))
         self._stop_where_nothing_helps(decisions)
         own, rolled, _ = pool.heed(own, decisions, step)
-        if step in self._twin_of(self._seed).rolled_back:
+        if step in self.twin_of(self._seed).rolled_back:
             pool.environments[0].scales.forget_lead()
         penalties = {place: decision.penalty for place, decision in decisions.items()}
-        reward, _ = self._ledger.reward([own[0], self._twin_of(self._seed).signals[step]], decisions, penalties)
+        reward, _ = self._ledger.reward([own[0], self.twin_of(self._seed).signals[step]], decisions, penalties)
         return self._moment(own, reward, rolled_back=bool(rolled))
 
     def _ended(self) -> Moment:
-        twin = self._twin_of(self._seed).ending
+        twin = self.twin_of(self._seed).ending
         if self._step < self.steps:  # it was cut short: the twin, which goes on, is none to be held against it any more
             self._ledger.reward([*self._pool.latest, twin.signals], running=())
             self._step = self.steps
@@ -258,19 +281,12 @@ class Play:
         ending: Ending | None = None,
     ) -> Moment:
         (own,), (mask,) = signals, self._pool.masks()
-        twin = self._twin_of(self._seed)
+        twin = self.twin_of(self._seed)
         beside = twin.signals[own.step] if ending is None else twin.ending.signals
         seen = Observation(own.step, self.steps, own, beside, self._composition.judge.price, rolled_back)
         shut = rolled_back or ending is not None
         self._now = Moment(seen, mask.shut() if shut else mask, reward, rolled_back, ending)
         return self._now
-
-    def _twin_of(self, seed: int) -> Undisturbed:
-        if seed not in self._twins:
-            self._twins[seed] = self._undisturbed(seed)
-            while len(self._twins) > TWINS_KEPT:
-                self._twins.popitem(last=False)
-        return self._twins[seed]
 
     def _undisturbed(self, seed: int) -> Undisturbed:
         """The twin's whole episode; one that is in trouble is brought back as any other is."""
@@ -295,14 +311,16 @@ class Play:
         return Undisturbed(tuple(signals), tuple(losses), ending, frozenset(undone))
 
 
-def _told_of(ending: Ending | None) -> dict[str, Any] | None:
+def plain_ending(ending: Ending | None) -> dict[str, Any] | None:
+    """An ending as plain data, which ``ending_of`` makes an ending again."""
     if ending is None:
         return None
     growth = [plain_of(one) for one in ending.growth]
     return {"numbers": (ending.test_loss, ending.test_metric), "signals": plain_of(ending.signals), "growth": growth}
 
 
-def _ending_of(known: dict[str, Any] | None) -> Ending | None:
+def ending_of(known: dict[str, Any] | None) -> Ending | None:
+    """The ending that ``plain_ending`` was given."""
     if known is None:
         return None
     growth = tuple(record_of(Growth, one) for one in known["growth"])

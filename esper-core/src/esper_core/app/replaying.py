@@ -140,7 +140,7 @@ def replay(
     ConfigError (E432) where what is wished cannot be. ``tell`` hears what is warned of, and which of the recorded
     actions were not possible any more.
     """
-    decides = recording.arm in prepared.composition.resolution.policies
+    decides = recording.arm in prepared.composition.acting
     if wish is not None:
         _check(wish, recording, decides=decides)
     player = Player(recording, wish, tell)

@@ -17,12 +17,12 @@ from esper_core.config import settings_problems
 from esper_core.config.limits import CAPACITY
 from esper_core.leyline.errors import ConfigError, EsperError, PluginError, Problem
 from esper_core.leyline.nearest import suggestion
-from esper_core.leyline.specs import HostSpec, SlotPlace
+from esper_core.leyline.specs import HostSpec, RewardSpec, SlotPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from esper_core.config import LoadedConfig, Use
+    from esper_core.config import LoadedConfig, RunConfig, Use
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins import Component, Registry
     from esper_core.plugins.faults import Label
@@ -55,7 +55,8 @@ class Resolution:
     loaded: LoadedConfig
     task: Chosen
     host: Chosen
-    reward: Chosen
+    rewards: tuple[Chosen, ...]
+    """One, or several that environments take in turn."""
     sinks: tuple[Chosen, ...]
     schedules: Mapping[str, Chosen]
     """Of learning rates, for ``host`` and ``seed``, where the file names one."""
@@ -65,9 +66,14 @@ class Resolution:
     blueprints: Mapping[str, tuple[Component, ...]]
 
     @property
+    def reward(self) -> Chosen:
+        """The reward, the first where there are several."""
+        return self.rewards[0]
+
+    @property
     def plugins(self) -> frozenset[str]:
         """Ids of the plugins whose components the run uses, or which the file requires."""
-        chosen = [self.task, self.host, self.reward, *self.sinks, *self.schedules.values(), *self.policies.values()]
+        chosen = [self.task, self.host, *self.rewards, *self.sinks, *self.schedules.values(), *self.policies.values()]
         grown = [component for components in self.blueprints.values() for component in components]
         used = [component.plugin for component in [*(one.component for one in chosen), *grown]]
         return frozenset([*used, *self.loaded.config.plugins.require])
@@ -92,7 +98,8 @@ class _Search:
         config = self.loaded.config
         task = self.choose("task", config.task, ("task",))
         host = self.choose("host", config.host, ("host",))
-        reward = self.choose("reward", config.reward, ("reward",))
+        rewards = [self.choose("reward", use, path) for use, path in rewards_of(config)]
+        self.one_family(rewards)
         sinks = [self.choose("sink", use, ("sinks", index)) for index, use in enumerate(config.sinks)]
         schedules = {
             side: self.choose("schedule", own.schedule, ("optimizer", side, "schedule"))
@@ -106,12 +113,11 @@ class _Search:
             raise ConfigError(told) if self.problems else PluginError(told)
         assert task is not None
         assert host is not None
-        assert reward is not None
         return Resolution(
             loaded=self.loaded,
             task=task,
             host=host,
-            reward=reward,
+            rewards=tuple(reward for reward in rewards if reward is not None),
             sinks=tuple(sink for sink in sinks if sink is not None),
             schedules={side: chosen for side, chosen in schedules.items() if chosen is not None},
             policies={arm: chosen for arm, chosen in policies.items() if chosen is not None},
@@ -140,6 +146,18 @@ class _Search:
             self.problems += settings_problems(self.loaded, error, model, (*path, "settings"))
             return None
         return Chosen(component, {name: getattr(settings, name) for name in model.model_fields}, path)
+
+    def one_family(self, rewards: Iterable[Chosen | None]) -> None:
+        """A problem for each reward that pays for something else than the first: their sums cannot be put together."""
+        families = [
+            (own, own.component.spec.family) for own in rewards if own and isinstance(own.component.spec, RewardSpec)
+        ]
+        for own, family in families[1:]:
+            first, wanted = families[0]
+            if family != wanted:
+                message = f'"{first.component.id}" is of the family "{wanted}", "{own.component.id}" of "{family}"'
+                hint = "Rewards of one run are of one family: write a run for each."
+                self.problems.append(self.loaded.problem("E114", own.path, message, hint))
 
     def place(self, name: str, host: Chosen | None) -> SlotPlace | None:
         """Where the slot goes: where the file says, else where the host suggests."""
@@ -178,6 +196,11 @@ class _Search:
                 here = self.loaded.problem(problem.code, path, problem.message, problem.hint)
                 own.append(here if problem.file is None else replace(problem, path=here.where()))
             return None
+
+
+def rewards_of(config: RunConfig) -> list[tuple[Use, Path]]:
+    """The rewards that the file names, each with its place: the one, or those that stand in its place."""
+    return [(use, ("rewards", index)) for index, use in enumerate(config.rewards)] or [(config.reward, ("reward",))]
 
 
 def _policies(loaded: LoadedConfig) -> dict[str, tuple[Use, Path]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
@@ -33,7 +33,7 @@ def resolved_config(resolution: Resolution) -> RunConfig:
         "plugins": config.plugins.model_copy(update={"local": local}),
         "task": _full(config.task, resolution.task),
         "host": _full(config.host, resolution.host),
-        "reward": _full(config.reward, resolution.reward),
+        **_rewards(config, resolution),
         "sinks": tuple(_full(use, sink) for use, sink in zip(config.sinks, resolution.sinks, strict=True)),
         "slots": slots,
         "optimizer": config.optimizer.model_copy(
@@ -53,6 +53,13 @@ def resolved_config(resolution: Resolution) -> RunConfig:
             for name, arm in config.arms.items()
         }
     return config.model_copy(update=update)
+
+
+def _rewards(config: RunConfig, resolution: Resolution) -> dict[str, Any]:
+    """Those that are in use. What several stand in the place of stays as it is."""
+    if config.rewards:
+        return {"rewards": tuple(map(_full, config.rewards, resolution.rewards))}
+    return {"reward": _full(config.reward, resolution.reward)}
 
 
 def _full(use: Use, chosen: Chosen) -> Use:

@@ -148,7 +148,7 @@ def _write_beginning(directory: RunDirectory, prepared: Prepared) -> None:
         config=dump_config(resolved_config(resolution)),
         source=resolution.loaded.source,
         overrides=list(resolution.loaded.overrides),
-        seeds={"first": config.seed, "count": config.rounds * config.environments},
+        seeds={"first": config.seed, "count": config.rounds * config.instances},
         plugins=[
             {
                 "id": record.id,
@@ -174,7 +174,7 @@ def _about(directory: RunDirectory, composition: Composition) -> RunInfo:
         path=directory.path,
         arms=composition.every_arm,
         rounds=config.rounds,
-        environments=config.environments,
+        environments=config.instances,
         steps=config.episode.steps,
         device=str(composition.recipe.device),
     )

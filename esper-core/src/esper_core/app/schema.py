@@ -40,6 +40,7 @@ def config_schema(plugins: Plugins) -> Schema:
         top[key] = _described(top[key], {"$ref": f"#/$defs/use-{kind}"})
     top["policy"] = _described(top["policy"], {"anyOf": [{"$ref": "#/$defs/use-policy"}, {"type": "null"}]})
     top["sinks"]["items"] = {"$ref": "#/$defs/use-sink"}
+    top["rewards"]["items"] = {"$ref": "#/$defs/use-reward"}
     own = definitions["OptimizerConfig"]["properties"]
     own["schedule"] = _described(own["schedule"], {"anyOf": [{"$ref": "#/$defs/use-schedule"}, {"type": "null"}]})
     arm = definitions["ArmConfig"]["properties"]

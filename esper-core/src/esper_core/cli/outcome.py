@@ -67,7 +67,7 @@ def describe_plan(composition: Composition) -> Plan:
     config = composition.resolution.loaded.config
     return Plan(
         arms=composition.every_arm,
-        episodes=config.rounds * config.environments,
+        episodes=config.rounds * config.instances,
         steps=config.episode.steps,
         batches=config.episode.batches,
         host_parameters=composition.host_parameters,

@@ -21,6 +21,7 @@ def contradictions(tree: Tree) -> Iterator[Problem]:
     yield from _name_of_the_twin(tree, tree.value)
     yield from _name_of_a_control(tree, tree.value)
     yield from _too_many(tree, tree.value)
+    yield from _rewards_that_do_not_come_out_even(tree, tree.value)
     yield from _nursery_in_the_host(tree, tree.value)
     yield from _gates_without_a_measure(tree, tree.value)
     yield from _gates_without_a_look(tree, tree.value)
@@ -147,6 +148,19 @@ def _too_many(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
     )
     path = ("rounds",) if rounds > 1 else ("environments",)
     yield tree.places.problem("E114", path, message, "Write fewer rounds, or fewer environments.")
+
+
+def _rewards_that_do_not_come_out_even(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
+    """Every seed is played under every reward, or their figures could not be held against each other."""
+    rewards, environments = top.get("rewards"), _count(top, "environments")
+    several = len(rewards) if isinstance(rewards, list | tuple) else 0
+    if several == 0 or environments is None or environments % several == 0:
+        return
+    message = f"each seed is played under each of {several} rewards, received {environments} environments"
+    below = environments - environments % several
+    fitting = f"{below} or {below + several}" if below else str(several)
+    path = ("environments",) if "environments" in top else ("rewards",)
+    yield tree.places.problem("E114", path, message, f"Write a multiple of {several}, environments: {fitting}.")
 
 
 def _count(top: Mapping[str, Any], name: str) -> int | None:

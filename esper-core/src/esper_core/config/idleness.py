@@ -33,7 +33,7 @@ class _Idle:
 
 def idle_values(config: RunConfig, places: Places) -> Iterator[Problem]:
     """A problem for each value that was written, is not the default, and is read by nothing."""
-    asked = (_optimizers, _growth, _governor, _comparison, _devices, _plugins)
+    asked = (_optimizers, _growth, _governor, _comparison, _rewards, _devices, _plugins)
     for idle in (idle for ask in asked for idle in ask(config)):
         if idle.path in places.by_path and _value(config, idle.path) != _default(idle.path):
             message = f"{idle.path[-1]} has no effect: {idle.why}"
@@ -81,9 +81,14 @@ def _comparison(config: RunConfig) -> Iterator[_Idle]:
     if len(config.arms) < 2:
         yield _Idle(("margin",), "there is one arm and no twin, so nothing is compared", hint)
     unrewarded = "a step is rewarded by what it gained over the twin, and there is no twin"
-    yield _Idle(("reward",), unrewarded, hint)
+    yield _Idle(("rewards" if config.rewards else "reward",), unrewarded, hint)
     if config.governor.rollback:
         yield _Idle(("governor", "penalty"), unrewarded, hint)
+
+
+def _rewards(config: RunConfig) -> Iterator[_Idle]:
+    if config.rewards:
+        yield _Idle(("reward",), "rewards stand in its place", "Delete one of the two.")
 
 
 def _devices(config: RunConfig) -> Iterator[_Idle]:

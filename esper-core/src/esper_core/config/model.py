@@ -276,12 +276,17 @@ class RunConfig(Section):
         description="Whether what an arm grew is then trained from the start on the same seeds, as a control.",
     )
     reward: Use = Field(default=Use(use="team"), description="What a step was worth.")
+    rewards: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Several rewards in place of one: each seed is played under each of them.",
+        max_length=32,
+    )
     sinks: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
         default=(), description="Where else events go: a list of sinks.", max_length=32
     )
     seed: int = Field(default=0, ge=0, lt=2**31, description="Environment seed of the first environment.")
     environments: Count = Field(
-        default=8, le=4096, description="Environments of each arm, each with a seed of its own."
+        default=8, le=4096, description="Environments of each arm: one for each seed, or for each seed and reward."
     )
     rounds: Count = Field(default=1, le=1_000_000, description="Episodes of each environment, each with fresh seeds.")
     episode: EpisodeConfig = Field(default_factory=EpisodeConfig, description="Length of an episode.")
@@ -308,3 +313,8 @@ class RunConfig(Section):
     )
     margin: float = Field(default=0.0, ge=0, description="Difference in the metric below which arms count as equal.")
     plugins: PluginsConfig = Field(default_factory=PluginsConfig, description="Which plugins take part.")
+
+    @property
+    def instances(self) -> int:
+        """Environment seeds of a round: each is played under every reward."""
+        return self.environments // max(1, len(self.rewards))

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 _YES = ("yes", "on", "y", "1")
 _NO = ("no", "off", "n", "0")
+_SEVERAL = {
+    "policy": "To compare several policies, write arms.",
+    "reward": "For several rewards, write them below rewards.",
+}
+"""What stands for a list of components, where one is expected."""
 
 
 def remedy(entry: Entry, value: Any, path: KeyPath, kind: str, *, optional: bool) -> str | None:
@@ -43,8 +48,9 @@ def _shape(entry: Entry, value: Any, path: KeyPath) -> str | None:
     if entry.kind is str and not isinstance(value, dict | list | str):
         return f'Put it in quotes: "{shown(value)}"'
     if entry.is_use:
-        several = isinstance(value, list) and path == ("policy",)
-        return "To compare several policies, write arms." if several else f"Write {path[-1]}: name-of-the-component"
+        several = isinstance(value, list) and len(path) == 1
+        name = f"Write {path[-1]}: name-of-the-component"
+        return _SEVERAL.get(str(path[-1]), name) if several else name
     if (entry.section or entry.is_mapping) and not isinstance(value, dict):
         return "Write its keys below it, indented, or in braces: {key: value}."
     return None

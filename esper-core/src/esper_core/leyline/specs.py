@@ -129,10 +129,14 @@ class PolicySpec:
 
 @dataclass(frozen=True, slots=True)
 class RewardSpec:
-    """What a reward says of itself. ``settings`` as for a task; a reward family is compared only with itself."""
+    """What a reward says of itself. ``settings`` as for a task.
+
+    family: what it pays for, ``metric`` or a name of its own: rewards of one run are of one family.
+    """
 
     summary: str = ""
     settings: Any = None
+    family: str = "metric"
 
 
 @dataclass(frozen=True, slots=True)

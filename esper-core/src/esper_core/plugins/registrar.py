@@ -157,6 +157,8 @@ def _unfit_parts(spec: Spec) -> Iterator[tuple[str, str]]:
         yield f"settings={_short(spec.settings)}", 'Settings are a pydantic model class, or "module:Class".'
     if isinstance(spec, HostSpec):
         yield from _unfit_host_parts(spec)
+    if isinstance(spec, RewardSpec) and not (isinstance(spec.family, str) and spec.family):
+        yield f"family={_short(spec.family)}", 'A family is a name: "metric", or one of your own.'
 
 
 def _unfit_blueprint_parts(spec: BlueprintSpec) -> Iterator[tuple[str, str]]:

@@ -38,7 +38,7 @@ class Course:
         self.round = 0
         self.step = 0
         self.finished: list[EpisodeFinished] = []
-        self.ledger = Ledger(study.reward, twins=study.twins())
+        self.ledger = Ledger(study.judges(), twins=study.twins())
         self.record = RoundRecord(study)
 
     def rounds(self) -> Iterator[int]:
@@ -51,7 +51,7 @@ class Course:
         study = self.study
         if self.step == 0:
             study.pool.reset(self.round, study.first_seed + self.round * study.environments)
-            self.ledger, self.record = Ledger(study.reward, twins=study.twins()), RoundRecord(study)
+            self.ledger, self.record = Ledger(study.judges(), twins=study.twins()), RoundRecord(study)
 
     def steps(self) -> Iterator[int]:
         """The steps that are left of the round, unless every episode in it is over before."""

@@ -19,12 +19,12 @@ class Ledger:
     """One round's rewards. Where an environment has no twin its reward is unknown, not 0.
 
     Args:
-        judge: the reward of the run.
+        judges: for each environment what judges it.
         twins: for each environment the place of its twin, or None.
     """
 
-    def __init__(self, judge: Judge, twins: Sequence[int | None]) -> None:
-        self._judge = judge
+    def __init__(self, judges: Sequence[Judge], twins: Sequence[int | None]) -> None:
+        self._judges = judges
         self._twins = twins
         self._before: dict[int, tuple[Signals, Signals]] = {}
         self._totals = [0.0] * len(twins)
@@ -50,15 +50,16 @@ class Ledger:
                 continue
             before, twin_before = self._before.get(place, (None, None))
             twin_now = signals_E[twin] if twin_before is None or place not in self._stopped else twin_before
-            with answerable(self._judge.label, f"on a step of environment {place}"):
-                breakdown = self._judge.reward.score(
+            judge = self._judges[place]
+            with answerable(judge.label, f"on a step of environment {place}"):
+                breakdown = judge.reward.score(
                     signals_E[place],
                     before,
                     twin_now,
                     twin_before,
                 )
             if not isinstance(breakdown, RewardBreakdown):
-                message = f"{self._judge.label} scored a step with {type(breakdown).__name__}, not a RewardBreakdown"
+                message = f"{judge.label} scored a step with {type(breakdown).__name__}, not a RewardBreakdown"
                 raise PluginError(
                     Problem(
                         "E231", message, hint='Reward.score returns RewardBreakdown({"accuracy": 0.5}): terms, by name.'

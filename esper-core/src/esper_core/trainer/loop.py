@@ -112,7 +112,7 @@ def decide(
     actions_E, running = [WAIT] * len(signals_E), study.pool.running()
     seen_E = study.observe(signals_E, resting)
     for arm in study.arms:
-        places = study.pool.of_arm(arm.name)
+        places = study.places(arm)
         seen = [seen_E[place] for place in places]
         chosen = arm.act(seen, [masks_E[place] for place in places])
         for place, observation, action in zip(places, seen, chosen, strict=True):

@@ -96,9 +96,9 @@ class Pool:
         self.latest: list[Signals] = []
         """What was measured last, of each environment."""
 
-    def of_arm(self, arm: str) -> list[int]:
-        """The places of an arm's environments, in the order of their seeds."""
-        return [place for place, environment in enumerate(self.environments) if environment.arm == arm]
+    def of_arm(self, *names: str) -> list[int]:
+        """The places of the environments of an arm, or of several, in the order of their seeds."""
+        return [place for place, environment in enumerate(self.environments) if environment.arm in names]
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: the environments of one index share a seed, whatever their arm."""

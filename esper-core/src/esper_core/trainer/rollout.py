@@ -23,7 +23,7 @@ class RoundRecord:
     def __init__(self, study: Study) -> None:
         self._study = study
         self._learners = {arm.name: arm for arm in study.arms if isinstance(arm.policy, Learner)}
-        self._kept = {place for name in self._learners for place in study.pool.of_arm(name)}
+        self._kept = {place for arm in self._learners.values() for place in study.places(arm)}
         self._turns: dict[int, list[Turn]] = {place: [] for place in self._kept}
         self._ended: dict[int, list[Played]] = {place: [] for place in self._kept}
         self._open: dict[int, tuple[Observation, ActionMask, Action]] = {}
@@ -48,8 +48,9 @@ class RoundRecord:
     def learn(self, round_: int, final_E: Sequence[Observation]) -> Iterator[tuple[str, Mapping[str, float]]]:
         """Let every learner learn; each arm's name with what its policy says of it."""
         for name, arm in self._learners.items():
-            places = self._study.pool.of_arm(name)
-            episodes = [episode for place in places for episode in self._episodes(place, final_E[place])]
+            episodes = [
+                episode for place in self._study.places(arm) for episode in self._episodes(place, final_E[place])
+            ]
             yield name, _updated(arm, Rollout(name, round_, tuple(episodes)))
 
     def as_plain(self) -> dict[str, Any]:

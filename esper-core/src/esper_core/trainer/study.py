@@ -33,11 +33,20 @@ log = logging.getLogger("esper")
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One arm: its name, who decides in it, and whose work that is."""
+    """One arm: its name, who decides in it, and whose work that is.
+
+    parts: what its environments are called where the run has several rewards, a name for each of these; none: as it is.
+    """
 
     name: str
     policy: Policy
     label: str
+    parts: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What its environments are called."""
+        return self.parts or (self.name,)
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
         """The policy's actions; PluginError where they are not one legal action for each environment."""
@@ -58,7 +67,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The reward of a run, and whose work it is."""
+    """A reward of a run, and whose work it is."""
 
     reward: Reward
     label: str
@@ -81,6 +90,7 @@ class Study:
     reward: Judge
     rounds: int
     environments: int
+    """Of each name in the pool: so many seeds are played in a round."""
     steps: int
     first_seed: int
     bus: Bus
@@ -91,6 +101,16 @@ class Study:
     """Called after each step and each round; keeps where the study is, and raises to end the run there."""
     check_health: Callable[[HealthSnapshot], Verdict] = field(default=lambda snapshot: CALM)
     """A second opinion on each environment after each step: it can raise the alarm, and not call it off."""
+    rewards: Mapping[str, Judge] = field(default_factory=dict)
+    """What judges the environments of these names, in the place of ``reward``."""
+
+    def places(self, arm: Arm) -> list[int]:
+        """The places of an arm's environments in the pool, those of one seed side by side, as its parts are."""
+        return self.pool.of_arm(*arm.names)
+
+    def judges(self) -> list[Judge]:
+        """For each place in the pool what judges it."""
+        return [self.rewards.get(environment.arm, self.reward) for environment in self.pool.environments]
 
     def opinions(self, signals_E: Sequence[Signals]) -> dict[int, Verdict]:
         """What others think of each environment whose episode goes on, by its place."""
@@ -101,14 +121,15 @@ class Study:
         return HealthSnapshot(environment.round, environment.arm, environment.seed, signals)
 
     def observe(self, signals_E: Sequence[Signals], resting: Collection[int] = ()) -> list[Observation]:
-        """What a policy sees of each environment: beside its own signals those of its twin, and the reward's price.
+        """What a policy sees of each environment: beside its own signals those of its twin, and its reward's price.
 
         resting: the places that were rolled back in this step.
         """
-        price = self.reward.price
+        seen = zip(signals_E, self.twins(), self.judges(), strict=True)
         return [
-            Observation(own.step, self.steps, own, None if twin is None else signals_E[twin], price, place in resting)
-            for place, (own, twin) in enumerate(zip(signals_E, self.twins(), strict=True))
+            Observation(own.step, self.steps, own, beside, judge.price, place in resting)
+            for place, (own, twin, judge) in enumerate(seen)
+            for beside in [None if twin is None else signals_E[twin]]
         ]
 
     def warn_of(self, rolled: Iterable[int], decisions: Mapping[int, Decision]) -> None:
@@ -125,7 +146,7 @@ class Study:
             if isinstance(arm.policy, FollowsPlan):
                 left = [note for notes in arm.policy.unfinished() for note in notes]
                 for note, count in Counter(left).items():
-                    share = f"{count} of {self.environments} episodes"
+                    share = f"{count} of {len(self.places(arm))} episodes"
                     log.warning("arm %s: not carried out in %s: %s", arm.name, share, note)
 
     def twins(self) -> list[int | None]:

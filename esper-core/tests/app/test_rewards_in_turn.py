@@ -1,0 +1,257 @@
+"""Are several rewards in one run what several runs with one reward each would be, with one policy that sees all?"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esper_core import Play, read_events
+from esper_core.app.keeping import Keeping
+from esper_core.app.preparing import prepare
+from esper_core.app.recording import recording_in
+from esper_core.app.replaying import replay
+from esper_core.app.running import resume, run
+from esper_core.leyline import ConfigError
+from esper_core.leyline.events import EpisodeFinished, Event, StepFinished
+from esper_core.runs.joining import join
+from esper_core.runs.reading import read_run
+
+pytestmark = pytest.mark.members
+
+PRICES = "rewards: [{use: team, settings: {price: 5}}, {use: team, settings: {price: 50}}]\n"
+PLANNED = ("schedule@price-5", "schedule@price-50")
+KEEPS = """\
+      - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 1}
+      - {step: 2, op: advance, slot: early}
+      - {step: 4, op: fossilise, slot: early}
+"""
+
+WATCHER = """
+from esper_core import PolicySpec, hookimpl
+from esper_core.leyline import WAIT, Action, Op, Resumable, State
+
+class Watcher:
+    seen = []
+    rollouts = []
+    known = 0
+
+    def __init__(self, space):
+        slot = space.slots[0]
+        self.grow = Action(Op.GERMINATE, slot, space.blueprints[slot][0])
+
+    def act(self, observations, masks):
+        self.seen.append(list(observations))
+        turns = enumerate(zip(observations, masks))
+        return [self.grow if one.price == 5 and mask.allows(self.grow) else WAIT for place, (one, mask) in turns]
+
+    def update(self, rollout):
+        self.rollouts.append(rollout)
+        self.known += len(rollout.episodes)
+        return {"known": self.known}
+
+    def state(self):
+        return State.of({}, known=self.known)
+
+    def load(self, state):
+        self.known = state.plain["known"]
+
+@hookimpl
+def esper_register_policies(registry):
+    registry.add("watcher", Watcher, PolicySpec("Grows where it is cheap."))
+"""
+
+
+def written(folder: Path, text: str, more: str = PRICES, environments: int = 4, steps: int = 6) -> Path:
+    """The small run in a file of its own, long enough to keep a seed."""
+    text = text.replace("steps: 3", f"steps: {steps}").replace("environments: 2", f"environments: {environments}")
+    folder.mkdir(exist_ok=True)
+    file = folder / "run.yaml"
+    file.write_text(text + more)
+    return file
+
+
+@pytest.fixture
+def planned(configured) -> str:
+    """A plan that keeps a seed."""
+    text = configured("capacity: false\n").read_text()
+    plan = next(line for line in text.splitlines(keepends=True) if "op: germinate" in line)
+    return text.replace(plan, KEEPS)
+
+
+@pytest.fixture
+def watched(configured, install) -> str:
+    """A policy that grows at a low price alone, and keeps what it saw."""
+    install("watching", WATCHER)
+    text = configured("capacity: false\nrounds: 2\n").read_text()
+    return text.replace(text[text.index("policy:") : text.index("environments")], "policy: watcher\n")
+
+
+@pytest.fixture
+def watcher(watched) -> Any:
+    return importlib.import_module("esper_watching").Watcher
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Callable[..., Path]:
+    """``played(file)``: runs it; the run directory."""
+    return lambda file: run(prepare(file), runs_dir=file.parent / "runs").path
+
+
+def events_of(path: Path, kind: type, arm: str) -> list[Any]:
+    return [one for one in read_events(path / "events.jsonl") if isinstance(one, kind) and one.arm == arm]
+
+
+def bare(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """What they tell, apart from whose they are."""
+    return [{name: getattr(one, name) for name in one.__slots__ if name != "arm"} for one in events]
+
+
+def results_of(path: Path) -> dict[str, Any]:
+    return json.loads((path / "summary.json").read_text())["results"]
+
+
+def test_every_seed_is_played_under_every_reward_as_in_a_run_of_its_own(planned, played, tmp_path) -> None:
+    together = played(written(tmp_path / "together", planned))
+    ends = {arm: events_of(together, EpisodeFinished, arm) for arm in (*PLANNED, "twin")}
+    assert {arm: [one.seed for one in own] for arm, own in ends.items()} == {arm: [0, 1] for arm in ends}
+    for price, arm in ((5, PLANNED[0]), (50, PLANNED[1])):
+        one = f"reward: {{use: team, settings: {{price: {price}}}}}\n"
+        alone = played(written(tmp_path / f"at-{price}", planned, one, environments=2))
+        for own, whose in ((arm, "schedule"), ("twin", "twin")):
+            for kind in (StepFinished, EpisodeFinished):
+                assert bare(events_of(together, kind, own)) == bare(events_of(alone, kind, whose))
+        assert results_of(together)["arms"][arm] == results_of(alone)["arms"]["schedule"]
+    low, high = ([one.reward for one in ends[arm]] for arm in PLANNED)
+    assert all(cheap > dear for cheap, dear in zip(low, high, strict=True)), "the rewards are two"
+
+
+def test_a_policy_sees_each_instance_at_each_price_in_one_round(watched, watcher, played, tmp_path) -> None:
+    path = played(written(tmp_path / "own", watched))
+    assert [one.price for one in watcher.seen[0]] == [5, 50, 5, 50]
+    first = [one.signals.validation_loss for one in watcher.seen[0]]
+    assert first[0] == first[1] != first[2] == first[3]
+    assert [one.twin.validation_loss for one in watcher.seen[0]] == first
+    (begun, after), (rollout, _) = watcher.seen[:2], watcher.rollouts
+    assert [len(one.signals.seeds) for one in after] == [1, 0, 1, 0], "noise is shared, and decisions are not"
+    assert rollout.arm == "watcher"
+    assert [episode.turns[0].observation for episode in rollout.episodes] == begun
+    told = [events_of(path, EpisodeFinished, f"watcher@price-{price}") for price in (5, 50)]
+    assert [[one.seed for one in own] for own in told] == [[0, 1, 2, 3], [0, 1, 2, 3]], "two rounds of two seeds"
+    sums = [sum(turn.reward.total for turn in episode.turns) for episode in rollout.episodes]
+    first_step = [
+        events_of(path, StepFinished, f"watcher@price-{price}")[place] for place in (0, 1) for price in (5, 50)
+    ]
+    earned = [told[place % 2][place // 2].reward - sum(first_step[place].reward.values()) for place in range(4)]
+    assert sums == pytest.approx(earned), "what comes before the first decision is nobody's"
+
+
+def test_figures_and_comparisons_count_seeds_and_not_environments(planned, played, tmp_path) -> None:
+    path = played(written(tmp_path / "own", planned, environments=6))
+    found = results_of(path)
+    assert {arm: own["test"]["n"] for arm, own in found["arms"].items()} == dict.fromkeys((*PLANNED, "twin"), 3)
+    assert {(one["a"], one["b"]): (one["n"], one["paired"]) for one in found["comparisons"]} == {
+        (PLANNED[0], PLANNED[1]): (3, True),
+        (PLANNED[0], "twin"): (3, True),
+        (PLANNED[1], "twin"): (3, True),
+    }
+    between, *with_twin = found["comparisons"]
+    assert (between["difference"], between["ci_low"], between["ci_high"]) == (0, 0, 0), "one plan, whatever it costs"
+    assert with_twin[0]["ci_low"] == with_twin[1]["ci_low"]
+    assert join([read_run(path)]).comparisons() == found["comparisons"]
+    seeds = json.loads((path / "manifest.json").read_text())["seeds"]
+    assert seeds == {"first": 0, "count": 3}
+
+
+def test_what_grew_at_each_price_has_a_control_of_its_own(planned, played, tmp_path) -> None:
+    path = played(written(tmp_path / "own", planned.replace("capacity: false\n", "")))
+    found, controls = results_of(path), tuple(f"capacity-of-{arm}" for arm in PLANNED)
+    assert tuple(found["arms"]) == (*PLANNED, "twin", *controls)
+    assert {found["arms"][arm]["test"]["n"] for arm in controls} == {2}
+    assert {found["arms"][arm]["params"] for arm in controls} == {found["arms"][PLANNED[0]]["params"]}
+    told = next(iter(read_events(path / "events.jsonl")))
+    assert (told.arms, told.environments) == ((*PLANNED, "twin", *controls), 2)
+    prepared = prepare(path / "config.yaml")
+    again = replay(prepared, recording_in(path, f"{controls[1]}:1", prepared.composition.controls, print))
+    assert again.difference is None
+    assert again.ending.test_loss == again.recording.ending.test_loss
+
+
+def test_the_file_of_a_run_gives_the_same_results_on_any_number_of_lanes(watched, played, tmp_path) -> None:
+    path = played(written(tmp_path / "own", watched, PRICES + "lanes: 1\n"))
+    assert (path / "config.yaml").read_text().count("use: rewards/team") == 2, "names in full, as everywhere"
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "run.yaml").write_text((path / "config.yaml").read_text().replace("lanes: 1", "lanes: 3"))
+    other = played(again / "run.yaml")
+    assert results_of(other) == results_of(path)
+    steps = [[one for one in read_events(own / "events.jsonl") if one.type == "step-finished"] for own in (path, other)]
+    assert steps[0] == steps[1]
+
+
+def test_one_episode_is_replayed_under_its_own_reward(watched, played, tmp_path) -> None:
+    path = played(written(tmp_path / "own", watched))
+    prepared = prepare(path / "config.yaml")
+    for name in ("watcher@price-5:3", "watcher@price-50:2", "twin:1"):
+        again = replay(prepared, recording_in(path, name, prepared.composition.controls, print))
+        assert again.difference is None
+        assert again.ending == again.recording.ending
+
+
+def test_a_run_that_was_interrupted_goes_on_to_the_same_end(watched, played, tmp_path, monkeypatch) -> None:
+    text = watched + "checkpoints: {every: 1}\n"
+    whole = played(written(tmp_path / "whole", text))
+    real = Keeping.pause
+
+    def pause(keeping, course):
+        real(keeping, course)
+        if (course.round, course.step) == (1, 3):
+            raise KeyboardInterrupt
+
+    file = written(tmp_path / "broken", text)
+    with monkeypatch.context() as patch:
+        patch.setattr(Keeping, "pause", pause)
+        with pytest.raises(KeyboardInterrupt):
+            played(file)
+    (broken,) = (tmp_path / "broken" / "runs").iterdir()
+    resume(prepare(broken / "config.yaml"), read_run(broken))
+    told = [[one for one in read_events(path / "events.jsonl") if hasattr(one, "arm")] for path in (whole, broken)]
+    assert told[0] == told[1]
+    assert results_of(broken) == results_of(whole)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "names"),
+    [
+        ("[team, sparse]", ("schedule@reward-1", "schedule@reward-2")),
+        ("[team, {use: team, settings: {price: 0.5}}]", ("schedule@price-20", "schedule@price-0.5")),
+        ("[team]", ("schedule",)),
+    ],
+)
+def test_an_arm_is_called_by_its_prices_where_these_differ(configured, rewards, names) -> None:
+    composition = prepare(configured(f"rewards: {rewards}\n")).composition
+    assert composition.arm_names == (*names, "twin")
+    assert len(composition.controls) == len(names)
+
+
+@pytest.mark.parametrize(("rewards", "place"), [("[team, loss]", 1), ("[loss, loss, sparse]", 2)])
+def test_b8_drl_09_rewards_of_two_families_are_refused_when_the_file_is_read(configured, rewards, place) -> None:
+    """What pays in points of the metric and what pays in nats is no reward of one run."""
+    text = configured(f"rewards: {rewards}\nname: x\n")
+    text.write_text(text.read_text().replace("environments: 2", "environments: 6"))
+    with pytest.raises(ConfigError, match=r'is of the family ".*", ".*" of "') as caught:
+        prepare(text)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.path, problem.line) == ("E114", f"rewards[{place}]", 12)
+    text.write_text(text.read_text().replace(f"rewards: {rewards}", "rewards: [loss, loss]"))
+    assert len(prepare(text).composition.judges) == 2
+
+
+def test_a_single_episode_asks_for_a_single_reward(configured) -> None:
+    with pytest.raises(ConfigError, match="a single episode is played under one reward, received 2"):
+        Play.of(configured(PRICES))
+    Play.of(configured(PRICES), ["rewards=[]"]).close()

@@ -2,7 +2,7 @@
 
 Nothing is tuned here. The plan, the rules and the gardeners come as they left the table. Twin and static capacity run
 beside them, on the same seeds. A bandit has nothing to come with: it plays two rounds of other seeds first, and in the
-third it plants what it holds for best.
+third it plants what it holds for best. Where gromo is installed, it and its own twin are among them (``other_grower``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from benchmarks.science.gardeners import other_grower
 from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, RULES
 from esper_core.app.preparing import prepare
 from esper_core.app.running import run
@@ -127,12 +128,23 @@ def run_cell(visit: Visit) -> dict[str, Any]:
     for name, own in learnt.items():
         if name != "twin":
             episodes[name] = [one for one in own if one["round"] == BANDIT_ROUNDS - 1]
+    told_by_arm = {name: [_with_flops(one, places) for one in own] for name, own in episodes.items()}
+    elsewhere, seconds_elsewhere = by_other_growers(cell)
+    seconds = time.monotonic() - begin
+    timed = {name: _seconds(cell, {name: arm}, order) for name, arm in [*arms.items(), *bandit.items()]}
     return {
         "cell": cell.name,
-        "seconds": time.monotonic() - begin,
-        "arms": {name: [_with_flops(one, places) for one in own] for name, own in episodes.items()},
-        "seconds_of_two": {name: _seconds(cell, {name: arm}, order) for name, arm in [*arms.items(), *bandit.items()]},
+        "seconds": seconds,
+        "arms": {**told_by_arm, **elsewhere},
+        "seconds_of_two": {**timed, **seconds_elsewhere},
     }
+
+
+def by_other_growers(cell: Cell) -> tuple[dict[str, list[dict[str, Any]]], dict[str, float]]:
+    """By arm the episodes of growers that are not ours, and seconds of two of them; nothing where none is installed."""
+    if not other_grower.is_there():
+        return {}, {}
+    return other_grower.played_cell(cell, FIRST_SEED), other_grower.seconds_of_two(cell, FIRST_SEED)
 
 
 def _seconds(cell: Cell, arm: Mapping[str, Any], order: Sequence[str]) -> float:

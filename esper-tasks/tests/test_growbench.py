@@ -130,8 +130,12 @@ def test_a_puzzle_is_always_the_same_one_and_within_its_bounds():
     assert all(0 <= one.easy <= EASY and 0 <= one.void <= VOID for one in some)
     mixed = {one.kind for one in some if one.easy or one.void}
     assert mixed == {"near", "far", "value", "joint"}, "digits have no easy examples, and the easy riddle no others"
-    first = puzzle(0), puzzle(0, "held_out")
-    assert [(one.kind, one.noise, one.channels) for one in first] == [("far", 0.953, 8), ("far", 1.26, 8)]
+    first = puzzle(0), puzzle(1), puzzle(0, "held_out")
+    assert [(one.kind, one.noise, one.channels) for one in first] == [
+        ("far", 0.953, 8),
+        ("far", 1.26, 8),
+        ("value", 0.838, 12),
+    ]
 
 
 @pytest.mark.parametrize("kind", SHARES)

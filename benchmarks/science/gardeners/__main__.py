@@ -24,20 +24,20 @@ from benchmarks.science.gardeners.judging import everybody, judged, newcomers, o
 from benchmarks.science.gardeners.live import Visit, cells, run_cell
 from benchmarks.science.gardeners.page import page
 from benchmarks.science.gardeners.players import CONTROLLERS, PRICES, matches
-from benchmarks.science.gardeners.training import HELD_BACK, Lesson, given
+from benchmarks.science.gardeners.training import Lesson, given
 from benchmarks.science.gardeners.tuning import SCHOOLS, note, noted, tuned_heuristic, tuned_school
 from esper_tasks.growbench.playing import Bench
 from esper_tasks.growbench.regret import best_fixed
 from esper_tasks.growbench.table import load_table, shipped
 
 if TYPE_CHECKING:
+    from benchmarks.science.gardeners.training import Rules
     from esper_tasks.growbench.plans import Node
 
 NEW_TO_SOME = ("blueprints/dilated",)
 """Blueprints that some gardeners are trained without, to see what they do when it is there."""
 
-UPDATES = 120
-TUNING_UPDATES = 100
+UPDATES = 60
 WORKERS = 2
 """Gardeners that learn at once, each in a process of one thread."""
 
@@ -58,7 +58,7 @@ def main() -> int:
     learn_on, held_out = bench.table.of_part("train"), bench.table.of_part("held_out")
     _demand_the_same(folder, {"table": bench.table.checksum, "updates": UPDATES, "quick": asked.quick})
     settings = _once(folder / "heuristic.json", lambda: tuned_heuristic(bench, learn_on, folder / "tried.jsonl"))
-    _train(folder, asked.table, quick=asked.quick)
+    _train(folder, asked.table, settings, quick=asked.quick)
     players = everybody(bench, learn_on, folder, settings)
     results = {
         name: {price: judged(bench, held_out, price, own) for price, own in by_price.items()}
@@ -84,17 +84,17 @@ def main() -> int:
     return 0
 
 
-def _train(folder: Path, table: Path | None, *, quick: bool) -> None:
+def _train(folder: Path, table: Path | None, rules: Rules, *, quick: bool) -> None:
     """The gardeners that are not there yet: some on everything, some without a blueprint; several at once."""
-    chosen = tuned_school(table, folder / "tried.jsonl", 2 if quick else TUNING_UPDATES, WORKERS)
-    of_choice = SCHOOLS[chosen]
-    updates = 3 if quick else UPDATES
-    school = replace(of_choice, updates=updates, held_back=HELD_BACK)
-    plain = replace(school, shown=False)
-    lessons = [Lesson(table, (), seed, school, folder / f"gardener-{seed}") for seed in range(CONTROLLERS)]
+    updates = 2 if quick else UPDATES
+    school = SCHOOLS[tuned_school(table, rules, folder / "tried.jsonl", updates, WORKERS)]
+    school = replace(school, updates=updates)
+    lessons = [Lesson(table, (), seed, school, rules, folder / f"gardener-{seed}") for seed in range(CONTROLLERS)]
     for blueprint in NEW_TO_SOME:
         name = f"without-{blueprint.rpartition('/')[2]}"
-        lessons += [Lesson(table, (blueprint,), seed, plain, folder / f"{name}-{seed}") for seed in range(CONTROLLERS)]
+        lessons += [
+            Lesson(table, (blueprint,), seed, school, rules, folder / f"{name}-{seed}") for seed in range(CONTROLLERS)
+        ]
     missing = [lesson for lesson in lessons if not lesson.done]
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
         for name, seconds in pool.imap_unordered(given, missing):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     from esper_tasks.growbench.playing import Bench
 
 PRICES: Final = (10.0, 20.0, 40.0, 80.0)
-"""At which problems are played to learn on; a trajectory is the same at each, and only its reward is not."""
+"""At which everybody is judged; a trajectory is the same at each, and only its reward is not."""
+
+DRAWN: Final = (7.0, 110.0)
+"""Between these, in their logarithm, lie the prices at which gardeners learn."""
 
 HEADLINE: Final = 40.0
 """The price at which claims are made; the others stand beside it."""
@@ -143,6 +147,7 @@ def mean_by_puzzle(rewards: Sequence[float], count: int) -> list[float]:
 
 
 def draws(generator: np.random.RandomState, puzzles: Sequence[int], count: int) -> list[Match]:
-    """So many matches, drawn."""
-    chosen = generator.choice(len(puzzles), count), generator.choice(len(PRICES), count)
-    return [Match(puzzles[int(n)], PRICES[int(price)]) for n, price in zip(*chosen, strict=True)]
+    """So many matches, drawn, at prices of all sizes: who learns at four prices alone learns what is due at these."""
+    least, most = map(math.log, DRAWN)
+    chosen, sizes = generator.choice(len(puzzles), count), generator.uniform(least, most, count)
+    return [Match(puzzles[int(n)], math.exp(size)) for n, size in zip(chosen, sizes, strict=True)]

@@ -1,4 +1,8 @@
-"""How does a gardener learn on the table? Round after round of drawn problems at drawn prices, each an update."""
+"""How does a gardener learn on the table? Round after round of drawn problems at drawn prices, each an update.
+
+It may begin where the rules are already, or where the best plans are: it imitates them first. And what is kept of it
+may be the mean of what it was: single updates go to and fro by more than they bring.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ import json
 import logging
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import torch
 
-from benchmarks.science.gardeners.players import PPO, PRICES, draws, matches, new_bandit
+from benchmarks.science.gardeners.players import PPO, PRICES, draws, heuristic, matches, new_bandit
+from esper_core.leyline import Rollout
 from esper_policies.ppo.policy import Ppo
 from esper_tasks.growbench.playing import Bench, Match
 from esper_tasks.growbench.regret import Oracle, standing
@@ -21,70 +26,106 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
-    from esper_core.leyline import State
+    from torch import Tensor
+
+    from esper_core.leyline import Played
     from esper_policies.bandit import Bandit
     from esper_tasks.growbench.regret import Standing
 
 
-HELD_BACK: Final = 0.25
-"""Share of the problems to learn on by which it is seen which way to learn is best, and when a gardener is: learning
-longer, it would know its problems by heart."""
+PARTS: Final = 4
+"""Into so many parts are the problems to learn on cut, to see which way to learn is best: on each by one who learnt
+without it."""
 
-LOOK_EVERY: Final = 10
-"""Updates from one look at how far a gardener is to the next."""
+NOTE_EVERY: Final = 10
+"""Updates from one note of how far a gardener is to the next."""
+
+
+Rules = dict[str, dict[str, Any]]
+"""Settings of the heuristic, by price."""
 
 
 @dataclass(frozen=True, slots=True)
 class School:
-    """How long and from what a gardener learns. shown: whether it is shown the best plans to begin with.
+    """How long and from what a gardener learns. first: whom it imitates to begin with.
 
-    held_back: share of the problems that it does not learn on; it is kept as it was when it did best on these.
+    averaged: share of the old in the mean of its weights, which is what is kept; 0: it is kept as it is.
     """
 
-    updates: int = 300
+    updates: int = 60
     episodes: int = 256
-    shown: bool = False
+    first: Literal["nobody", "heuristic", "oracle"] = "nobody"
+    averaged: float = 0.0
     settings: dict[str, Any] = field(default_factory=dict)
-    held_back: float = 0.0
 
 
-def parted(puzzles: Sequence[int], held_back: float) -> tuple[Sequence[int], Sequence[int]]:
-    """Those to learn on, and the share of them by which it is seen what that was worth."""
-    part = len(puzzles) - int(held_back * len(puzzles))
-    return puzzles[:part], puzzles[part:]
+def parted(puzzles: Sequence[int], part: int) -> tuple[list[int], list[int]]:
+    """Those to learn on, and those by which it is seen what that was worth: the part of this number.
+
+    >>> parted(range(8), 0), parted(range(8), 3)
+    (([2, 3, 4, 5, 6, 7], [0, 1]), ([0, 1, 2, 3, 4, 5], [6, 7]))
+    """
+    begin, end = (len(puzzles) * number // PARTS for number in (part, part + 1))
+    return [*puzzles[:begin], *puzzles[end:]], list(puzzles[begin:end])
 
 
-def taught(bench: Bench, puzzles: Sequence[int], seed: int, school: School, folder: Path | None = None) -> Ppo:
+def taught(
+    bench: Bench, puzzles: Sequence[int], seed: int, school: School, rules: Rules, folder: Path | None = None
+) -> Ppo:
     """A gardener that learnt on these puzzles; written into ``folder``, where there is one, with its figures."""
     gardener = Ppo(bench.space, seed=seed, **PPO, **school.settings)
     draw = np.random.RandomState(seed)
     figures: list[dict[str, float]] = []
-    puzzles, beside = parted(puzzles, school.held_back)
-    kept: tuple[float, State] | None = None
-    if school.shown:
-        best = matches(puzzles, PRICES)
-        rollout, _ = bench.play(Oracle(bench, best), best)
-        figures.append(dict(gardener.imitate(rollout, passes=20)))
+    if school.first != "nobody":
+        shown = _shown(bench, puzzles, rules if school.first == "heuristic" else None)
+        figures.append(dict(gardener.imitate(shown, passes=20)))
+    mean = Mean(gardener, school.averaged)
     for update in range(school.updates):
         rollout, _ = bench.play(gardener, draws(draw, puzzles, school.episodes), update)
         told = dict(gardener.update(rollout))
-        if (update + 1) % LOOK_EVERY == 0:
+        mean.add()
+        if (update + 1) % NOTE_EVERY == 0:
             figures.append({"update": float(update), **told})
-            if beside:
-                figures[-1]["held_back"] = reward = examined(bench, gardener, beside).reward
-                kept = (
-                    max(kept, (reward, gardener.state()), key=lambda one: one[0])
-                    if kept
-                    else (reward, gardener.state())
-                )
-    if kept:
-        gardener.load(kept[1])
+    best = mean.gardener(bench)
     if folder is not None:
-        gardener.save(str(folder))
+        best.save(str(folder))
         (folder / "figures.json").write_text(
             json.dumps({"school": asdict(school), "figures": figures}, indent=1) + "\n"
         )
-    return gardener
+    return best
+
+
+def _shown(bench: Bench, puzzles: Sequence[int], rules: Rules | None) -> Rollout:
+    """What the rules do with these puzzles at each price, as they were tuned for it; None: what is best."""
+    played: list[Played] = []
+    for price in PRICES:
+        asked = matches(puzzles, (price,))
+        policy = Oracle(bench, asked) if rules is None else heuristic(bench, rules[f"{price:g}"])
+        played += bench.play(policy, asked)[0].episodes
+    return Rollout("shown", 0, tuple(played))
+
+
+class Mean:
+    """The running mean of a gardener's weights: share of what it was, and of what it is now."""
+
+    def __init__(self, learner: Ppo, share: float) -> None:
+        self.learner = learner
+        self.share = share
+        self._weights: dict[str, Tensor] | None = None
+
+    def add(self) -> None:
+        """Count in what the gardener is now."""
+        now = {name: one.clone() for name, one in self.learner.network.state_dict().items()}
+        if self._weights is not None:
+            now = {name: self.share * self._weights[name] + (1 - self.share) * one for name, one in now.items()}
+        self._weights = now
+
+    def gardener(self, bench: Bench) -> Ppo:
+        """One with the mean weights, which learns no more."""
+        still = greedy(bench, self.learner)
+        if self._weights is not None:
+            still.network.load_state_dict(self._weights)
+        return still
 
 
 def greedy(bench: Bench, gardener: Ppo) -> Ppo:
@@ -119,6 +160,7 @@ class Lesson:
     without: tuple[str, ...]
     seed: int
     school: School
+    rules: Rules
     home: Path
 
     @property
@@ -138,5 +180,5 @@ def given(lesson: Lesson) -> tuple[str, float]:
     """Let a gardener learn; its name, and how many seconds it took."""
     begin = time.monotonic()
     bench = bench_of(lesson.table, lesson.without)
-    taught(bench, bench.table.of_part("train"), lesson.seed, lesson.school, lesson.home)
+    taught(bench, bench.table.of_part("train"), lesson.seed, lesson.school, lesson.rules, lesson.home)
     return lesson.home.name, time.monotonic() - begin

@@ -25,8 +25,8 @@ def main() -> int:
     """Build the puzzles that are missing, and pack."""
     parser = argparse.ArgumentParser(prog="python -m esper_tasks.growbench")
     parser.add_argument("--into", type=Path, default=Path("runs/growbench"), metavar="FOLDER")
-    parser.add_argument("--train", type=int, default=140, metavar="N", help="Puzzles to learn on.")
-    parser.add_argument("--held-out", type=int, default=100, metavar="N", help="Puzzles to judge by.")
+    parser.add_argument("--train", type=int, default=240, metavar="N", help="Puzzles to learn on.")
+    parser.add_argument("--held-out", type=int, default=150, metavar="N", help="Puzzles to judge by.")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="Processes, each of one thread.")
     parser.add_argument("--pack", type=Path, default=None, metavar="FOLDER", help="Where the table goes.")
     asked = parser.parse_args()

@@ -108,12 +108,21 @@ def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, 
         "ppo_less_on_test": {
             name: _interval(ppo.on_test.mean(0) - own.on_test.mean(0)) for name, own in others.items()
         },
+        "ppo_less_heuristic": less_by_price(results, "ppo", "heuristic"),
         "looks_less": {
             f"{one} less {other}": _interval(results[one][head].rewards.mean(0) - results[other][head].rewards.mean(0))
             for one in ("heuristic", "plan that looks once")
             for other in ("plan by the first step", "best plan for the price")
         },
         "by_controller": ppo.rewards.mean(1).tolist(),
+    }
+
+
+def less_by_price(results: Mapping[str, Mapping[float, Result]], one: str, other: str) -> dict[str, Any]:
+    """One player less another at each price, problem by problem."""
+    return {
+        f"{price:g}": _interval(own.rewards.mean(0) - results[other][price].rewards.mean(0))
+        for price, own in results[one].items()
     }
 
 

@@ -43,6 +43,13 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     for name, own in table["ppo_less"].items():
         yield f"| {name} | {both(own)} | {both(table['ppo_less_on_test'][name])} | {verdict(own)} |"
     yield ""
+    yield "`ppo` less the heuristic at each price:"
+    yield ""
+    yield "| price | reward | shown |"
+    yield "|--:|--:|---|"
+    for price, own in table["ppo_less_heuristic"].items():
+        yield f"| {price} | {both(own)} | {verdict(own)} |"
+    yield ""
     yield f"Who looks without having learnt, less who does not look, at a price of {HEADLINE:g}:"
     yield ""
     yield "| | reward | shown |"

@@ -71,11 +71,7 @@ def main() -> int:
         "problems": {"learnt_on": len(learn_on), "held_out": len(held_out)},
         "heuristic": settings,
         "table": summary(results, best),
-        "newcomers": [
-            newcomers(bench, held_out, folder, blueprint, look=look)
-            for blueprint in NEW_TO_SOME
-            for look in (False, True)
-        ],
+        "newcomers": [one for blueprint in NEW_TO_SOME for one in newcomers(bench, held_out, folder, blueprint)],
         "live": [] if asked.no_live else _live(folder, best_fixed(bench, matches(learn_on, PRICES)), quick=asked.quick),
     }
     (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -115,6 +115,9 @@ def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, 
             for other in ("plan by the first step", "best plan for the price")
         },
         "by_controller": ppo.rewards.mean(1).tolist(),
+        "by_controller_less_heuristic": [
+            _interval(own - results["heuristic"][head].rewards.mean(0)) for own in ppo.rewards
+        ],
     }
 
 
@@ -126,11 +129,22 @@ def less_by_price(results: Mapping[str, Mapping[float, Result]], one: str, other
     }
 
 
-def newcomers(bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str, *, look: bool) -> dict[str, Any]:
-    """What gardeners that never saw a blueprint do with it: how often it is the best buy, and is bought then.
+def newcomers(bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str) -> list[dict[str, Any]]:
+    """What gardeners that never saw a blueprint do with it, by its description and after a first look at it.
 
-    look: whether they look at it first.
+    How often it is the best buy, and is bought then; and what the look was worth at each price, problem by problem.
     """
+    (by_description, plain), (by_look, looked) = (
+        _newcomers(bench, puzzles, folder, blueprint, look=look) for look in (False, True)
+    )
+    gained = {f"{price:g}": _interval(own) for price, own in zip(PRICES, (looked - plain).T, strict=True)}
+    return [by_description, {**by_look, "less_by_description": gained}]
+
+
+def _newcomers(
+    bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str, *, look: bool
+) -> tuple[dict[str, Any], NDArray[np.float64]]:
+    """What they do, and (problems, prices) what that is worth."""
     asked = matches(puzzles, PRICES)
     wanted = next(number for number, (_, own) in enumerate(SPROUTS) if own == blueprint)
     best = [_has(best_of(bench, match)[1], wanted) for match in asked]
@@ -142,8 +156,8 @@ def newcomers(bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str
         for match, end, due in zip(asked, ends, best, strict=True):
             bought[f"{match.price:g}"] += [_has(end, wanted)] if due else []
         rewards.append([bench.total(match, end) for match, end in zip(asked, ends, strict=True)])
-    by_problem = np.array(rewards).mean(0).reshape(len(puzzles), len(PRICES))
-    return {
+    by_problem: NDArray[np.float64] = np.array(rewards).mean(0).reshape(len(puzzles), len(PRICES))
+    told = {
         "blueprint": blueprint,
         "look": look,
         "cases_where_it_is_best": sum(best),
@@ -152,6 +166,7 @@ def newcomers(bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str
         "bought": sum(map(sum, bought.values())),
         "reward": {f"{price:g}": _interval(own) for price, own in zip(PRICES, by_problem.T, strict=True)},
     }
+    return told, by_problem
 
 
 def _has(end: Node, sprout: int) -> bool:

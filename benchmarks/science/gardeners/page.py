@@ -57,7 +57,10 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     for name, own in table["looks_less"].items():
         yield f"| {name} | {both(own)} | {verdict(own)} |"
     yield ""
-    yield "By controller of `ppo`: " + ", ".join(f"{one:.1f}" for one in table["by_controller"]) + "."
+    yield (
+        "By controller of `ppo`: " + ", ".join(f"{one:.1f}" for one in table["by_controller"]) + "; less the heuristic:"
+    )
+    yield ", ".join(both(one) for one in table["by_controller_less_heuristic"]) + "."
     yield ""
     yield "## A blueprint that was never seen"
     yield ""
@@ -73,6 +76,12 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         reward = " / ".join(f"{own['mean']:.1f}" for own in one["reward"].values())
         way = "a first look" if one["look"] else "its description"
         yield f"| `{name}` | {way} | {one['cases_where_it_is_best']} | {share} | {by_price} | {reward} |"
+    for one in found["newcomers"]:
+        if "less_by_description" in one:
+            yield ""
+            yield f"What the look at `{one['blueprint'].rpartition('/')[2]}` was worth, by price: " + ", ".join(
+                f"{price}: {both(own)}" for price, own in one["less_by_description"].items()
+            )
     if found["live"]:
         yield ""
         yield "## In runs of the engine"

@@ -1,4 +1,4 @@
-"""What do the same gardeners do in runs of the engine? On new draws, on one host of the table and two others, with controls.
+"""What do the same gardeners do in runs of the engine? On new draws, on a host of the table and two others.
 
 Nothing is tuned here. The plan, the rules and the gardeners come as they left the table. Twin and static capacity run
 beside them, on the same seeds. A bandit has nothing to come with: it plays two rounds of other seeds first, and in the

@@ -144,6 +144,23 @@ def test_run_13_also_on_branches_and_two_lanes(server: Server, tmp_path: Path) -
     kill_often(server, tmp_path, 10, seed=2, incubation="branch", lanes=2)
 
 
+def test_run_13_a_run_that_was_killed_before_its_last_checkpoint_was_named_names_it(
+    server: Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(RUN % ("shadow", 1))
+    assert server.call("run", file, "--runs-dir", tmp_path / "runs", "--quiet") == 0, server.log.read_text()
+    run = next((tmp_path / "runs").iterdir())
+    expected, last = found_in(run), int((run / "latest").read_text())
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "running", "finished": None, "exit": None}))
+    (run / "latest").write_text(f"{last - 1:06}\n")
+    (run / "summary.json").unlink()
+    assert server.call("resume", run, "--quiet") == 0, server.log.read_text()
+    assert int((run / "latest").read_text()) == last
+    assert found_in(run) == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("incubation", ["shadow", "branch", "straight_through", "live"])
 def test_run_13_and_so_it_is_a_hundred_times(server: Server, tmp_path: Path, incubation: str) -> None:

@@ -106,7 +106,10 @@ def resume(
     path = prepared.started_in / record.path
     with held(path):
         directory = RunDirectory(path, _unfinished(path))
-        position = position_in(directory.path, Checkpoints(directory.path))
+        checkpoints = Checkpoints(directory.path)
+        position = position_in(directory.path, checkpoints)
+        if position is not None:
+            checkpoints.point_to(position.number)
         directory.resume(list(argv), None if position is None else position.number)
         return _carried_out(prepared, directory, record.path, position, listeners, found, tell)
 

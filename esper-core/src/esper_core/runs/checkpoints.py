@@ -63,11 +63,17 @@ class Checkpoints:
             except OSError:
                 shutil.rmtree(beside, ignore_errors=True)
                 raise
-        write_whole(self._run / "latest", f"{path.name}\n")
+        self.point_to(number)
         there = self._numbers()
         before, behind = [one for one in there if one <= number], [one for one in there if one > number]
         for old in (*before[: -self._kept], *behind):  # what stands behind this one is not whole
             shutil.rmtree(self._folder / f"{old:06}", ignore_errors=True)
+
+    def point_to(self, number: int) -> None:
+        """Let ``latest`` name this one. A process that died behind a checkpoint and before that left the one before."""
+        path, named = self._run / "latest", f"{number:06}\n"
+        if not path.exists() or path.read_text(encoding="utf-8") != named:
+            write_whole(path, named)
 
     def newest(self) -> tuple[int, State] | None:
         """The newest whole one, with its number; None where there is none.

@@ -150,6 +150,8 @@ def values_of(horizon, rounds=20):
     return values[0].item(), values[-1].item()
 
 
+@pytest.mark.slow
+@pytest.mark.install  # so that every change has to pass it all the same
 def test_sim_med_3_a_stream_that_the_horizon_cuts_is_worth_what_would_have_come():
     first, last = values_of("cut")
     assert first == pytest.approx(10.0, abs=1.0)

@@ -15,6 +15,8 @@ from esper_core import BlueprintSpec, Site
 from esper_testing import blueprint_checks, run_checks
 from esper_testing.sites import SHAPES
 
+pytestmark = [pytest.mark.slow, pytest.mark.install]  # a minute; every change has to pass them all the same
+
 SPEC = BlueprintSpec(accepts="vector", params="2*(c*c + c)", starts_as_identity=True)
 ONE_MORE = replace(SPEC, params="2*(c*c + c) + 1")
 NO_IDENTITY = replace(SPEC, starts_as_identity=False)

@@ -17,6 +17,8 @@ from esper_core.leyline import ConfigError, Problem
 from esper_testing import check_host
 from esper_testing import hosts as home
 
+pytestmark = [pytest.mark.slow, pytest.mark.install]  # a minute; every change has to pass them all the same
+
 SPEC = HostSpec("Good.", {"early": SlotPlace("stem", "vector"), "late": SlotPlace("hidden")})
 
 

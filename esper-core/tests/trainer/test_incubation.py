@@ -186,6 +186,8 @@ def test_a_fault_after_the_commit_of_a_branch_leaves_it_open(
     assert bool(oracle.differing(grown, twin))
 
 
+@pytest.mark.slow
+@pytest.mark.install  # so that every change has to pass it all the same
 def test_run_04_straight_through_has_no_feedback_and_a_branch_has(make_recipe: Make) -> None:
     """The loss that the seed would cause: it falls where the seed is told, and rises where it is not."""
     found = {}

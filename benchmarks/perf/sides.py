@@ -4,7 +4,7 @@
 
     plain   one after the other by a loop written by hand, with torch's own threads and glibc as it is
     pool    Esper's environments on two lanes, with allocator and layout as a run chooses them
-    alone   the same on one lane: half of its time is the least that two could take
+    alone   the same on one lane
     eight   the same, with a seed that acts in each of three slots and, in place of the evaluation, one in each of the
             eight configurations that three seeds have; a seed is two convolutions of width 3
     wide    as ``eight``, with seeds of width 5: ``conv_light``, which the benchmarks plant elsewhere

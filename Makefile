@@ -38,7 +38,7 @@ bench: $(READY)     ## the performance figures, each with its bound beside it
 
 docs: $(READY) $(DOCS)   ## write the tables that come from the code, then build the pages into site/
 	$(BIN)/python docs/generate.py $(CHECK)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:              ## remove what these targets made; runs/ stays
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks

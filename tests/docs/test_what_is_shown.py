@@ -53,6 +53,15 @@ def test_a_file_or_a_module_that_a_page_names_is_there(page: Path) -> None:
     assert [one for one in MODULE.findall(text) if importlib.util.find_spec(one) is None] == []
 
 
+def test_what_is_said_of_the_default_run_in_words_is_what_its_table_says() -> None:
+    (over_capacity,) = [line for line in table(FIRST_RUN) if line.startswith("heuristic  capacity")]
+    by = re.search(r"\+(\d+\.\d) points", over_capacity)
+    assert by
+    assert f"growing is worth {by[1]} points more than having" in SHOWN.read_text(encoding="utf-8")
+    assert f"but to {by[1]} and" in SHOWN.read_text(encoding="utf-8")
+    assert table(ROOT / "README.md") == table(FIRST_RUN)
+
+
 @pytest.mark.parametrize(
     ("beginning", "line"),
     [

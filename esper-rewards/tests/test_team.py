@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -150,3 +152,20 @@ def test_the_plugin_registers_it_with_its_settings():
 def test_importing_all_of_it_imports_no_torch():
     code = "import esper_rewards.plugin, esper_rewards.team, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("named", ["team", "escrow", "sparse", "minimal", "simplified", "loss"])
+def test_operations_cost_what_was_asked_for_them(named):
+    place = plugin.REWARDS[named][0]
+    made = getattr(importlib.import_module(f"esper_rewards.{place.partition(':')[0]}"), place.partition(":")[2])
+    plain, priced = made(metric=ACCURACY), made(metric=ACCURACY, price_of_flops=30.0)
+    small, large = (replace(signals(0.7, step=9), flops=flops, host_flops=1000) for flops in (1000, 1500))
+    twin = signals(0.6, step=9)
+
+    def worth(reward, now):  # the last moment of an episode: the same step once more
+        return math.fsum((reward.score(now, None, twin, None).total, reward.score(now, now, twin, twin).total))
+
+    assert worth(priced, small) == worth(plain, small)
+    assert worth(priced, large) == pytest.approx(worth(plain, large) - 30.0 * 0.5)
+    with pytest.raises(ValueError, match="flops=None"):
+        worth(priced, signals(0.7, step=9))

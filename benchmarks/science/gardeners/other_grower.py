@@ -41,7 +41,8 @@ from esper_core.growth.describing import flops
 from esper_core.growth.optimizers import build_optimizer
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.evaluation import evaluate
-from esper_rewards.team import FEE, PER_METRIC
+from esper_rewards.costs import FEE
+from esper_rewards.gains import POINTS
 from esper_tasks.growbench.puzzles import DECISIONS, EVERY, ROOM, STEPS
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ def with_reward(episode: Mapping[str, Any], twin: Mapping[str, Any]) -> dict[str
     2.0
     """
     added = (episode["parameters"] - episode["host"]) / episode["host"]
-    gain = PER_METRIC * (episode["validation"] - twin["validation"])
+    gain = POINTS * (episode["validation"] - twin["validation"])
     return {**episode, "reward": round(gain - HEADLINE * (added + FEE * len(episode["grown"])), 6)}
 
 

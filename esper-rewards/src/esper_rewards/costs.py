@@ -15,17 +15,30 @@ FEE: Final = 0.10
 """What a fossil costs beside its parameters, as a share of the price of a host: growing is not free, however small."""
 
 
-def rent(now: Signals, price: float) -> float:
-    """The price of what was added to the host.
+def rent(now: Signals, price: float, price_of_flops: float = 0.0) -> float:
+    """The price of what was added to the host: parameters, and operations where these have one.
 
-    Formula: −price · (parameters − host's) / host's. Range: below 0 without end. Direction: down with parameters.
-    Invites: small seeds, and many of them where nothing counts them; taken anew in each step, growing late.
+    Formula: −price · (parameters − host's) / host's − price_of_flops · (operations − host's) / host's. Range: below 0
+    without end. Direction: down with parameters and operations. Invites: small seeds, and many of them where nothing
+    counts them; taken anew in each step, growing late.
 
     >>> from esper_core.leyline import Signals
     >>> rent(Signals(9, 1.0, 1.0, 0.5, parameters=6000, host_parameters=5000, slots=()), price=20.0)
     -4.0
     """
-    return 0.0 - price * (now.parameters - now.host_parameters) / now.host_parameters
+    added = (now.parameters - now.host_parameters) / now.host_parameters
+    return 0.0 - price * added - (price_of_flops * added_flops(now) if price_of_flops else 0.0)
+
+
+def added_flops(now: Signals) -> float:
+    """Operations that were added, as a share of the host's; ValueError where nobody counted them.
+
+    A run counts them where a reward has an attribute ``price_of_flops`` above 0.
+    """
+    if now.flops is None or now.host_flops is None:
+        msg = "operations have a price, and the signals tell of none. Received: flops=None"
+        raise ValueError(msg)
+    return (now.flops - now.host_flops) / now.host_flops
 
 
 def fossil_fee(now: Signals, price: float) -> float:

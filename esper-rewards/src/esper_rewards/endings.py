@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from esper_core.leyline import Metric, Signals
 
 
-def terminal(metric: Metric, price: float, now: Signals, before: Signals | None, twin: Signals) -> dict[str, float]:
+def terminal(
+    metric: Metric,
+    price: float,
+    now: Signals,
+    before: Signals | None,
+    twin: Signals,
+    price_of_flops: float = 0.0,
+) -> dict[str, float]:
     """What the network is worth that is left, in the last moment of an episode; in every other one nothing.
 
     Formula: 100 · gain − price · (added / host + 0.10 · fossils), in three parts. Range: at most 100 where the metric
@@ -32,7 +39,7 @@ def terminal(metric: Metric, price: float, now: Signals, before: Signals | None,
         return {"improvement": 0.0, "rent": 0.0, "fossil_fee": 0.0}
     return {
         "improvement": improvement(metric, now, twin),
-        "rent": rent(now, price),
+        "rent": rent(now, price, price_of_flops),
         "fossil_fee": fossil_fee(now, price),
     }
 
@@ -58,19 +65,20 @@ class Sparse:
     (0.0, 21.0)
 
     metric: what the task is judged by, and which way is better.
-    price: hundredths of the metric that doubling the host's parameters must bring to break even.
+    price, price_of_flops: as for ``team``.
     """
 
-    def __init__(self, *, metric: Metric, price: float = 20.0) -> None:
+    def __init__(self, *, metric: Metric, price: float = 20.0, price_of_flops: float = 0.0) -> None:
         self.metric = metric
-        self.price = SparseSettings(price=price).price
+        own = SparseSettings(price=price, price_of_flops=price_of_flops)
+        self.price, self.price_of_flops = own.price, own.price_of_flops
 
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
     ) -> RewardBreakdown:
         """What this step was worth."""
         demand_pair(before, twin_before)
-        return RewardBreakdown(terminal(self.metric, self.price, now, before, twin))
+        return RewardBreakdown(terminal(self.metric, self.price, now, before, twin, self.price_of_flops))
 
 
 class Minimal:
@@ -89,13 +97,21 @@ class Minimal:
     >>> Minimal(metric=Metric("accuracy")).score(pulled, grown, twin, twin).total
     -0.5
 
-    metric, price: as for ``sparse``. haste, young: as ``settings.MinimalSettings`` says.
+    metric, price, price_of_flops: as for ``sparse``. haste, young: as ``settings.MinimalSettings`` says.
     """
 
-    def __init__(self, *, metric: Metric, price: float = 20.0, haste: float = 0.5, young: int = 5) -> None:
+    def __init__(
+        self,
+        *,
+        metric: Metric,
+        price: float = 20.0,
+        price_of_flops: float = 0.0,
+        haste: float = 0.5,
+        young: int = 5,
+    ) -> None:
         self.metric = metric
-        self.settings = MinimalSettings(price=price, haste=haste, young=young)
-        self.price = self.settings.price
+        self.settings = MinimalSettings(price=price, price_of_flops=price_of_flops, haste=haste, young=young)
+        self.price, self.price_of_flops = self.settings.price, self.settings.price_of_flops
 
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
@@ -104,7 +120,9 @@ class Minimal:
         demand_pair(before, twin_before)
         own = self.settings
         hasty = haste(chosen_lives(now, before), own.young, own.haste)
-        return RewardBreakdown({**terminal(self.metric, self.price, now, before, twin), "haste": hasty})
+        return RewardBreakdown(
+            {**terminal(self.metric, self.price, now, before, twin, self.price_of_flops), "haste": hasty}
+        )
 
 
 class Simplified:
@@ -122,15 +140,24 @@ class Simplified:
     >>> Simplified(metric=Metric("accuracy")).score(grown, grown, twin, twin).total
     21.0
 
-    metric, price: as for ``sparse``. churn, shaping, gamma: as ``settings.SimplifiedSettings`` says.
+    metric, price, price_of_flops: as for ``sparse``. churn, shaping, gamma: as ``settings.SimplifiedSettings`` says.
     """
 
     def __init__(
-        self, *, metric: Metric, price: float = 20.0, churn: float = 0.1, shaping: float = 1.0, gamma: float = 1.0
+        self,
+        *,
+        metric: Metric,
+        price: float = 20.0,
+        price_of_flops: float = 0.0,
+        churn: float = 0.1,
+        shaping: float = 1.0,
+        gamma: float = 1.0,
     ) -> None:
         self.metric = metric
-        self.settings = SimplifiedSettings(price=price, churn=churn, shaping=shaping, gamma=gamma)
-        self.price = self.settings.price
+        self.settings = SimplifiedSettings(
+            price=price, price_of_flops=price_of_flops, churn=churn, shaping=shaping, gamma=gamma
+        )
+        self.price, self.price_of_flops = self.settings.price, self.settings.price_of_flops
         self.shaping = Shaping(self.settings.shaping, self.settings.gamma)
 
     def score(
@@ -142,4 +169,6 @@ class Simplified:
             "churn": churn(chosen_lives(now, before), self.settings.churn),
             "shaping": self.shaping.score(now, before),
         }
-        return RewardBreakdown({**terminal(self.metric, self.price, now, before, twin), **on_the_way})
+        return RewardBreakdown(
+            {**terminal(self.metric, self.price, now, before, twin, self.price_of_flops), **on_the_way}
+        )

@@ -46,8 +46,8 @@ def entry(title: str, place: str) -> str:
 
     place: "module:name" in this package.
 
-    >>> print(entry("rent", "costs:rent").splitlines()[4])
-    - **Formula:** −price · (parameters − host's) / host's.
+    >>> print(entry("fossil_fee", "costs:fossil_fee").splitlines()[4])
+    - **Formula:** −0.10 · price · fossils.
     """
     module, _, name = place.partition(":")
     text = inspect.getdoc(getattr(import_module(f"esper_rewards.{module}"), name)) or ""

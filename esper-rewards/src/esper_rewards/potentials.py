@@ -33,11 +33,13 @@ class Loss:
 
     metric: what the task is judged by; it is not asked.
     price: hundredths of a nat that doubling the host's parameters must bring to break even.
+    price_of_flops: as for ``team``.
     """
 
-    def __init__(self, *, metric: Metric, price: float = 20.0) -> None:
+    def __init__(self, *, metric: Metric, price: float = 20.0, price_of_flops: float = 0.0) -> None:
         self.metric = metric
-        self.price = LossSettings(price=price).price
+        own = LossSettings(price=price, price_of_flops=price_of_flops)
+        self.price, self.price_of_flops = own.price, own.price_of_flops
 
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
@@ -51,7 +53,7 @@ class Loss:
         """The three parts of Φ at one step."""
         return {
             "improvement": POINTS * nats(signals, twin),
-            "rent": rent(signals, self.price),
+            "rent": rent(signals, self.price, self.price_of_flops),
             "fossil_fee": fossil_fee(signals, self.price),
         }
 
@@ -74,12 +76,13 @@ class Escrow:
     {'improvement': 25.0, 'rent': -4.0, 'fossil_fee': -2.0}
 
     metric: what the task is judged by, and which way is better.
-    price: hundredths of the metric that doubling the host's parameters must bring to break even.
+    price, price_of_flops: as for ``team``.
     """
 
-    def __init__(self, *, metric: Metric, price: float = 20.0) -> None:
+    def __init__(self, *, metric: Metric, price: float = 20.0, price_of_flops: float = 0.0) -> None:
         self.metric = metric
-        self.price = EscrowSettings(price=price).price
+        own = EscrowSettings(price=price, price_of_flops=price_of_flops)
+        self.price, self.price_of_flops = own.price, own.price_of_flops
 
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
@@ -93,7 +96,7 @@ class Escrow:
         """The three parts of Φ at one step."""
         return {
             "improvement": kept_share(signals) * improvement(self.metric, signals, twin),
-            "rent": rent(signals, self.price),
+            "rent": rent(signals, self.price, self.price_of_flops),
             "fossil_fee": fossil_fee(signals, self.price),
         }
 

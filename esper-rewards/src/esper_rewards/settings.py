@@ -14,6 +14,7 @@ Steps = Annotated[int, Field(ge=1, le=100_000)]
 
 PRICE: Final = "Hundredths of the metric that doubling the host's parameters must bring; a fossil costs a tenth."
 RENT: Final = "Points that a host's worth of added parameters costs in each step."
+FLOPS: Final = "The same for doubling its operations; 0: they are free, and are not counted."
 SHAPING: Final = "Points that a seed gets on its way to be kept, and gives back at the end."
 GAMMA: Final = "The learner's own discount: with another one shaping changes what is best."
 
@@ -24,6 +25,7 @@ class TeamSettings(BaseModel):
     model_config = STRICT
 
     price: Amount = Field(default=20.0, description=PRICE)
+    price_of_flops: Amount = Field(default=0.0, description=FLOPS)
 
 
 class LossSettings(BaseModel):
@@ -34,6 +36,7 @@ class LossSettings(BaseModel):
     price: Amount = Field(
         default=20.0, description="Hundredths of a nat that doubling the host must bring; a fossil costs a tenth."
     )
+    price_of_flops: Amount = Field(default=0.0, description=FLOPS)
 
 
 class EscrowSettings(BaseModel):
@@ -42,6 +45,7 @@ class EscrowSettings(BaseModel):
     model_config = STRICT
 
     price: Amount = Field(default=20.0, description=PRICE)
+    price_of_flops: Amount = Field(default=0.0, description=FLOPS)
 
 
 class SparseSettings(BaseModel):
@@ -50,6 +54,7 @@ class SparseSettings(BaseModel):
     model_config = STRICT
 
     price: Amount = Field(default=20.0, description=PRICE)
+    price_of_flops: Amount = Field(default=0.0, description=FLOPS)
 
 
 class MinimalSettings(BaseModel):
@@ -58,6 +63,7 @@ class MinimalSettings(BaseModel):
     model_config = STRICT
 
     price: Amount = Field(default=20.0, description=PRICE)
+    price_of_flops: Amount = Field(default=0.0, description=FLOPS)
     haste: Amount = Field(default=0.5, description="Points that the prune of a young seed costs.")
     young: Steps = Field(default=5, description="Steps from which on a seed is old enough to be given up for nothing.")
 
@@ -68,6 +74,7 @@ class SimplifiedSettings(BaseModel):
     model_config = STRICT
 
     price: Amount = Field(default=20.0, description=PRICE)
+    price_of_flops: Amount = Field(default=0.0, description=FLOPS)
     churn: Amount = Field(default=0.1, description="Points that a germination or a prune costs.")
     shaping: Amount = Field(default=1.0, description=SHAPING)
     gamma: Share = Field(default=1.0, description=GAMMA)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from esper_core.leyline import RewardBreakdown
+from esper_rewards.costs import fossil_fee, rent
+from esper_rewards.gains import improvement
+from esper_rewards.moments import demand_pair
+from esper_rewards.potentials import change
 from esper_rewards.settings import TeamSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from esper_core.leyline import Metric, Signals
-
-PER_METRIC: Final = 100.0
-"""Reward for a metric that is better by 1 than the twin's: a point of accuracy is worth 1."""
-
-FEE: Final = 0.10
-"""What a fossil costs beside its parameters, as a share of the host's: growing is not free, however small the seed."""
-
-NOTHING: Final[Mapping[str, float]] = {"improvement": 0.0, "rent": 0.0, "fossil_fee": 0.0}
-"""The potential before an episode's first step."""
+    from esper_core.leyline import Metric, RewardBreakdown, Signals
 
 
 class Team:
@@ -27,7 +19,8 @@ class Team:
 
     Formula: Φ(now) − Φ(before), where Φ = 100 · gain − price · (added / host + 0.10 · fossils), and Φ = 0 before the
     first step. gain is how much better the validation metric is than the twin's at the same step, added the parameters
-    beyond the host's. The terms ``improvement``, ``rent`` and ``fossil_fee`` are the changes of its three parts.
+    beyond the host's. Where operations have a price, Φ is less by it, too: price_of_flops · added / host, counted in
+    operations. The terms ``improvement``, ``rent`` and ``fossil_fee`` are the changes of its three parts.
     Range: an episode's sum is Φ at its end: at most 100 where the metric lies between 0 and 1.
     Direction: up with a better metric, down with parameters and fossils.
     Invites: to fit the validation split, which is what it is counted on; the test split says how far that went.
@@ -41,29 +34,26 @@ class Team:
 
     metric: what the task is judged by; the run gives it, as it does to every reward, and it says which way is better.
     price: hundredths of the metric that doubling the host's parameters must bring to break even.
+    price_of_flops: the same for doubling its operations; 0: they are free.
     """
 
-    def __init__(self, *, metric: Metric, price: float = 20.0) -> None:
+    def __init__(self, *, metric: Metric, price: float = 20.0, price_of_flops: float = 0.0) -> None:
         self.metric = metric
-        self.price = TeamSettings(price=price).price
+        own = TeamSettings(price=price, price_of_flops=price_of_flops)
+        self.price, self.price_of_flops = own.price, own.price_of_flops
 
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
     ) -> RewardBreakdown:
         """What this step was worth."""
-        if (before is None) != (twin_before is None):
-            missing, given = ("before", "twin_before") if before is None else ("twin_before", "before")
-            msg = f"before and twin_before belong together. Received: {given} without {missing}"
-            raise ValueError(msg)
-        after = self.potential(now, twin)
-        earlier = NOTHING if before is None or twin_before is None else self.potential(before, twin_before)
-        return RewardBreakdown({name: after[name] - earlier[name] for name in after})
+        demand_pair(before, twin_before)
+        earlier = None if before is None or twin_before is None else self.potential(before, twin_before)
+        return change(self.potential(now, twin), earlier)
 
     def potential(self, signals: Signals, twin: Signals) -> dict[str, float]:
         """The three parts of Φ at one step."""
-        added = (signals.parameters - signals.host_parameters) / signals.host_parameters
         return {
-            "improvement": PER_METRIC * self.metric.gain(signals.validation_metric, twin.validation_metric),
-            "rent": 0.0 - self.price * added,
-            "fossil_fee": 0.0 - self.price * FEE * signals.fossils,
+            "improvement": improvement(self.metric, signals, twin),
+            "rent": rent(signals, self.price, self.price_of_flops),
+            "fossil_fee": fossil_fee(signals, self.price),
         }

@@ -32,6 +32,7 @@ from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split
+from esper_core.leyline.terrain import Operations
 from esper_core.trainer.answerable import answerable
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.feeding import sent
@@ -239,7 +240,7 @@ def compose(resolution: Resolution) -> Composition:
     return Composition(
         resolution=resolution,
         task=task,
-        recipe=recipe,
+        recipe=replace(recipe, operations=_operations(resolution, judges, space)),
         space=space,
         arms=_arms(resolution, space, judges),
         judges=judges,
@@ -369,6 +370,25 @@ def _at_slot(resolution: Resolution, problem: Problem) -> Problem:
 
 def _judge(resolution: Resolution, chosen: Chosen, task: Task) -> Judge:
     return Judge(cast("Reward", _built(resolution, chosen, metric=task.metric)), chosen.label)
+
+
+def _operations(resolution: Resolution, judges: Sequence[Judge], space: ActionSpace) -> Operations | None:
+    """Those of host and blueprints, where a reward has a price for them: they are not counted for nothing."""
+    asking = [(judge, chosen) for judge, chosen in zip(judges, resolution.rewards, strict=True) if judge.counts_flops]
+    if not asking:
+        return None
+    host = next(iter(space.places.values())).host_flops
+    found = {(slot, one.blueprint): one.flops for slot, place in space.places.items() for one in place.candidates}
+    known = {block: flops for block, flops in found.items() if flops is not None}
+    if not host or len(known) < len(found):
+        judge, chosen = asking[0]
+        unknown = [f"{blueprint} in {slot}" for slot, blueprint in found if (slot, blueprint) not in known]
+        whose = ", ".join(unknown) if host else "the host"
+        message = f"{judge.label} has a price for operations, and torch counts none of {whose}"
+        hint = "Write price_of_flops: 0, and they are free."
+        path = (*chosen.path, "settings", "price_of_flops")
+        raise ConfigError(resolution.loaded.problem("E125", path, message, hint))
+    return Operations(host, known)
 
 
 def _parts(arm: str, judges: Sequence[Judge]) -> tuple[str, ...]:

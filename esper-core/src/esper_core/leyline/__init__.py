@@ -76,7 +76,7 @@ if TYPE_CHECKING:
         Spec,
         TaskSpec,
     )
-    from esper_core.leyline.terrain import Candidate, Place
+    from esper_core.leyline.terrain import Candidate, Operations, Place
 
 _HOME = {
     "ARGUMENTS": "actions",
@@ -117,6 +117,7 @@ _HOME = {
     "Observation": "signals",
     "Op": "actions",
     "Opinion": "evidence",
+    "Operations": "terrain",
     "Place": "terrain",
     "Played": "learning",
     "PluginConfig": "running",
@@ -202,6 +203,7 @@ __all__ = [
     "Metric",
     "Observation",
     "Op",
+    "Operations",
     "Opinion",
     "Place",
     "Played",

@@ -120,6 +120,11 @@ class Signals:
     slots: tuple[SlotSignals, ...]
     loss_scale: float | None = None
     """Factor on the training loss that keeps small gradients from vanishing in float16; None in other precisions."""
+    flops: int | None = None
+    """Floating-point operations for one example, forwards, of host, fossils and the seeds that act; None where no
+    reward of the run has a price for them."""
+    host_flops: int | None = None
+    """Those of the host alone."""
 
     @property
     def seeds(self) -> tuple[SeedSignals, ...]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from esper_core.leyline.specs import SiteKind  # noqa: TC001  pydantic reads it
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +52,11 @@ class Place:
     def candidate(self, blueprint: str) -> Candidate | None:
         """What is known of a blueprint here; None where it is none of those that could grow."""
         return next((one for one in self.candidates if one.blueprint == blueprint), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Floating-point operations for one example, forwards: of the host, and of each block by its slot and blueprint."""
+
+    host: int
+    blocks: Mapping[tuple[str, str], int]

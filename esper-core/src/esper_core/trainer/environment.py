@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.resuming import State
     from esper_core.leyline.signals import Signals
     from esper_core.leyline.specs import SlotPlace
+    from esper_core.leyline.terrain import Operations
     from esper_core.trainer.passes import Loss
     from esper_core.trainer.ways import Way
 
@@ -84,6 +85,8 @@ class Recipe:
     seed_schedule: Schedule | None = None
     draws: Draws = Draws.ANYWHERE
     """When host and blueprints draw random numbers, as far as a trial told."""
+    operations: Operations | None = None
+    """Of host and blueprints, where a reward has a price for them."""
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     new_way: Callable[[ComputeConfig, Garden, Notices], Way] = way_for
     notices: Notices = field(default_factory=Notices)
@@ -179,7 +182,7 @@ class Environment:
         self.scales = Scales(self.garden, trial_stream)
         run = self.passes.outputs
         self.leaning = Leaning(self.garden, derive_seed(seed, "counterfactuals"), quiet=quiet, run=run)
-        self.reading = Reading(self.garden, self.scales, self.leaning, recipe.device)
+        self.reading = Reading(self.garden, self.scales, self.leaning, recipe.device, recipe.operations)
         self.way = recipe.new_way(recipe.compute, self.garden, recipe.notices)
         self._measured: Measured | None = None
         self._sane: tuple[Snapshot, Tensor] | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from esper_core.growth import NUMBERS, WIDTH, heard, host_parameters, read_gain, read_health, told
+from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from esper_core.growth import Garden, Seed
     from esper_core.leyline.resuming import State
+    from esper_core.leyline.terrain import Operations
     from esper_core.trainer.leaning import Leaning
     from esper_core.trainer.weighing import Scales
 
@@ -24,11 +26,20 @@ if TYPE_CHECKING:
 class Reading:
     """The measurements of one environment: ``take`` writes down those of training; the others have those of evaluation.
 
-    train_loss is the mean over the batches of the step; what is known of seeds is by their numbers.
+    train_loss is the mean over the batches of the step; what is known of seeds is by their numbers. operations: what is
+    told of them, where somebody asked.
     """
 
-    def __init__(self, garden: Garden, scales: Scales, leaning: Leaning, device: torch.device) -> None:
+    def __init__(
+        self,
+        garden: Garden,
+        scales: Scales,
+        leaning: Leaning,
+        device: torch.device,
+        operations: Operations | None = None,
+    ) -> None:
         self._garden = garden
+        self._operations = operations
         self._scales = scales
         self._leaning = leaning
         self._host_parameters = sum(parameter.numel() for parameter in host_parameters(garden.model))
@@ -114,6 +125,8 @@ class Reading:
                 for slot in self._garden.slots.values()
             ),
             loss_scale=scale,
+            flops=self._flops(),
+            host_flops=None if self._operations is None else self._operations.host,
         )
 
     def state(self) -> State:
@@ -132,6 +145,18 @@ class Reading:
         known = heard(state, self.train_loss.device)
         self.train_loss, self.incubation_losses = known["train_loss"], known["incubation_losses"]
         self.gradients, self._looked = known["gradients"], known["looked"]
+
+    def _flops(self) -> int | None:
+        """Of what is computed when the network is asked: a seed in isolation is not."""
+        if self._operations is None:
+            return None
+        acting = (
+            (name, seed.blueprint)
+            for name, slot in self._garden.slots.items()
+            for seed in slot.stack
+            if seed.stage is Stage.FOSSILIZED or seed.alpha.value > 0.0
+        )
+        return self._operations.host + sum(self._operations.blocks[block] for block in acting)
 
     def _scale(self) -> list[Tensor]:
         """The factor on the training loss, where there is one."""

@@ -75,8 +75,16 @@ class Judge:
     @property
     def price(self) -> float | None:
         """What the reward asks for growth, where it names a price: the attribute of this name."""
-        price = getattr(self.reward, "price", None)
-        return float(price) if isinstance(price, int | float) and math.isfinite(price) else None
+        return self._asked("price")
+
+    @property
+    def counts_flops(self) -> bool:
+        """Whether the reward asks something for operations: its attribute ``price_of_flops``."""
+        return bool(self._asked("price_of_flops"))
+
+    def _asked(self, name: str) -> float | None:
+        value = getattr(self.reward, name, None)
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,11 @@ from esper_core.leyline.events import (
 )
 from esper_core.telemetry import encode
 from esper_watch import draw, read_story, sparkline
-from esper_watch.command import watch
+from esper_watch.command import report, watch
+from esper_watch.drawing import LEGEND, MARKS
+
+HOSTILE = "\x1b]0;pwned\x07\x9b2J\nsecond\u202eline"
+"""A title for the terminal, an order to clear it, a line of its own, and a turn of what follows."""
 
 
 def changed(step: int, was: Stage | None, now: Stage) -> StageChanged:
@@ -50,6 +55,11 @@ EVENTS = [
     ),
     RunFinished(status="done"),
 ]  # fmt: skip
+
+
+def write(run: Path, *events: object) -> Path:
+    (run / "events.jsonl").write_text("".join(encode(event) + "\n" for event in events))
+    return run
 
 
 @pytest.fixture
@@ -144,3 +154,108 @@ def test_what_the_governor_did_is_told_and_an_episode_that_ended_early_is_done(r
     assert max(map(len, draw(story, width=50).splitlines())) <= 50
     story.governed = acts * 9
     assert "… and 13 more of the governor's" in draw(story)
+
+
+def test_no_terminal_obeys_what_a_run_says(run: Path) -> None:
+    """Names come from files, and reasons carry what a plugin's exception says."""
+    arms = (f"grown{HOSTILE}", "twin")
+    hostile = [
+        replace(EVENTS[0], arms=arms),
+        *(replace(one, arm=arms[0]) for one in EVENTS[1:-1] if getattr(one, "arm", "") == "grown"),
+        replace(changed(0, None, Stage.GERMINATED), arm=arms[0], seed_id=1, slot=HOSTILE, blueprint=f"a/{HOSTILE}"),
+        GovernorActed(round=0, arm=arms[0], seed=3, step=2, act=HOSTILE, verdict="panic", reason=f"hot{HOSTILE}"),
+        GovernorActed(round=0, arm=arms[0], seed=3, step=2, act="roll-back", verdict=HOSTILE, reason=""),
+        RunFinished(status="failed", reason=f"E232 it raised {HOSTILE}"),
+    ]
+    write(run, *hostile)
+    with (run / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"type": f"moved{HOSTILE}", "v": 1}) + "\n")
+    (run / "manifest.json").write_text(json.dumps({"id": f"otter{HOSTILE}"}))
+    for width in (20, 80, 2000):
+        answer = CliRunner().invoke(watch, [str(run)], env={"COLUMNS": str(width)})
+        assert answer.exception is None, answer.exception
+        drawing = answer.stdout
+        assert all(sign.isprintable() for sign in drawing if sign != "\n")
+        assert not [line for line in drawing.splitlines() if line.startswith("second")]
+        assert max(map(len, drawing.splitlines())) <= width
+    for told in ("otter\\x1b]0;pwned", "E232 it raised \\x1b]0;pwned", "hot\\x1b", "moved"):
+        assert told in drawing
+
+
+def test_the_path_of_a_report_is_no_order_either(run: Path) -> None:
+    place = run / "a\x1b]0;pwned\x07"
+    place.mkdir()
+    for file in ("events.jsonl", "manifest.json"):
+        (run / file).rename(place / file)
+    answer = CliRunner().invoke(report, [str(place)])
+    assert answer.exit_code == 0
+    assert "\x1b" not in answer.stdout
+    assert (place / "report.html").is_file()
+
+
+def test_what_finds_no_room_ends_with_a_sign_that_says_so(run: Path) -> None:
+    act = GovernorActed(round=0, arm="grown", seed=3, step=2, act="roll-back", verdict="panic", reason="hot " * 40)
+    write(run, *EVENTS[:-1], act, RunFinished(status="stopped", reason="E402 " + "too hot " * 40))
+    lines = draw(read_story(run), width=60).splitlines()
+    (reason,) = [line for line in lines if "E402" in line]
+    (governor,) = [line for line in lines if "roll-back" in line]
+    assert [(len(one), one[-1]) for one in (reason, governor)] == [(60, "…"), (60, "…")]
+
+
+def test_a_reason_without_a_word_is_no_crash(run: Path) -> None:
+    act = GovernorActed(round=0, arm="grown", seed=3, step=2, act="roll-back", verdict="", reason="")
+    write(run, *EVENTS[:-1], act, RunFinished(status="failed", reason="\n"))
+    assert "grown 3, step 2: roll-back:" in draw(read_story(run))
+
+
+def test_a_life_goes_no_further_than_its_environment(run: Path) -> None:
+    """Who was killed at step 5 of 8 did not train on until the end."""
+    write(run, *(one for one in EVENTS[:-2] if getattr(one, "step", 0) < 5))
+    story = read_story(run)
+    drawing = draw(story)
+    assert "conv_light  ··░░▒" in drawing
+    assert "conv_light  ··░░▒▒" not in drawing
+    assert story.as_json()["lives"][0]["last_step"] == 4
+
+
+def test_a_life_that_was_told_of_by_its_stages_alone_ends_with_the_last_of_them(run: Path) -> None:
+    write(run, EVENTS[0], *(one for one in EVENTS if isinstance(one, StageChanged) and one.step < 5))
+    assert "conv_light  ··░░\n" in draw(read_story(run)) + "\n"
+
+
+@pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
+def test_a_figure_that_is_no_number_is_null_in_json(run: Path, strange: float) -> None:
+    events = [replace(one, test_metric=strange) if isinstance(one, EpisodeFinished) else one for one in EVENTS]
+    events[1] = finished("grown", 0, strange)
+    write(run, *events)
+
+    def refused(name: str) -> None:
+        raise AssertionError(name)
+
+    told = json.loads(CliRunner().invoke(watch, [str(run), "--json"]).stdout, parse_constant=refused)
+    assert told["arms"]["grown"]["test"] is None
+    assert told["arms"]["grown"]["validation"][:2] == [None, 0.1]
+
+
+def test_figures_without_a_mean_are_told_and_drawn(run: Path) -> None:
+    huge = [finished("grown", 0, one) for one in (math.inf, -math.inf)]
+    huge += [finished("grown", 1, 1.7e308), finished("grown", 1, 1.7e308)]
+    huge += [finished("grown", 2, 1.7e308), finished("grown", 3, -1.7e308)]
+    write(run, EVENTS[0], *huge)
+    story = read_story(run)
+    assert story.as_json()["arms"]["grown"]["validation"] == [None, None, 1.7e308, -1.7e308]
+    assert "grown    █▁" in draw(story)
+
+
+def test_every_stage_has_a_sign_of_its_own_and_the_legend_names_them() -> None:
+    assert len(set(MARKS.values())) == len(MARKS) == len(Stage)
+    told = {"fossilized": "kept"}
+    for stage, mark in MARKS.items():
+        assert stage is Stage.PRUNED or f"{mark} {told.get(stage.value, stage.value)}" in LEGEND
+
+
+def test_the_legend_finds_room_in_a_narrow_terminal(run: Path) -> None:
+    drawing = draw(read_story(run), width=40)
+    assert max(map(len, drawing.splitlines())) <= 40
+    for name in ("germinated", "training", "blending", "holding", "draining", "kept"):
+        assert f" {name}" in drawing

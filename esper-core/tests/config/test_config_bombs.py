@@ -112,6 +112,7 @@ def test_a_bomb_is_refused_soon(name):
     assert len(str(result)) < 100_000, "a message is to be read"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READ)
 def test_what_is_large_but_right_is_read_soon(name):
     assert isinstance(outcome(READ[name]), LoadedConfig)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -22,10 +23,14 @@ OTTER, HERON = "20261121-101512-quiet-otter", "20261121-113002-swift-heron"
 def joined(write_run):
     """Joins runs that are given as (name, arms, what else is said of them)."""
 
-    def make(*runs, only=()):
-        return join([read_run(write_run(name, arms, **said)) for name, arms, said in runs], only)
+    def make(*runs, only=(), every=False):
+        return join([read_run(write_run(name, arms, **said)) for name, arms, said in runs], only, every=every)
 
     return make
+
+
+def pairs(found):
+    return [(one["a"], one["b"]) for one in found.comparisons()]
 
 
 def by_names(found):
@@ -53,6 +58,62 @@ def test_a_twin_that_is_the_same_in_both_is_taken_once(joined):
     assert [one.sample.name for one in found.arms] == ["quiet-otter/grown", "twin", "swift-heron/grown"]
     assert len(found.comparisons()) == 3
     assert found.warnings == [f"twin has the same figures in {OTTER} and {HERON}: it is taken once"]
+
+
+def test_arms_without_a_namesake_are_compared_with_those_of_the_other_run_and_controls_are_not(joined):
+    """Who names a run of one policy and a run of another asks about the policies."""
+    found = joined(
+        (OTTER, {"heuristic": BETTER, "twin": NOISE}, {}), (HERON, {"bandit": BEST, "twin": BETTER}, {"first": 100})
+    )
+    assert pairs(found) == [
+        ("quiet-otter/heuristic", "quiet-otter/twin"),
+        ("quiet-otter/heuristic", "swift-heron/bandit"),
+        ("swift-heron/bandit", "swift-heron/twin"),
+    ]
+    assert found.left_out == 3
+
+
+def test_of_several_policies_those_of_one_name_are_compared_across_runs_and_each_has_its_own_control(joined):
+    arms = {"a": BETTER, "b": NOISE, "twin": NOISE, "capacity-of-a": BEST, "capacity-of-b": BEST}
+    found = joined((OTTER, arms, {}), (HERON, {"a": BEST, "c": NOISE}, {"first": 100}))
+    one, other = "quiet-otter", "swift-heron"
+    assert pairs(found) == [
+        (f"{one}/a", f"{one}/b"),
+        (f"{one}/a", f"{one}/twin"),
+        (f"{one}/a", f"{one}/capacity-of-a"),
+        (f"{one}/a", f"{other}/a"),
+        (f"{one}/b", f"{one}/twin"),
+        (f"{one}/b", f"{one}/capacity-of-b"),
+        (f"{other}/a", f"{other}/c"),
+    ]
+
+
+def test_a_run_is_compared_as_its_summary_does_and_no_further(write_run):
+    path = write_run(OTTER, {"a": BETTER, "b": NOISE, "c": BEST})
+    summary = json.loads((path / "summary.json").read_text())
+    del summary["results"]["comparisons"][1:]
+    (path / "summary.json").write_text(json.dumps(summary))
+    run = read_run(path)
+    assert pairs(join([run])) == [("a", "b")]
+    assert join([run]).left_out == 2
+    assert len(pairs(join([run], every=True))) == 3
+
+
+def test_runs_of_one_name_in_two_folders_are_two_runs(write_run, tmp_path):
+    arms = {"a": BETTER, "twin": NOISE}
+    path = write_run(OTTER, arms)
+    other = write_run(HERON, {"a": BEST, "twin": BETTER}, first=100).rename(tmp_path / OTTER)
+    found = join([read_run(path), read_run(other)])
+    assert pairs(found) == [
+        (f"{path}/a", f"{path}/twin"),
+        (f"{path}/a", f"{other}/a"),
+        (f"{other}/a", f"{other}/twin"),
+    ]
+
+
+def test_of_runs_that_hold_nothing_but_controls_these_are_compared(joined):
+    found = joined((OTTER, {"twin": BETTER}, {}), (HERON, {"twin": BEST}, {"first": 100}))
+    assert pairs(found) == [("quiet-otter/twin", "swift-heron/twin")]
 
 
 def test_a_run_that_is_named_twice_is_one_run(write_run):

@@ -96,6 +96,41 @@ def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong(write_run, file,
     assert told in message
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("results", "arms", "grown", "test", "mean"), "NaN"),
+        (("results", "arms", "grown", "test", "ci_low"), "0.5"),
+        (("results", "arms", "grown", "test", "mean"), True),
+        (("results", "arms", "grown", "test", "mean"), 10**400),
+        (("results", "arms", "grown", "test", "n"), "2"),
+        (("results", "arms", "grown", "params"), "many"),
+        (("results", "arms", "grown", "params"), "Infinity"),
+        (("results", "arms", "twin", "episodes", 0, "test"), "NaN"),
+        (("results", "comparisons", 0, "p"), "NaN"),
+        (("timing", "total"), "NaN"),
+        (("timing", "total"), float("nan")),
+    ],
+)
+def test_a_figure_that_is_no_number_makes_a_summary_unreadable_and_the_others_are_listed(write_run, place, value):
+    path, other = write_run("a", ARMS), write_run("b", ARMS)
+    summary = inner = json.loads((path / "summary.json").read_text())
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    (path / "summary.json").write_text(json.dumps(summary))
+    assert f"{'.'.join(map(str, place))}: " in refused(lambda: read_run(path), "E430")
+    assert [(one.path, one.status) for one in list_runs(path.parent)] == [(other, "done"), (path, "unreadable")]
+
+
+def test_whole_numbers_stand_for_figures_and_none_for_what_is_unknown(write_run):
+    path = write_run("a", ARMS)
+    summary = json.loads((path / "summary.json").read_text())
+    summary["results"]["arms"]["grown"]["test"] |= {"mean": 1, "ci_low": None}
+    (path / "summary.json").write_text(json.dumps(summary))
+    assert read_run(path).results["arms"]["grown"]["test"]["mean"] == 1
+
+
 def test_bytes_that_are_no_text_are_told_too(write_run):
     path = write_run("a", ARMS)
     (path / "summary.json").write_bytes(b"\xff\xfe{}")

@@ -10,6 +10,7 @@ import pytest
 
 from esper_core.cli import main
 from esper_core.leyline import Metric
+from esper_core.runs.provenance import process
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.002 * place for place, value in enumerate(NOISE)]
@@ -80,6 +81,60 @@ def test_unpaired_arms_are_told_as_such(esper, write_run):
     assert "; not paired, 8 or more of each\n" in out
     assert "bootstrap" not in out
     assert "Mann-Whitney" not in out  # its p is the p that stands there
+
+
+UNLIKE = "20261122-090000-swift-heron"
+
+
+@pytest.fixture
+def unlike(write_run):
+    """Two default runs that share nothing but their metric: each with a policy, its twin, and its other control."""
+    arms = {"heuristic": BETTER, "twin": NOISE, "capacity": [value + 0.1 for value in NOISE]}
+    other = {name: [value + 0.05 for value in values] for name, values in arms.items()}
+    write_run(OTTER, arms)
+    write_run(UNLIKE, other, first=50)
+
+
+def told_pairs(answer):
+    return [(one["a"], one["b"]) for one in answer.json["comparisons"]]
+
+
+def test_of_two_runs_each_arm_is_compared_with_its_controls_and_with_its_namesake(esper, unlike):
+    answer = esper("compare", OTTER, UNLIKE, "--json")
+    one, other = "quiet-otter", "swift-heron"
+    assert told_pairs(answer) == [
+        (f"{one}/heuristic", f"{one}/twin"),
+        (f"{one}/heuristic", f"{one}/capacity"),
+        (f"{one}/heuristic", f"{other}/heuristic"),
+        (f"{other}/heuristic", f"{other}/twin"),
+        (f"{other}/heuristic", f"{other}/capacity"),
+    ]
+    first = answer.json["comparisons"][0]
+    assert (first["verdict"], first["p_holm"]) == ("better", pytest.approx(5 * 2 / 2**8))
+
+
+def test_the_verdict_of_a_run_outlives_that_it_is_compared_with_another(esper, unlike):
+    alone, together = esper("compare", OTTER).out, esper("compare", OTTER, UNLIKE).out
+    assert "\nheuristic is better than twin\n" in alone
+    assert "\nquiet-otter/heuristic is better than quiet-otter/twin\n" in together
+    assert "15 comparisons" not in together
+    assert together.endswith("\n10 other pairs of arms were not compared: --all compares every pair.\n")
+    assert "not compared" not in alone
+
+
+def test_every_pair_is_compared_where_that_is_asked_for(esper, unlike):
+    every = esper("compare", OTTER, UNLIKE, "--all")
+    assert len(told_pairs(esper("compare", OTTER, UNLIKE, "--all", "--json"))) == 15
+    assert "as a verdict takes 10 seeds among 15 comparisons\n" in every.out
+    assert "not compared" not in every.out
+    named = esper("compare", OTTER, UNLIKE, "--arm", "heuristic", "--arm", "twin", "--json")
+    assert len(told_pairs(named)) == 6
+
+
+def test_the_page_says_how_many_pairs_were_left_out(esper, unlike, tmp_path):
+    page = tmp_path / "page.html"
+    assert esper("compare", OTTER, UNLIKE, "--html", page).status == 0
+    assert "10 other pairs of arms were not compared" in page.read_text()
 
 
 def test_one_arm_has_nothing_to_be_compared_with(esper, write_run):
@@ -184,8 +239,67 @@ def test_show_of_a_run_without_an_end_says_why(esper, write_run):
     write_run("failed", status="failed", reason="E232 x\nat length", exit=3)
     out = esper("runs", "show", "failed").out
     assert "  status   failed, exit 3\n  reason   E232 x\n" in out
-    assert out.endswith("There are no figures: the run is failed.\n")
+    assert out.endswith("\nThere are no figures: the run failed.\n")
     assert esper("runs", "show", "failed", "--json").json["summary"] is None
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ("running", "the run was killed, or its machine went down."),
+        ("interrupted", "the run was interrupted."),
+        ("stopped", "the governor stopped the run."),
+        ("failed", "the run failed."),
+        ("done", "its summary is missing."),
+        ("melted", "the status of the run is melted."),
+    ],
+)
+def test_why_there_are_no_figures_is_told_in_words(esper, write_run, status, told):
+    write_run(OTTER, status=status)
+    assert esper("runs", "show", OTTER).out.endswith(f"\nThere are no figures: {told}\n")
+
+
+def test_a_run_that_goes_on_has_no_figures_yet(esper, write_run):
+    write_run(OTTER, status="running", process=process())
+    assert esper("runs", "show", OTTER).out.endswith("\nThere are no figures yet: the run goes on.\n")
+
+
+def test_where_a_run_can_go_on_show_says_how(esper, write_run):
+    path = write_run(f"{OTTER} two", status="running")
+    (path / "latest").write_text("000200")
+    out = esper("runs", "show", path).out
+    assert out.endswith(f"its machine went down.\nGo on with it:  esper resume '{path}'\n")
+
+
+def test_a_summary_that_is_spoilt_takes_no_other_run_away(esper, write_run):
+    spoilt = write_run(OTTER, {"grown": BETTER, "twin": NOISE}) / "summary.json"
+    write_run(HERON, {"grown": BETTER, "twin": NOISE})
+    summary = json.loads(spoilt.read_text())
+    summary["results"]["arms"]["grown"]["test"]["mean"] = "NaN"
+    spoilt.write_text(json.dumps(summary))
+    listed = esper("runs", "list")
+    assert listed.status == 0
+    assert "accuracy: grown 51.3 %" in listed.out
+    row = next(line for line in listed.out.splitlines() if OTTER in line)
+    why = "cannot read summary.json: results.arms.grown.test.mean: Input should be a valid number"
+    assert row.split(maxsplit=2) == [OTTER, "unreadable", why]
+    for command in (["runs", "show", OTTER], ["compare", HERON, OTTER]):
+        answer = esper(*command)
+        assert (answer.status, answer.out) == (1, "")
+        assert "E430 cannot read" in answer.err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_reason_is_cut_in_the_list_and_whole_in_json_and_in_show(esper, write_run, monkeypatch, terminal):
+    reason = "E402 " + "the training loss is too high; " * 20
+    write_run(OTTER, status="stopped", reason=reason)
+    if terminal:
+        monkeypatch.setenv("COLUMNS", "1000")
+        monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True, raising=False)
+    line = next(line for line in esper("runs", "list").out.splitlines() if OTTER in line)
+    assert len(line) < 200
+    assert line.rstrip().endswith("…")
+    assert reason.strip() in esper("runs", "show", OTTER, "--json").json["manifest"]["reason"]
 
 
 def test_several_comparisons_of_a_run_are_a_table(esper, write_run):

@@ -19,7 +19,7 @@ def watch(run: Path, *, as_json: bool) -> None:
 
     story = read_story(_found(run))
     if as_json:
-        click.echo(json.dumps(story.as_json()))
+        click.echo(json.dumps(story.as_json(), allow_nan=False))
     else:
         click.echo(draw(story, width=shutil.get_terminal_size((80, 24)).columns))
 
@@ -30,13 +30,15 @@ def watch(run: Path, *, as_json: bool) -> None:
 @click.option("--picture", type=click.Path(path_type=Path), help="Write one picture instead, an SVG, to this file.")
 def report(run: Path, *, out: Path | None, picture: Path | None) -> None:
     """Write the report of a run: one page that needs no network; of a run that goes on or was killed as well."""
+    from esper_core.leyline.markup import printable
     from esper_watch.report import write_picture, write_report
 
     if out is not None and picture is not None:
         msg = "--out is for the page, and --picture is written instead of it: give one of them"
         raise click.UsageError(msg)
     own = _found(run)
-    click.echo(write_report(own, out) if picture is None else write_picture(own, picture))
+    written = write_report(own, out) if picture is None else write_picture(own, picture)
+    click.echo(printable(str(written)))
 
 
 def _found(run: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from esper_core.leyline.events import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from esper_core.leyline.events import Event
@@ -60,6 +62,8 @@ class Story:
     left_out: list[str] = field(default_factory=list)
     """What of the file is not told here: a torn last line, what a newer version added."""
     heard: int = 0
+    reached: dict[tuple[int, str, int], int] = field(default_factory=dict)
+    """By round, arm and seed: the last step that is told of."""
 
     def hear(self, event: Event) -> None:
         """Take one event in."""
@@ -72,10 +76,12 @@ class Story:
                 key, Life(event.round, event.arm, event.seed, event.slot, event.seed_id, event.blueprint)
             )
             life.stages.append((event.step, event.now))
+            self._reach(event)
         elif isinstance(event, StepFinished):
             curve = self.validation.setdefault(event.arm, {})
             curve.setdefault(event.round * self.steps + event.step, []).append(event.signals.validation_metric)
             self.heard += 1
+            self._reach(event)
         elif isinstance(event, GovernorActed):
             self.governed.append(event)
         elif isinstance(event, EpisodeFinished):
@@ -86,7 +92,15 @@ class Story:
 
     def curve(self, arm: str) -> list[float]:
         """The arm's mean validation metric, step by step."""
-        return [fmean(values) for _, values in sorted(self.validation.get(arm, {}).items())]
+        return [_mean(values) for _, values in sorted(self.validation.get(arm, {}).items())]
+
+    def last_step(self, life: Life) -> int:
+        """The last step that is known of the environment in which a seed lived: nothing is known of it behind."""
+        return self.reached[life.round, life.arm, life.seed]
+
+    def _reach(self, event: StageChanged | StepFinished) -> None:
+        environment = event.round, event.arm, event.seed
+        self.reached[environment] = max(event.step, self.reached.get(environment, 0))
 
     @property
     def share_done(self) -> float:
@@ -95,7 +109,7 @@ class Story:
         return self.heard / whole if whole else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """The story as ``esper watch --json`` prints it."""
+        """The story as ``esper watch --json`` prints it. A figure that is no number is null, for JSON has no NaN."""
         return {
             "run": self.name,
             "status": self.status,
@@ -103,7 +117,10 @@ class Story:
             "left_out": self.left_out,
             "share_done": self.share_done,
             "arms": {
-                arm: {"validation": self.curve(arm), "test": fmean(self.tests[arm]) if arm in self.tests else None}
+                arm: {
+                    "validation": [_number(value) for value in self.curve(arm)],
+                    "test": _number(_mean(self.tests[arm])) if arm in self.tests else None,
+                }
                 for arm in self.arms
             },
             "governor": [
@@ -125,6 +142,7 @@ class Story:
                     "slot": life.slot,
                     "blueprint": life.blueprint,
                     "stages": [{"step": step, "stage": stage.value} for step, stage in life.stages],
+                    "last_step": self.last_step(life),
                 }
                 for life in self.lives.values()
             ],
@@ -148,3 +166,15 @@ def _name(run: Path) -> str:
         return str(json.loads((run / "manifest.json").read_text(encoding="utf-8"))["id"])
     except (OSError, ValueError, KeyError, TypeError):
         return run.name
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean; NaN where there is none, as of two infinities, or none that a number could hold."""
+    try:
+        return fmean(values)
+    except (OverflowError, ValueError):
+        return math.nan
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from esper_core.cli.figures import in_full, print_arms
+from esper_core.cli.figures import in_full, left_out, print_arms
 from esper_core.cli.rendering import print_json, print_line, print_warnings, print_wrapped, visible
 from esper_core.leyline.errors import RunFolderError
 
@@ -35,12 +35,21 @@ def _page_file(_context: click.Context, _parameter: click.Parameter, given: Path
 @click.option(
     "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs are kept."
 )
-@click.option("--arm", "arms", multiple=True, metavar="NAME", help="Compare the arms of this name, and no others.")
+@click.option(
+    "--arm",
+    "arms",
+    multiple=True,
+    metavar="NAME",
+    help="Compare the arms of this name, and no others; all of their pairs.",
+)
+@click.option("--all", "every", is_flag=True, help="Compare every pair of arms; each verdict then takes more seeds.")
 @click.option("--json", "as_json", is_flag=True, help="Print {runs, metric, margin, arms, comparisons, warnings}.")
 @click.option(
     "--html", "page", type=click.Path(path_type=Path), callback=_page_file, metavar="FILE", help="Write a page as well."
 )
-def compare(runs: tuple[str, ...], runs_dir: Path, arms: tuple[str, ...], page: Path | None, *, as_json: bool) -> None:
+def compare(
+    runs: tuple[str, ...], runs_dir: Path, arms: tuple[str, ...], page: Path | None, *, every: bool, as_json: bool
+) -> None:
     """Compare the arms of one or several finished runs, and say what is shown.
 
     \b
@@ -51,12 +60,16 @@ def compare(runs: tuple[str, ...], runs_dir: Path, arms: tuple[str, ...], page: 
 
     A run is its folder, or its id below --runs-dir, or the words of the id. Where two runs share their task and their
     seeds, their arms are compared seed by seed.
+
+    Of one run those pairs of arms are compared that its summary compares. Of several runs each arm is compared with its
+    own controls, with the other arms of its run, and with the arm of its name in the other runs, or with every arm
+    there where none has a name in common. The controls themselves are compared with --all, or with --arm.
     """
     from esper_core.runs.joining import join
     from esper_core.runs.listing import find_run
 
     records = [find_run(name, runs_dir) for name in runs]
-    joined = join(records, arms)
+    joined = join(records, arms, every=every)
     comparisons = joined.comparisons()
     print_warnings(joined.warnings)
     if page is not None:
@@ -85,8 +98,11 @@ def _print(joined: Joined, comparisons: list[dict[str, Any]]) -> None:
         print_line()
         for line in in_full(joined.metric, comparison, together=len(comparisons), margin=joined.margin):
             print_wrapped(line)
-    if not comparisons:
+    if len(joined.arms) == 1:
         print_line("There is one arm, and nothing to compare it with.")
+    elif joined.left_out:
+        print_line()
+        print_wrapped(left_out(joined))
 
 
 def _plain(joined: Joined, runs: list[RunRecord], comparisons: list[dict[str, Any]]) -> dict[str, Any]:

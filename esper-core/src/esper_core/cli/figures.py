@@ -13,6 +13,8 @@ from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from esper_core.runs.joining import Joined
+
 
 def print_results(results: Mapping[str, Any]) -> None:
     """Print the arms as a table, then what their comparison shows: one in words, several as a table that fits."""
@@ -124,6 +126,12 @@ def remarks(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
             f"Of {len(lacks)} comparisons a verdict takes {seeds_needed(len(lacks), CONFIDENCE)} environment seeds."
         ]
     return []
+
+
+def left_out(joined: Joined) -> str:
+    """What is said of pairs of arms that nobody asked about."""
+    pairs = "1 other pair of arms was" if joined.left_out == 1 else f"{joined.left_out} other pairs of arms were"
+    return f"{pairs} not compared: --all compares every pair."
 
 
 def value(metric: Mapping[str, Any], number: float | None) -> str:

@@ -11,7 +11,16 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from esper_core import __version__
-from esper_core.cli.figures import in_full, probability, remarks, told_difference, told_interval, told_range, value
+from esper_core.cli.figures import (
+    in_full,
+    left_out,
+    probability,
+    remarks,
+    told_difference,
+    told_interval,
+    told_range,
+    value,
+)
 from esper_core.cli.rendering import visible
 
 if TYPE_CHECKING:
@@ -81,8 +90,10 @@ def comparison_page(joined: Joined, runs: Sequence[RunRecord], comparisons: Sequ
             told, *figures = [_text(line.strip()) for line in lines]
             parts.append(f"<p>{'<br>'.join([f'<strong>{told}</strong>', *figures])}</p>")
         parts += [f"<p>{_text(line)}</p>" for line in remarks(comparisons)]
-    else:
+    if len(joined.arms) == 1:
         parts.append("<p>There is one arm, and nothing to compare it with.</p>")
+    elif joined.left_out:
+        parts.append(f"<p>{_text(left_out(joined))}</p>")
     if joined.warnings:
         parts.append("<h2>To be known</h2>")
         parts += [f"<p>{_text(warning)}</p>" for warning in joined.warnings]

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from esper_core.leyline.markup import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import TextIO
@@ -27,12 +29,12 @@ _WARNING: Final = click.style("warning:", fg="yellow", bold=True)
 
 
 def visible(text: str) -> str:
-    """``text`` with every character that cannot be printed written out.
+    """``text`` with every character that cannot be printed written out, as other packages show it, too.
 
     >>> print(visible("red\\x1b[31m"))
     red\\x1b[31m
     """
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+    return printable(text)
 
 
 def wants_colour(stream: TextIO) -> bool:

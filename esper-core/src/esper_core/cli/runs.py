@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
     from esper_core.runs.listing import Oddity
     from esper_core.runs.reading import RunRecord
+
+
+REASON: Final = 100
+"""Characters of the list that a reason may take."""
 
 
 @click.group()
@@ -76,7 +81,7 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
         return
     _show_facts(record)
     if record.summary is None:
-        print_line(f"\nThere are no figures: the run is {visible(record.status)}.")
+        _show_absence(record)
     else:
         from esper_core.cli.outcome import print_sections
 
@@ -87,6 +92,27 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
         _show_grown(grown)
         _show_timing(record.summary["timing"])
         print_sections(record.summary.get("sections", []))
+
+
+def _show_absence(run: RunRecord) -> None:
+    """Why a run has no figures, and the way on where it can go on."""
+    from esper_core.runs.directory import STATUS_RUNNING
+    from esper_core.runs.reading import DIED, way_on
+
+    if run.status == STATUS_RUNNING:
+        print_line("\nThere are no figures yet: the run goes on.")
+        return
+    told = {
+        DIED: "the run was killed, or its machine went down",
+        "done": "its summary is missing",
+        "failed": "the run failed",
+        "interrupted": "the run was interrupted",
+        "stopped": "the governor stopped the run",
+    }
+    print_line()
+    print_wrapped(f"There are no figures: {told.get(run.status, f'the status of the run is {run.status}')}.")
+    if run.status != "done" and (run.path / "latest").is_file():
+        print_line(visible(way_on(run.path, run.status)))
 
 
 def _print_list(rows: Sequence[Sequence[str]]) -> None:
@@ -124,7 +150,7 @@ def _row(one: RunRecord | Oddity, signs: str) -> list[str]:
     from esper_core.runs.listing import Oddity
 
     if isinstance(one, Oddity):
-        return [one.path.name, one.status, "", "", "", one.problem.message]
+        return [one.path.name, one.status, "", "", "", _cut(_within(one))]
     began = f"{one.started.astimezone():%Y-%m-%d %H:%M}"
     course = course_of(one)
     drawn = "" if course is None else spark(course.values, signs)
@@ -134,10 +160,20 @@ def _row(one: RunRecord | Oddity, signs: str) -> list[str]:
 def _headline(run: RunRecord) -> str:
     """The mean of each arm; of a run without an end why it has none."""
     if run.results is None:
-        return run.reason.splitlines()[0] if run.reason else ""
+        return _cut(next(iter(run.reason.splitlines()), ""))
     metric = run.results["metric"]
     arms = (f"{name} {value(metric, arm['test']['mean'])}" for name, arm in run.results["arms"].items())
     return f"{metric['name']}: {', '.join(arms)}"
+
+
+def _within(odd: Oddity) -> str:
+    """What is wrong with a folder, without its path: its name stands in front."""
+    return odd.problem.message.replace(f"{odd.path}{os.sep}", "").replace(str(odd.path), "this")
+
+
+def _cut(reason: str) -> str:
+    """A reason as the list has room for it; ``runs show`` has the whole."""
+    return reason if len(reason) <= REASON else f"{reason[: REASON - 1]}…"
 
 
 def _show_facts(run: RunRecord) -> None:

@@ -1,4 +1,4 @@
-"""Which arm is better than which? Every pair of arms, seed by seed where they share seeds, judged together."""
+"""Which arm is better than which? Pairs of arms, seed by seed where they share seeds, judged together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ class Sample:
 
 def compare_all(samples: Sequence[Sample], *, direction: Direction, margin: float) -> list[dict[str, Any]]:
     """Every pair of samples as summary.json has it, with p and verdict adjusted for all of them."""
-    pairs = list(combinations(samples, 2))
+    return compare_pairs(list(combinations(samples, 2)), direction=direction, margin=margin)
+
+
+def compare_pairs(
+    pairs: Sequence[tuple[Sample, Sample]], *, direction: Direction, margin: float
+) -> list[dict[str, Any]]:
+    """These pairs and no others, with p and verdict adjusted for all of them."""
     found = [_compared(a, b, direction, margin) for a, b in pairs]
     judged = judged_together(found, margin=margin, confidence=CONFIDENCE)
     return [_plain(a, b, one) for (a, b), one in zip(pairs, judged, strict=True)]

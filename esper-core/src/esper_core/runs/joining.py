@@ -1,7 +1,7 @@
 """Can the arms of several runs be compared, and what is to be known about it? Their figures side by side, or why not.
 
 Arms of two runs are compared where both measured the same. What else differs between the runs, beside their arms, is
-told: it may be what makes the difference.
+told: it may be what makes the difference. Which pairs are compared is told by ``pairing``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from esper_core.config.files import read_file
 from esper_core.config.reading import read_document
 from esper_core.leyline.errors import ConfigError, Problem, RunFolderError
 from esper_core.leyline.nearest import suggestion
-from esper_core.runs.comparing import Sample, compare_all, shared_seeds
-from esper_core.runs.directory import STATUS_RUNNING
+from esper_core.runs.comparing import Sample, compare_pairs, shared_seeds
 from esper_core.runs.listing import words_of
+from esper_core.runs.pairing import JoinedArm, asked_for
+from esper_core.runs.reading import way_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,16 +39,6 @@ DIFFERENCES_TOLD: Final = 8
 """Differences between configurations that a warning names."""
 
 
-@dataclass(slots=True)
-class JoinedArm:
-    """One arm of the comparison: its figures, and the runs that have it."""
-
-    sample: Sample
-    figures: Mapping[str, Any]
-    arm: str
-    runs: list[str]
-
-
 @dataclass(frozen=True, slots=True)
 class Joined:
     """The arms of one or several runs, ready to be compared. ``margin``: the largest that a run declared."""
@@ -55,17 +46,25 @@ class Joined:
     metric: Mapping[str, Any]
     arms: Sequence[JoinedArm]
     margin: float
+    pairs: Sequence[tuple[JoinedArm, JoinedArm]]
+    """Those that are compared, and judged together."""
     warnings: Sequence[str] = field(default_factory=list)
 
+    @property
+    def left_out(self) -> int:
+        """Pairs of arms that are not compared."""
+        return math.comb(len(self.arms), 2) - len(self.pairs)
+
     def comparisons(self) -> list[dict[str, Any]]:
-        """Every pair of arms."""
-        samples = [arm.sample for arm in self.arms]
-        return compare_all(samples, direction=self.metric["direction"], margin=self.margin)
+        """The comparison of each of the pairs."""
+        samples = [(one.sample, other.sample) for one, other in self.pairs]
+        return compare_pairs(samples, direction=self.metric["direction"], margin=self.margin)
 
 
-def join(runs: Sequence[RunRecord], only: Sequence[str] = ()) -> Joined:
+def join(runs: Sequence[RunRecord], only: Sequence[str] = (), *, every: bool = False) -> Joined:
     """The arms of ``runs`` side by side, or those of the names in ``only``.
 
+    Of all arms those pairs are compared that ``asked_for`` names, or ``every`` one; of arms that were named each pair.
     RunFolderError E431 where they cannot be compared, E430 where a configuration cannot be read.
     """
     unique = list({run.path.resolve(): run for run in runs}.values())
@@ -73,7 +72,8 @@ def join(runs: Sequence[RunRecord], only: Sequence[str] = ()) -> Joined:
     configs = [_config(run) for run in unique]
     arms = _chosen(_arms(unique, configs), only)
     margins = [_margin(config) for config in configs]
-    return Joined(metric, arms, max(margins), list(_warnings(unique, configs, margins, arms)))
+    pairs = list(combinations(arms, 2)) if every or only else asked_for(unique, arms)
+    return Joined(metric, arms, max(margins), pairs, list(_warnings(unique, configs, margins, arms, pairs)))
 
 
 def _common_metric(runs: Sequence[RunRecord]) -> Mapping[str, Any]:
@@ -100,12 +100,8 @@ def _measure(metric: Mapping[str, Any]) -> str:
 
 def _unfinished(run: RunRecord) -> Problem:
     reason = f": {run.reason.splitlines()[0]}" if run.reason else ""
-    hint = f"Run it once more:  esper run {run.path}"
-    if run.status == STATUS_RUNNING:
-        hint = "Wait for its end."
-    elif (run.path / "latest").is_file():
-        hint = f"Go on with it:  esper resume {run.path}"
-    return Problem("E431", f"{run.name} has no summary to compare: its status is {run.status}{reason}", hint=hint)
+    message = f"{run.name} has no summary to compare: its status is {run.status}{reason}"
+    return Problem("E431", message, hint=way_on(run.path, run.status))
 
 
 def _config(run: RunRecord) -> Mapping[str, Any]:
@@ -127,17 +123,18 @@ def _arms(runs: Sequence[RunRecord], configs: Sequence[Mapping[str, Any]]) -> li
     """Every arm of every run; where two have the same name, course and figures, they are one."""
     labels = _labels(runs)
     found: list[JoinedArm] = []
-    for run, config, label in zip(runs, configs, labels, strict=True):
+    for number, (run, config, label) in enumerate(zip(runs, configs, labels, strict=True)):
         course = json.dumps(config.get("task"), sort_keys=True, default=str)
         for arm, figures in (run.results or {})["arms"].items():
             by_seed = {one["seed"]: _number(one["test"]) for one in figures["episodes"]}
             for known in found:
                 if (known.arm, known.sample.by_seed, known.sample.course) == (arm, by_seed, course):
                     known.runs.append(run.name)
+                    known.numbers.append(number)
                     break
             else:
                 name = arm if len(runs) == 1 else f"{label}/{arm}"
-                found.append(JoinedArm(Sample(name, by_seed, course), figures, arm, [run.name]))
+                found.append(JoinedArm(Sample(name, by_seed, course), figures, arm, [run.name], [number]))
     for one in found:
         if len(one.runs) == len(runs):
             one.sample = Sample(one.arm, one.sample.by_seed, one.sample.course)
@@ -171,6 +168,7 @@ def _warnings(
     configs: Sequence[Mapping[str, Any]],
     margins: Sequence[float],
     arms: Sequence[JoinedArm],
+    pairs: Sequence[tuple[JoinedArm, JoinedArm]],
 ) -> Iterator[str]:
     first, own = runs[0], configs[0]
     for other, theirs in zip(runs[1:], configs[1:], strict=True):
@@ -187,13 +185,13 @@ def _warnings(
     for one in arms:
         if len(one.runs) > 1:
             yield f"{one.arm} has the same figures in {' and '.join(one.runs)}: it is taken once"
-    yield from _pairing(arms)
+    yield from _pairing(pairs)
 
 
-def _pairing(arms: Sequence[JoinedArm]) -> Iterator[str]:
+def _pairing(pairs: Sequence[tuple[JoinedArm, JoinedArm]]) -> Iterator[str]:
     """What is said of arms that cannot be paired, or in part only: once for each pair of runs."""
     told: set[str] = set()
-    for one, other in combinations(arms, 2):
+    for one, other in pairs:
         a, b = one.sample, other.sample
         shared = len(shared_seeds(a, b))
         where = f"the arms of {one.runs[0]} and {other.runs[0]}"

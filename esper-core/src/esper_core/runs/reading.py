@@ -11,10 +11,11 @@ esper_core.leyline.errors.RunFolderError: E420 there is no folder runs/nothing
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.errors import Problem, RunFolderError
@@ -34,43 +35,53 @@ _Model = TypeVar("_Model", bound=BaseModel)
 EXAMPLE: Final = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
 
 
-class _Manifest(BaseModel):
+_Time = Annotated[AwareDatetime, Field(strict=False)]
+"""A time as JSON has it: as text."""
+
+
+class _Read(BaseModel):
+    """What is read of a file is passed on as it stands there: "NaN" as a text is no number, although it could be one."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Manifest(_Read):
     """What is read of a manifest; the rest of it is kept as it is."""
 
     format: int
     id: str
     status: str
-    started: AwareDatetime
-    finished: AwareDatetime | None = None
+    started: _Time
+    finished: _Time | None = None
     reason: str = ""
 
 
-class _Metric(BaseModel):
+class _Metric(_Read):
     name: str
     direction: Literal["up", "down"]
     unit: str = ""
 
 
-class _Figure(BaseModel):
+class _Figure(_Read):
     mean: float | None
     ci_low: float | None
     ci_high: float | None
     n: int
 
 
-class _Episode(BaseModel):
+class _Episode(_Read):
     seed: int
     test: float | None
 
 
-class _Arm(BaseModel):
+class _Arm(_Read):
     test: _Figure
     params: float
     reward: float | None = None
     episodes: list[_Episode]
 
 
-class _Comparison(BaseModel):
+class _Comparison(_Read):
     a: str
     b: str
     difference: float | None
@@ -84,39 +95,39 @@ class _Comparison(BaseModel):
     paired: bool = True
 
 
-class _Results(BaseModel):
+class _Results(_Read):
     metric: _Metric
     arms: dict[str, _Arm]
     comparisons: list[_Comparison]
 
 
-class _Section(BaseModel):
+class _Section(_Read):
     plugin: str
     title: str
     text: str
 
 
-class _Summary(BaseModel):
+class _Summary(_Read):
     """What is read of a summary; the rest of it is kept as it is."""
 
     results: _Results
-    timing: dict[str, float]
+    timing: dict[str, FiniteFloat]
     warnings: list[str] = []
     sections: list[_Section] = []
 
 
-class _Growth(BaseModel):
+class _Growth(_Read):
     blueprint: str
     slot: str
 
 
-class _Grown(BaseModel):
+class _Grown(_Read):
     arm: str
     seed: int
     grown: list[_Growth]
 
 
-class _GrowthFile(BaseModel):
+class _GrowthFile(_Read):
     episodes: list[_Grown]
 
 
@@ -189,6 +200,16 @@ def read_growth(path: Path) -> dict[str, list[list[str]]]:
         grown = [f"{growth.blueprint} in {growth.slot}" for growth in episode.grown]
         found.setdefault(episode.arm, []).append(grown)
     return found
+
+
+def way_on(path: Path, status: str) -> str:
+    """How a run that has no end comes to one, as a hint says it."""
+    if status == STATUS_RUNNING:
+        return "Wait for its end."
+    folder = shlex.quote(str(path))
+    if (path / "latest").is_file():
+        return f"Go on with it:  esper resume {folder}"
+    return f"Run it once more:  esper run {folder}"
 
 
 def _read_json(path: Path) -> Any:

@@ -49,6 +49,12 @@ class Page:
         """Rest the pointer somewhere."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def tap(self, x: float, y: float) -> None:
+        """Touch the screen with a finger, and let go."""
+        self.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=1)
+        self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
     def resize(self, width: int, height: int, *, dark: bool = False, media: str = "screen") -> None:
         """Look at it on another screen."""
         mobile = width < 500

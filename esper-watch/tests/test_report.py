@@ -133,7 +133,7 @@ def test_nothing_is_drawn_of_what_is_not_known_yet(make_run: MakeRun) -> None:
     record = read_record(run)
     assert 0.55 < record.share_done < 0.65, "two of three arms, 36 of 40 steps"
     assert record.steps_of((0, record.arms[0], 0)) == 36
-    ends = re.findall(r"until step (\d+)", page_of(record))
+    ends = re.findall(r"from step \d+ to step (\d+)", page_of(record))
     assert max(map(int, ends)) == 36
 
 
@@ -144,7 +144,7 @@ def test_a_run_without_an_end_has_no_verdict(make_run: MakeRun) -> None:
     (run / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + lines[-2][:40])
     told = seen(page_of(read_record(run)))
     assert re.search(
-        r"It has not come to its end, or was killed\. 4\d % of it was trained; there is no verdict", told.text
+        r"It did not end, as far as its events tell: [^.]*\. 4\d % of it was trained; there is no verdict", told.text
     )
     assert "was better" not in told.text
     assert "How it went" in told.text
@@ -168,7 +168,9 @@ def test_a_summary_that_is_none_is_done_without(text: str, make_run: MakeRun) ->
     run = make_run(environments=2, steps=4)
     for name in ("summary.json", "manifest.json"):
         (run / name).write_text(text)
-    assert "there is no verdict" in seen(page_of(read_record(run))).text or "single arm" in page_of(read_record(run))
+    told = seen(page_of(read_record(run))).text
+    assert "There is no verdict: the run came to its end, but its summary.json cannot be read." in told
+    assert "single arm" not in told
 
 
 def test_where_nothing_was_shown_the_page_says_so(make_run: MakeRun) -> None:
@@ -181,8 +183,9 @@ def test_where_nothing_was_shown_the_page_says_so(make_run: MakeRun) -> None:
     (run / "summary.json").write_text(told)
     text = seen(page_of(read_record(run))).text
     assert "No difference was shown between networks that grew and the same networks that never did: there were" in text
+    assert "too few networks to show one" in text
     assert "grown against twin: no difference shown. Measured: +30.0 points" in text
-    assert "A verdict takes 8 environment seeds at least; here there are 2." in text
+    assert "A verdict takes 8 environment seeds at least, a network of each arm for each; here there are 2." in text
 
 
 def test_figures_that_are_no_numbers_are_unknown(make_run: MakeRun) -> None:
@@ -218,7 +221,7 @@ def test_the_headline_hides_no_harm_and_claims_no_growth(make_run: MakeRun) -> N
     (run / "summary.json").write_text(json.dumps(told))
     events = (run / "events.jsonl").read_text().replace('"fossils":1', '"fossils":0')
     (run / "events.jsonl").write_text(events)
-    assert "Nothing was kept" in seen(page_of(read_record(run))).text
+    assert "Nothing was kept: every network ended with the parts it began with" in seen(page_of(read_record(run))).text
 
 
 def test_the_same_run_gives_the_same_page(make_run: MakeRun) -> None:

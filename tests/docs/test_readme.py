@@ -75,17 +75,29 @@ def test_the_picture_is_a_drawing_of_a_run_with_these_arms() -> None:
     assert {"heuristic", "twin", "capacity", "early conv_light"} <= {" ".join(text.split()) for text in told}
 
 
+def ends_of_the_picture() -> dict[str, str]:
+    """By arm where its curve ends."""
+    (path,) = re.findall(r"!\[.*?\]\((.*?)\)", README, flags=re.DOTALL)
+    return dict(re.findall(r"(\w+) ends at ([\d.]+) %", (ROOT / path).read_text(encoding="utf-8")))
+
+
 @pytest.mark.slow
 def test_the_table_is_that_of_the_default_run(tmp_path: Path) -> None:
     """The figures as they are rounded there: last digits may be other ones on another machine."""
+    from esper_core import read_events
     from esper_core.app.preparing import prepare
     from esper_core.app.running import run
+    from esper_core.leyline.events import EpisodeFinished
 
-    results = run(prepare(ROOT / "plugins.yaml"), runs_dir=tmp_path).results
+    outcome = run(prepare(ROOT / "plugins.yaml"), runs_dir=tmp_path)
+    results = outcome.results
+    finished = [one for one in read_events(outcome.path / "events.jsonl") if isinstance(one, EpisodeFinished)]
     (table,) = [block for block in blocks("text") if block.startswith("arm ")]
     rows = {line.split()[0]: line for line in table.splitlines()[1:4]}
     for arm, told in results["arms"].items():
         shown = float(rows[arm].split()[1])
         assert 100 * told["test"]["mean"] == pytest.approx(shown, abs=3.0)
+        ends = [one.validation_metric for one in finished if one.arm == arm]
+        assert 100 * sum(ends) / len(ends) == pytest.approx(float(ends_of_the_picture()[arm]), abs=3.0)
     verdicts = {(one["a"], one["b"]): one["verdict"] for one in results["comparisons"]}
     assert verdicts["heuristic", "twin"] == verdicts["heuristic", "capacity"] == "better"

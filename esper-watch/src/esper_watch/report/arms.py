@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
 from esper_watch.report.figure import (
+    UNDER,
     WIDTH,
     below,
     beside,
@@ -25,6 +26,7 @@ from esper_watch.report.figure import (
     shortened,
     table,
 )
+from esper_watch.report.glossary import CAPACITY, kinds_of
 from esper_watch.report.markup import Element, element
 from esper_watch.report.scale import LARGEST, around
 from esper_watch.report.wording import UNKNOWN, count, interval, tick, value
@@ -39,9 +41,15 @@ if TYPE_CHECKING:
     from esper_watch.report.wording import Metric
 
 ROW = 34.0
+SHORT = 10
+"""Letters of a name that have room in larger letters, too."""
+
 LEFT, RIGHT = 150.0, 24.0
+NONE = "–"
+"""What stands in a table where there is nothing that could be told."""
+
 SHOWN_DOTS = 400
-"""Environments of an arm that are drawn one by one, the first of them."""
+"""Networks of an arm that are drawn one by one, the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +112,8 @@ def arms(record: Record) -> Element | None:
             interval(metric, end.low, end.high),
             str(len(end.episodes)),
             f"{end.parameters:,.0f}",
-            f"{fmean(one.fossils for one in end.episodes):.3g}",
-            UNKNOWN if end.reward is None else f"{end.reward:+.1f}",
+            _kept(end),
+            _reward(end),
         )
         for end in ends
     ]
@@ -113,10 +121,22 @@ def arms(record: Record) -> Element | None:
     return section(
         "arms",
         "The arms",
-        figure(_intervals(record, ends), f"Mean on the test split, 95 % interval; {better}. Each small dot a network."),
+        figure(_intervals(record, ends), f"Mean on the test split, 95 % interval; {better}. Each ring a network."),
         table(head, rows, numbers=(1, 2, 3, 4, 5, 6)),
-        note("Means over environment seeds; the test split was read once, at the end of each episode."),
+        kinds_of(end.name for end in ends),
+        note("Means over networks; n: how many. The test split was read once, at the end of each."),
     )
+
+
+def _kept(end: ArmEnd) -> str:
+    """A control by capacity has from the start what it has: nothing was grown in it that could have been kept."""
+    return NONE if end.name.startswith(CAPACITY) else f"{fmean(one.fossils for one in end.episodes):.3g}"
+
+
+def _reward(end: ArmEnd) -> str:
+    if end.reward is None:
+        return NONE if end.name.startswith(CAPACITY) else UNKNOWN
+    return f"{end.reward:+.1f}"
 
 
 def _intervals(record: Record, ends: Sequence[ArmEnd]) -> Element:
@@ -128,14 +148,19 @@ def _intervals(record: Record, ends: Sequence[ArmEnd]) -> Element:
     parts = below(scale, bottom, lambda one: tick(metric, one), f"test {metric['name']}", top=6)
     for number, end in enumerate(ends):
         y = 12 + ROW * (number + 0.5)
-        parts.append(label(LEFT - 10, y + 4, shortened(end.name, 17), anchor="end", title=end.name))
+        room = "label" if len(end.name) <= SHORT else "label long"
+        parts.append(label(LEFT - 10, y + 4, shortened(end.name, 17), anchor="end", class_=room, title=end.name))
         for one in end.dots:
-            told = f"{end.name}, seed {one.seed}: {value(metric, one.test_metric)}, {one.parameters:,} parameters"
-            parts.append(dot(scale(one.test_metric), y, 3.5, told, f"{end.look.class_} faint"))
+            told = _single(metric, end, one)
+            parts.append(dot(scale(one.test_metric), y, 3.5, told, f"{end.look.class_} single"))
         if math.isfinite(end.mean):
             parts.append(_whisker(metric, end, scale, y))
     what = "; ".join(f"{end.name} {value(metric, end.mean)}" for end in ends)
-    return drawing("The arms at the end", f"Means on the test split: {what}.", parts, height=bottom + 42)
+    return drawing("The arms at the end", f"Means on the test split: {what}.", parts, height=bottom + UNDER)
+
+
+def _single(metric: Metric, end: ArmEnd, one: EpisodeFinished) -> str:
+    return f"{end.name}, network {one.seed}: {value(metric, one.test_metric)}, {one.parameters:,} parameters"
 
 
 def _whisker(metric: Metric, end: ArmEnd, scale: Scale, y: float) -> Element:
@@ -152,7 +177,7 @@ def parameters(record: Record) -> Element | None:
     ends = [end for end in ends_of(record) if math.isfinite(end.mean)]
     if len({one.parameters for end in ends for one in end.episodes}) < 2:
         return None
-    metric, bottom, left = record.metric, 300.0, 70.0
+    metric, bottom, left = record.metric, 300.0, 84.0
     across = around([one.parameters for end in ends for one in end.episodes], start=left, end=WIDTH - RIGHT)
     up = around([one.test_metric for end in ends for one in end.episodes], start=bottom, end=14.0)
     parts = below(across, bottom, lambda one: f"{one:,.0f}", "parameters", top=14)
@@ -162,8 +187,8 @@ def parameters(record: Record) -> Element | None:
     parts.append(element("polyline", points=points, class_="front"))
     for end in ends:
         for one in end.dots:
-            told = f"{end.name}, seed {one.seed}: {value(metric, one.test_metric)} with {one.parameters:,} parameters"
-            parts.append(dot(across(one.parameters), up(one.test_metric), 3.5, told, f"{end.look.class_} faint"))
+            told = _single(metric, end, one)
+            parts.append(dot(across(one.parameters), up(one.test_metric), 3.5, told, f"{end.look.class_} single"))
     for end in ends:
         told = f"{end.name}: {value(metric, end.mean)} with {end.parameters:,.0f} parameters, means"
         parts.append(dot(across(end.parameters), up(end.mean), 7, told, end.look.class_))
@@ -172,9 +197,9 @@ def parameters(record: Record) -> Element | None:
         "parameters",
         "What it cost",
         figure(
-            drawing("Metric against parameters", f"On the front: {named}.", parts, height=bottom + 42),
-            f"Test {metric['name']} against parameters; large dots are means. The line joins arms of which no other is "
-            f"both better and smaller: {named}.",
+            drawing("Metric against parameters", f"On the front: {named}.", parts, height=bottom + UNDER),
+            f"Test {metric['name']} against parameters; full dots are means, rings single networks. The line joins "
+            f"arms of which no other is both better and smaller: {named}.",
             legend((end.name, end.look.class_, end.look.dash) for end in ends),
         ),
         note(_cost(ends)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
-from esper_watch.report.figure import WIDTH, below, beside, drawing, figure, legend, looks, mark, note, section
+from esper_watch.report.figure import UNDER, WIDTH, below, beside, drawing, figure, legend, looks, mark, note, section
 from esper_watch.report.markup import Element, element
 from esper_watch.report.scale import LARGEST, Scale, around
 from esper_watch.report.wording import count, interval, tick, value
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from esper_watch.report.figure import Look
     from esper_watch.report.record import Record
 
-LEFT, RIGHT, TOP, BOTTOM = 70.0, 24.0, 14.0, 300.0
+LEFT, RIGHT, TOP, BOTTOM = 84.0, 24.0, 14.0, 300.0
 MOST_POINTS = 200
 """Steps of a curve that are drawn; of more every so many is left out."""
 
@@ -43,7 +43,7 @@ def courses(record: Record) -> Element | None:
         return None
     curves = latest(record)
     metric, own = record.metric, looks(record.arms)
-    caption = f"Validation {metric['name']} by decision step, with the 95 % interval of the mean over environments"
+    caption = f"Validation {metric['name']} by decision step, with the 95 % interval of the mean over networks"
     if len(record.rounds) > 1:
         caption += f", in the last of {count(len(record.rounds), 'round')}"
     return section(
@@ -54,10 +54,14 @@ def courses(record: Record) -> Element | None:
             f"{caption}.",
             legend((arm, own[arm].class_, own[arm].dash) for arm in curves),
         ),
-        note("Validation steers, and is read in every step; what counts at the end is the test split, above."),
+        note("Validation steers, and is read in every step; what counts at the end is the test split" + _where(record)),
         _survivors(curves),
         _by_round(record) if len(record.rounds) > 1 else None,
     )
+
+
+def _where(record: Record) -> str:
+    return ", above." if record.episodes else ", of which nothing is known yet."
 
 
 def _survivors(curves: Mapping[str, Sequence[Point]]) -> Element | None:
@@ -99,7 +103,7 @@ def drawn(record: Record, curves: Mapping[str, Sequence[Point]], *, left: float 
     metric, own = record.metric, looks(record.arms)
     every = [point for points in curves.values() for point in points]
     across = Scale(0.0, float(max(1, record.steps)), left, WIDTH - RIGHT)
-    # A band of two environments may be wider than anything that was measured: it is cut off at the edge.
+    # A band of two networks may be wider than anything that was measured: it is cut off at the edge.
     up = around([edge for point in every for edge in (point.least, point.most)], start=BOTTOM, end=TOP, room=0.04)
     parts = below(across, BOTTOM, lambda step: f"{step:g}", "decision step", top=TOP)
     parts += beside(up, left, lambda one: tick(metric, one), right=WIDTH - RIGHT)
@@ -110,7 +114,7 @@ def drawn(record: Record, curves: Mapping[str, Sequence[Point]], *, left: float 
         parts.append(element("polyline", points=line, class_=f"{own[arm].class_} line", stroke_dasharray=own[arm].dash))
     parts += _columns(record, curves, across)
     what = "; ".join(f"{arm} ends at {value(metric, points[-1].mean)}" for arm, points in curves.items())
-    return drawing("Learning curves", f"{what}.", parts, height=BOTTOM + 42)
+    return drawing("Learning curves", f"{what}.", parts, height=BOTTOM + UNDER)
 
 
 def _band(points: Sequence[Point], across: Scale, up: Scale, look: Look) -> Element:
@@ -167,7 +171,7 @@ def _by_round(record: Record) -> Element | None:
         for arm, points in curves.items()
         for point in points
     ]
-    svg = drawing("Round by round", "Means on the test split at the end of each round.", parts, height=BOTTOM + 42)
+    svg = drawing("Round by round", "Means on the test split at the end of each round.", parts, height=BOTTOM + UNDER)
     return figure(svg, f"Mean test {metric['name']} of each round.")
 
 

@@ -20,6 +20,9 @@ WIDTH = 720.0
 COLOURS = 8
 """As many as the page's style has; further arms begin again from the first, with another dash."""
 
+UNDER = 58.0
+"""What an axis along the bottom takes: room for letters that are larger on a narrow screen."""
+
 DASHES = (None, "7 4", "2 3", "9 3 2 3")
 
 
@@ -106,9 +109,9 @@ def below(scale: Scale, y: float, tell: Callable[[float], str], name: str, *, to
     for tick in scale.ticks(6):
         x = scale(tick)
         parts.append(element("line", x1=x, x2=x, y1=top, y2=y, class_="grid"))
-        parts.append(label(x, y + 16, tell(tick), anchor="middle", class_="tick"))
+        parts.append(label(x, y + 19, tell(tick), anchor="middle", class_="tick"))
     middle = (scale.start + scale.end) / 2
-    parts.append(label(middle, y + 34, shortened(name, 50), anchor="middle", title=name))
+    parts.append(label(middle, y + 48, shortened(name, 50), anchor="middle", title=name))
     return parts
 
 
@@ -166,15 +169,17 @@ def figure(svg: Element, caption: str | None, *more: Element | None, class_: str
     return element("figure", element("div", svg, class_=class_), *more, under)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str | Element]], *, numbers: Sequence[int] = ()) -> Element:
-    """A table. numbers: the columns that hold figures."""
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[str | Element]], *, numbers: Sequence[int] = (), class_: str = ""
+) -> Element:
+    """A table. numbers: the columns that hold figures. class_: ``facts`` where long words may be broken."""
     aligned = dict.fromkeys(numbers, "number")
     body = [
         element("tr", *(element("td", cell, class_=aligned.get(index)) for index, cell in enumerate(row)))
         for row in rows
     ]
     titles = [element("th", one, scope="col", class_=aligned.get(index)) for index, one in enumerate(head)]
-    whole = element("table", element("thead", element("tr", *titles)), element("tbody", *body))
+    whole = element("table", element("thead", element("tr", *titles)), element("tbody", *body), class_=class_ or None)
     return element("div", whole, class_="scroll")
 
 

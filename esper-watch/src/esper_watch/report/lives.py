@@ -1,4 +1,4 @@
-"""What grew where, and when? A bar for each seed's life, in the colours of its stages, environment by environment."""
+"""What grew where, and when? A bar for each seed's life, in the colours of its stages, network by network."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from esper_core.leyline import Stage
 from esper_watch.report.figure import (
+    UNDER,
     WIDTH,
     bar,
     below,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 ROW, HEAD = 15.0, 20.0
 LEFT, RIGHT = 190.0, 24.0
 AT_ONCE = 8
-"""Environments of an arm that are shown; the others wait behind a click."""
+"""Networks of an arm that are shown; the others wait behind a click."""
 
 MOST_LIVES = 4_000
 """Lives that are drawn, the first of them: a page has to open soon."""
@@ -74,7 +75,7 @@ def lives(record: Record) -> Element | None:
         element("p", f"{count(whole, 'seed')}: {told}." + _which_round(record, last)),
         swatches([(name, f"stage-{stage.value}") for stage, name in NAMES.items()] + [("pruned ✕", "stage-pruned")]),
         *drawn,
-        note("Time runs from left to right, in decision steps. A seed that incubates changes nothing in its host."),
+        note("Time runs from left to right, in decision steps. A seed in isolation changes nothing in its host."),
         _left_out(whole - shown),
     )
 
@@ -94,17 +95,17 @@ def _arm(record: Record, round_: int, arm: str, own: Mapping[int, Sequence[SeedL
     parts = [element("h3", arm), figure(first, None, class_="scroll wide")]
     if rest := seeds[AT_ONCE:]:
         more = drawn(record, arm, {seed: own[seed] for seed in rest}, acts)
-        title = element("summary", f"{count(len(rest), 'more environment')} of {arm}")
+        title = element("summary", f"{count(len(rest), 'more network')} of {arm}")
         parts.append(element("details", title, figure(more, None, class_="scroll wide")))
     return parts
 
 
 def drawn(record: Record, arm: str, own: Mapping[int, Sequence[SeedLife]], acts: Sequence[GovernorActed]) -> Element:
-    """The lives in some environments of an arm."""
+    """The lives in some networks of an arm."""
     across = Scale(0.0, float(max(1, record.steps)), LEFT, WIDTH - RIGHT)
     y, parts = 6.0, list[Element]()
     for seed, there in own.items():
-        parts.append(label(4, y + 13, f"seed {seed}", class_="label strong"))
+        parts.append(label(4, y + 13, f"network {seed}", class_="label strong"))
         parts.append(element("line", x1=0, x2=WIDTH, y1=y, y2=y, class_="grid"))
         parts += [_act(one, across, y + HEAD / 2) for one in acts if one.seed == seed]
         y += HEAD
@@ -113,24 +114,25 @@ def drawn(record: Record, arm: str, own: Mapping[int, Sequence[SeedLife]], acts:
             y += ROW
         y += 5
     axis = below(across, y, lambda step: f"{step:g}", "decision step", top=6)
-    what = f"{count(sum(map(len, own.values())), 'seed')} in {count(len(own), 'environment')} of {arm}."
-    return drawing(f"Lives of seeds, {arm}", what, [*axis, *parts], height=y + 42)
+    what = f"{count(sum(map(len, own.values())), 'seed')} in {count(len(own), 'network')} of {arm}."
+    return drawing(f"Lives of seeds, {arm}", what, [*axis, *parts], height=y + UNDER)
 
 
 def _life(life: SeedLife, across: Scale, y: float, steps: int) -> list[Element]:
-    # What changed after a step holds from the next one on.
+    # What changed at a step holds from the next one on. Events count steps from 0, and the page from 1, as its axes do.
     name = f"{life.slot}  {plainly(life.blueprint)}"
     parts = [label(LEFT - 8, y + 10, shortened(name, 28), anchor="end", class_="tick", title=in_words(life))]
-    ends = [step for step, _, _ in life.stages[1:]] + [max(steps, life.stages[-1][0])]
-    for (began, stage, reason), end in zip(life.stages, ends, strict=True):
+    began = [step + 1 for step, _, _ in life.stages]
+    ended = [*began[1:], max(steps, began[-1])]
+    for (_, stage, reason), start, stop in zip(life.stages, began, ended, strict=True):
         if stage is Stage.PRUNED:
-            told = f"{name}: pruned after step {began}. {reason}".strip()
-            cross = element("path", d=_cross(across(began + 1), y + 6), class_="cross")
+            told = f"{name}: pruned at step {start}. {reason}".strip()
+            cross = element("path", d=_cross(across(start), y + 6), class_="cross")
             parts.append(mark("g", told, cross))
             continue
-        start, stop = across(began + 1), across(end + (0 if end == steps else 1))
-        told = f"{name}: {NAMES[stage]} from step {began + 1} on, until step {end}. {reason}".strip()
-        parts.append(bar(start, y, max(1.5, stop - start), ROW - 4, told, f"stage-{stage.value}"))
+        told = f"{name}: {NAMES[stage]} from step {start} to step {stop}. {reason}".strip()
+        width = max(1.5, across(stop) - across(start))
+        parts.append(bar(across(start), y, width, ROW - 4, told, f"stage-{stage.value}"))
     return parts
 
 
@@ -139,7 +141,7 @@ def _cross(x: float, y: float) -> str:
 
 
 def _act(act: GovernorActed, across: Scale, y: float) -> Element:
-    told = f"governor, step {act.step}: {act.act}. {act.reason or act.verdict}"
+    told = f"governor, step {act.step + 1}: {act.act}. {act.reason or act.verdict}"
     x = across(act.step + 1)
     shape = element("polygon", points=f"{x:.1f},{y - 6:.1f} {x + 6:.1f},{y + 5:.1f} {x - 6:.1f},{y + 5:.1f}")
     return mark("g", told, shape, class_="governor")
@@ -147,5 +149,5 @@ def _act(act: GovernorActed, across: Scale, y: float) -> Element:
 
 def in_words(life: SeedLife) -> str:
     """A life in one sentence."""
-    told = ", ".join(f"{stage.value} at step {step}" for step, stage, _ in life.stages)
+    told = ", ".join(f"{NAMES.get(stage, stage.value)} at step {step + 1}" for step, stage, _ in life.stages)
     return f"{life.blueprint} in {life.slot}, {count(life.parameters, 'parameter')}: {told}"

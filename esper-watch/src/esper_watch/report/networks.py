@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from esper_watch.report.figure import drawing, figure, label, mark, note, section, shortened
+from esper_watch.report.glossary import CAPACITY
 from esper_watch.report.markup import element
-from esper_watch.report.verdict import CAPACITY
 from esper_watch.report.wording import count, plainly
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
-// Shows what a mark of a drawing stands for: where a pointer rests, and where the arrow keys lead.
+// Shows what a mark of a drawing stands for: where a pointer rests, where a finger taps, and where the arrow keys lead.
 (() => {
   const told = document.getElementById("told");
+  const finger = 20; // pixels by which a finger may miss a mark
   const of = (mark) => mark.querySelector("title")?.textContent ?? "";
   let here = null;
   const show = (mark, x, y) => {
@@ -15,11 +16,38 @@
     here = null;
     told.hidden = true;
   };
+  const go = (mark) => {
+    leave();
+    here = mark;
+    here.classList.add("here");
+  };
+  const touched = (event) => {
+    const own = event.target.closest?.(".mark");
+    if (own) return own;
+    let [nearest, least] = [null, finger];
+    for (const mark of event.target.closest?.("figure svg")?.querySelectorAll(".mark") ?? []) {
+      const box = mark.getBoundingClientRect();
+      const across = Math.max(box.left - event.clientX, 0, event.clientX - box.right);
+      const down = Math.max(box.top - event.clientY, 0, event.clientY - box.bottom);
+      const away = Math.hypot(across, down);
+      if (away < least) [nearest, least] = [mark, away];
+    }
+    return nearest;
+  };
   document.addEventListener("pointermove", (event) => {
+    if (event.pointerType === "touch") return; // a finger that moves scrolls the page
     const mark = event.target.closest?.(".mark");
     if (mark) show(mark, event.clientX, event.clientY);
     else if (!here) told.hidden = true;
   });
+  document.addEventListener("pointerup", (event) => {
+    if (event.pointerType === "mouse") return; // it rests there, and was told already
+    const mark = touched(event);
+    if (!mark) return leave();
+    go(mark);
+    show(mark, event.clientX, event.clientY);
+  });
+  document.addEventListener("pointercancel", leave);
   const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
   document.addEventListener("keydown", (event) => {
     const svg = event.target.closest?.("svg");
@@ -30,12 +58,17 @@
     event.preventDefault();
     const at = marks.indexOf(here);
     const next = at < 0 ? 0 : (at + step[event.key] + marks.length) % marks.length;
-    leave();
-    here = marks[next];
-    here.classList.add("here");
+    go(marks[next]);
     here.scrollIntoView({ block: "nearest", inline: "nearest" });
     const box = here.getBoundingClientRect();
     show(here, box.left + box.width / 2, box.top + box.height / 2);
   });
-  document.addEventListener("focusout", leave);
+  document.addEventListener("focusout", (event) => {
+    if (!here || !event.target.contains?.(here)) return; // a finger's mark may be in the drawing that is entered
+    leave();
+  });
+  const watch = new ResizeObserver((seen) => {
+    for (const { target } of seen) target.classList.toggle("cut", target.scrollWidth > target.clientWidth);
+  });
+  for (const one of document.querySelectorAll(".scroll")) watch.observe(one);
 })();

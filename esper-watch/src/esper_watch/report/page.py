@@ -74,8 +74,8 @@ def _head(record: Record, sections: list[Element]) -> Element:
     scale = ""
     if started is not None:
         scale = (
-            f"{count(len(record.arms), 'arm')} · {count(started.rounds, 'round')} of "
-            f"{count(started.environments, 'environment')} each · {count(started.steps, 'step')} · "
+            f"{count(len(record.arms), 'arm')} · {_rounds(started.rounds)}"
+            f"{count(started.environments, 'network')} each · {count(started.steps, 'step')} · "
         )
     links = [
         element("li", element("a", title, href=f"#{dict(one.attributes)['id']}"))
@@ -88,6 +88,10 @@ def _head(record: Record, sections: list[Element]) -> Element:
         element("p", f"{scale}{record.status} · {record.manifest.get('started', 'nobody knows when')}", class_="sub"),
         element("nav", element("ul", *links), aria_label="Parts of this report"),
     )
+
+
+def _rounds(number: int) -> str:
+    return "" if number == 1 else f"{count(number, 'round')} of "
 
 
 def _title(section: Element) -> str | None:

@@ -7,13 +7,12 @@ killed, has no summary, and is told by its events alone.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core import EsperError, read_events
+from esper_core import EsperError, load_run, read_events
 from esper_core.leyline import Problem, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
@@ -25,6 +24,7 @@ from esper_core.leyline.events import (
     StepFinished,
     UpdateFinished,
 )
+from esper_watch.report.wording import UNKNOWN, finite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +38,12 @@ LARGEST_TEXT = 100_000
 
 COMPARED: Final = {"a", "b", "difference", "ci_low", "ci_high", "p", "n", "verdict", "paired"}
 """What is read of a comparison."""
+
+FIGURES: Final = ("difference", "ci_low", "ci_high", "p", "p_holm")
+"""What of it is a number, or unknown."""
+
+UNENDED: Final = "did not end"
+"""What is told of a run whose events have no end, where nobody knows whether it still runs."""
 
 Home = tuple[int, str, int]
 """Round, arm and environment seed."""
@@ -89,7 +95,8 @@ class Record:
 
     name: str
     started: RunStarted | None = None
-    status: str = "running or killed"
+    status: str = UNENDED
+    """As its events tell it; of one whose events have no end: ``running`` or ``died``, where its manifest tells."""
     reason: str = ""
     curves: dict[tuple[int, str], dict[int, dict[int, float]]] = field(default_factory=dict)
     """Of each round and arm, for each step: the validation metric by environment seed."""
@@ -106,7 +113,11 @@ class Record:
     """What of the events is not told here: a torn last line, what a newer version added."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     summary: Mapping[str, Any] | None = None
+    summary_fault: str = ""
+    """What is wrong with summary.json, where there is none that can be read."""
     config: str = ""
+    can_go_on: bool = False
+    """Whether there is a checkpoint to go on from."""
     _living: dict[Home, dict[int, SeedLife]] = field(default_factory=dict)
     _heard: dict[Home, int] = field(default_factory=dict)
 
@@ -222,13 +233,13 @@ class Record:
             del living[number]
 
     def _note_gain(self, home: Home, slot: str, seed: SeedSignals, step: int) -> None:
-        if seed.gain is None or not (math.isfinite(seed.gain.mean) and math.isfinite(seed.gain.standard_error)):
+        if seed.gain is None or finite(seed.gain.mean) is None or finite(seed.gain.standard_error) is None:
             return
         here = self._living.get(home, {}).values()
         there = [life for life in here if life.stages[0][0] < step]  # who was born on this step was not measured in it
         own = [life for life in there if (life.slot, life.blueprint) == (slot, seed.blueprint)]
         if own:
-            price = None if seed.opinion is None else seed.opinion.price
+            price = None if seed.opinion is None else finite(seed.opinion.price)
             gain = seed.gain
             own[-1].shown = Shown(step, seed.stage, gain.mean, gain.standard_error, price, gain.n)
 
@@ -243,22 +254,53 @@ def read_record(run: Path) -> Record:
     record = Record(str(manifest.get("id") or run.resolve().name), manifest=manifest)
     for event in read_events(events, tell=record.left_out.append):
         record.hear(event)
+    if record.status == UNENDED:
+        record.status = _without_end(run)
     record.summary = _summary_in(run / "summary.json")
+    if record.summary is None:
+        record.summary_fault = "cannot be read" if (run / "summary.json").exists() else "is missing"
+    record.can_go_on = (run / "latest").exists()
     if (run / "config.yaml").is_file():
         record.config = (run / "config.yaml").read_text(encoding="utf-8", errors="replace")[:LARGEST_TEXT]
     return record
 
 
+def _without_end(run: Path) -> str:
+    """``running`` or ``died``, where the manifest names the process; else that there is no end is all that is known."""
+    try:
+        known = load_run(run).status
+    except EsperError:
+        return UNENDED
+    return known if known in ("running", "died") else UNENDED
+
+
 def _summary_in(path: Path) -> Mapping[str, Any] | None:
-    """The summary, where there is a whole one."""
+    """The summary, where there is a whole one; what in it is no number where one belongs is unknown."""
     known = _json_in(path)
     if known is None or not isinstance(known.get("results"), dict) or not isinstance(known.get("timing"), dict):
         return None
-    results = known["results"]
-    whole = isinstance(results.get("metric"), dict) and {"name", "direction"} <= results["metric"].keys()
-    compared = results.get("comparisons")
-    whole = whole and isinstance(compared, list) and all(isinstance(one, dict) for one in compared)
-    return known if whole and all(one.keys() >= COMPARED for one in compared) else None
+    metric, compared = known["results"].get("metric"), known["results"].get("comparisons")
+    if not isinstance(metric, dict) or not {"name", "direction"} <= metric.keys() or not isinstance(compared, list):
+        return None
+    if not all(isinstance(one, dict) and one.keys() >= COMPARED for one in compared):
+        return None
+    results = {"metric": metric, "comparisons": [_comparison(one) for one in compared]}
+    return {**known, "results": {**known["results"], **results}}
+
+
+def _comparison(told: Mapping[str, Any]) -> dict[str, Any]:
+    """A comparison as it is read here: names are texts, and figures are finite numbers or None."""
+    texts = {name: str(told[name]) for name in ("a", "b", "verdict")}
+    figures = {name: finite(told.get(name)) for name in FIGURES}
+    why = told.get("why")
+    n = finite(told["n"])
+    return {
+        **texts,
+        **figures,
+        "n": UNKNOWN if n is None else round(n),
+        "why": why if isinstance(why, str) else None,
+        "paired": told["paired"] is True,
+    }
 
 
 def _json_in(path: Path) -> dict[str, Any] | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from esper_watch.report.figure import WIDTH, bar, drawing, figure, note, section, swatches, table
 from esper_watch.report.markup import Element, element
-from esper_watch.report.wording import count, plainly, seconds
+from esper_watch.report.wording import LONGEST, count, finite, plainly, seconds
 
 if TYPE_CHECKING:
     from esper_watch.report.record import Record
@@ -20,8 +20,11 @@ MOST_ACTS = 200
 def timing(record: Record) -> Element | None:
     """Where the time went."""
     told = {} if record.summary is None else record.summary["timing"]
-    spent = {str(name): float(value) for name, value in told.items() if name != "total" and _is_number(value)}
-    total = float(told.get("total", 0.0)) if _is_number(told.get("total")) else sum(spent.values())
+    known = {str(name): finite(value) for name, value in told.items() if name != "total"}
+    spent = {name: value for name, value in known.items() if value is not None and 0 <= value < LONGEST}
+    total = finite(told.get("total"))
+    if total is None or not 0 < total < LONGEST:
+        total = sum(spent.values())
     if not spent or total <= 0:
         return None
     ordered = sorted(spent.items(), key=lambda one: -one[1])
@@ -49,11 +52,11 @@ def timing(record: Record) -> Element | None:
 def governor(record: Record) -> Element | None:
     """What the governor did, and the seeds that went wrong."""
     rows = [
-        (f"{one.arm} {one.seed}", str(one.step), one.act, one.reason or one.verdict)
+        (f"{one.arm} {one.seed}", str(one.step + 1), one.act, one.reason or one.verdict)
         for one in record.governed[:MOST_ACTS]
     ]
     lost = [
-        (f"{one.arm} {one.seed}", str(one.step), f"{plainly(one.blueprint)} in {one.slot}", one.what, one.package)
+        (f"{one.arm} {one.seed}", str(one.step + 1), f"{plainly(one.blueprint)} in {one.slot}", one.what, one.package)
         for one in record.lost[:MOST_ACTS]
     ]
     warned = [f"{count(number, 'warning')} in {arm}" for arm, number in sorted(record.warned.items())]
@@ -124,7 +127,7 @@ def provenance(record: Record) -> Element:
         rows.append(("command", " ".join(["esper", *map(str, argv[1:])])))
     rows += [(str(name), str(value)) for name, value in machine.items()] if isinstance(machine, dict) else []
     if isinstance(seeds := told.get("seeds"), dict):
-        rows.append(("environment seeds", f"{seeds.get('count', '?')}, from {seeds.get('first', '?')} on"))
+        rows.append(("seeds of the networks", f"{seeds.get('count', '?')}, from {seeds.get('first', '?')} on"))
     git = told.get("git")
     rows += [(f"git {name}", str(value)) for name, value in git.items()] if isinstance(git, dict) else []
     rows += [("events left out", text) for text in record.left_out]
@@ -137,14 +140,12 @@ def provenance(record: Record) -> Element:
     return section(
         "provenance",
         "Where this is from",
-        table(("", ""), rows),
-        element("details", element("summary", "Plugins"), table(("plugin", "package", "sha256"), installed)),
+        table(("", ""), rows, class_="facts"),
+        element(
+            "details", element("summary", "Plugins"), table(("plugin", "package", "sha256"), installed, class_="facts")
+        ),
         element("details", element("summary", "Configuration"), element("pre", record.config, tabindex=0))
         if record.config
         else None,
-        note("The same numbers again:  esper run RUN  with this folder, or with the configuration above."),
+        note(f"The same numbers again:  esper run runs/{record.name}  (the run's folder), or the configuration above."),
     )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

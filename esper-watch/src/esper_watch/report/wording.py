@@ -6,10 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from esper_watch.report.scale import LARGEST
+
 Metric = Mapping[str, Any]
 
 UNKNOWN = "unknown"
 NO_DIFFERENCE = "no difference shown"
+
+LONGEST = 1e12
+"""Seconds, some 30,000 years: a time that says more is no time."""
 
 
 def value(metric: Metric, number: float | None) -> str:
@@ -88,12 +93,25 @@ def plainly(name: str) -> str:
     return name.rpartition("/")[2]
 
 
+def finite(told: Any) -> float | None:
+    """What a file holds, where it is a number that can be reckoned with; None where it is not.
+
+    >>> finite(3), finite("NaN"), finite(math.inf), finite(True)
+    (3.0, None, None, None)
+    """
+    if not isinstance(told, int | float) or isinstance(told, bool) or not abs(told) < LARGEST:
+        return None
+    return float(told)
+
+
 def seconds(spent: float) -> str:
     """A time as people say it.
 
-    >>> seconds(0.032), seconds(56.7), seconds(3725)
-    ('0.03 s', '57 s', '1 h 2 min')
+    >>> seconds(0.032), seconds(56.7), seconds(3725), seconds(math.nan)
+    ('0.032 s', '57 s', '1 h 2 min', 'unknown')
     """
+    if not abs(spent) < LONGEST:
+        return UNKNOWN
     if spent < 10:
         return f"{spent:.2g} s"
     if spent < 90:

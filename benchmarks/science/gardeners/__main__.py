@@ -1,8 +1,8 @@
 """``python -m benchmarks.science.gardeners``: tunes, trains and judges what is not done yet, and writes results.
 
-Into the folder go ``tried.jsonl``, what was tried to choose settings; the gardeners that were trained; ``live.jsonl``,
-runs of the engine; and what is read: ``results.json``, ``results.md`` and ``figure.svg``. Stopped at any moment, the
-same command goes on.
+Into the folder go ``tried.jsonl``, what was tried to choose settings; the gardeners that were trained; ``live.jsonl``
+and ``steps.jsonl``, runs of the engine; and what is read: ``results.json``, ``results.md`` and ``figure.svg``. Stopped
+at any moment, the same command goes on.
 """
 
 from __future__ import annotations
@@ -15,27 +15,36 @@ import multiprocessing
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from benchmarks.science.gardeners.figure import picture
-from benchmarks.science.gardeners.judging import everybody, judged, newcomers, oracle, summary
+from benchmarks.science.gardeners.judging import everybody, judged, newcomers, oracle, schooling, summary
 from benchmarks.science.gardeners.live import Visit, cells, run_cell
 from benchmarks.science.gardeners.page import page
-from benchmarks.science.gardeners.players import CONTROLLERS, PRICES, matches
+from benchmarks.science.gardeners.players import CONTROLLERS, PRICES, matches, trained
+from benchmarks.science.gardeners.steps import compared, walked, walks
 from benchmarks.science.gardeners.training import Lesson, given
-from benchmarks.science.gardeners.tuning import SCHOOLS, note, noted, tuned_heuristic, tuned_school
+from benchmarks.science.gardeners.tuning import OTHER_SCHOOLS, SCHOOLS, note, noted, tuned_heuristic, tuned_school
 from esper_tasks.growbench.playing import Bench
 from esper_tasks.growbench.regret import best_fixed
 from esper_tasks.growbench.table import load_table, shipped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from benchmarks.science.gardeners.training import Rules
+    from esper_core.leyline import Policy
     from esper_tasks.growbench.plans import Node
+    from esper_tasks.growbench.puzzles import Part
 
 NEW_TO_SOME = ("blueprints/dilated",)
 """Blueprints that some gardeners are trained without, to see what they do when it is there."""
+
+PARTS_OF_IT: Final[tuple[Part, Part]] = ("train", "held_out")
+FEW = 6
+"""Problems of each part, where it is only seen that everything runs."""
 
 UPDATES = 60
 WORKERS = 2
@@ -45,7 +54,7 @@ WORKERS = 2
 def main() -> int:
     """Do what is not done, and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.science.gardeners")
-    parser.add_argument("--quick", action="store_true", help="A few updates, to see that it runs: two minutes.")
+    parser.add_argument("--quick", action="store_true", help="A little of everything, to see that it runs.")
     parser.add_argument("--into", type=Path, default=None, metavar="FOLDER", help="Default: runs/gardeners.")
     parser.add_argument("--table", type=Path, default=None, metavar="FOLDER", help="Default: the shipped one.")
     parser.add_argument("--no-live", action="store_true", help="Leave out the runs of the engine.")
@@ -55,7 +64,7 @@ def main() -> int:
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
     bench = Bench(shipped() if asked.table is None else load_table(asked.table))
-    learn_on, held_out = bench.table.of_part("train"), bench.table.of_part("held_out")
+    learn_on, held_out = (bench.table.of_part(part)[: FEW if asked.quick else None] for part in PARTS_OF_IT)
     _demand_the_same(folder, {"table": bench.table.checksum, "updates": UPDATES, "quick": asked.quick})
     settings = _once(folder / "heuristic.json", lambda: tuned_heuristic(bench, learn_on, folder / "tried.jsonl"))
     _train(folder, asked.table, settings, quick=asked.quick)
@@ -64,7 +73,12 @@ def main() -> int:
         name: {price: judged(bench, held_out, price, own) for price, own in by_price.items()}
         for name, by_price in players.items()
     }
+    others = {
+        name: {price: judged(bench, held_out, price, own) for price in PRICES}
+        for name, own in _of_other_schools(bench, folder).items()
+    }
     best = {price: oracle(bench, held_out, price) for price in PRICES}
+    plan = best_fixed(bench, matches(learn_on, PRICES))
     found: dict[str, Any] = {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "torch": torch.__version__,
@@ -72,7 +86,9 @@ def main() -> int:
         "heuristic": settings,
         "table": summary(results, best),
         "newcomers": [one for blueprint in NEW_TO_SOME for one in newcomers(bench, held_out, folder, blueprint)],
-        "live": [] if asked.no_live else _live(folder, best_fixed(bench, matches(learn_on, PRICES)), quick=asked.quick),
+        "schooling": schooling(results["heuristic"], {"as they are": results["ppo"], **others}),
+        "live": [] if asked.no_live else _live(folder, plan, quick=asked.quick),
+        "steps": [] if asked.no_live else compared(_steps(folder, plan, quick=asked.quick)),
     }
     (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (folder / "results.md").write_text(page(found), encoding="utf-8")
@@ -91,10 +107,27 @@ def _train(folder: Path, table: Path | None, rules: Rules, *, quick: bool) -> No
         lessons += [
             Lesson(table, (blueprint,), seed, school, rules, folder / f"{name}-{seed}") for seed in range(CONTROLLERS)
         ]
+    for name, other in OTHER_SCHOOLS.items():
+        other = replace(other, updates=min(other.updates, updates))
+        lessons += [
+            Lesson(table, (), seed, other, rules, folder / f"{_as_file(name)}-{seed}") for seed in range(CONTROLLERS)
+        ]
     missing = [lesson for lesson in lessons if not lesson.done]
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
         for name, seconds in pool.imap_unordered(given, missing):
             sys.stderr.write(f"{name}: {seconds:.0f} s\n")
+
+
+def _as_file(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def _of_other_schools(bench: Bench, folder: Path) -> dict[str, list[Policy]]:
+    """By school its gardeners."""
+    return {
+        name: [trained(bench, folder / f"{_as_file(name)}-{seed}") for seed in range(CONTROLLERS)]
+        for name in OTHER_SCHOOLS
+    }
 
 
 def _demand_the_same(folder: Path, study: dict[str, Any]) -> None:
@@ -113,15 +146,29 @@ def _once(file: Path, make: Any) -> Any:
 
 def _live(folder: Path, best: Node, *, quick: bool) -> list[dict[str, Any]]:
     file = folder / "live.jsonl"
-    lines = noted(file)
-    done = {line["cell"] for line in lines}
+    done = {line["cell"] for line in noted(file)}
     missing = [Visit(cell, folder, best) for cell in cells(quick=quick) if cell.name not in done]
-    with multiprocessing.get_context("spawn").Pool(WORKERS, maxtasksperchild=1) as pool:
-        for line in pool.imap_unordered(run_cell, missing, chunksize=1):
-            note(file, line)
-            sys.stderr.write(f"{line['cell']}: {line['seconds']:.0f} s\n")
+    for line in _each_alone(run_cell, missing):
+        note(file, line)
+        sys.stderr.write(f"{line['cell']}: {line['seconds']:.0f} s\n")
     found = {line["cell"]: line for line in noted(file)}
     return [found[cell.name] for cell in cells(quick=quick)]
+
+
+def _steps(folder: Path, best: Node, *, quick: bool) -> list[dict[str, Any]]:
+    file, every = folder / "steps.jsonl", walks(best, quick=quick)
+    done = [line["key"] for line in noted(file)]
+    for line in _each_alone(walked, [walk for walk in every if walk.key not in done]):
+        note(file, line)
+        sys.stderr.write(f"{line['key']}\n")
+    found = noted(file)
+    return [next(line for line in found if line["key"] == walk.key) for walk in every]
+
+
+def _each_alone(act: Callable[[Any], dict[str, Any]], tasks: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """What comes of each, some at once, each in a process of its own; as they come."""
+    with multiprocessing.get_context("spawn").Pool(WORKERS, maxtasksperchild=1) as pool:
+        yield from pool.imap_unordered(act, tasks, chunksize=1)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from esper_tasks.growbench.puzzles import DECISIONS
 from esper_tasks.growbench.regret import Fixed, Oracle, best_fixed, best_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -104,19 +104,17 @@ def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, 
     others = {name: own[head] for name, own in results.items() if name != "ppo"} | {"oracle": best[head]}
     return {
         "players": players,
-        "ppo_less": {name: _interval(ppo.rewards.mean(0) - own.rewards.mean(0)) for name, own in others.items()},
-        "ppo_less_on_test": {
-            name: _interval(ppo.on_test.mean(0) - own.on_test.mean(0)) for name, own in others.items()
-        },
+        "ppo_less": {name: interval(ppo.rewards.mean(0) - own.rewards.mean(0)) for name, own in others.items()},
+        "ppo_less_on_test": {name: interval(ppo.on_test.mean(0) - own.on_test.mean(0)) for name, own in others.items()},
         "ppo_less_heuristic": less_by_price(results, "ppo", "heuristic"),
         "looks_less": {
-            f"{one} less {other}": _interval(results[one][head].rewards.mean(0) - results[other][head].rewards.mean(0))
+            f"{one} less {other}": interval(results[one][head].rewards.mean(0) - results[other][head].rewards.mean(0))
             for one in ("heuristic", "plan that looks once")
             for other in ("plan by the first step", "best plan for the price")
         },
         "by_controller": ppo.rewards.mean(1).tolist(),
         "by_controller_less_heuristic": [
-            _interval(own - results["heuristic"][head].rewards.mean(0)) for own in ppo.rewards
+            interval(own - results["heuristic"][head].rewards.mean(0)) for own in ppo.rewards
         ],
     }
 
@@ -124,8 +122,25 @@ def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, 
 def less_by_price(results: Mapping[str, Mapping[float, Result]], one: str, other: str) -> dict[str, Any]:
     """One player less another at each price, problem by problem."""
     return {
-        f"{price:g}": _interval(own.rewards.mean(0) - results[other][price].rewards.mean(0))
+        f"{price:g}": interval(own.rewards.mean(0) - results[other][price].rewards.mean(0))
         for price, own in results[one].items()
+    }
+
+
+def schooling(
+    rules: Mapping[float, Result], schools: Mapping[str, Mapping[float, Result]]
+) -> dict[str, dict[str, Any]]:
+    """What gardeners came to at each price, by their school; beside the heuristic, and less by what the first has."""
+    first = next(iter(schools.values()))[HEADLINE]
+    return {
+        name: {
+            "reward": {f"{price:g}": interval(own.rewards.mean(0)) for price, own in by_price.items()},
+            "less_heuristic": interval(by_price[HEADLINE].rewards.mean(0) - rules[HEADLINE].rewards.mean(0)),
+            "less_first": interval(by_price[HEADLINE].rewards.mean(0) - first.rewards.mean(0)),
+            "less_first_on_test": interval(by_price[HEADLINE].on_test.mean(0) - first.on_test.mean(0)),
+            "by_controller": by_price[HEADLINE].rewards.mean(1).tolist(),
+        }
+        for name, by_price in schools.items()
     }
 
 
@@ -137,7 +152,7 @@ def newcomers(bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str
     (by_description, plain), (by_look, looked) = (
         _newcomers(bench, puzzles, folder, blueprint, look=look) for look in (False, True)
     )
-    gained = {f"{price:g}": _interval(own) for price, own in zip(PRICES, (looked - plain).T, strict=True)}
+    gained = {f"{price:g}": interval(own) for price, own in zip(PRICES, (looked - plain).T, strict=True)}
     return [by_description, {**by_look, "less_by_description": gained}]
 
 
@@ -164,7 +179,7 @@ def _newcomers(
         "by_price": {price: [sum(own), len(own)] for price, own in bought.items()},
         "episodes": sum(map(len, bought.values())),
         "bought": sum(map(sum, bought.values())),
-        "reward": {f"{price:g}": _interval(own) for price, own in zip(PRICES, by_problem.T, strict=True)},
+        "reward": {f"{price:g}": interval(own) for price, own in zip(PRICES, by_problem.T, strict=True)},
     }
     return told, by_problem
 
@@ -177,14 +192,15 @@ def _told(result: Result, best: Result) -> dict[str, Any]:
     mean, most = float(result.rewards.mean()), float(best.rewards.mean())
     kept = [len(end.kept) for own in result.ends for end in own]
     return {
-        "reward": _interval(result.rewards.mean(0)),
-        "on_test": _interval(result.on_test.mean(0)),
+        "reward": interval(result.rewards.mean(0)),
+        "on_test": interval(result.on_test.mean(0)),
         "regret": (most - mean) / most if most else None,
         "seeds_kept": sum(kept) / len(kept),
     }
 
 
-def _interval(values: NDArray[np.float64]) -> dict[str, float | int | None]:
+def interval(values: Iterable[float]) -> dict[str, float | int | None]:
+    """Their mean, from where to where it may be, and how many they are."""
     found = mean_interval([float(value) for value in values], CONFIDENCE)
     return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
 

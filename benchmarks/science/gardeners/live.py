@@ -123,8 +123,8 @@ def run_cell(visit: Visit) -> dict[str, Any]:
     settings = {"preview": EVERY, "first": 0.0, "speed": RAMP, "explore_rounds": BANDIT_ROUNDS - 1}
     bandit = {"bandit": {"use": "policies/bandit", "settings": settings}}
     before = FIRST_SEED - (BANDIT_ROUNDS - 1) * cell.seeds
-    episodes, places, _ = _played(cell.config(arms, FIRST_SEED, order))
-    learnt, _, _ = _played(cell.config(bandit, before, order, rounds=BANDIT_ROUNDS, capacity=False))
+    episodes, places, _ = played(cell.config(arms, FIRST_SEED, order))
+    learnt, _, _ = played(cell.config(bandit, before, order, rounds=BANDIT_ROUNDS, capacity=False))
     for name, own in learnt.items():
         if name != "twin":
             episodes[name] = [one for one in own if one["round"] == BANDIT_ROUNDS - 1]
@@ -149,7 +149,7 @@ def by_other_growers(cell: Cell) -> tuple[dict[str, list[dict[str, Any]]], dict[
 
 def _seconds(cell: Cell, arm: Mapping[str, Any], order: Sequence[str]) -> float:
     """How long two episodes of an arm take, with their twins."""
-    return _played(cell.config(arm, FIRST_SEED, order, environments=2, capacity=False))[2]
+    return played(cell.config(arm, FIRST_SEED, order, environments=2, capacity=False))[2]
 
 
 class _Notes:
@@ -172,7 +172,7 @@ class _Notes:
         """A step is over: nothing to do."""
 
 
-def _played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], Mapping[str, Place], float]:
+def played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], Mapping[str, Place], float]:
     """By arm its episodes; what is known of the places; and how long it took."""
     notes = _Notes()
     with tempfile.TemporaryDirectory() as home:
@@ -190,6 +190,7 @@ def _played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]],
                 "seed": one.seed,
                 "round": one.round,
                 "test": one.test_metric,
+                "validation": one.validation_metric,
                 "reward": one.reward,
                 "parameters": one.parameters,
                 "host": one.host_parameters,

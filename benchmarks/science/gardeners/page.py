@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.science.gardeners.judging import interval
 from benchmarks.science.gardeners.players import HEADLINE, PRICES
-from esper_core import mean_interval
-from esper_core.leyline.constants import CONFIDENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,23 +43,16 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {name} | {both(own)} | {both(table['ppo_less_on_test'][name])} | {verdict(own)} |"
     yield ""
     yield "`ppo` less the heuristic at each price:"
-    yield ""
-    yield "| price | reward | shown |"
-    yield "|--:|--:|---|"
-    for price, own in table["ppo_less_heuristic"].items():
-        yield f"| {price} | {both(own)} | {verdict(own)} |"
+    yield from _verdicts("price", table["ppo_less_heuristic"])
     yield ""
     yield f"Who looks without having learnt, less who does not look, at a price of {HEADLINE:g}:"
-    yield ""
-    yield "| | reward | shown |"
-    yield "|---|--:|---|"
-    for name, own in table["looks_less"].items():
-        yield f"| {name} | {both(own)} | {verdict(own)} |"
+    yield from _verdicts("", table["looks_less"])
     yield ""
     yield (
         "By controller of `ppo`: " + ", ".join(f"{one:.1f}" for one in table["by_controller"]) + "; less the heuristic:"
     )
     yield ", ".join(both(one) for one in table["by_controller_less_heuristic"]) + "."
+    yield from _parts_of_it(found["schooling"])
     yield ""
     yield "## A blueprint that was never seen"
     yield ""
@@ -87,6 +79,48 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield "## In runs of the engine"
         for cell in found["live"]:
             yield from _cell(cell)
+    if found["steps"]:
+        yield from _steps(found["steps"])
+
+
+def _parts_of_it(schooling: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "### What of it is imitation, and what PPO's?"
+    yield ""
+    first = next(iter(schooling))
+    prices = " | ".join(f"{price:g}" for price in PRICES)
+    less = f"less the heuristic at {HEADLINE:g} | less those {first} | the same on test | by controller"
+    yield f"| gardeners | {prices} | {less} |"
+    yield f"|---|{'--:|' * len(PRICES)}--:|--:|--:|---|"
+    for name, own in schooling.items():
+        means = " | ".join(f"{own['reward'][f'{price:g}']['mean']:.1f}" for price in PRICES)
+        less = " | ".join("" if name == first else both(own[what]) for what in ("less_first", "less_first_on_test"))
+        each = ", ".join(f"{one:.1f}" for one in own["by_controller"])
+        yield f"| {name} | {means} | {both(own['less_heuristic'])} | {less} | {each} |"
+
+
+def _verdicts(what: str, differences: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    yield ""
+    yield f"| {what} | reward | shown |"
+    yield "|---|--:|---|"
+    for name, own in differences.items():
+        yield f"| {name} | {both(own)} | {verdict(own)} |"
+
+
+def _steps(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield ""
+    yield "### Grown and trained from the start, each by steps of the size it does best by"
+    yield ""
+    yield "The plan, on plain digits. Accuracy on the test split in points, of the seeds that everybody is judged on;"
+    yield "the size of steps was chosen on others."
+    yield ""
+    yield "| host | side | accuracy | size of steps | grown less it | grown less it, both at the table's size |"
+    yield "|---|---|--:|--:|--:|--:|"
+    for cell in cells:
+        for side, size in cell["sizes"].items():
+            less = [both(cell[how][side]) if side in cell[how] else "" for how in ("tuned", "untuned")]
+            host = cell["cell"].partition(", ")[2]
+            yield f"| {host} | {side} | {100 * cell['test'][side]:.1f} | {size:g} | {' | '.join(less)} |"
 
 
 def _cell(cell: Mapping[str, Any]) -> Iterator[str]:
@@ -110,7 +144,7 @@ def _cell(cell: Mapping[str, Any]) -> Iterator[str]:
         over_twin = both(_difference(test, twin)) if name != "twin" else ""
         over_own = both(_difference(test, control)) if control else ""
         rewards = [one["reward"] for one in own if one["reward"] is not None]
-        reward = both(_interval(rewards)) if rewards and name != "twin" else ""
+        reward = both(interval(rewards)) if rewards and name != "twin" else ""
         kept = sum(len(one["grown"]) for one in own) / len(own)
         yield (
             f"| {name} | {100 * _mean(test.values()):.1f} | {over_twin} | {over_own} | {reward} "
@@ -141,12 +175,7 @@ def _by_seed(episodes: Sequence[Mapping[str, Any]], what: str) -> dict[int, floa
 
 
 def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> dict[str, Any]:
-    return _interval([100 * (one[seed] - other[seed]) for seed in one if seed in other])
-
-
-def _interval(values: Sequence[float]) -> dict[str, Any]:
-    found = mean_interval(list(values), CONFIDENCE)
-    return {"mean": found.mean, "low": found.low, "high": found.high}
+    return interval([100 * (one[seed] - other[seed]) for seed in one if seed in other])
 
 
 def _mean_of(episodes: Sequence[Mapping[str, Any]], what: str) -> str:

@@ -1,7 +1,7 @@
 """How does a gardener learn on the table? Round after round of drawn problems at drawn prices, each an update.
 
-It may begin where the rules are already, or where the best plans are: it imitates them first. And what is kept of it
-may be the mean of what it was: single updates go to and fro by more than they bring.
+It may begin where the rules are already: it imitates them first. And what is kept of it may be the mean of what it was:
+single updates go to and fro by more than they bring.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.science.gardeners.players import PPO, PRICES, draws, heuristic, 
 from esper_core.leyline import Rollout
 from esper_policies.ppo.policy import Ppo
 from esper_tasks.growbench.playing import Bench, Match
-from esper_tasks.growbench.regret import Oracle, standing
+from esper_tasks.growbench.regret import standing
 from esper_tasks.growbench.table import load_table, shipped
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class School:
 
     updates: int = 60
     episodes: int = 256
-    first: Literal["nobody", "heuristic", "oracle"] = "nobody"
+    first: Literal["nobody", "heuristic"] = "nobody"
     averaged: float = 0.0
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -77,8 +77,7 @@ def taught(
     draw = np.random.RandomState(seed)
     figures: list[dict[str, float]] = []
     if school.first != "nobody":
-        shown = _shown(bench, puzzles, rules if school.first == "heuristic" else None)
-        figures.append(dict(gardener.imitate(shown, passes=20)))
+        figures.append(dict(gardener.imitate(_shown(bench, puzzles, rules), passes=20)))
     mean = Mean(gardener, school.averaged)
     for update in range(school.updates):
         rollout, _ = bench.play(gardener, draws(draw, puzzles, school.episodes), update)
@@ -95,13 +94,12 @@ def taught(
     return best
 
 
-def _shown(bench: Bench, puzzles: Sequence[int], rules: Rules | None) -> Rollout:
-    """What the rules do with these puzzles at each price, as they were tuned for it; None: what is best."""
+def _shown(bench: Bench, puzzles: Sequence[int], rules: Rules) -> Rollout:
+    """What the rules do with these puzzles at each price, as they were tuned for it."""
     played: list[Played] = []
     for price in PRICES:
-        asked = matches(puzzles, (price,))
-        policy = Oracle(bench, asked) if rules is None else heuristic(bench, rules[f"{price:g}"])
-        played += bench.play(policy, asked)[0].episodes
+        policy = heuristic(bench, rules[f"{price:g}"])
+        played += bench.play(policy, matches(puzzles, (price,)))[0].episodes
     return Rollout("shown", 0, tuple(played))
 
 

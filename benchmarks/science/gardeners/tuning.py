@@ -43,6 +43,12 @@ SCHOOLS: Final[dict[str, School]] = {
 }
 """What is tried of the way in which a gardener learns."""
 
+OTHER_SCHOOLS: Final[dict[str, School]] = {
+    "that only imitate the rules": replace(SCHOOLS["after the rules, averaged"], updates=0),
+    "from nothing": SCHOOLS["from nothing, averaged"],
+}
+"""Not tried for what is best, but to see what each part of it is worth."""
+
 
 def tuned_heuristic(bench: Bench, puzzles: Sequence[int], log: Path) -> dict[str, dict[str, Any]]:
     """For each price the settings of the rules that were best on these puzzles."""

@@ -46,6 +46,20 @@ def test_b8_drl_09_no_arm_can_have_a_reward_of_its_own(small, problems, arm) -> 
     assert told[0].path == f"arms.a.{arm.split(', ')[1].partition(':')[0]}"
 
 
+@pytest.mark.parametrize("other", ["mine", "./mine", "here/../mine/"])
+def test_two_arms_that_save_into_one_folder_are_refused(small, problems, other) -> None:
+    def arms(folder: str) -> str:
+        homes = {"a": "mine", "b": folder}
+        each = [f"  {arm}: {{policy: {{use: ppo, settings: {{save: {home}}}}}}}" for arm, home in homes.items()]
+        return small.replace("policy: schedule", "\n".join(["arms:", *each]))
+
+    (problem,) = problems(arms(other))
+    assert (problem.code, problem.path) == ("E114", "arms.b.policy.settings.save")
+    assert problem.message == f'the arms "a" and "b" save into one folder, received "{other}" for both'
+    for fine in ("yours", "mine/yours", "null", "3"):
+        assert read(arms(fine), "")
+
+
 REWARDS = "rewards: [one, {use: two}, three]\n"
 
 

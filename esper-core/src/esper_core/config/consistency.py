@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING, Any
 
 from esper_core.config.limits import CAPACITY, MAX_EPISODES
@@ -20,6 +21,7 @@ def contradictions(tree: Tree) -> Iterator[Problem]:
     yield from _who_decides(tree, tree.value)
     yield from _name_of_the_twin(tree, tree.value)
     yield from _name_of_a_control(tree, tree.value)
+    yield from _one_folder_for_two(tree, tree.value)
     yield from _too_many(tree, tree.value)
     yield from _rewards_that_do_not_come_out_even(tree, tree.value)
     yield from _nursery_in_the_host(tree, tree.value)
@@ -76,6 +78,22 @@ def _name_of_a_control(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
             message = f'an arm is named "{arm}", which is the name of a control'
             hint = 'Rename it, or write "capacity: false".'
             yield tree.places.problem("E114", ("arms", arm), message, hint, key=True)
+
+
+def _one_folder_for_two(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
+    """Policies that learn write what they learnt into ``save``: of two in one folder the last one would be left."""
+    arms = top.get("arms")
+    owners: dict[str, str] = {}
+    for arm, own in arms.items() if isinstance(arms, dict) else ():
+        folder = own
+        for key in ("policy", "settings", "save"):
+            folder = folder.get(key) if isinstance(folder, dict) else None
+        if not isinstance(folder, str):
+            continue
+        if (first := owners.setdefault(posixpath.normpath(folder), arm)) != arm:
+            message = f'the arms "{first}" and "{arm}" save into one folder, received "{folder}" for both'
+            path = ("arms", arm, "policy", "settings", "save")
+            yield tree.places.problem("E114", path, message, "Give each arm a folder of its own.")
 
 
 def _nursery_in_the_host(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 On one side a loop that one would write by hand, with torch's own number of threads and glibc's own allocator; on the
 other the environments of a run, on two lanes, with a tuned allocator. The same hosts, data, batches and validation.
 Each side has a process of its own, and they take turns; medians over the turns. Two processes with one lane each, which
-share nothing but the machine, tell what its second core is worth: no lanes can be expected to do better.
+share nothing but the machine, tell what its second core is worth: lanes are not expected to do better.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
         rows += [
             Row(f"{work}: plain loop, a step of four trainings", took["plain"], None, "s", 3),
             Row(f"{work}: four environments, as much work", took["pool"], None, "s", 3),
-            Row(f"{work}: as much in two processes, half of what twice as much takes", took["pair"] / 2, None, "s", 3),
-            Row(f"{work}: two processes, times as fast", 2 * took["plain"] / took["pair"], None, "×"),
+            Row(f"{work}: two processes with one lane each, as much work", took["pair"] / 2, None, "s", 3),
+            Row(
+                f"{work}: two processes with one lane each, times as fast", 2 * took["plain"] / took["pair"], None, "×"
+            ),
             Row(f"{work}: times as fast", took["plain"] / took["pool"], bound, "×", at_least=True),
         ]
     return [Table("P2", "four environments on two lanes against a plain loop", rows)]

@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import itertools
 import os
+import re
 import runpy
 import shlex
 import site
 import subprocess
 import sys
 import traceback
+import unittest.mock
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -28,9 +31,10 @@ from esper_core import cli
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "how-to"
 INSTALL = 'pip install --editable ".[test]"'
+SETTING = re.compile(r"[A-Z_]+=\S*")
 
 # What they show needs a package that is not there, or a clash of two.
-TOLD = {"read-a-report.md", "resume-a-run.md", "clashes-and-pinning.md", "debug-a-plugin.md"}
+TOLD = {"read-a-report.md", "resume-a-run.md", "clashes-and-pinning.md"}
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in TOLD]
 LONG = {
     key: [pytest.mark.slow, pytest.mark.install]
@@ -51,6 +55,12 @@ tutorials = script(Path(__file__).with_name("test_tutorials.py"))
 answers = script(ROOT / "docs" / "answers.py")
 
 
+def parted(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """What a command says of its environment, ``NAME=value`` before the program, and the rest."""
+    settings = list(itertools.takewhile(SETTING.fullmatch, words))
+    return dict(one.split("=", 1) for one in settings), words[len(settings) :]
+
+
 class Quick(tutorials.Reader):
     """A reader who does not leave this process for Esper, nor for a script."""
 
@@ -60,7 +70,7 @@ class Quick(tutorials.Reader):
         for line in filter(None, map(str.strip, lines.splitlines())):
             match = tutorials.STATUS.fullmatch(line)
             command, status = (match["command"], int(match["status"])) if match else (line, 0)
-            program, *arguments = shlex.split(command)
+            settings, (program, *arguments) = parted(shlex.split(command))
             if program == "cd":
                 self.folder = (self.folder / arguments[0]).resolve()
                 os.chdir(self.folder)
@@ -69,7 +79,8 @@ class Quick(tutorials.Reader):
                 self.install()
                 continue
             run = {"esper": self.esper, "python": self.script}.get(program, self.other)
-            ended, told = run(program, arguments)
+            with unittest.mock.patch.dict(os.environ, settings):
+                ended, told = run(program, arguments)
             self.forget()
             assert ended == status, f"{command} ended with {ended}\n{told}"
             self.printed += told

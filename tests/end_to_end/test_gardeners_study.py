@@ -45,8 +45,8 @@ def test_each_side_takes_the_size_that_was_best_on_other_seeds() -> None:
         line(usual, to_tune=False, grown=0.1, whole=0.5, twin=0.3),  # what it is judged on does not choose
         line(large, to_tune=True, grown=0.5, whole=0.5, twin=0.4),
         line(large, to_tune=False, grown=0.9, whole=0.9, twin=0.4),
-        {"key": ["a cell", huge, True], "sides": {}, "stopped": "E402"},
-        {"key": ["a cell", huge, False], "sides": {}, "stopped": "E402"},
+        line(huge, to_tune=True, grown=0.1, whole=0.1, twin=0.1),
+        line(huge, to_tune=False, grown=1.0, whole=1.0, twin=1.0),
     ]
     (cell,) = compared(walks)
     assert cell["sizes"] == dict(zip(SIDES.values(), (usual, small, large), strict=True))

@@ -86,7 +86,7 @@ def main() -> int:
         "heuristic": settings,
         "table": summary(results, best),
         "newcomers": [one for blueprint in NEW_TO_SOME for one in newcomers(bench, held_out, folder, blueprint)],
-        "schooling": schooling(results["heuristic"], {"as they are": results["ppo"], **others}),
+        "schooling": schooling(results["heuristic"], {"that learnt on": results["ppo"], **others}),
         "live": [] if asked.no_live else _live(folder, plan, quick=asked.quick),
         "steps": [] if asked.no_live else compared(_steps(folder, plan, quick=asked.quick)),
     }
@@ -119,7 +119,7 @@ def _train(folder: Path, table: Path | None, rules: Rules, *, quick: bool) -> No
 
 
 def _as_file(name: str) -> str:
-    return name.replace(" ", "-")
+    return name.replace(",", "").replace(" ", "-")
 
 
 def _of_other_schools(bench: Bench, folder: Path) -> dict[str, list[Policy]]:

@@ -15,7 +15,6 @@ import torch
 
 from benchmarks.science.gardeners.judging import interval
 from benchmarks.science.gardeners.live import FIRST_SEED, cells, plan_to, played
-from esper_core.leyline.errors import GovernorStop
 from esper_tasks.growbench.puzzles import LEARNING_RATE, ROOM
 
 if TYPE_CHECKING:
@@ -29,6 +28,9 @@ SIZES: Final = (LEARNING_RATE * 0.3, LEARNING_RATE, LEARNING_RATE * 3.0, LEARNIN
 
 FIRST_TO_TUNE_ON: Final = 80_000
 TO_TUNE_ON: Final = 12
+
+UNSTOPPED: Final = {"governor": {"rollbacks": 100_000}}
+"""Else a side that collapses at some size would end the run, and nothing were known of the others."""
 
 SIDES: Final = {"plan": "grown", "capacity": "trained from the start", "twin": "never grown"}
 """Arms of a run, and what they are called here."""
@@ -56,7 +58,7 @@ def walks(best: Node, *, quick: bool) -> list[Walk]:
 
 
 def walked(walk: Walk) -> dict[str, Any]:
-    """Run one; by side and seed what came of it, and nothing where networks collapsed again and again."""
+    """Run one; by side and seed what came of it. A network that collapses goes back as often as it has to."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
     cell = walk.cell
@@ -64,10 +66,7 @@ def walked(walk: Walk) -> dict[str, Any]:
     first, count = (FIRST_TO_TUNE_ON, min(TO_TUNE_ON, cell.seeds)) if walk.to_tune else (FIRST_SEED, cell.seeds)
     order = [*ROOM["early"], *ROOM["late"]]
     steps = {"optimizer": {whose: {"learning_rate": walk.size} for whose in ("host", "seed")}}
-    try:
-        episodes, _, _ = played(cell.config(arms, first, order, environments=count, **steps))
-    except GovernorStop as stop:
-        return {"key": walk.key, "sides": {}, "stopped": str(stop)}
+    episodes, _, _ = played(cell.config(arms, first, order, environments=count, **steps, **UNSTOPPED))
     told = {
         SIDES[arm]: [{"seed": one["seed"], "validation": one["validation"], "test": one["test"]} for one in own]
         for arm, own in episodes.items()
@@ -83,14 +82,13 @@ def compared(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _compared(name: str, found: Mapping[tuple[Any, ...], Mapping[str, Any]]) -> dict[str, Any]:
-    best = {side: max(SIZES, key=lambda size: _mean(found[name, size, True].get(side, ()))) for side in SIDES.values()}
+    best = {side: max(SIZES, key=lambda size: _mean(found[name, size, True][side])) for side in SIDES.values()}
     tuned = {side: _by_seed(found[name, size, False][side]) for side, size in best.items()}
     untuned = {side: _by_seed(found[name, LEARNING_RATE, False][side]) for side in SIDES.values()}
     return {
         "sizes": best,
         "by_size": {
-            side: {f"{size:g}": _mean(own[side]) for size in SIZES if (own := found[name, size, True])}
-            for side in SIDES.values()
+            side: {f"{size:g}": _mean(found[name, size, True][side]) for size in SIZES} for side in SIDES.values()
         },
         "test": {side: sum(scores.values()) / len(scores) for side, scores in tuned.items()},
         "tuned": dict(_pairs(tuned)),
@@ -110,7 +108,4 @@ def _by_seed(episodes: Sequence[Mapping[str, Any]]) -> dict[int, float]:
 
 
 def _mean(episodes: Sequence[Mapping[str, Any]]) -> float:
-    """Of a size at which nothing came to an end: worse than any."""
-    if not episodes:
-        return -math.inf
     return math.fsum(one["validation"] for one in episodes) / len(episodes)

@@ -45,7 +45,7 @@ SCHOOLS: Final[dict[str, School]] = {
 
 OTHER_SCHOOLS: Final[dict[str, School]] = {
     "that only imitate the rules": replace(SCHOOLS["after the rules, averaged"], updates=0),
-    "from nothing": SCHOOLS["from nothing, averaged"],
+    "from nothing, averaged": SCHOOLS["from nothing, averaged"],
 }
 """Not tried for what is best, but to see what each part of it is worth."""
 

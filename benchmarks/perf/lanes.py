@@ -30,21 +30,18 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
     rows: list[Row] = []
     for work, bound in LEAST_TIMES.items():
         with ExitStack() as open_:
-            plain, pool, *pair = [
+            plain, pool, *two = [
                 open_.enter_context(Side(name, work, quick=quick)) for name in ("plain", "pool", "alone", "alone")
             ]
             turns = 1 if quick else TURNS[work]
-            took = medians(
-                {"plain": plain.seconds, "pool": pool.seconds, "pair": partial(at_once, pair)}, turns, warm=1
-            )
+            took = medians({"plain": plain.seconds, "pool": pool.seconds, "pair": partial(at_once, two)}, turns, warm=1)
+        lanes, pair = took["plain"] / took["pool"], 2 * took["plain"] / took["pair"]
         rows += [
             Row(f"{work}: plain loop, a step of four trainings", took["plain"], None, "s", 3),
             Row(f"{work}: four environments, as much work", took["pool"], None, "s", 3),
             Row(f"{work}: two processes with one lane each, as much work", took["pair"] / 2, None, "s", 3),
-            Row(
-                f"{work}: two processes with one lane each, times as fast", 2 * took["plain"] / took["pair"], None, "×"
-            ),
-            Row(f"{work}: times as fast", took["plain"] / took["pool"], bound, "×", at_least=True),
+            Row(f"{work}: two processes with one lane each, times as fast", pair, None, "×"),
+            Row(f"{work}: times as fast", lanes, bound, "×", at_least=True),
         ]
     return [Table("P2", "four environments on two lanes against a plain loop", rows)]
 

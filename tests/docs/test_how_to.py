@@ -33,7 +33,7 @@ PAGES = ROOT / "docs" / "how-to"
 INSTALL = 'pip install --editable ".[test]"'
 SETTING = re.compile(r"[A-Z_]+=\S*")
 
-# What they show needs a package that is not there, or a clash of two.
+# What they show needs a package that is not there, a clash of two, or a Ctrl-C, for which there is `test_resuming`.
 TOLD = {"read-a-report.md", "resume-a-run.md", "clashes-and-pinning.md"}
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in TOLD]
 LONG = {

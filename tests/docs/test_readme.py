@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import types
@@ -73,6 +74,14 @@ def test_the_picture_is_a_drawing_of_a_run_with_these_arms() -> None:
     drawn = minidom.parse(str(ROOT / path))
     told = [node.firstChild.data for node in drawn.getElementsByTagName("text") if node.firstChild is not None]
     assert {"heuristic", "twin", "capacity", "early conv_light"} <= {" ".join(text.split()) for text in told}
+
+
+def test_what_learning_is_worth_is_what_the_study_found() -> None:
+    found = json.loads((ROOT / "benchmarks" / "science" / "gardeners" / "results.json").read_text(encoding="utf-8"))
+    less = found["table"]["ppo_less"]["heuristic"]
+    told = f"earns {less['mean']:.1f} points more than rules that were tuned on what it learnt on"
+    assert f"{told} ({less['low']:.1f} to {less['high']:.1f})" in " ".join(README.split())
+    assert f"On {found['problems']['held_out']} small problems" in README
 
 
 def ends_of_the_picture() -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from esper_core.cli import main
 from esper_watch.report import write_report
 
 MakeRun = Callable[..., Path]
@@ -277,4 +278,36 @@ def test_the_page_of_a_run_that_was_killed_can_be_read(make_run: MakeRun, browse
     told, x, y = page.evaluate(TAPPED % "evidence")
     page.tap(x, y)
     assert page.evaluate(TOLD) == told
+    assert page.complaints == []
+
+
+RUN = """\
+task: stripes
+host: pointwise-mlp
+slots: {early: {blueprints: [conv_light]}}
+policy:
+  use: schedule
+  settings:
+    plan:
+      - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 1}
+      - {step: 2, op: advance, slot: early}
+      - {step: 4, op: fossilise, slot: early}
+environments: 8
+episode: {steps: 6, batches: 2, batch_size: 20}
+"""
+
+
+def test_the_page_that_a_run_leaves_can_be_read(tmp_path: Path, browser: Any) -> None:
+    """By the command, from the configuration to the page: nothing in between is made up here."""
+    (tmp_path / "run.yaml").write_text(RUN)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(tmp_path / "run.yaml"), "--runs-dir", str(tmp_path / "runs"), "--quiet"])
+    assert not ended.value.code
+    (left,) = tmp_path.glob("runs/*/report.html")
+    page = browser.open(left)
+    text = page.evaluate(VISIBLE)
+    for said in ("schedule", "twin", "capacity", "conv_light", "pairs of networks", "Where the time went"):
+        assert said in text, said
+    page.resize(390, 800)
+    assert page.evaluate(WIDE) <= 390
     assert page.complaints == []

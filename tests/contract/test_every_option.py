@@ -197,7 +197,7 @@ OWN = ("plugins.local=[own.py]",)
 NOTED = (*OWN, "sinks=[note]")
 
 ROWS = [
-    Row("name", "name=otter", lambda w: "otter" in w.directory.name, False, True, OWN),
+    Row("name", "name=by-hand", lambda w: "by-hand" in w.directory.name, False, True, OWN),
     Row("task.use", "task=mnist1d", lambda w: len(w.recipe.data["train"]), 200, 3200),
     Row(
         "task.settings",

@@ -26,8 +26,8 @@ from esper_tasks.growbench.regret import best_of
 from esper_tasks.growbench.table import CARD, NUMBERS, shipped
 
 PRICE = 25.0
-ROUNDED = 2e-3
-"""By how much numbers differ at most at the first decision after a rounding: it has grown for a few steps by then."""
+ROUNDED = 1e-6
+"""By how much numbers differ at most at the first decision after a rounding, of their size and in all."""
 
 POINTWISE, SEPARABLE, DILATED, MLP = range(4)
 

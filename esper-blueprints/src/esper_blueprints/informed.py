@@ -62,12 +62,7 @@ def inform_convolutions(first: Convolution, last: Convolution, inputs: Tensor, g
     seen, asked = probe
     built = first.weight.float()
 
-    def there_and_back(rows: Tensor) -> Tensor:
-        response = _varying(_outputs(first, seen, rows.view_as(built)))
-        wanted = _input_gradient(last, response, _weight_gradient(last, response, asked), asked)
-        return _weight_gradient(first, seen, _varying(wanted)).flatten(1)
-
-    rows, stretch = most_stretched(built.flatten(1), there_and_back)
+    rows, stretch = most_stretched(built.flatten(1), _gains(first, last, seen, asked))
     filters = (rows * built.flatten(1).norm(dim=1, keepdim=True)).view_as(built)
     usual = _spread(_outputs(first, seen, built)).mean()
     tamed = filters * _over(usual / _spread(_outputs(first, seen, filters)).clamp_min(usual), built)
@@ -91,12 +86,37 @@ def most_stretched(rows: Tensor, there_and_back: Callable[[Tensor], Tensor]) -> 
     [9.0, 4.0]
 
     rows: where to start, at most as many as they are long. there_and_back: applies the map and then its transpose to
-    each row; the map itself is never written down, for it may be large.
+    each row; the map itself may be too large to be written down.
     """
     for _ in range(ROUNDS):
         rows = torch.linalg.qr(there_and_back(rows).T).Q.T
     squares, turn = torch.linalg.eigh(there_and_back(rows) @ rows.T)
     return turn.flip(1).T @ rows, squares.flip(0)
+
+
+def _gains(first: Convolution, last: Convolution, seen: Tensor, asked: Tensor) -> Callable[[Tensor], Tensor]:
+    """The map from filters of ``first`` to the gradient of ``last`` that each brings, and back.
+
+    A filter's gradient hangs on that filter alone. So the map is worked out once, as a matrix, where that takes fewer
+    passes over the batch than applying it does, which is so with sequences; a matrix for images would be large.
+    """
+    built = first.weight
+    size = built[0].numel()
+
+    def responses(rows: Tensor) -> Tensor:
+        return _varying(_outputs(first, seen, rows.view(-1, *built.shape[1:])))
+
+    def there_and_back(rows: Tensor) -> Tensor:
+        response = responses(rows)
+        wanted = _input_gradient(last, response, _weight_gradient(last, response, asked), asked)
+        return _weight_gradient(first, seen, _varying(wanted)).flatten(1)
+
+    if size > ROUNDS * len(built):
+        return there_and_back
+    each = torch.eye(size, device=seen.device).split(len(built))
+    there = torch.cat([_weight_gradient(last, responses(rows), asked).transpose(0, 1).flatten(1) for rows in each])
+    product = there @ there.T
+    return lambda rows: rows @ product
 
 
 def _usable(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -50,12 +50,17 @@ COLUMNS: Final = (
 STATES: Final = tuple(SlotState)
 
 
-def build(puzzle: Puzzle) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Train everything that can be done in a puzzle: (nodes, columns), and what is known of its places."""
+def game(puzzle: Puzzle) -> Play:
+    """The engine's game of a puzzle."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{puzzle.name}.yaml"
         file.write_text(json.dumps(puzzle.config()))
-        play = Play.of(file)
+        return Play.of(file)
+
+
+def build(puzzle: Puzzle) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """Train everything that can be done in a puzzle: (nodes, columns), and what is known of its places."""
+    play = game(puzzle)
     values = np.full((len(nodes()), len(COLUMNS)), np.nan, dtype=np.float32)
     begun = play.begin(puzzle.seed)
     _explore(play, Node(0), begun, values)
@@ -99,11 +104,11 @@ def _kept_by_itself(moment: Moment) -> Action:
 
 def _explore(play: Play, node: Node, moment: Moment, values: NDArray[np.float32]) -> None:
     """Write down a node, which ``play`` is at, and whatever it leads to that no other way leads to."""
-    values[place_of()[node]] = _numbers(moment)
+    values[place_of()[node]] = numbers(moment)
     if node.over:
         return
     here = play.state()
-    for action, after in _ways(node):
+    for action, after in ways(node):
         _explore(play, after, _gone(play, here, action), values)
 
 
@@ -112,21 +117,22 @@ def _gone(play: Play, here: State, action: Action) -> Moment:
     return go(play, action)
 
 
-def _ways(node: Node) -> list[tuple[Action, Node]]:
+def ways(node: Node) -> list[tuple[Action, Node]]:
     """Actions by which a node leads to nodes that are reached in no other way."""
-    ways = [(WAIT, node.waited())]
+    found = [(WAIT, node.waited())]
     if node.pending is not None:
         slot, blueprint = SPROUTS[node.pending[0]]
-        ways = ways if node.waited().pending else []  # dropped at the end: as if it had not been planted
-        return [*ways, (Action(Op.ADVANCE, slot, blueprint), node.advanced())]
+        found = found if node.waited().pending else []  # dropped at the end: as if it had not been planted
+        return [*found, (Action(Op.ADVANCE, slot, blueprint), node.advanced())]
     for sprout in node.plantable():
         if node.planted(sprout).pending:
             slot, blueprint = SPROUTS[sprout]
-            ways.append((Action(Op.GERMINATE, slot, blueprint, speed=RAMP), node.planted(sprout)))
-    return ways
+            found.append((Action(Op.GERMINATE, slot, blueprint, speed=RAMP), node.planted(sprout)))
+    return found
 
 
-def _numbers(moment: Moment) -> list[float]:
+def numbers(moment: Moment) -> list[float]:
+    """What is written down of where an episode is, column by column."""
     now = moment.observation.signals
     states = {slot.name: float(STATES.index(slot.state)) for slot in now.slots}
     test = math.nan if moment.ending is None else moment.ending.test_metric

@@ -33,7 +33,7 @@ from esper_core.leyline import (
     Turn,
 )
 from esper_tasks.growbench.building import COLUMNS, OF_GAIN, OF_GRADIENTS, STATES
-from esper_tasks.growbench.plans import SPROUTS, Node, place_of
+from esper_tasks.growbench.plans import SPROUTS, Node
 from esper_tasks.growbench.puzzles import DECISIONS, EVERY, RAMP, ROOM, STEPS
 
 if TYPE_CHECKING:
@@ -132,8 +132,7 @@ class Bench:
         return replace(mask, ops=ops, blueprints=left)
 
     def _row(self, puzzle: int, node: Node) -> NDArray[np.float32]:
-        row: NDArray[np.float32] = self.table.values[puzzle, place_of()[node]]
-        return row
+        return self.table.row(puzzle, node)
 
     def _signals(self, puzzle: int, node: Node) -> Signals:
         row = self._row(puzzle, node).tolist()

@@ -21,7 +21,7 @@ import numpy as np
 
 from esper_core.leyline import Candidate, Place
 from esper_tasks.growbench.building import COLUMNS
-from esper_tasks.growbench.plans import nodes
+from esper_tasks.growbench.plans import nodes, place_of
 from esper_tasks.growbench.puzzles import Puzzle, puzzle
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from esper_tasks.growbench.plans import Node
     from esper_tasks.growbench.puzzles import Part
 
 FORMAT: Final = 1
@@ -51,6 +52,11 @@ class Table:
     def of_part(self, part: Part) -> tuple[int, ...]:
         """The numbers of the puzzles to learn on, or of those that are held out, in this table."""
         return tuple(number for number, one in enumerate(self.puzzles) if one.part == part)
+
+    def row(self, puzzle: int, node: Node) -> NDArray[np.float32]:
+        """(columns,): all that was measured at one node."""
+        found: NDArray[np.float32] = self.values[puzzle, place_of()[node]]
+        return found
 
     def column(self, name: str) -> NDArray[np.float32]:
         """(puzzles, nodes): one thing that was measured."""

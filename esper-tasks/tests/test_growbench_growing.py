@@ -1,0 +1,77 @@
+"""Is a problem that is trained while it is played the one that a table would tell?"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from esper_core import Play
+from esper_policies.chance import Random
+from esper_tasks.growbench import building
+from esper_tasks.growbench.growing import growing
+from esper_tasks.growbench.plans import Node, ends, nodes
+from esper_tasks.growbench.playing import Bench, Match, actions_to
+from esper_tasks.growbench.puzzles import DECISIONS, puzzle
+from esper_tasks.growbench.regret import Fixed
+
+OTHER_SEED = 77_001
+
+
+@pytest.fixture(scope="module")
+def small():
+    return puzzle(3)
+
+
+@pytest.fixture
+def bench(small):
+    return Bench(growing(small, [small.seed, OTHER_SEED]))
+
+
+def test_only_what_somebody_asks_for_is_trained(bench):
+    own, other = bench.table.courses
+    assert own.known == other.known == {Node(0)}
+    bench.play(Fixed(Node(DECISIONS)), [Match(0, 40.0)])
+    assert own.known == {Node(decision) for decision in range(DECISIONS + 1)}
+    assert other.known == {Node(0)}
+
+
+def test_each_seed_is_a_course_of_its_own(bench):
+    end = Node(DECISIONS)
+    rows = [bench.table.row(place, end) for place in range(2)]
+    assert not np.array_equal(*rows)
+
+
+def test_it_is_what_the_engine_comes_to(bench, small, tmp_path):
+    file = tmp_path / "puzzle.yaml"
+    file.write_text(json.dumps(small.config()))
+    end = max(ends(), key=lambda one: len(one.kept))
+    play = Play.of(file)
+    moment = play.begin(OTHER_SEED)
+    for action in actions_to(end):
+        moment = building.go(play, action)
+    assert moment.over
+    np.testing.assert_array_equal(bench.table.row(1, end), np.array(building.numbers(moment), dtype=np.float32))
+
+
+def test_in_which_order_ways_are_gone_changes_nothing(small):
+    some = list(ends())[::10]
+    there, back = (growing(small, [OTHER_SEED]) for _ in range(2))
+    told = {node: there.row(0, node) for node in some}
+    for node in reversed(some):
+        np.testing.assert_array_equal(back.row(0, node), told[node])
+
+
+def test_any_policy_plays_it(bench):
+    policy = Random(bench.space, seed=0, speeds=(2,))
+    _, reached = bench.play(policy, [Match(place, 40.0) for place in (0, 1)])
+    assert all(node.over for node in reached)
+    assert all(set(reached[place : place + 1]) <= course.known for place, course in enumerate(bench.table.courses))
+
+
+@pytest.mark.slow
+def test_it_tells_what_a_table_tells(bench, small):
+    values, _ = building.build(small)
+    told = np.stack([bench.table.row(0, node) for node in nodes()])
+    np.testing.assert_array_equal(told, values)

@@ -77,7 +77,7 @@ class Table:
 
 def table_of(plain: Mapping[str, Any]) -> Table:
     """The table that ``as_json`` was asked of."""
-    shown = ("measured", "limit", "verdict")
+    shown = ("measured", "limit", "verdict", "ever")
     rows = tuple(Row(**{key: value for key, value in row.items() if key not in shown}) for row in plain["rows"])
     return Table(plain["number"], plain["title"], rows, plain["note"])
 

@@ -299,8 +299,9 @@ def benchmarks() -> str:
     own = found["machine"]
     where = f"{own['system']} on {own['machine']}, {own['cores']} cores, Python {own['python']}, torch {own['torch']}"
     rows = [(one["number"], row) for one in found["tables"] for row in one["rows"]]
-    bounds = [(number, *(row[key] for key in ("what", "measured", "limit", "verdict"))) for number, row in rows]
-    bounded = table(("", "", "measured", "bound", ""), [cells for cells in bounds if cells[3]])
+    shown = ("what", "measured", "limit", "verdict", "ever")
+    bounds = [(number, *(row.get(key, "") for key in shown)) for number, row in rows]
+    bounded = table(("", "", "measured", "bound", "", "over several times"), [cells for cells in bounds if cells[3]])
     return f"Measured on {found['date']}: {where}.\n\n{bounded}\n{by_environments(rows)}"
 
 

@@ -35,6 +35,7 @@ MODULES: Final = {
     "P11": "scaling",
     "P12": "earlier_systems",
     "P13": "empty_slot",
+    "P14": "choices",
 }
 """Which module measures which promise."""
 

@@ -3,7 +3,8 @@
 On one side a loop that one would write by hand, with torch's own number of threads and glibc's own allocator; on the
 other the environments of a run, on two lanes, with a tuned allocator. The same hosts, data, batches and validation.
 Each side has a process of its own, and they take turns; medians over the turns. Two processes with one lane each, which
-share nothing but the machine, tell what its second core is worth: lanes are not expected to do better.
+share nothing but the machine, tell what its second core is worth: lanes are not expected to do better. And the loop on
+one thread tells what of the second core it uses already.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
     rows: list[Row] = []
     for work, bound in LEAST_TIMES.items():
         with ExitStack() as open_:
-            plain, pool, *two = [
-                open_.enter_context(Side(name, work, quick=quick)) for name in ("plain", "pool", "alone", "alone")
+            plain, single, pool, *two = [
+                open_.enter_context(Side(name, work, quick=quick))
+                for name in ("plain", "single", "pool", "alone", "alone")
             ]
             turns = 1 if quick else TURNS[work]
-            took = medians({"plain": plain.seconds, "pool": pool.seconds, "pair": partial(at_once, two)}, turns, warm=1)
+            sides = {"plain": plain.seconds, "single": single.seconds, "pool": pool.seconds}
+            took = medians({**sides, "pair": partial(at_once, two)}, turns, warm=1)
         lanes, pair = took["plain"] / took["pool"], 2 * took["plain"] / took["pair"]
         rows += [
             Row(f"{work}: plain loop, a step of four trainings", took["plain"], None, "s", 3),
+            Row(f"{work}: plain loop, times as fast as on one thread", took["single"] / took["plain"], None, "×"),
             Row(f"{work}: four environments, as much work", took["pool"], None, "s", 3),
             Row(f"{work}: two processes with one lane each, as much work", took["pair"] / 2, None, "s", 3),
             Row(f"{work}: two processes with one lane each, times as fast", pair, None, "×"),

@@ -1,10 +1,14 @@
-"""How is it kept what was measured? As data, ``results.json``, and as a page, ``results.md``, with date and machine."""
+"""How is it kept what was measured? As data, ``results.json``, and as a page, ``results.md``, with date and machine.
+
+Beside them ``history.jsonl`` has a line of every time that all was measured: single runs differ, and this tells by how
+much.
+"""
 
 from __future__ import annotations
 
 import datetime
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.table import table_of
 from esper_core.runs.provenance import machine
@@ -15,10 +19,12 @@ if TYPE_CHECKING:
 
     from benchmarks.table import Table
 
+HISTORY: Final = "history.jsonl"
+
 
 def write(folder: Path, tables: Sequence[Table], *, quick: bool) -> None:
     """Write what ``tables`` say, measured on this machine today, to ``folder``."""
-    found = {
+    found: dict[str, Any] = {
         "format": 1,
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "quick": quick,
@@ -26,18 +32,49 @@ def write(folder: Path, tables: Sequence[Table], *, quick: bool) -> None:
         "tables": [table.as_json() for table in tables],
     }
     folder.mkdir(parents=True, exist_ok=True)
+    if not quick:
+        line = {"date": found["date"], "machine": found["machine"], "figures": figures(found)}
+        with (folder / HISTORY).open("a", encoding="utf-8") as history:
+            history.write(json.dumps(line, ensure_ascii=False) + "\n")
+    compared(found, spans(folder))
     (folder / "results.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / "results.md").write_text(page(found), encoding="utf-8")
+
+
+def figures(found: Mapping[str, Any]) -> dict[str, float]:
+    """Each figure by its number and what it is."""
+    return {f"{table['number']} {row['what']}": row["value"] for table in found["tables"] for row in table["rows"]}
+
+
+def spans(folder: Path) -> dict[str, tuple[float, float, int]]:
+    """Of each figure the least and the most that it ever was, and how often it was measured."""
+    file = folder / HISTORY
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    found: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in json.loads(line)["figures"].items():
+            found.setdefault(name, []).append(value)
+    return {name: (min(own), max(own), len(own)) for name, own in found.items()}
+
+
+def compared(found: Mapping[str, Any], ever: Mapping[str, tuple[float, float, int]]) -> None:
+    """Write beside each figure from where to where it went, where it was measured more than once."""
+    for table in found["tables"]:
+        for row in table["rows"]:
+            least, most, count = ever.get(f"{table['number']} {row['what']}", (0.0, 0.0, 0))
+            row["ever"] = f"{least:,.{row['digits']}f} to {most:,.{row['digits']}f} ({count})" if count > 1 else ""
 
 
 def page(found: Mapping[str, Any]) -> str:
     """What was found, to be read."""
     parts = [f"# How fast it is\n\n{origin(found)}\n"]
+    head = ("", "measured", "bound", "", "over several times")
     for plain in found["tables"]:
         table = table_of(plain)
         parts.append(f"## {table.number}: {table.title}\n")
         if table.rows:
-            lines = [("", "measured", "bound", ""), ("---", "--:", "--:", "---"), *(row.cells() for row in table.rows)]
+            rows = [(*row.cells(), told.get("ever", "")) for row, told in zip(table.rows, plain["rows"], strict=True)]
+            lines = [head, ("---", "--:", "--:", "---", "--:"), *rows]
             parts.append("".join(f"| {' | '.join(cells)} |\n" for cells in lines))
         if table.note:
             parts.append(f"{table.note[0].upper()}{table.note[1:]}.\n")

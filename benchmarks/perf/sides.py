@@ -3,6 +3,8 @@
 ``Side("plain", "conv")`` starts one and waits until it is ready; it computes only while it is asked.
 
     plain   one after the other by a loop written by hand, with torch's own threads and glibc as it is
+    single  the same loop on one thread
+    tuned   the same with glibc told to keep its memory
     pool    Esper's environments on two lanes, with allocator and layout as a run chooses them
     alone   the same on one lane
     eight   the same, with a seed that acts in each of three slots and, in place of the evaluation, one in each of the
@@ -154,6 +156,8 @@ def all_losses(
 
 SIDES: Final[dict[str, Callable[[Work], AbstractContextManager[Callable[[], None]]]]] = {
     "plain": plain,
+    "single": plain,
+    "tuned": plain,
     "pool": pool,
     "alone": partial(pool, lanes=1),
     "eight": eight,
@@ -171,6 +175,7 @@ def main(side: str, work: str, *more: str) -> int:
     made = WORKS[work](**(QUICK[work] if more else {}))
     if side != "plain":
         torch.set_num_threads(1)
+    if side not in ("plain", "single"):
         tune_allocator()
     with SIDES[side](made) as act:
         act()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -91,11 +92,36 @@ TAPPED = """
 LETTERS = """
 [...document.querySelectorAll("#%s figure svg text")].map((one) => {
   // The box of a text has room for accents, which no figure has: letters reach so far above and below their line.
-  const [box, seen] = [one.getBoundingClientRect(), one.ownerSVGElement.getScreenCTM()];
-  const [size, line] = [parseFloat(getComputedStyle(one).fontSize) * seen.a, Number(one.getAttribute("y"))];
-  const on = line * seen.d + seen.f;
-  return { size, left: box.left, right: box.right, top: on - 0.76 * size, bottom: on + 0.24 * size };
+  const [box, seen] = [one.getBoundingClientRect(), one.getScreenCTM()];
+  const [size, line] = [parseFloat(getComputedStyle(one).fontSize) * seen.d, Number(one.getAttribute("y"))];
+  const [on, wide] = [line * seen.d + seen.f, seen.a / seen.d];
+  const told = one.firstChild.textContent;
+  return { told, size, wide, left: box.left, right: box.right, top: on - 0.76 * size, bottom: on + 0.24 * size };
 })
+"""
+
+MARKS = """
+[...document.querySelectorAll("#%s figure svg .mark:not(.column)")].map((one) => {
+  const [box, point] = [one.getBoundingClientRect(), (one.querySelector("circle") ?? one).getBoundingClientRect()];
+  const told = one.querySelector("title").textContent;
+  const at = (point.left + point.right) / 2;
+  return { told, at, left: box.left, right: box.right, top: box.top, bottom: box.bottom };
+})
+"""
+
+CUT_OFF = """
+[...document.querySelectorAll("figure div")].filter((one) => {
+  const inside = [...one.querySelectorAll("svg .mark, svg text")].map((mark) => mark.getBoundingClientRect());
+  const own = one.getBoundingClientRect();
+  return inside.some((box) => box.right > own.right + 1 || box.left < own.left - 1);
+}).map((one) => `${one.closest("section").id}: ${one.className}`)
+"""
+
+REGION = """
+new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(() => {
+  const one = document.querySelector("#arms .scroll:has(table)");
+  tell(["tabindex", "role", "aria-label"].map((name) => one.getAttribute(name)));
+})))
 """
 
 HINT = """
@@ -138,7 +164,9 @@ def test_where_the_pointer_rests_a_value_is_told(page: Any) -> None:
     page.resize(1000, 900)
     where = page.evaluate(MIDDLE)
     page.point(*where)
-    assert page.evaluate(TOLD) == "early  conv: training in isolation from step 2 to step 9. asked for"
+    assert page.evaluate(TOLD) == (
+        "early  conv: planted at step 1, training in isolation from step 2 to step 9. asked for"
+    )
     page.point(2, 2)
     assert page.evaluate(TOLD) == ""
 
@@ -227,16 +255,98 @@ def test_a_finger_that_misses_a_small_mark_by_little_gets_it(page: Any) -> None:
     assert page.evaluate(TOLD) == told
 
 
-@pytest.mark.parametrize("part", ["arms", "courses", "parameters"])
-def test_letters_on_a_phone_are_large_enough_and_do_not_touch(part: str, page: Any) -> None:
+def meet(one: dict[str, float], other: dict[str, float]) -> bool:
+    """Whether one stands above another, or upon it."""
+    return one["left"] < other["right"] and other["left"] < one["right"]
+
+
+@pytest.mark.parametrize(
+    ("part", "least"),
+    [("arms", 10.9), ("courses", 10.9), ("parameters", 10.9), ("lives", 10.0), ("evidence", 10.0), ("networks", 9.0)],
+)
+def test_letters_on_a_phone_are_large_enough_and_do_not_touch(part: str, least: float, page: Any) -> None:
     page.resize(390, 800)
     letters = page.evaluate(LETTERS % part)
-    assert min(one["size"] for one in letters) >= 10.9
+    assert min(one["size"] for one in letters) >= least
+    assert [one for one in letters if abs(one["wide"] - 1) > 0.01] == [], "they are no wider and no narrower than made"
+    assert min(one["left"] for one in letters) >= 0
+    assert max(one["right"] for one in letters) <= 390
+    if part == "networks":  # a box may hold two lines
+        return
+    for one, other in combinations(letters, 2):
+        if meet(one, other):
+            assert max(one["top"], other["top"]) - min(one["bottom"], other["bottom"]) >= 2.0, (one, other)
+
+
+def long_names(run: Path) -> Path:
+    """The same run, with names as long as they come; they stand in every drawing."""
+    told = (run / "events.jsonl").read_text()
+    for short, long in (("test/conv", "blueprints/conv_light_and_more"), ("early", "layer2.block.mlp")):
+        told = told.replace(f'"{short}"', f'"{long}"')
+    (run / "events.jsonl").write_text(told)
+    return run
+
+
+@pytest.mark.parametrize("part", ["arms", "lives", "evidence"])
+def test_long_names_on_a_phone_can_be_read_too(part: str, make_run: MakeRun, browser: Any) -> None:
+    run = long_names(make_run(arms=("grown-by-a-careful-gardener", "twin", "capacity-of-it-all")))
+    page = browser.open(write_report(run))
+    page.resize(390, 800)
+    letters = page.evaluate(LETTERS % part)
+    assert min(one["size"] for one in letters) >= 9.0
     assert min(one["left"] for one in letters) >= 0
     assert max(one["right"] for one in letters) <= 390
     for one, other in combinations(letters, 2):
-        if one["left"] < other["right"] and other["left"] < one["right"]:
-            assert max(one["top"], other["top"]) - min(one["bottom"], other["bottom"]) >= 2.0, (one, other)
+        if meet(one, other):
+            assert max(one["top"], other["top"]) - min(one["bottom"], other["bottom"]) >= 0.0, (one, other)
+
+
+@pytest.mark.parametrize("part", ["lives", "evidence"])
+def test_a_name_on_a_phone_stands_above_what_it_names_and_on_nothing(part: str, page: Any) -> None:
+    page.resize(390, 800)
+    letters, marks = page.evaluate(LETTERS % part), page.evaluate(MARKS % part)
+    assert len(marks) >= 16
+    for one in letters:
+        for mark in marks:
+            if meet(one, mark):
+                assert max(one["top"], mark["top"]) - min(one["bottom"], mark["bottom"]) >= -1.0, (one, mark)
+
+
+def test_a_gain_on_a_phone_stands_where_the_axis_says(page: Any) -> None:
+    """The plot is made narrower there by the style, and its letters are not."""
+    for width in (320, 390, 600, 1000):
+        page.resize(width, 800)
+        letters, marks = page.evaluate(LETTERS % "evidence"), page.evaluate(MARKS % "evidence")
+        ticks = {}
+        for one in letters:
+            with suppress(ValueError):
+                ticks[float(one["told"])] = (one["left"] + one["right"]) / 2
+        low, high = min(ticks), max(ticks)
+        for mark in marks:
+            gain = float(mark["told"].partition("gain ")[2].split()[0])
+            place = ticks[low] + (gain - low) / (high - low) * (ticks[high] - ticks[low])
+            assert mark["at"] == pytest.approx(place, abs=1.5), (width, mark["told"])
+
+
+@pytest.mark.parametrize("width", [320, 390, 600])
+@pytest.mark.parametrize("steps", [40, 200])
+def test_no_drawing_is_cut_off_on_a_phone(width: int, steps: int, make_run: MakeRun, browser: Any) -> None:
+    page = browser.open(write_report(make_run(steps=steps)))
+    page.resize(width, 800)
+    assert page.evaluate(CUT_OFF) == []
+    assert page.evaluate(WIDE) <= width
+
+
+def test_what_scrolls_sideways_is_reached_by_keys_and_says_what_it_is(page: Any) -> None:
+    page.resize(390, 800)
+    tab, role, name = page.evaluate(REGION)
+    assert (tab, role) == ("0", "region")
+    assert name == "The arms: wider than the screen, scrolls sideways"
+    assert "gradient" in page.evaluate(
+        "getComputedStyle(document.querySelector('#arms .scroll:has(table)')).backgroundImage"
+    )
+    page.resize(1400, 800)
+    assert page.evaluate(REGION) == [None, None, None]
 
 
 def test_a_table_that_is_cut_off_says_so(page: Any) -> None:

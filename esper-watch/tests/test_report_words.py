@@ -113,10 +113,8 @@ def test_steps_are_counted_in_one_way(make_run: MakeRun) -> None:
     """The second seed of a network is planted on the event of step 8: the ninth step, where its bar begins."""
     run = make_run(environments=2, steps=40)
     told = marks_of(run, "lives")
-    assert "test/conv in early, 72 parameters: germinated at step 9, training in isolation at step 10, " in " ".join(
-        told
-    )
-    assert "early  conv: germinated from step 9 to step 10. asked for" in told
+    assert "test/conv in early, 72 parameters: planted at step 9, training in isolation at step 10, " in " ".join(told)
+    assert "early  conv: planted at step 9, training in isolation from step 10 to step 17. asked for" in told
     assert "early  conv: kept from step 33 to step 40. asked for" in told
     assert "early  conv: pruned at step 9. asked for" in told
     assert "governor, step 4: roll-back. surge" in told
@@ -194,6 +192,24 @@ def test_an_interrupted_run_says_how_it_goes_on(make_run: MakeRun) -> None:
     assert "esper resume" not in text_of(run), "there is no checkpoint"
     (run / "latest").write_text("000002")
     assert f"esper resume {run.name}" in text_of(run)
+
+
+@pytest.mark.parametrize(
+    ("status", "caution"),
+    [
+        ("failed", "Mend first what failed: it is done again."),
+        ("stopped", "As it is, it is stopped at the same step again."),
+    ],
+)
+def test_a_run_that_failed_or_was_stopped_says_how_it_goes_on_and_what_will_come(
+    status: str, caution: str, make_run: MakeRun
+) -> None:
+    run = stopped(make_run(environments=2, steps=40), status, "E231 it raised")
+    assert "esper resume" not in text_of(run), "there is no checkpoint"
+    assert caution not in text_of(run)
+    (run / "latest").write_text("000002")
+    assert f"esper resume {run.name}" in text_of(run)
+    assert caution in text_of(run)
 
 
 def test_what_is_adjusted_and_what_is_not_is_told_once(make_run: MakeRun) -> None:

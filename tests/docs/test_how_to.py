@@ -33,8 +33,8 @@ PAGES = ROOT / "docs" / "how-to"
 INSTALL = 'pip install --editable ".[test]"'
 SETTING = re.compile(r"[A-Z_]+=\S*")
 
-# What they show needs a package that is not there, a clash of two, or a Ctrl-C, for which there is `test_resuming`.
-TOLD = {"read-a-report.md", "resume-a-run.md", "clashes-and-pinning.md"}
+# What it shows needs a Ctrl-C: `test_resuming` follows it, in a process of its own.
+TOLD = {"resume-a-run.md"}
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in TOLD]
 LONG = {
     key: [pytest.mark.slow, pytest.mark.install]
@@ -189,8 +189,19 @@ def test_a_page_works_as_it_is_written(page: Path, reader: Quick) -> None:
     tutorials.follow(page.read_text(encoding="utf-8"), reader)
 
 
-def test_every_page_is_followed_but_those_that_only_tell() -> None:
+def test_a_page_that_is_not_followed_here_has_a_test_of_its_own() -> None:
+    elsewhere = Path(__file__).with_name("test_resuming.py").read_text(encoding="utf-8")
+    assert [name for name in TOLD if f'"{name}"' not in elsewhere] == []
     assert {page.name for page in PAGES.glob("*.md")} - {page.name for page in FOLLOWED} == TOLD
+
+
+def test_the_page_on_reports_tells_of_every_part_of_one_in_its_order(reader: Quick) -> None:
+    page = (PAGES / "read-a-report.md").read_text(encoding="utf-8")
+    written, _, told = page.partition("## From top to bottom")
+    tutorials.follow(written, reader)
+    report = (reader.folder / "otter.html").read_text(encoding="utf-8")
+    assert re.findall(r"^\*\*(.+?)\.\*\*", told, re.MULTILINE) == re.findall("<h2>(.*?)</h2>", report)
+    assert "What the words mean" in report
 
 
 def test_a_false_answer_is_found_out(reader: Quick) -> None:

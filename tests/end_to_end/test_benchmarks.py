@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-QUESTIONS = [f"P{number}" for number in range(1, 14)]
+QUESTIONS = [f"P{number}" for number in range(1, 15)]
 
 
 @pytest.fixture
@@ -91,9 +91,23 @@ def test_what_was_asked_for_is_printed_and_written_with_date_and_machine_and_wha
     assert kept["date"]
     assert kept["machine"]["torch"]
     page = (tmp_path / "results.md").read_text(encoding="utf-8")
-    assert "| a share | 9.00 % | ≤ 3.00 % | OVER |" in page
+    assert "| a share | 9.00 % | ≤ 3.00 % | OVER |  |" in page
     assert "no figure means anything" in page
     assert "\nNot yet.\n" in page
+
+
+def test_what_was_measured_several_times_is_told_with_the_least_and_the_most_that_it_was(module, tmp_path) -> None:
+    table, results = module("table"), module("perf.results")
+    for value in (1.9, 1.5, 1.7):
+        results.write(
+            tmp_path, [table.Table("P2", "lanes", (table.Row("times as fast", value, 2.0, "×"),))], quick=False
+        )
+    results.write(tmp_path, [table.Table("P2", "lanes", (table.Row("times as fast", 0.1, 2.0, "×"),))], quick=True)
+    (row,) = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["tables"][0]["rows"]
+    assert row["ever"] == "1.50 to 1.90 (3)"
+    assert "| times as fast | 0.10 × | ≤ 2.00 × | OK | 1.50 to 1.90 (3) |" in (tmp_path / "results.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_where_one_breaks_down_the_others_go_on_and_nothing_is_written(module, monkeypatch, capsys, tmp_path) -> None:
@@ -107,7 +121,7 @@ def test_where_one_breaks_down_the_others_go_on_and_nothing_is_written(module, m
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("side", ["plain", "pool", "eight"])
+@pytest.mark.parametrize("side", ["plain", "single", "pool", "eight"])
 def test_both_sides_of_a_comparison_train_and_evaluate_as_often_as_they_should(module, monkeypatch, side) -> None:
     """The plain loop and Esper's environments on one batch of two examples: equal work, or the ratio is a lie."""
     sides, work = module("perf.sides"), module("perf.work").conv(2, 1, 2)
@@ -141,7 +155,7 @@ def test_the_page_shows_what_was_measured_by_number_of_environments_and_of_seeds
     results.write(tmp_path, [table.Table("P11", "flat", (*rows, table.Row("flat", 1.0, 1.1, "×")))], quick=False)
     monkeypatch.setattr(generate, "MEASURED", tmp_path / "results.json")
     page = generate.benchmarks()
-    assert "| P11 | flat | 1.00 × | ≤ 1.10 × | OK |" in page
+    assert "| P11 | flat | 1.00 × | ≤ 1.10 × | OK |  |" in page
     assert (
         "| environments | 0 seeds | 1 seed |\n| --- | --- | --- |\n| 1 | 10.0 ms | 10.0 ms |\n| 2 | 20.0 ms |" in page
     )

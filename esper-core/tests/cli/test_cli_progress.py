@@ -16,10 +16,11 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from esper_core.cli import progress as shown
-from esper_core.cli.frame import cells, frame
+from esper_core.cli.frame import frame
 from esper_core.cli.screen import Above, Screen
 from esper_core.cli.tally import Pace, Tally
 from esper_core.leyline import Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline.columns import columns
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, StageChanged, StepFinished
 
 CLEAR = "\x1b[2J"
@@ -92,7 +93,7 @@ def test_no_frame_is_wider_or_higher_than_the_terminal(width: int, height: int, 
     for events in ([], [started()], GROWING, [*GROWING, *many, acted("warn", "x" * 300)]):
         lines = drawn(tally_of(*events), width, height, encoding)
         assert 1 <= len(lines) <= height
-        assert all(cells(line) <= width for line in lines), lines
+        assert all(columns(line) <= width for line in lines), lines
         assert CLEAR not in "".join(lines)
         "".join(lines).encode(encoding)
 
@@ -330,7 +331,7 @@ def test_the_display_follows_the_terminals_width_without_a_step(terminal: Termin
         time.sleep(0.6)
         lines = on_screen(terminal.shown())
     assert any(line.startswith("[bold]otter") for line in lines)
-    assert max(map(cells, lines)) < 40
+    assert max(map(columns, lines)) < 40
 
 
 def test_it_is_drawn_a_few_times_a_second_at_most(terminal: Terminal, on_terminal) -> None:

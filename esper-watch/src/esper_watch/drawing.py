@@ -6,10 +6,10 @@ Names come from files, and reasons from the exceptions of anybody's package: a t
 from __future__ import annotations
 
 import math
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from esper_core.leyline import Stage
+from esper_core.leyline.columns import columns, cut, padded, wrapped
 from esper_core.leyline.markup import printable
 
 if TYPE_CHECKING:
@@ -38,25 +38,25 @@ _BOUND = "\N{NO-BREAK SPACE}"
 
 
 def draw(story: Story, *, width: int = 80, lives: int = 16) -> str:
-    """The story as lines of at most ``width`` characters, with the first ``lives`` lives of seeds."""
+    """The story as lines of at most ``width`` columns, with the first ``lives`` lives of seeds."""
     lines = [f"{printable(story.name)}   {printable(story.status)}, {100 * story.share_done:.0f} % trained"]
     if story.reason:
         lines.append(f"  {_first_line(story.reason)}")
     for said in story.left_out:
-        lines += wrap(printable(said), width, initial_indent="  ", subsequent_indent="    ")
+        lines += wrapped(printable(said), width, then="    ")
     lines += [*_curves(story, width), *_governed(story.governed), *_lives(story, width, lives)]
-    return "\n".join(_cut(line, width).rstrip() for line in lines)
+    return "\n".join(cut(line, width).rstrip() for line in lines)
 
 
 def _curves(story: Story, width: int) -> list[str]:
     """A line for each arm."""
-    names = {arm: _cut(printable(arm), max(8, width // 3)) for arm in story.arms}
-    name_width = max(map(len, names.values()), default=0)
+    names = {arm: cut(printable(arm), max(8, width // 3)) for arm in story.arms}
+    name_width = max(map(columns, names.values()), default=0)
     lines = []
     for arm, name in names.items():
         curve = story.curve(arm)
         last = f"{curve[-1]:.4g}" if curve else "nothing yet"
-        lines.append(f"  {name:{name_width}}  {sparkline(curve, max(8, width - name_width - 16))}  {last}")
+        lines.append(f"  {padded(name, name_width)}  {sparkline(curve, max(8, width - name_width - 16))}  {last}")
     return lines
 
 
@@ -79,14 +79,14 @@ def _lives(story: Story, width: int, most: int) -> list[str]:
     if not shown:
         return []
     labels = [f"{life.arm} {life.seed} {life.slot} {life.blueprint.rpartition('/')[2]}" for life in shown]
-    labels = [_cut(printable(label), max(16, width // 2)) for label in labels]
-    label_width = max(map(len, labels))
+    labels = [cut(printable(label), max(16, width // 2)) for label in labels]
+    label_width = max(map(columns, labels))
     legend = "  ".join(one.replace(" ", _BOUND) for one in LEGEND.split("  "))
-    signs = wrap(legend, max(16, width), initial_indent="  ", subsequent_indent="  ")
+    signs = wrapped(legend, max(16, width))
     lines = ["", *(line.replace(_BOUND, " ") for line in signs)]
     for label, life in zip(labels, shown, strict=True):
         course = _life(life, story.steps, story.last_step(life), max(8, width - label_width - 6))
-        lines.append(f"  {label:{label_width}}  {course}")
+        lines.append(f"  {padded(label, label_width)}  {course}")
     if len(story.lives) > len(shown):
         lines.append(f"  … and {len(story.lives) - len(shown)} more")
     return lines
@@ -128,8 +128,3 @@ def _thinned(values: Sequence[float], width: int) -> list[float]:
 def _first_line(text: str) -> str:
     """What a reason begins with, as a line that can be shown."""
     return printable(next(iter(text.splitlines()), ""))
-
-
-def _cut(line: str, width: int) -> str:
-    """``line``, or its beginning and a sign where there is more of it than finds room."""
-    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -19,6 +19,7 @@ from esper_core.app.results import results
 from esper_core.app.saying import logged, tell_plainly
 from esper_core.app.sections import collected_sections
 from esper_core.app.training import train
+from esper_core.app.whereabouts import told_where
 from esper_core.config import dump_config
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.running import RunInfo, RunOutcome, frozen
@@ -132,7 +133,8 @@ def _carried_out(
     tell: Callable[[str], None],
 ) -> Outcome:
     about, observers = _about(directory, prepared.composition), Observers(prepared.plugins)
-    with logged(directory.path / "log.txt", tell) as said, _observed(observers, about) as done:
+    log_file = directory.path / "log.txt"
+    with told_where(named), logged(log_file, tell) as said, _observed(observers, about) as done:
         said.told += [] if position is None else position.state.plain["warnings"]
         with _closing(directory):
             finished, clock = train(prepared, about, observers, listeners, said, position)

@@ -8,6 +8,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from esper_core.cli.rendering import aligned, print_line, print_table, print_wrapped, visible
+from esper_core.leyline.columns import columns
 from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def fits(head: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Whether a table finds room on the terminal, without a cell that is cut off. Elsewhere there is always room."""
     if not sys.stdout.isatty():
         return True
-    widths = [max(len(visible(cell)) for cell in column) for column in zip(head, *rows, strict=True)]
+    widths = [max(columns(visible(cell)) for cell in column) for column in zip(head, *rows, strict=True)]
     return sum(widths) + 2 * len(widths) <= get_terminal_size().columns
 
 

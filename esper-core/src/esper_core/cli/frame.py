@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from unicodedata import combining, east_asian_width
 
 import click
 
 from esper_core.cli.figures import duration
 from esper_core.cli.rendering import encodable, encodes, visible
+from esper_core.leyline.columns import columns, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,36 +48,11 @@ def signs_for(stream: TextIO) -> Signs:
     return signs if encodes(stream, signs.done + signs.open + signs.between + signs.more) else PLAIN_SIGNS
 
 
-def cells(text: str) -> int:
-    """How many columns a terminal gives to ``text``.
-
-    >>> cells("twin"), cells("双子")
-    (4, 4)
-    """
-    return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
-
-
-def cut(text: str, width: int, more: str) -> str:
-    """``text`` in at most ``width`` columns, with ``more`` at its end where something is missing.
-
-    >>> cut("conv_light", 6, "…")
-    'conv_…'
-    """
-    if cells(text) <= width:
-        return text
-    if width <= cells(more):
-        return more[: max(width, 0)]
-    kept = text
-    while cells(kept) > width - cells(more):
-        kept = kept[:-1]
-    return kept + more
-
-
 def fitted(parts: Sequence[str], width: int, indent: str, between: str, more: str = "…") -> list[str]:
     """Parts in as few lines of at most ``width`` columns as they need, each but the first one indented."""
     lines: list[str] = []
     for part in parts:
-        if lines and cells(lines[-1]) + cells(between) + cells(part) <= width:
+        if lines and columns(lines[-1]) + columns(between) + columns(part) <= width:
             lines[-1] += between + part
         else:
             lines.append(cut((indent if lines else "") + part, width, more))
@@ -121,12 +96,12 @@ def _head(tally: Tally, width: int, told: _Words, *, colour: bool) -> str:
     if left is not None and tally.done < tally.total:
         tail += f"  {duration(left)} left"
     name, (least, most) = told(tally.run), BAR
-    room = width - cells(tail) - 2
-    if cells(name) + 2 + least > room:  # the words say which run it is; its time, when it began, is left out
+    room = width - columns(tail) - 2
+    if columns(name) + 2 + least > room:  # the words say which run it is; its time, when it began, is left out
         from esper_core.runs.listing import words_of
 
         name = told(words_of(tally.run))
-    bar = min(most, room - cells(name) - 2)
+    bar = min(most, room - columns(name) - 2)
     if bar < least:
         return cut(f"{cut(name, max(room, 4), told.signs.more)}  {tail}", width, told.signs.more)
     full = round(bar * share)
@@ -159,7 +134,7 @@ def pace_told(rate: float) -> str:
 def _slots(tally: Tally, width: int, told: _Words) -> list[str]:
     """A line, or as many as it takes, for each slot: how many seeds of each blueprint are in which stage."""
     slots = [(cut(told(slot), NAMES, told.signs.more), grows) for slot, grows in tally.slots()]
-    column = max((cells(slot) for slot, _ in slots), default=0)
+    column = max((columns(slot) for slot, _ in slots), default=0)
     names = _short(name for _, grows in slots for name in grows)
     lines = []
     for slot, grows in slots:
@@ -168,7 +143,7 @@ def _slots(tally: Tally, width: int, told: _Words) -> list[str]:
             for name, stages in grows.items()
         ]
         first, *others = parts or ["nothing yet"]
-        begin = f"{slot}{' ' * (column - cells(slot))}  "
+        begin = f"{slot}{' ' * (column - columns(slot))}  "
         lines += fitted([begin + first, *others], width, " " * (column + 2), told.signs.between, told.signs.more)
     return lines
 

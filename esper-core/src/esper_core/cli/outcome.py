@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from esper_core.app.whereabouts import REPORT
 from esper_core.cli.figures import largest, print_results
 from esper_core.cli.rendering import print_line, print_wrapped, visible
-from esper_core.leyline.errors import Interrupted
-from esper_core.leyline.events import RunStarted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
     from esper_core.app.compose import Composition
     from esper_core.app.running import Outcome
-    from esper_core.leyline.events import Event
-
-
-REPORT = "report.html"
-"""What a run directory calls its report."""
 
 
 def show_outcome(outcome: Outcome) -> None:
@@ -32,42 +24,6 @@ def show_outcome(outcome: Outcome) -> None:
     print_wrapped(f"{outcome.named}   {outcome.timing['total']:.1f} s, of which {largest(outcome.timing)}")
     if (report := outcome.named / REPORT).is_file():  # where a package is installed that writes one
         print_line(visible(f"Its report: {report}"))
-
-
-class Begun:
-    """A listener that knows what the run is called, once it has begun."""
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-
-    def hear(self, event: Event) -> None:
-        """Keep the name."""
-        if isinstance(event, RunStarted):
-            self.name = event.run
-
-    def settle(self) -> None:
-        """Nothing."""
-
-
-@contextmanager
-def told_where(find: Callable[[], Path | None]) -> Iterator[None]:
-    """A block in which who interrupts a run is told where it is, as who sees its end is, and how it goes on."""
-    try:
-        yield
-    except Interrupted as error:
-        if (folder := find()) is not None:
-            first, *rest = error.problems
-            error.problems = (replace(first, hint=_whereabouts(folder)), *rest)
-        raise
-
-
-def _whereabouts(folder: Path) -> str:
-    from esper_core.runs.reading import way_on
-
-    told = [f"It is in {folder}"]
-    if (report := folder / REPORT).is_file():
-        told.append(f"Its report: {report}")
-    return "\n".join([*told, way_on(folder, "interrupted")])
 
 
 def print_sections(sections: Iterable[Mapping[str, str]]) -> None:

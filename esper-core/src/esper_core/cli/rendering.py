@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from esper_core.leyline.columns import columns, padded
 from esper_core.leyline.markup import printable
 
 if TYPE_CHECKING:
@@ -126,8 +127,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     >>> aligned([["id", "package"], ["tasks", "esper-tasks"]])
     ['id     package', 'tasks  esper-tasks']
     """
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    widths = [max(columns(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return ["  ".join(padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _print_ruled(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

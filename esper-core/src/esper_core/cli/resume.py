@@ -47,12 +47,12 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
     print_warnings((*prepared.warnings, *changed))
 
     from esper_core.app.running import resume as go_on
-    from esper_core.cli.outcome import show_outcome, told_where
+    from esper_core.cli.outcome import show_outcome
     from esper_core.cli.progress import progress
 
     found: list[Outcome] = []
     try:
-        with told_where(lambda: record.path), progress(quiet=quiet) as listeners:
+        with progress(quiet=quiet) as listeners:
             go_on(prepared, record, argv=sys.argv, listeners=listeners, found=found.append, tell=print_warning)
     finally:
         for outcome in found:  # also where it could not be written

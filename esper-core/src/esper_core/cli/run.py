@@ -59,7 +59,7 @@ def run(
     print_warnings(prepared.warnings)
 
     from esper_core.app.running import run as run_prepared
-    from esper_core.cli.outcome import Begun, describe_plan, show_outcome, told_where
+    from esper_core.cli.outcome import describe_plan, show_outcome
     from esper_core.cli.progress import progress
 
     if dry_run:
@@ -67,15 +67,14 @@ def run(
         print_json(plan.as_json()) if as_json else click.echo(plan.text())
         return
     found: list[Outcome] = []
-    begun = Begun()
     try:
-        with told_where(lambda: None if begun.name is None else runs_dir / begun.name), progress(quiet=quiet) as shown:
+        with progress(quiet=quiet) as listeners:
             run_prepared(
                 prepared,
                 runs_dir=runs_dir,
                 name=name,
                 argv=sys.argv,
-                listeners=[*shown, begun],
+                listeners=listeners,
                 found=found.append,
                 tell=print_warning,
             )

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from esper_core.cli.courses import BLOCKS, LETTERS, course_of, spark
 from esper_core.cli.figures import duration, fits, print_results, value
 from esper_core.cli.rendering import aligned, encodes, print_json, print_line, print_table, print_wrapped, visible
+from esper_core.leyline.columns import cut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -173,7 +174,7 @@ def _within(odd: Oddity) -> str:
 
 def _cut(reason: str) -> str:
     """A reason as the list has room for it; ``runs show`` has the whole."""
-    return reason if len(reason) <= REASON else f"{reason[: REASON - 1]}…"
+    return cut(reason, REASON)
 
 
 def _show_facts(run: RunRecord) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from esper_core.cli.frame import cells
+from esper_core.leyline.columns import columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +79,7 @@ class Screen:
             self._write(above)
             return
         self._write(self._erasing() + above + "".join(f"{line}\n" for line in self._lines))
-        self._drawn = [cells(click.unstyle(line)) for line in self._lines]
+        self._drawn = [columns(click.unstyle(line)) for line in self._lines]
 
     def _erasing(self) -> str:
         """What clears the lines, each by itself, and takes the cursor to the first of them.

@@ -14,6 +14,7 @@ from esper_watch.report.figure import (
     label,
     mark,
     note,
+    plot,
     section,
     shortened,
     swatches,
@@ -66,7 +67,7 @@ def evidence(record: Record) -> Element | None:
         "evidence",
         "What each seed was good for",
         swatches([(name, class_) for name, class_ in CLASSES.items() if class_ in {_class(life) for life in measured}]),
-        figure(_forest(ordered[:DRAWN]), " ".join(words), class_="scroll wide"),
+        figure(_forest(ordered[:DRAWN]), " ".join(words), class_="stacked forest"),
         note(f"Drawn are {DRAWN} of {count(len(ordered), 'seed')}, those that were kept first.") if more > 0 else None,
         element("details", element("summary", _titled(len(ordered))), _figures(ordered[:TABLED])),
     )
@@ -82,24 +83,26 @@ def _forest(lives: Sequence[SeedLife]) -> Element:
     prices = [shown.price for _, shown in seen if shown.price is not None]
     across = around([*edges, *prices, 0.0], start=LEFT, end=WIDTH - RIGHT)
     bottom = 10 + ROW * len(seen)
-    parts = below(across, bottom, lambda one: f"{one:g}", "gain in nats", top=6)
-    parts.append(element("line", x1=across(0), x2=across(0), y1=6, y2=bottom, class_="zero"))
+    marks = below(across, bottom, lambda one: f"{one:g}", "gain in nats", top=6)
+    marks.append(element("line", x1=across(0), x2=across(0), y1=6, y2=bottom, class_="zero"))
+    parts: list[Element] = []
     for number, (life, shown) in enumerate(seen):
         y = 10 + ROW * (number + 0.5)
         name = f"{shortened(life.home[1], 12)} {life.home[2]}  {life.slot}  {plainly(life.blueprint)}"
         low, high = (shown.mean + side * SURE * shown.error for side in (-1, 1))
         told = f"{name}: {_gain(shown)}, step {shown.step + 1}, {_named(shown.stage)}; {_fate(life)}"
-        parts.append(label(LEFT - 8, y + 4, shortened(name, 36), anchor="end", class_="tick", title=told))
-        parts.append(label(WIDTH - RIGHT + 10, y + 4, shortened(_in_short(life), 22), class_="tick", title=told))
+        parts.append(label(LEFT - 8, y + 4, shortened(name, 36), anchor="end", class_="tick row", title=told))
+        fate = shortened(_in_short(life), 22)
+        parts.append(label(WIDTH - RIGHT + 10, y + 4, fate, class_="tick row fate", title=told))
         line = element("line", x1=across(low), x2=across(high), y1=y, y2=y, class_="whisker")
         price = None
         if shown.price is not None:
             at = across(shown.price)
             price = element("line", x1=at, x2=at, y1=y - 6, y2=y + 6, class_="price")
         point = element("circle", cx=across(shown.mean), cy=y, r=4)
-        parts.append(mark("g", told, *(one for one in (line, price, point) if one is not None), class_=_class(life)))
+        marks.append(mark("g", told, *(one for one in (line, price, point) if one is not None), class_=_class(life)))
     what = f"{count(len(seen), 'seed')}; {sum(life.kept for life, _ in seen)} of them kept."
-    return drawing("Gains of seeds", what, parts, height=bottom + UNDER)
+    return drawing("Gains of seeds", what, [plot(marks), *parts], height=bottom + UNDER)
 
 
 def _figures(lives: Sequence[SeedLife]) -> Element:

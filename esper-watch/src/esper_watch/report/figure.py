@@ -125,6 +125,11 @@ def beside(scale: Scale, x: float, tell: Callable[[float], str], *, right: float
     return parts
 
 
+def plot(children: Iterable[Element | None]) -> Element:
+    """What has its place on an axis: the page's style makes it narrower on a phone, where names stand above it."""
+    return element("g", *children, class_="plot")
+
+
 def legend(entries: Iterable[tuple[str, str, str | None]]) -> Element:
     """What the colours stand for: a name, a class and a dash each."""
     items = [
@@ -164,7 +169,7 @@ def swatches(entries: Iterable[tuple[str, str]]) -> Element:
 
 
 def figure(svg: Element, caption: str | None, *more: Element | None, class_: str = "scroll") -> Element:
-    """A drawing with what is under it. class_: ``scroll wide`` for one that would be too small on a narrow screen."""
+    """A drawing with what is under it. class_: ``stacked`` with a second name where the page's style folds its rows."""
     under = None if caption is None else element("figcaption", caption)
     return element("figure", element("div", svg, class_=class_), *more, under)
 

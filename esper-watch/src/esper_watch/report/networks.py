@@ -22,6 +22,9 @@ MOST = 6
 
 BOX, GAP, TALL, MIDDLE = 112.0, 26.0, 38.0, 52.0
 
+FITS = 520.0
+"""The width up to which a drawing can still be read when it is shown as wide as a phone."""
+
 Kind = tuple[tuple[str, str, int], ...]
 """Slot, blueprint and parameters of each seed that was kept, in the order in which they act."""
 
@@ -78,7 +81,7 @@ def _network(slots: Sequence[str], kind: Kind, host: int, how_many: str, how: st
     more = sum(parameters for _, _, parameters in kind)
     told = f"{how_many}: {count(host, 'parameter')} of the host, {more:,} {how}"
     svg = drawing("A network", told, [line, *parts], height=MIDDLE + 30, width=max(420.0, width))
-    return figure(svg, f"{told}.", class_="scroll network")
+    return figure(svg, f"{told}.", class_="network" if width <= FITS else "scroll network")
 
 
 def _box(parts: list[Element], x: float, name: str, class_: str, told: str, more: str = "") -> float:

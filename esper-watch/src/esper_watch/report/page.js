@@ -68,7 +68,15 @@
     leave();
   });
   const watch = new ResizeObserver((seen) => {
-    for (const { target } of seen) target.classList.toggle("cut", target.scrollWidth > target.clientWidth);
+    for (const { target } of seen) {
+      const cut = target.scrollWidth > target.clientWidth;
+      target.classList.toggle("cut", cut);
+      const part = target.closest("section").querySelector("h2").textContent;
+      const named = { tabindex: "0", role: "region", "aria-label": `${part}: wider than the screen, scrolls sideways` };
+      for (const [name, value] of Object.entries(named))
+        if (cut) target.setAttribute(name, value);
+        else target.removeAttribute(name);
+    }
   });
   for (const one of document.querySelectorAll(".scroll")) watch.observe(one);
 })();

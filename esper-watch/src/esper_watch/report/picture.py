@@ -55,7 +55,7 @@ def _legend(record: Record) -> list[Element]:
 def _stages(y: float) -> list[Element]:
     """What the colours of the lives stand for, in a line."""
     parts, x = list[Element](), 8.0
-    for stage, name in lives.NAMES.items():
+    for stage, name in lives.names(untrained=False).items():
         shape = element("rect", x=x, y=y - 10, width=14, height=11, rx=1.5)
         parts += [element("g", shape, class_=f"stage-{stage.value}"), label(x + 19, y, name, class_="tick")]
         x += 34 + 6.8 * len(name)

@@ -30,6 +30,14 @@ HOW_IT_STANDS = {
     "died": "It died: its process is gone, and it has no end.",
 }
 
+GOES_ON = {
+    "died": "",
+    "interrupted": "",
+    "failed": "Mend first what failed: it is done again.",
+    "stopped": "As it is, it is stopped at the same step again. With other settings it is a run of its own.",
+}
+"""How a run ended that can go on, and what has to be known before."""
+
 COUNTING = re.compile(r"\bseed \d+, step \d+")
 COUNTED_OTHERWISE = "This is the run's own message: by seed it means the network's number, and it counts steps from 0."
 
@@ -84,8 +92,9 @@ def _nothing_compared(record: Record) -> str:
 
 def _ways_on(record: Record) -> list[str]:
     """How to come to a verdict, where there is none and there is a way."""
-    if record.status in ("died", "interrupted") and record.can_go_on:
-        return [f"It goes on from its newest checkpoint, to the same numbers:  esper resume {record.name}"]
+    if record.status in GOES_ON and record.can_go_on:
+        told = f"It goes on from its newest checkpoint, to the same numbers:  esper resume {record.name}"
+        return [told, GOES_ON[record.status]] if GOES_ON[record.status] else [told]
     if record.status != "done" or record.summary is not None or len(record.arms) == 1:
         return []
     ways = ["summary.json stands in the run's own folder: put it beside events.jsonl, and write the report anew."]

@@ -1,0 +1,59 @@
+"""Where is a run that did not come to its end, and how does it go on? Whoever ended it is told, whatever it was.
+
+What the manifest and the report say of the end is said before, and without this: there, one knows where it is.
+"""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from esper_core.app.ending import status_of
+from esper_core.leyline.errors import EsperError, GovernorStop, Interrupted, PluginError
+from esper_core.runs.reading import way_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from esper_core.leyline.running import RunStatus
+
+REPORT: Final = "report.html"
+"""What a run directory calls its report, where a package is installed that writes one."""
+
+TOLD: Final = (Interrupted, GovernorStop, PluginError)
+"""What ends a run that could go on. Of a wrong configuration, or a folder that is gone, there is no more to say."""
+
+
+@contextmanager
+def told_where(folder: Path) -> Iterator[None]:
+    """A block in which a run takes place in ``folder``; what ends it says where it is, and how it goes on.
+
+    A problem has it at the end of its hint; what is no error of ours, as a note below its traceback.
+    """
+    try:
+        yield
+    except TOLD as error:
+        *others, last = error.problems
+        told = _whereabouts(folder, status_of(error)[0])
+        error.problems = (*others, replace(last, hint=f"{last.hint}\n{told}" if last.hint else told))
+        raise
+    except Exception as error:
+        if not isinstance(error, EsperError | BrokenPipeError):
+            error.add_note(_whereabouts(folder, status_of(error)[0]))
+        raise
+
+
+def _whereabouts(folder: Path, status: RunStatus) -> str:
+    told = [f"It is in {folder}"]
+    if (report := folder / REPORT).is_file():
+        told.append(f"Its report: {report}")
+    told.append(way_on(folder, status))
+    if status == "failed":
+        told.append("Mend first what failed: it is done again.")
+    elif status == "stopped":
+        anew = f"esper run {shlex.quote(str(folder))} --set PATH=VALUE"
+        told.append(f"As it is, it is stopped at the same step again; a new one with other settings:  {anew}")
+    return "\n".join(told)

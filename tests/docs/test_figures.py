@@ -1,0 +1,370 @@
+"""Is each figure that a page tells in words one that was found, or one that the code has?
+
+Each page names where its figures come from. A figure that is in none of these is false, or was measured by nobody: so
+whoever measures anew and forgets a page is told which of its lines is to be written anew. A figure is a number with a
+fraction, with a sign or with a unit; from where to where something lies; or a mean with both. Code, tables, and what is
+written into a page from the code are no words, and have tests of their own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import NormalDist
+from types import ModuleType
+
+import pytest
+
+from benchmarks.science.gates import CORRELATION, DEVIATION
+from esper_core.leyline.constants import (
+    CHECKPOINT_SHARE,
+    CONFIDENCE,
+    GATE_ALPHA,
+    NATS_PER_PARAMETER,
+    SINK_DRAIN_SECONDS,
+)
+from esper_core.leyline.features import LIMIT
+from esper_policies.ppo.settings import PpoSettings
+
+ROOT = Path(__file__).parents[2]
+NO_WORDS = re.compile(
+    r"^```.*?^```|<!-- from the code.*?<!-- end -->|<!--.*?-->|^\|.*?$|^    .*?$|`[^`]*`|\]\([^)]*\)", re.DOTALL | re.M
+)
+NUMBER = r"(?<![\w.,+−-])[+−-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w|\.\d)"
+UNIT = r"\s(?:%|percent|points?|nats?|ms|µs|s|seconds|minutes|times|GB|MiB|GiB)(?!\w)"
+SPAN = rf"{NUMBER}(?:{UNIT})?(?:\sto\s|–){NUMBER}"
+FIGURE = re.compile(
+    rf"{NUMBER}(?:\s[a-z%]+){{0,4}}(?:\s\(|,\s){SPAN}|{SPAN}|{NUMBER}(?={UNIT})"
+    rf"|(?=[+−]){NUMBER}|(?=[+−-]?[\d,]+\.\d){NUMBER}"
+)
+
+
+def script(name: str) -> ModuleType:
+    """A Python file beside this one."""
+    found = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+Source = Iterable[tuple[float, ...]]
+measured = script("measured")
+incubated, intervals, results, tables = measured.incubated, measured.intervals, measured.results, measured.tables
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a page tells. numbers: as they are written; one, from where to where, or a mean with both."""
+
+    line: int
+    numbers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The figure, in one way of writing it."""
+        if len(self.numbers) == 1:
+            return self.numbers[0]
+        *mean, low, high = self.numbers
+        return f"{mean[0]} ({low} to {high})" if mean else f"{low} to {high}"
+
+
+def told(page: str) -> Iterator[Figure]:
+    """The figures of a page's words, in their order."""
+    words = NO_WORDS.sub(lambda left: re.sub(r"[^\n]", " ", left[0]), page)
+    for found in FIGURE.finditer(words):
+        yield Figure(words.count("\n", 0, found.start()) + 1, tuple(re.findall(NUMBER, found[0])))
+
+
+def is_in(source: Source, numbers: tuple[str, ...]) -> bool:
+    """Whether one of the source's figures comes to these numbers, rounded as they are.
+
+    One number is a number, or the mean of an interval; without a sign it may be either side of zero. What is better by
+    one side is worse by the other, so all signs of an interval may be turned.
+    """
+    if len(numbers) == 1:
+        signed = numbers[0][0] in "+−-"
+        alone = [own[0] for own in source if len(own) != 2 and not isinstance(own, measured.Whole)]
+        return any(rounds(one, numbers[0]) or (not signed and rounds(-one, numbers[0])) for one in alone)
+    known = [own[-len(numbers) :] for own in source if len(own) >= len(numbers)]
+    turned = [(*(-one for one in own[:-2]), -own[-1], -own[-2]) for own in known]
+    return any(all(map(rounds, own, numbers)) for own in [*known, *turned])
+
+
+def rounds(value: float, number: str) -> bool:
+    """Whether ``number`` is the value, with as many digits."""
+    plain = number.replace(",", "").replace("−", "-")
+    return float(f"{value:.{len(plain.partition('.')[2])}f}") == float(plain)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page whose figures are held.
+
+    sources: where they come from. parts: where those of a paragraph come from in their place, by how it begins. given:
+    those that nobody measured, and what they are. by_hand: those that somebody did measure, and that are in no file of
+    the project.
+    """
+
+    path: str
+    sources: Callable[[], Source] = list
+    parts: Mapping[str, Callable[[], Source]] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
+    by_hand: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.path
+
+    def read(self) -> str:
+        """The page."""
+        return (ROOT / self.path).read_text(encoding="utf-8")
+
+    def unheld(self, page: str) -> list[str]:
+        """What the text of the page tells that nothing holds, with its lines."""
+        listed = {*self.given, *self.by_hand}
+        sources = {begin: [(100 * CONFIDENCE,), *own()] for begin, own in {"": self.sources, **self.parts}.items()}
+        return [
+            f"{self.path}:{one.line}: {one}"
+            for one in told(page)
+            if str(one) not in listed and not is_in(sources[self.part_of(page, one.line)], one.numbers)
+        ]
+
+    def part_of(self, page: str, line: int) -> str:
+        """Which of the parts a line is in; nothing where it is in none."""
+        before = "\n".join(page.splitlines()[:line])
+        paragraph = re.split(r"\n\s*\n|\n(?=- )", before)[-1].lstrip()
+        return next((begin for begin in self.parts if paragraph.startswith(begin)), "")
+
+
+FIRST_RUN, OWN_DATA = "docs/tutorials/first-run.md", "docs/tutorials/your-own-data.md"
+POLICIES = "docs/reference/policies.md"
+EVIDENCE, STATISTICS = "docs/explanation/evidence.md", "docs/explanation/statistics.md"
+GARDENERS = "science/gardeners/results.json"
+
+
+def less_the_rules() -> Source:
+    """What learning is worth on problems that nobody had seen."""
+    return intervals(results(GARDENERS)["table"]["ppo_less"]["heuristic"])
+
+
+def default_run() -> Source:
+    """What the default run came to, as the page of the first run shows it; a slow test runs it anew."""
+    return tables(FIRST_RUN, "heuristic")
+
+
+def wrong_verdicts() -> Source:
+    """In which share of studies a verdict is told where there is no difference: the least and the most."""
+    return measured.spans(tables(STATISTICS, "| 8, 2", "| 8, 3", "| 20,", cell=-1))[:1]
+
+
+def gardeners() -> Source:
+    """What the study of gardeners has found where problems are played, by a second training, too, if there was one."""
+    found = results(GARDENERS)
+    trainings = [found, found["second_training"]] if "second_training" in found else [found]
+    return [one for own in trainings for one in measured.judged(own)]
+
+
+def gardeners_in_runs() -> Source:
+    """What it has found in runs of the engine, and by the best of several sizes of steps."""
+    found = results(GARDENERS)
+    return [*measured.engine(found["live"]), *intervals(found["steps"])]
+
+
+def gates() -> Source:
+    """What a gate asks for, what it was simulated with, and what it saw of seeds."""
+    (whole,) = tables(EVIDENCE, "| **each step", cell=2)
+    excess = whole[0] / (DEVIATION / math.sqrt(800))
+    z = [NormalDist().inv_cdf(1 - GATE_ALPHA / looks) for looks in (20, 40)]
+    seen = tables(EVIDENCE, "| | | 5 | 0.179", "| `mlp` behind `hidden` | 0 | 1")
+    deviations = tables(EVIDENCE, "| `conv_light` behind", "| | | ", cell=5)
+    constants = [(GATE_ALPHA,), (DEVIATION,), (CORRELATION,)]
+    return [*constants, (excess,), (2 * excess,), (z[0], z[1]), *seen, *measured.spans(deviations)]
+
+
+def isolation() -> Source:
+    """What a seed gains while it learns by itself, by two ways, and what it is worth in the end."""
+    gains = [incubated("gain_in_training", "plain", "conv_light", way) for way in ("shadow", "branch")]
+    return [one for own in gains for one in own] + incubated("nats", "plain", "conv_light")
+
+
+PAGES = [
+    Page(
+        "README.md",
+        lambda: [*default_run(), *less_the_rules()],
+        given={"3.11": "a version of Python", "0.1": "a version of ours"},
+    ),
+    Page(
+        "docs/explanation/what-is-shown.md",
+        default_run,
+        {
+            "**It is the choice": lambda: tables(POLICIES, "| `mnist1d` (54.7 %) | 0"),
+            "**The statistics": lambda: [*wrong_verdicts(), *tables(EVIDENCE, "| **each step", cell=1)],
+            "**A gardener": less_the_rules,
+            "**More training": lambda: measured.cost("plain", "conv_light", "shadow"),
+            "**Having it": lambda: [*default_run(), *tables(OWN_DATA, "heuristic  capacity")],
+            "**A better host": lambda: measured.twins("no deficit"),
+            "- **In a host": lambda: incubated("points", "no deficit", "conv_light"),
+            "- **An MLP": lambda: [*incubated("points", "plain", "mlp"), *incubated("nats", "plain", "mlp")],
+            "- **Accuracy and": lambda: incubated("points", "shuffled", "conv_light"),
+            "- **Gates refuse": lambda: incubated("points", "plain", "pointwise", "shadow"),
+            "- **The order": lambda: tables(POLICIES, "| gates off, nursery 1", "| the same, `conv_light`"),
+        },
+        given={"20": "what the test asks for"},
+        by_hand={"5.7": "the default run on another processor", "5.9": "the default run from other first weights"},
+    ),
+    Page(POLICIES, lambda: [(NATS_PER_PARAMETER,), *tables(POLICIES, "| gates off, nursery 3")]),
+    Page("docs/tutorials/first-blueprint-package.md"),
+    Page(
+        FIRST_RUN,
+        default_run,
+        given={"3.11": "a version of Python", "27": "the 27.7 of the table, cut off"},
+    ),
+    Page(
+        OWN_DATA,
+        lambda: [*tables(OWN_DATA, "heuristic"), *measured.spans(tables(EVIDENCE, "| 400 |")[2:])],
+        given={
+            "15": "the share of examples in a split",
+            "70": "what two of these leave",
+            "25": "the chance of one of four kinds",
+        },
+    ),
+    Page(
+        "docs/explanation/isolation.md",
+        isolation,
+        by_hand={"1.0 to 353": "an earlier design, whose code is not here: RUN-04"},
+    ),
+    Page(EVIDENCE, gates, given={"−3": "a skewness to simulate", "0.03": "an example", "0.3": "an example"}),
+    Page(
+        STATISTICS,
+        lambda: [(1 - CONFIDENCE,), (100 * (1 - CONFIDENCE),), (100 * (1 - 2 * 0.5**5),)],
+        by_hand=dict.fromkeys(("1.2", "2 to 6", "4", "10", "14", "11"), "simulated; the tests ask for less"),
+    ),
+    Page("docs/explanation/slots.md", lambda: measured.performance("P13")),
+    Page(
+        "docs/explanation/twins.md",
+        lambda: measured.cost("plain", "conv_light", "shadow"),
+        given={"+0.0": "a host less itself", "+0.0 to +0.0": "a host less itself"},
+    ),
+    Page("docs/how-to/look-at-a-run-in-a-notebook.md", given={"0 to 1": "what a share may be"}),
+    Page("docs/how-to/resume-a-run.md", lambda: [(100 * CHECKPOINT_SHARE,)]),
+    Page("docs/how-to/train-a-gardener.md", lambda: [(100 * PpoSettings().enough,)]),
+    Page(
+        "docs/how-to/train-your-own-agent.md",
+        lambda: [(-LIMIT,), (LIMIT,)],
+        given={"1": "GiB, the room of a folder"},
+    ),
+    Page(
+        "docs/how-to/use-your-own-data.md",
+        given={
+            "15": "the share of examples in a split",
+            "1.0": "by definition",
+            "0.7": "GB: 60,000 images of 3 by 32 by 32",
+        },
+    ),
+    Page("docs/how-to/write-a-sink.md", lambda: [(SINK_DRAIN_SECONDS,)]),
+    Page("docs/reference/blueprints.md"),
+    Page("docs/reference/configuration.md", given={"1.2": "a version of YAML"}),
+    Page("docs/reference/growbench.md", lambda: [(100 * math.sqrt(0.25 / examples),) for examples in (600, 500)]),
+    Page("docs/reference/rewards.md", given={"0.25": "nats, in a model", "12": "percent of parameters, in a model"}),
+    Page(
+        "docs/reference/tasks.md",
+        lambda: measured.twins("no deficit"),
+        by_hand={"96": "percent, a linear model on digits"},
+    ),
+]
+
+LEFT_OUT = ("docs/decisions/", "docs/reference/errors/")
+"""Decisions tell what was known when they were taken, and the pages of errors what their examples print."""
+
+WAITING = [
+    Page("docs/explanation/counterfactuals.md", lambda: measured.performance("P3")),
+    Page(
+        "docs/explanation/gardeners.md",
+        gardeners,
+        {
+            "**In runs": gardeners_in_runs,
+            "**It overpays": gardeners_in_runs,
+            "**That growing": gardeners_in_runs,
+            "**gromo": gardeners_in_runs,
+        },
+    ),
+    Page("docs/explanation/performance.md", measured.performance, given={"32": "MiB, an option of glibc"}),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_what_a_page_tells_was_found(page: Page) -> None:
+    assert page.unheld(page.read()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_what_is_listed_of_a_page_stands_there(page: Page) -> None:
+    text = page.read()
+    assert {*page.given, *page.by_hand} - {str(one) for one in told(text)} == set()
+    assert {*page.parts} - {page.part_of(text, line) for line in range(1, text.count("\n") + 1)} == set()
+
+
+@pytest.mark.parametrize("page", [*PAGES, *WAITING], ids=str)
+def test_a_figure_that_nobody_found_is_found_out_with_its_line(page: Page) -> None:
+    text = page.read()
+    line = text.count("\n") + 2
+    assert f"{page}:{line}: 98,765.4" in page.unheld(f"{text}\nIt comes to 98,765.4 points more than before.\n")
+    for begin in page.parts:
+        false = text.replace(begin, f"{begin} 98,765.4 points, that is,", 1)
+        assert any(one.endswith(": 98,765.4") for one in page.unheld(false)), begin
+
+
+def test_every_page_that_tells_figures_is_here() -> None:
+    texts = {one.relative_to(ROOT).as_posix(): one for one in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]}
+    held = {page.path for page in [*PAGES, *WAITING]} | {one for one in texts if one.startswith(LEFT_OUT)}
+    assert [one for one, file in texts.items() if one not in held and any(told(file.read_text(encoding="utf-8")))] == []
+
+
+def test_what_is_computed_of_the_gardeners_is_what_their_own_tables_say() -> None:
+    page = (ROOT / "benchmarks" / "science" / "gardeners" / "results.md").read_text(encoding="utf-8")
+    source = [*gardeners(), *gardeners_in_runs()]
+    shown = set(re.findall(r"([+-]\d+\.\d) \((-?\d+\.\d) to (-?\d+\.\d)\)", page))
+    assert len(shown) > 50
+    assert [one for one in shown if not is_in(source, one)] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("By 0.7 points more than rules (0.3 to 1.1).", ["0.7 (0.3 to 1.1)"]),
+        ("By +0.7, −0.1 to 1.1, it is.", ["+0.7 (−0.1 to 1.1)"]),
+        ("From 1 to 2.5 points, in 2–6 % of cases", ["1 to 2.5", "2 to 6"]),
+        ("97 % of 20,185, 1.9 times\nas fast, in 34 ms; −3, −3.", ["97", "1.9", "34", "−3", "−3"]),
+        ("Python 3.11, torch 2.13.0, `0.5`, Apache-2.0, 3e-5 nats, 8 of 20, step 15", ["3.11"]),
+        ("```text\n0.5\n```\n| 0.5 |\n<!-- from the code: x -->\n0.5\n<!-- end -->\n    0.5", []),
+    ],
+)
+def test_what_is_told_in_words_is_read(words: str, found: list[str]) -> None:
+    assert [str(one) for one in told(words)] == found
+
+
+@pytest.mark.parametrize(
+    ("numbers", "so"),
+    [
+        (["0.7"], True),
+        (["−0.7"], False),
+        (["0.68"], True),
+        (["0.8"], False),
+        (["0.3", "1.1"], True),
+        (["−1.1", "−0.3"], True),
+        (["0.3", "1.2"], False),
+        (["0.7", "0.3", "1.1"], True),
+        (["−0.7", "−1.1", "−0.3"], True),
+        (["0.6", "0.3", "1.1"], False),
+        (["40"], True),
+        (["5", "9"], True),
+        (["5"], False),
+        (["77"], False),
+        (["77", "70", "80"], True),
+    ],
+)
+def test_a_figure_is_in_a_source_as_it_is_rounded(numbers: list[str], *, so: bool) -> None:
+    source = [(0.68, 0.29, 1.07), (39.9,), (5.0, 9.2), measured.Whole((77.0, 70.0, 80.0))]
+    assert is_in(source, tuple(numbers)) == so

@@ -1,4 +1,4 @@
-"""Writes the parts of these pages that come from the code; with ``--check`` only compares.
+"""Writes the parts of these pages, and of the README, that come from the code; with ``--check`` only compares.
 
 They stand between ``<!-- from the code: NAME -->`` and ``<!-- end -->``. What the pages of the errors show as
 answers is written by ``answers``, which this starts.
@@ -13,7 +13,9 @@ import re
 import sys
 import tomllib
 from dataclasses import fields
+from functools import partial
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -37,6 +39,10 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 MEASURED = ROOT / "benchmarks" / "perf" / "results.json"
 GARDENERS = ROOT / "benchmarks" / "science" / "gardeners" / "results.md"
+SHOWN = ROOT / "benchmarks" / "science" / "shown" / "page.py"
+RUNS = SHOWN.with_name("results.json")
+RAN = ("default-run", "heuristic-runs", "longer-run", "previews", "random-runs", "runs-from-other-seeds")
+SIMULATED = ROOT / "benchmarks" / "science" / "verdicts.md"
 MARKED = re.compile(r"(?P<open><!-- from the code: (?P<name>[a-z-]+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 DEFECT = re.compile(r"test_(?P<id>b[18]_(?:drl|pt|cr)_\d\d|sim_(?:crit|high|med|low)_\d|run_\d\d)_")
 
@@ -328,6 +334,29 @@ def reward_probes() -> str:
     return probe_table({one.short: one.load() for one in components_of("rewards")})
 
 
+# --- what runs came to, on several pages
+
+
+def ran(part: str) -> str | None:
+    """A part of ``benchmarks.science.shown``; None before it was run where what stands there is to stay."""
+    if not RUNS.exists():
+        return None if part == "default-run" else "Not measured yet: `python -m benchmarks.science.shown --write`.\n"
+    found = spec_from_file_location("shown", SHOWN)
+    assert found is not None
+    assert found.loader is not None
+    page = module_from_spec(found)
+    found.loader.exec_module(page)
+    return str(page.PARTS[part](json.loads(RUNS.read_text(encoding="utf-8"))["runs"]))
+
+
+# --- explanation/statistics.md
+
+
+def simulated(table_of: str) -> str:
+    """A table of what is simulated, by the heading that it stands under."""
+    return SIMULATED.read_text(encoding="utf-8").split(f"## {table_of}\n\n")[1].partition("\n## ")[0]
+
+
 # --- reference/observations.md
 
 OF_THE_WHOLE: Mapping[str, str] = {
@@ -417,33 +446,42 @@ def places_of(own: Sequence[str], names: Sequence[str]) -> str:
 
 STRANGERS = set(external_commands()) - announced("esper.commands")
 
-WRITERS: dict[str, Callable[[], str]] = {
+WRITERS: dict[str, Callable[[], str | None]] = {
     "benchmarks": benchmarks,
     "columns": columns,
     "commands": commands,
     "configuration": configuration,
+    "coverage": partial(simulated, "Intervals that hold the mean"),
     "events": event_records,
     "gardeners": gardeners,
     "hooks": hook_specs,
     "known-defects": known_defects,
+    "needed-seeds": partial(simulated, "Seeds that a verdict takes"),
     "observation": observation_fields,
     "reward-probes": reward_probes,
     "reward-terms": rewards_page.terms,
     "rewards": rewards_page.rewards,
     "seed-table": seed_table,
     "slot-table": slot_table,
+    "wrong-verdicts": partial(simulated, "Verdicts that are wrong"),
+    **{part: partial(ran, part) for part in RAN},
 }
 
 
 def written(text: str) -> str:
     """``text`` with every marked part as the code has it now."""
-    return MARKED.sub(lambda part: f"{part['open']}\n{WRITERS[part['name']]()}\n{part['close']}", text)
+
+    def anew(part: re.Match[str]) -> str:
+        now = WRITERS[part["name"]]()
+        return part[0] if now is None else f"{part['open']}\n{now}\n{part['close']}"
+
+    return MARKED.sub(anew, text)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Writes what is out of date; with ``--check`` writes nothing and names it."""
     stale = []
-    for page in sorted(DOCS.rglob("*.md")):
+    for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
         text = page.read_text(encoding="utf-8")
         if (now := written(text)) != text:
             stale.append(page.relative_to(ROOT).as_posix())

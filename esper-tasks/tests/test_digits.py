@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.util import find_spec
 
 import pytest
 import torch
+from torch import nn
 
 from esper_core.leyline import ConfigError
 from esper_tasks.convolutional import cnn2d
@@ -41,7 +43,36 @@ def test_without_scikit_learn_the_line_that_installs_it_is_told(monkeypatch):
         digits()
 
 
-@pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
+with_scikit_learn = pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
+
+
+@with_scikit_learn
 def test_with_scikit_learn_itself_it_conforms():
     assert [one.message for one in check_task(digits) if not one.ok] == []
     assert len(digits().split("train")) == 1197
+
+
+def share_of_a_linear_model(seed):
+    """Of the examples that are held out; 200 steps of Adam, each on all that there is to learn from."""
+    task = digits(seed=seed)
+    train = task.split("train")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    for _ in range(200):
+        optimizer.zero_grad()
+        task.losses(model(train.inputs), train.targets).mean().backward()
+        optimizer.step()
+    held_out = [task.split(name) for name in ("validation", "test")]
+    with torch.no_grad():
+        scores = [task.scores(model(split.inputs), split.targets) for split in held_out]
+    return torch.cat(scores).mean().item()
+
+
+@with_scikit_learn
+def test_a_linear_model_tells_as_many_of_them_as_is_said():
+    """Mean over ten ways to divide them; the page of the tasks says what this docstring does."""
+    said = int(re.search(r"linear model tells (\d+) %", digits.__doc__)[1])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        share = sum(share_of_a_linear_model(seed) for seed in range(10)) / 10
+    assert round(100 * share) == said

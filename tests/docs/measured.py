@@ -13,6 +13,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
 
@@ -187,6 +189,48 @@ def interval(values: Iterable[float]) -> tuple[float, ...]:
 def less(one: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, ...]:
     """One arm less another, on the seeds that both have."""
     return interval(one[seed] - other[seed] for seed in one if seed in other)
+
+
+# --- benchmarks/science/shown
+
+SHOWN = "science/shown/results.json"
+
+
+def runs() -> Mapping[str, Any]:
+    """The runs that the pages show, by name. The test that asks is skipped as long as nobody has run them."""
+    if not (ROOT / "benchmarks" / SHOWN).exists():
+        pytest.skip("not run yet: python -m benchmarks.science.shown --write")
+    found: Mapping[str, Any] = results(SHOWN)["runs"]
+    return found
+
+
+def ran(*names: str) -> Source:
+    """What the arms of some runs came to, by how many points each is above each other, and their rewards."""
+    found: Source = []
+    for own in (runs()[name]["results"] for name in names):
+        for arm in own["arms"].values():
+            found.append(tuple(100 * arm["test"][key] for key in ("mean", "ci_low", "ci_high")))
+            found += [(arm["reward"],)] if arm["reward"] is not None else []
+        found += [tuple(100 * one[key] for key in ("difference", "ci_low", "ci_high")) for one in own["comparisons"]]
+    return found
+
+
+# --- benchmarks/science/verdicts.py
+
+
+def wrong_verdicts() -> Source:
+    """Of studies of arms that are the same: the least and the largest share with a verdict, where there can be one."""
+    found = [one for one in results("science/verdicts.json")["wrong"] if any(one["told"].values())]
+    return spans([(share,) for one in found for share in one["told"].values()])[:1]
+
+
+def wrong_without_pairs() -> Source:
+    """From where to where the shares lie of arms that spread alike, and the largest where one spreads further."""
+    shares: dict[str, list[float]] = {}
+    for one in results("science/verdicts.json")["wrong_without_pairs"]:
+        shares.setdefault(one["spread"], []).append(one["told"])
+    alike = shares.pop("alike")
+    return [(min(alike), max(alike)), *((max(own),) for own in shares.values())]
 
 
 # --- benchmarks/perf

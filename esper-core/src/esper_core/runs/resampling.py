@@ -55,7 +55,7 @@ def bootstrap_interval(differences: Sequence[float], confidence: float) -> tuple
 
     The percentiles are further out than ``confidence`` says, by as much as the spread of n values falls short of the
     truth, and as Student's t is wider than the normal distribution: as they stand, of 95 % intervals over 8 values
-    only 88 % hold the mean.
+    less than 90 % hold the mean.
 
     Formula: the percentiles at Φ(−t √(n / (n − 1))) and one less it, t Student's with n − 1 degrees of freedom.
     None for one value, and for more than 400.

@@ -1,0 +1,197 @@
+"""How do the pages show what the runs came to? As tables of Markdown, and the default run as a terminal shows it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.cli.figures import print_results
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    Runs = Mapping[str, Mapping[str, Any]]
+    """By name, as ``results.json`` has them."""
+
+DEFAULTS: Final = ("default", "default from 1000", "default from 2000")
+PLAIN: Final = ("rules, one", "rules, other order", "rules", "rules, strict, one")
+SHUFFLED: Final = (
+    "rules, one, shuffled",
+    "rules, shuffled",
+    "rules, strict, one, shuffled",
+    "shuffled",
+    "rules, strict, shuffled",
+)
+CHANCE: Final = ("chance", "chance, 1", "chance, 2")
+
+
+def default_run(runs: Runs) -> str:
+    """What ``esper run plugins.yaml`` ends with."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        print_results(runs["default"]["results"])
+    lines = [line.rstrip() for line in printed.getvalue().splitlines()]
+    return "```text\n" + "\n".join(lines).strip("\n") + "\n```\n"
+
+
+def other_seeds(runs: Runs) -> str:
+    """The default run, and the same from other seeds."""
+    rows = []
+    for own in (runs[name] for name in DEFAULTS):
+        over = comparison(own, "heuristic", "capacity")
+        found = (against(own, "heuristic", "twin"), against(own, "heuristic", "capacity"))
+        rows.append((own["says"], *found, over["verdict"] if over else "", f"`{own['command']}`"))
+    return table(("first seed", "over the twin", "over `capacity`", "", "command"), rows)
+
+
+def longer(runs: Runs) -> str:
+    """The default host without growth, trained for longer, beside the default run."""
+    sides = [
+        ("40 steps, the twin", runs["default"]["results"]["arms"]["twin"]),
+        ("200 steps", next(iter(runs["longer"]["results"]["arms"].values()))),
+        ("40 steps, grown", runs["default"]["results"]["arms"]["heuristic"]),
+    ]
+    rows = [
+        (
+            says,
+            percent(arm["test"]["mean"]),
+            f"{100 * arm['test']['ci_low']:.1f} to {percent(arm['test']['ci_high'])}",
+            str(arm["test"]["n"]),
+        )
+        for says, arm in sides
+    ]
+    return table(("", "test accuracy", "interval", "n"), rows)
+
+
+def heuristics(runs: Runs) -> str:
+    """The rules on both tasks, each way a line, and the commands."""
+    plain = [(runs[name]["says"], runs[name]) for name in PLAIN]
+    plain.append(("strict, nursery 2 (`plugins.yaml`)", runs["default"]))
+    shuffled = [(runs[name]["says"], runs[name]) for name in SHUFFLED]
+    parts = []
+    for task, own in (("mnist1d", plain), ("mnist1d-shuffled", shuffled)):
+        head = f"`{task}` (twin: {twin(own[0][1])})"
+        rows = [(says, *line(one, "heuristic")) for says, one in own]
+        parts.append(table((head, *HEAD), rows))
+    return "\n".join([*parts, commands(runs, [*PLAIN, DEFAULTS[0], *SHUFFLED])])
+
+
+def chance(runs: Runs) -> str:
+    """The moves that are drawn, by seed, beside the rules on the same environments, and the commands."""
+    rows = [
+        ("`mnist1d`" if place == 0 else "", runs[name]["says"], *line(runs[name], "random"))
+        for place, name in enumerate(CHANCE)
+    ]
+    rows.append(("", "the heuristic", *line(runs["rules"], "heuristic")))
+    rows.append(("`mnist1d-shuffled`", runs["chance, shuffled"]["says"], *line(runs["chance, shuffled"], "random")))
+    rows.append(("", "the heuristic", *line(runs["rules, shuffled"], "heuristic")))
+    return "\n".join([table(("task", "seed", *HEAD), rows), commands(runs, [*CHANCE, "chance, shuffled"])])
+
+
+def previews(runs: Runs) -> str:
+    """What seeds had gained after a preview, and what they brought in the end, by when they were planted."""
+    rows: list[Sequence[str]] = []
+    for name in ("previews", "previews, shuffled"):
+        by_blueprint: dict[str, list[Mapping[str, Any]]] = {}
+        for one in runs[name]["rows"]:
+            by_blueprint.setdefault(one["blueprint"], []).append(one)
+        for blueprint, own in by_blueprint.items():
+            where = ", in `late`" if own[0]["slot"] == "late" else ""
+            cells = [f"{nats(one['gain']['mean'], 3)} → {nats(one['nats']['mean'], 2)}" for one in own]
+            points = ", ".join(signed(one["points"]["mean"], 0) for one in own)
+            says = f"`{blueprint}`{where}{', shuffled' if 'shuffled' in name else ''}"
+            rows.append((says, *cells, times(own), points))
+    planted = [f"at {one['planted']}" for one in next(iter(by_blueprint.values()))]
+    return (
+        table(("seed", *planted, "times", "points of accuracy"), rows)
+        + f"\n```sh\n{runs['previews']['command']}\n```\n"
+    )
+
+
+PARTS: Final[Mapping[str, Callable[[Runs], str]]] = {
+    "default-run": default_run,
+    "heuristic-runs": heuristics,
+    "longer-run": longer,
+    "previews": previews,
+    "random-runs": chance,
+    "runs-from-other-seeds": other_seeds,
+}
+"""By the names that the pages mark them with."""
+
+HEAD: Final = ("accuracy", "against the twin", "reward", "kept in eight environments")
+"""What ``line`` tells of a run."""
+
+
+# --- parts of a line
+
+
+def line(own: Mapping[str, Any], arm: str) -> tuple[str, ...]:
+    """What an arm came to: accuracy, against the twin, reward, kept."""
+    found = own["results"]["arms"][arm]
+    return percent(found["test"]["mean"]), against(own, arm, "twin"), signed(found["reward"]), kept(own, arm)
+
+
+def kept(own: Mapping[str, Any], arm: str) -> str:
+    """How many seeds of which blueprints an arm kept."""
+    told = ", ".join(f"`{blueprint}` {number}" for blueprint, number in own["kept"][arm].items())
+    return told or ("nothing" if own["blended"][arm] else "nothing, and nothing was blended in")
+
+
+def comparison(own: Mapping[str, Any], one: str, other: str) -> Mapping[str, Any] | None:
+    """Of two arms; None where one was not there, as static capacity is not where nothing was kept."""
+    pairs = {(found["a"], found["b"]): found for found in own["results"]["comparisons"]}
+    return pairs.get((one, other))
+
+
+def against(own: Mapping[str, Any], one: str, other: str) -> str:
+    """By how many points one arm is above another, with its interval."""
+    found = comparison(own, one, other)
+    if found is None:
+        return "unknown"
+    mean, low, high = (100 * found[key] for key in ("difference", "ci_low", "ci_high"))
+    return f"{signed(mean)} ({minus(f'{low:.1f}')} to {minus(f'{high:.1f}')})"
+
+
+def twin(own: Mapping[str, Any]) -> str:
+    """The accuracy without growth."""
+    return percent(own["results"]["arms"]["twin"]["test"]["mean"])
+
+
+def times(own: Iterable[Mapping[str, Any]]) -> str:
+    """How many times its preview a seed brought: from the least to the most; nothing where it once made worse."""
+    ratios = [max(one["nats"]["mean"], 0.0) / one["gain"]["mean"] for one in own if one["gain"]["mean"] > 0]
+    if any(round(one["nats"]["mean"], 2) < 0 for one in own) or not ratios:
+        return ""
+    return f"{min(ratios):.1f} to {max(ratios):.1f}"
+
+
+def percent(share: float) -> str:
+    """A share as it is told."""
+    return f"{100 * share:.1f} %"
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A number with its sign."""
+    return minus(f"{value:+.{digits}f}")
+
+
+def nats(value: float, digits: int) -> str:
+    """A number without the zero before its point: ``.130``."""
+    return minus(re.sub(r"^(-?)0\.", r"\1.", f"{value:.{digits}f}"))
+
+
+def minus(number: str) -> str:
+    """A number with a minus that is one, and none before nothing."""
+    return number.lstrip("-") if not float(number) and number[0] == "-" else number.replace("-", "−")
+
+
+def commands(runs: Runs, names: Iterable[str]) -> str:
+    """The commands, to be typed."""
+    return "```sh\n" + "".join(f"{runs[name]['command']}\n" for name in names) + "```\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)

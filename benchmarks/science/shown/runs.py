@@ -1,0 +1,138 @@
+"""Which runs do the pages show a figure of? Each is the command that its page names; the previews are made here."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+RULES: Final = "esper run examples/heuristic.yaml"
+STRICT: Final = " --set 'growth.gates=\"strict\"'"
+SHUFFLED: Final = " --set task=mnist1d-shuffled"
+NO_CONTROL: Final = " --set capacity=false"
+"""For what is shown without static capacity: it comes after the others, and changes none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A command of a page. says: what stands before its figures in a table."""
+
+    name: str
+    command: str
+    says: str
+
+    @property
+    def file(self) -> str:
+        """The configuration that it runs."""
+        return shlex.split(self.command)[2]
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What it sets in place of what the file says."""
+        return tuple(shlex.split(self.command)[4::2])
+
+
+RUNS: Final = (
+    Run("default", "esper run plugins.yaml", "0"),
+    Run("default from 1000", "esper run plugins.yaml --set seed=1000", "1000"),
+    Run("default from 2000", "esper run plugins.yaml --set seed=2000", "2000"),
+    Run(
+        "longer",
+        "esper run plugins.yaml --set policy=static --set twin=false --set 'growth.gates=\"off\"'"
+        " --set episode.steps=200",
+        "200 steps",
+    ),
+    Run("rules, one", f"{RULES} --set growth.nursery=1{NO_CONTROL}", "gates off, nursery 1"),
+    Run(
+        "rules, other order",
+        f"{RULES} --set growth.nursery=1 --set 'slots.early.blueprints=[conv_light, pointwise]'{NO_CONTROL}",
+        "the same, `conv_light` written first",
+    ),
+    Run("rules", f"{RULES}{NO_CONTROL}", "gates off, nursery 3"),
+    Run(
+        "rules, strict, one",
+        f"{RULES} --set growth.nursery=1{STRICT}{NO_CONTROL}",
+        "strict, nursery 1",
+    ),
+    Run("rules, one, shuffled", f"{RULES} --set growth.nursery=1{SHUFFLED}{NO_CONTROL}", "gates off, nursery 1"),
+    Run("rules, shuffled", f"{RULES}{SHUFFLED}{NO_CONTROL}", "gates off, nursery 3"),
+    Run(
+        "rules, strict, one, shuffled",
+        f"{RULES} --set growth.nursery=1{STRICT}{SHUFFLED}{NO_CONTROL}",
+        "strict, nursery 1",
+    ),
+    Run("shuffled", "esper run examples/control-shuffled.yaml", "strict, nursery 2"),
+    Run("rules, strict, shuffled", f"{RULES}{STRICT}{SHUFFLED}{NO_CONTROL}", "strict, nursery 3"),
+    Run("chance", f"{RULES} --set policy=random{NO_CONTROL}", "0"),
+    Run("chance, 1", f"{RULES} --set policy=random --set policy.settings.seed=1{NO_CONTROL}", "1"),
+    Run("chance, 2", f"{RULES} --set policy=random --set policy.settings.seed=2{NO_CONTROL}", "2"),
+    Run("chance, shuffled", f"{RULES} --set policy=random{SHUFFLED}{NO_CONTROL}", "0"),
+)
+
+QUICK: Final = ("environments=2", "episode.steps=8", "episode.batches=2")
+"""So small that a run is over in seconds, and its figures mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Previews:
+    """Seeds that a plan plants at a step, blends in six steps later and keeps eleven later, whatever they show.
+
+    where: the slot of each blueprint. times: steps after which they are planted, each in arms of its own. seed: that of
+    the first environment; none is among those of the runs, for what was set by some is tried on others.
+    """
+
+    name: str
+    task: str
+    where: tuple[tuple[str, str], ...]
+    times: tuple[int, ...] = (0, 5, 15)
+    seed: int = 3000
+    seeds: int = 4
+    steps: int = 40
+    batches: int = 32
+
+    def arms(self) -> Iterator[tuple[str, str, int]]:
+        """Name, blueprint and time of each arm but the twin."""
+        for blueprint, _ in self.where:
+            for step in self.times:
+                yield f"{blueprint}-{step}", blueprint, step
+
+    def config(self) -> dict[str, Any]:
+        """What a file would say that ``esper run`` takes."""
+        slots: dict[str, Any] = {}
+        for blueprint, slot in self.where:
+            slots.setdefault(slot, {"blueprints": []})["blueprints"].append(blueprint)
+        plans = {name: _plan(dict(self.where)[blueprint], blueprint, step) for name, blueprint, step in self.arms()}
+        return {
+            "task": self.task,
+            "host": "pointwise-mlp",
+            "slots": slots,
+            "arms": {name: {"policy": {"use": "schedule", "settings": {"plan": plan}}} for name, plan in plans.items()},
+            "seed": self.seed,
+            "environments": self.seeds,
+            "episode": {"steps": self.steps, "batches": self.batches},
+            "growth": {"gates": "off"},
+            "capacity": False,
+        }
+
+
+def _plan(slot: str, blueprint: str, step: int) -> list[dict[str, Any]]:
+    return [
+        {"step": step, "op": "germinate", "slot": slot, "blueprint": blueprint},
+        {"step": step + 6, "op": "advance", "slot": slot},
+        {"step": step + 11, "op": "fossilise", "slot": slot},
+    ]
+
+
+_PLAIN: Final = (("conv_light", "early"), ("depthwise_separable", "early"), ("pointwise", "early"), ("mlp", "late"))
+
+
+def previews(*, quick: bool) -> Sequence[Previews]:
+    """Both tasks."""
+    every = (
+        Previews("previews", "mnist1d", _PLAIN),
+        Previews("previews, shuffled", "mnist1d-shuffled", (_PLAIN[0], _PLAIN[2])),
+    )
+    return tuple(replace(one, times=(0,), seeds=2, steps=13, batches=2) for one in every) if quick else every

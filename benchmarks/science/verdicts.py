@@ -1,0 +1,357 @@
+"""How often is a verdict wrong, what does it take to get one, and how often does an interval hold the mean?
+
+All of it is simulated, with the code that judges a run: arms that are the same, compared in pairs and without; arms
+that differ by as much as is found four times out of five; intervals for the mean of a few values by four ways;
+differences that lean to one side. Figures of four kinds stand for what a run may give: normal, skewed (log-normal),
+heavy-tailed (Student's t with 2 degrees of freedom) and coarse (of 21 values).
+
+``--write`` writes what ``docs/explanation/statistics.md`` shows: ``verdicts.json``, and from it ``verdicts.md``, beside
+this file or in another folder. Some minutes on one core; each figure has random numbers of its own, and is the same
+each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from itertools import combinations
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from esper_core.leyline.constants import CONFIDENCE
+from esper_core.runs.multiplicity import holm
+from esper_core.runs.ranks import mann_whitney
+from esper_core.runs.resampling import RESAMPLES, bootstrap_interval
+from esper_core.runs.statistics import decided, mean_interval, paired_p, seeds_needed
+from esper_core.runs.unpaired import welch_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.random import RandomState
+    from numpy.typing import NDArray
+
+    from esper_core.runs.statistics import Interval
+
+    Draw = Callable[[RandomState, tuple[int, ...]], NDArray[np.float64]]
+    Found = dict[str, Any]
+
+HERE: Final = Path(__file__).parent
+SEED: Final = 4_711
+
+NORMAL: Final = NormalDist()
+LOG_NORMAL_MEAN: Final = math.exp(0.5)
+
+KINDS: Final[dict[str, Draw]] = {
+    "normal": lambda random, size: random.standard_normal(size),
+    "skewed": lambda random, size: random.lognormal(size=size) - LOG_NORMAL_MEAN,
+    "heavy": lambda random, size: random.standard_t(2, size=size),
+    "coarse": lambda random, size: random.binomial(20, 0.5, size=size) / 20 - 0.5,
+}
+"""What the seeds of an arm may come to. The true mean is 0."""
+
+SYMMETRIC: Final = ("normal", "heavy", "coarse")
+WIDER: Final = 3.0
+"""How many times as far as the other one of two arms spreads, where they do not spread alike."""
+
+STUDIES_OF: Final = ((8, 2), (8, 3), (8, 5), (20, 2), (20, 3), (20, 5))
+"""Seeds and arms."""
+
+WITHOUT_PAIRS: Final = ((8, 8), (8, 20), (20, 8), (20, 20))
+
+VALUES: Final[dict[str, Draw]] = {
+    "normal": lambda random, size: random.standard_normal(size),
+    "exponential": lambda random, size: random.standard_exponential(size) - 1,
+    "t, 3 degrees": lambda random, size: random.standard_t(3, size=size),
+}
+"""What intervals for the mean are tried on. The true mean is 0."""
+
+WAYS: Final = ("t", "percentiles", "bca", "here")
+"""Student's t, the bootstrap's percentiles, its bias-corrected and accelerated ones, and what a summary shows."""
+
+FOUND: Final = 0.8
+"""In which share of studies a difference is found that counts as found."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How often each is tried: studies whose arms are compared in pairs; comparisons without; intervals."""
+
+    studies: int
+    without_pairs: int
+    intervals: int
+
+
+WHOLE: Final = Size(studies=10_000, without_pairs=4000, intervals=4000)
+QUICK: Final = Size(studies=40, without_pairs=10, intervals=4)
+
+
+def simulated(size: Size) -> Found:
+    """Every figure; shares are in percent."""
+    return {
+        "wrong": [wrong(n, arms, size.studies) for n, arms in STUDIES_OF],
+        "wrong_without_pairs": wrong_without_pairs(size.without_pairs),
+        "found": {"n": 8, "share": 100 * FOUND, "deviations": seen(8, size.studies)},
+        "leaning": [{"n": n, "told": leaning(n, size.studies)} for n in (8, 20, 40)],
+        "coverage": [{"n": n, "values": name, **coverage(n, name, size.intervals)} for n in (8, 20) for name in VALUES],
+    }
+
+
+def own_numbers(*what: str | int) -> RandomState:
+    """Random numbers for one figure. RandomState's stream stays what it is in every version of numpy."""
+    return np.random.RandomState([SEED, *"/".join(map(str, what)).encode()])
+
+
+def percent(found: Sequence[bool]) -> float:
+    """In how many of 100."""
+    return 100 * sum(found) / len(found)
+
+
+# --- verdicts on pairs
+
+
+def wrong(n: int, arms: int, studies: int) -> Found:
+    """In which share of studies with arms that are the same one is called better than another, by kind of figures."""
+    found: Found = {"n": n, "arms": arms, "intervals": {}, "told": {}}
+    for kind, draw in KINDS.items():
+        values = draw(own_numbers("wrong", n, arms, kind), (studies, arms, n))
+        one, other = np.array(list(combinations(range(arms), 2))).T
+        judged = [any_told(study) for study in (values[:, one] - values[:, other]).tolist()]
+        found["intervals"][kind] = percent([by_interval for by_interval, _ in judged])
+        found["told"][kind] = percent([told for _, told in judged])
+    return found
+
+
+def any_told(study: Sequence[Sequence[float]]) -> tuple[bool, bool]:
+    """Whether any interval of a study's comparisons is clear of zero, and whether any verdict is told."""
+    intervals = [mean_interval(row, CONFIDENCE) for row in study]
+    if not any(map(clear, intervals)):
+        return False, False
+    adjusted = holm([paired_p(row) for row in study])
+    return True, any(told(one, p, len(study)) for one, p in zip(intervals, adjusted, strict=True))
+
+
+def clear(interval: Interval) -> bool:
+    """Whether zero lies outside."""
+    return interval.low is not None and interval.high is not None and (interval.low > 0 or interval.high < 0)
+
+
+def told(interval: Interval, p: float, comparisons: int = 1) -> bool:
+    """Whether a verdict is told."""
+    verdict, _ = decided(interval, p, margin=0.0, confidence=CONFIDENCE, comparisons=comparisons)
+    return verdict != "no difference shown"
+
+
+def leaning(n: int, studies: int) -> float:
+    """How often a verdict is told on differences that are mostly a little too low and rarely far too high."""
+    rows = KINDS["skewed"](own_numbers("leaning", n), (studies, n)).tolist()
+    return percent([any_told([row])[1] for row in rows])
+
+
+def seen(n: int, studies: int) -> float:
+    """The difference that is found in four of five studies, in standard deviations of the pairs' differences."""
+    rows = KINDS["normal"](own_numbers("seen", n), (studies, n))
+    low, high = 0.0, 4.0
+    while high - low > 0.001:
+        middle = (low + high) / 2
+        share = percent([any_told([row])[1] for row in (rows + middle).tolist()])
+        low, high = (middle, high) if share < 100 * FOUND else (low, middle)
+    return high
+
+
+# --- verdicts without pairs
+
+
+def wrong_without_pairs(comparisons: int) -> list[Found]:
+    """How often one of two arms of the same mean is called better; ``wider`` is the first where they spread otherwise.
+
+    Of the same spread each kind meets itself. The wider one is of a symmetric kind and meets itself, or is log-normal
+    and meets that and the normal kind, all of one standard deviation before one is made wider.
+    """
+    alike = [("alike", kind, kind) for kind in KINDS]
+    wider = [("wider", kind, kind) for kind in SYMMETRIC]
+    skewed = [("wider and skewed", "skewed", other) for other in ("skewed", "normal")]
+    found = []
+    for spread, kind, other in [*alike, *wider, *skewed]:
+        for n, m in WITHOUT_PAIRS:
+            if spread == "alike" and n > m:
+                continue  # the same turned round
+            random = own_numbers(spread, kind, other, n, m)
+            factor = 1.0 if spread == "alike" else WIDER
+            if other != kind:
+                factor /= math.sqrt(math.expm1(1) * math.e)  # the log-normal one's own deviation
+            first, second = factor * KINDS[kind](random, (comparisons, n)), KINDS[other](random, (comparisons, m))
+            share = percent([told_apart(a, b) for a, b in zip(first.tolist(), second.tolist(), strict=True)])
+            found.append({"spread": spread, "kinds": [kind, other], "n": n, "m": m, "told": share})
+    return found
+
+
+def told_apart(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether a verdict is told on two arms without common seeds."""
+    interval = welch_interval(a, b, CONFIDENCE)
+    return clear(interval) and told(interval, mann_whitney(a, b).p)
+
+
+# --- intervals
+
+
+def coverage(n: int, values: str, intervals: int) -> Found:
+    """Which share of intervals holds the mean, by four ways to reckon them."""
+    random = own_numbers("coverage", n, values)
+    rows = VALUES[values](random, (intervals, n))
+    draws = np.stack([np.bincount(draw, minlength=n) for draw in random.randint(0, n, (RESAMPLES, n))], axis=1) / n
+    held: dict[str, list[bool]] = {way: [] for way in WAYS}
+    for row in rows:
+        plain = row.tolist()
+        student, means = mean_interval(plain, CONFIDENCE), np.sort(row @ draws)
+        found = {
+            "t": (student.low, student.high),
+            "percentiles": percentiles(means, (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2),
+            "bca": percentiles(means, *bca_levels(row, means)),
+            "here": bootstrap_interval(plain, CONFIDENCE),
+        }
+        for way, ends in found.items():
+            assert ends is not None
+            low, high = ends
+            held[way].append(low is not None and high is not None and low <= 0 <= high)
+    return {way: percent(each) for way, each in held.items()}
+
+
+def percentiles(means: NDArray[np.float64], *levels: float) -> tuple[float, float]:
+    """The means of samples, sorted, at two levels."""
+    low, high = (min(max(round(level * (len(means) + 1)) - 1, 0), len(means) - 1) for level in levels)
+    return float(means[low]), float(means[high])
+
+
+def bca_levels(values: NDArray[np.float64], means: NDArray[np.float64]) -> tuple[float, float]:
+    """The levels of the bias-corrected and accelerated bootstrap, the acceleration by leaving out one value each."""
+    off = values - values.mean()
+    acceleration = float((off**3).sum() / (6 * (off**2).sum() ** 1.5))
+    below = float(np.searchsorted(means, values.mean())) / len(means)
+    bias = NORMAL.inv_cdf(min(max(below, 1 / len(means)), 1 - 1 / len(means)))
+    low, high = (
+        NORMAL.cdf(bias + (bias + z) / (1 - acceleration * (bias + z)))
+        for z in (NORMAL.inv_cdf((1 - CONFIDENCE) / 2), NORMAL.inv_cdf((1 + CONFIDENCE) / 2))
+    )
+    return low, high
+
+
+# --- what is printed and written
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """All figures, a line each."""
+    lines = ["a verdict on arms that are the same, % of studies: by intervals alone, as it is told"]
+    for one in found["wrong"]:
+        cells = [f"{kind} {one['intervals'][kind]:5.1f} {one['told'][kind]:4.1f}" for kind in one["told"]]
+        lines.append(f"  {one['n']:>2} seeds, {one['arms']} arms   {'   '.join(cells)}")
+    lines.append("without pairs, a verdict on arms with the same mean, % of comparisons")
+    for one in found["wrong_without_pairs"]:
+        kind, other = one["kinds"]
+        sides = f"{one['n']:>2} {kind:<6} against {one['m']:>2} {other:<6}"
+        lines.append(f"  {one['spread']:<16}  {sides}  {one['told']:4.1f}")
+    what = found["found"]
+    lines.append(f"found by {what['n']} seeds in {what['share']:.0f} % of studies: {what['deviations']:.2f} deviations")
+    lines += [
+        f"differences that lean to one side, {one['n']:>2} seeds: {one['told']:.1f} %" for one in found["leaning"]
+    ]
+    lines.append("intervals that hold the mean, %: Student's t, percentiles, BCa, as here")
+    for one in found["coverage"]:
+        shares = "  ".join(f"{one[way]:5.1f}" for way in WAYS)
+        lines.append(f"  {one['n']:>2} values, {one['values']:<12}  {shares}")
+    return "\n".join(lines) + "\n"
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """The tables of the page on statistics, each below a heading by which it is found, then all figures."""
+    by = found["by"]
+    return f"""# How often a verdict is wrong
+
+{by["date"]}, Python {by["python"]}, numpy {by["numpy"]}.
+`python -m benchmarks.science.verdicts --write` writes this anew.
+
+## Seeds that a verdict takes
+
+{needed_seeds()}
+## Verdicts that are wrong
+
+{wrong_verdicts(found)}
+## Intervals that hold the mean
+
+{held_means(found)}
+## All figures
+
+```text
+{text(found)}```
+"""
+
+
+def needed_seeds() -> str:
+    """How many seeds a verdict takes, by how many arms there are."""
+    several = [(arms, math.comb(arms, 2)) for arms in (2, 3, 4, 5, 8, 12)]
+    rows = [(str(arms), str(pairs), str(seeds_needed(pairs, CONFIDENCE))) for arms, pairs in several]
+    return table(("arms, with the twin", "comparisons", "seeds that a verdict takes at least"), rows)
+
+
+def wrong_verdicts(found: Mapping[str, Any]) -> str:
+    """In which share of studies of arms that are the same a verdict is told: from the least to the most, by kinds."""
+    rows = []
+    for one in found["wrong"]:
+        alone, told = (f"{min(own):.0f}–{max(own):.0f} %" for own in (one["intervals"].values(), one["told"].values()))
+        needed = seeds_needed(math.comb(one["arms"], 2), CONFIDENCE)
+        none = f"none: {needed} seeds are needed"
+        rows.append((f"{one['n']}, {one['arms']}", alone, told if one["n"] >= needed else none))
+    return table(("seeds, arms", "by intervals alone", "as it is told"), rows)
+
+
+def held_means(found: Mapping[str, Any]) -> str:
+    """Which share of intervals holds the mean, by four ways to reckon them."""
+    rows = [(str(one["n"]), one["values"], *(f"{one[way]:.1f} %" for way in WAYS)) for one in found["coverage"]]
+    return table(("values", "", "Student's t", "percentiles", "BCa", "**as here**"), rows)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows))
+
+
+def write(folder: Path, found: Mapping[str, Any], size: Size) -> None:
+    """Writes the figures with what they were found by, and the page."""
+    by = {"date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(), "python": platform.python_version()}
+    by |= {name: version(name) for name in ("numpy", "torch", "esper-core")}
+    whole = {"by": by, "size": {"seed": SEED, "resamples": RESAMPLES, **asdict(size)}, **found}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "verdicts.json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    (folder / "verdicts.md").write_text(page(whole), encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Simulates and prints all, and writes it where that is asked for."""
+    description = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.science.verdicts", description=description)
+    parser.add_argument("--quick", action="store_true", help="So small that no figure means anything.")
+    parser.add_argument(
+        "--write", nargs="?", type=Path, const=HERE, metavar="FOLDER", help="Write verdicts.json and .md."
+    )
+    asked = parser.parse_args(arguments)
+    if asked.quick and asked.write == HERE:
+        parser.error("what --quick simulates is not worth keeping here: name a folder")
+    size = QUICK if asked.quick else WHOLE
+    found = simulated(size)
+    sys.stdout.write(text(found))
+    if asked.write is not None:
+        write(asked.write, found, size)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -244,9 +244,9 @@ CLAIMS: list[tuple[Path, str, Callable[[Runs], bool]]] = [
     (POLICIES, "`mlp` pays nowhere", lambda runs: all("mlp" not in kept for kept in rules(runs))),
     (
         POLICIES,
-        "four times its gain is right for what lets the host see something new",
+        "four times its gain, or more, is right for what lets the host see something new",
         lambda runs: all(
-            3 <= one["nats"]["mean"] / one["gain"]["mean"] <= 6
+            one["nats"]["mean"] / one["gain"]["mean"] >= 3.5
             for one in runs["previews"]["rows"]
             if one["blueprint"] == "conv_light"
         ),

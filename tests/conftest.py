@@ -98,7 +98,8 @@ def new_environment(
         environment = CleanEnvironment(folder)
         site_packages = environment.evaluate("import sysconfig; print(sysconfig.get_path('purelib'))")
         Path(site_packages, "third-party.pth").write_text(f"{third_party}\n", encoding="utf-8")
-        environment.install(*(wheels[member] for member in members))
+        if members:
+            environment.install(*(wheels[member] for member in members))
         return environment
 
     return make

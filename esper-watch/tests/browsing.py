@@ -68,6 +68,9 @@ class Page:
         path.write_bytes(base64.b64decode(told["data"]))
 
 
+ERRORS = 'addEventListener("error", (event) => console.error(event.message))'
+"""Errors that have no exception, as that of an observer that changes what it observes, are told to a window alone."""
+
 KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Escape": 27, "Tab": 9}
 
 
@@ -98,6 +101,7 @@ class Browser:
         page = self._pages[session] = Page(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(f"{domain}.enable")
+        page.call("Page.addScriptToEvaluateOnNewDocument", source=ERRORS)
         page.call("Page.navigate", url=path.resolve().as_uri())
         while page.evaluate("document.readyState") != "complete":
             pass

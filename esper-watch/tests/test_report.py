@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -17,6 +18,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from esper_core import EsperError
+from esper_core.leyline import RunInfo, RunOutcome
+from esper_watch import plugin
 from esper_watch.command import report
 from esper_watch.report import page_of, read_record, write_picture, write_report
 from esper_watch.report.markup import EMPTY, UNPRINTABLE, element
@@ -224,6 +227,39 @@ def test_the_headline_hides_no_harm_and_claims_no_growth(make_run: MakeRun) -> N
     assert "Nothing was kept: every network ended with the parts it began with" in seen(page_of(read_record(run))).text
 
 
+def test_only_what_grew_is_called_good_or_bad_by_a_colour(make_run: MakeRun) -> None:
+    """That the twin is worse than a control by capacity is told, and is no bad news of anything that grew."""
+    run = make_run(environments=8, steps=20, arms=("grown", "twin", "capacity"))
+    told = json.loads((run / "summary.json").read_text())
+    (better,) = told["results"]["comparisons"]
+    worse = {"verdict": "worse", "difference": -0.2}
+    told["results"]["comparisons"] += [
+        {**better, **worse, "a": "twin", "b": "capacity"},
+        {**better, "a": "capacity", "b": "twin"},
+        {**better, **worse, "a": "grown", "b": "capacity"},
+    ]
+    (run / "summary.json").write_text(json.dumps(told))
+    found = re.findall(r'<li class="(better|worse|neither)">(\w+ was \w+ than \w+)', page_of(read_record(run)))
+    assert found == [
+        ("better", "grown was better than twin"),
+        ("worse", "grown was worse than capacity"),
+        ("neither", "twin was worse than capacity"),
+        ("neither", "capacity was better than twin"),
+    ]
+
+
+def test_what_the_clock_calls_shadow_is_told_in_words(make_run: MakeRun) -> None:
+    (time_part,) = re.findall(r'<section id="time">(.*?)</section>', page_of(read_record(make_run())), flags=re.DOTALL)
+    assert time_part.count("shadow (seeds learning in isolation)") == 5, (
+        "the bar, its drawing's words twice, legend, and table"
+    )
+
+
+def test_what_plugins_say_stands_where_the_pages_say(make_run: MakeRun) -> None:
+    parts = re.findall(r'<section id="([\w-]+)">', page_of(read_record(make_run())))
+    assert parts[parts.index("governor") :] == ["governor", "plugin-0", "provenance"]
+
+
 def test_the_same_run_gives_the_same_page(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4)
     assert page_of(read_record(run)) == page_of(read_record(run))
@@ -313,6 +349,36 @@ def test_what_is_no_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(EsperError, match="no run directory") as caught:
         write_report(tmp_path)
     assert caught.value.problems[0].code == "E420"
+
+
+def outcome_of(path: Path) -> tuple[RunInfo, RunOutcome]:
+    run = RunInfo(path.name, path, ("grown", "twin"), rounds=1, environments=2, steps=4, device="cpu")
+    return run, RunOutcome("failed", reason="its folder is gone")
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["folder", "events"])
+def test_of_a_run_whose_folder_was_taken_away_nothing_is_said(left: bool, make_run: MakeRun) -> None:
+    """The run itself tells it: whoever writes reports is not to blame."""
+    path = make_run(environments=2, steps=4)
+    (path / "events.jsonl").unlink() if left else shutil.rmtree(path)
+    plugin.esper_run_finished(*outcome_of(path))
+    assert not (path / "report.html").exists()
+
+
+def test_of_a_run_that_is_there_it_is_said_why_it_has_no_report(make_run: MakeRun) -> None:
+    path = make_run(environments=2, steps=4)
+    (path / "report.html").mkdir()
+    with pytest.raises(EsperError, match="it is a folder"):
+        plugin.esper_run_finished(*outcome_of(path))
+
+
+@pytest.mark.parametrize("name", ["x.png", "x", "x.html"])
+def test_a_picture_is_an_svg_and_is_called_so(name: str, make_run: MakeRun, tmp_path: Path) -> None:
+    answer = CliRunner().invoke(report, [str(make_run(environments=2, steps=4)), "--picture", str(tmp_path / name)])
+    assert answer.exit_code == 2
+    told = " ".join(answer.stderr.replace("│", " ").split())
+    assert f"a file that ends with .svg, received {tmp_path / name}" in told
+    assert not (tmp_path / name).exists()
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=6), st.floats(1, 1e3))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -109,6 +111,22 @@ MARKS = """
 })
 """
 
+CALLED = """
+// The names of what belongs together begin with the part that it is of.
+for (const part of ["courses", "lives", "evidence"]) {
+  const first = document.querySelector(`#${part} figure`);
+  const held = [document.querySelector(`#${part} h2`), document.querySelector(`#${part} .legend`)];
+  held.push(first.querySelector("figcaption") ?? first.appendChild(document.createElement("figcaption")));
+  if (part === "lives") held.push(document.querySelector(`#${part} h3`));
+  for (const [at, one] of held.entries()) {
+    one.role = "heading";
+    one.ariaLevel = "3";
+    one.textContent = `${part} ${at}`;
+  }
+}
+1
+"""
+
 CUT_OFF = """
 [...document.querySelectorAll("figure div")].filter((one) => {
   const inside = [...one.querySelectorAll("svg .mark, svg text")].map((mark) => mark.getBoundingClientRect());
@@ -117,16 +135,18 @@ CUT_OFF = """
 }).map((one) => `${one.closest("section").id}: ${one.className}`)
 """
 
-REGION = """
-new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(() => {
+SETTLED = "new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(tell, 50))))"
+"""What is done in the next frame is done behind it."""
+
+REGION = f"""
+{SETTLED}.then(() => {{
   const one = document.querySelector("#arms .scroll:has(table)");
-  tell(["tabindex", "role", "aria-label"].map((name) => one.getAttribute(name)));
-})))
+  return ["tabindex", "role", "aria-label"].map((name) => one.getAttribute(name));
+}})
 """
 
-HINT = """
-new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(() =>
-  tell(getComputedStyle(document.querySelector("#arms .scroll:has(table)"), "::before").content))))
+HINT = f"""
+{SETTLED}.then(() => getComputedStyle(document.querySelector("#arms .scroll:has(table)"), "::before").content)
 """
 
 
@@ -206,6 +226,42 @@ def test_it_can_be_printed(page: Any) -> None:
     assert len(page.call("Page.printToPDF")["data"]) > 10_000
     page.resize(1000, 900, media="print")
     assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+
+
+def printed(page: Any, marked: str) -> dict[str, int]:
+    """On which sheet stands each of the page's headings, and of what a script lets count as one: by its words."""
+    page.evaluate(marked)
+    told = page.call("Page.printToPDF", generateTaggedPDF=True, generateDocumentOutline=True)["data"]
+    entries = re.findall(rb"/Title \((.*?)\)\n/Dest \[(\d+) 0 R /XYZ", base64.b64decode(told), re.DOTALL)
+    return {title.decode("latin-1").replace("\\", ""): int(sheet) for title, sheet in entries}
+
+
+@pytest.mark.parametrize("before", range(0, 900, 100))
+def test_no_heading_and_no_legend_is_printed_without_what_it_is_for(page: Any, before: int) -> None:
+    """Wherever on a sheet they would come to stand: so many pixels are in front of them."""
+    page.evaluate(f"document.querySelector('main').style.paddingTop = '{before}px'")
+    sheets = printed(page, CALLED)
+    together = [[name for name in sheets if name.startswith(f"{part} ")] for part in ("courses", "lives", "evidence")]
+    assert [len(names) for names in together] == [3, 4, 3], sheets
+    for names in together:
+        assert len({sheets[name] for name in names}) == 1, {name: sheets[name] for name in names}
+
+
+def test_what_is_folded_up_is_printed_too_and_folded_up_again(page: Any) -> None:
+    marked = "for (const one of document.querySelectorAll('details td')) one.role = 'heading'; 1"
+    assert {"grown 0", "own 1"} <= printed(page, marked).keys()
+    assert page.evaluate("document.querySelectorAll('details[open]').length") == 0
+
+
+def test_nothing_is_wider_than_a_sheet(page: Any) -> None:
+    """739 pixels are what Chromium leaves of a sheet of 8.5 inches."""
+    page.resize(390, 800)
+    page.evaluate(SETTLED)
+    page.resize(390, 800, media="print")
+    assert page.evaluate(HINT) == "none"
+    page.resize(739, 900, media="print")
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true; 1")
+    assert page.evaluate(WIDE) <= 739
 
 
 def test_it_is_opened_in_less_than_a_second(make_run: MakeRun, browser: Any) -> None:
@@ -354,6 +410,16 @@ def test_a_table_that_is_cut_off_says_so(page: Any) -> None:
     assert "wider than the screen" in page.evaluate(HINT)
     page.resize(1400, 800)
     assert page.evaluate(HINT) == "none"
+    assert page.complaints == []
+
+
+def test_what_is_narrowed_and_printed_gives_nothing_to_complain_of(page: Any) -> None:
+    """An observer that changes what it observes in the same moment is told of by the browser, as an error."""
+    for width in (390, 320, 1400, 390):
+        page.resize(width, 900)
+        page.evaluate(SETTLED)
+    page.call("Page.printToPDF")
+    page.evaluate(SETTLED)
     assert page.complaints == []
 
 

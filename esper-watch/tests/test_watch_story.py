@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from esper_core import EsperError
+from esper_core import EsperError, load_run
 from esper_core.leyline import Signals, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
@@ -92,6 +93,17 @@ def test_a_killed_run_is_told_as_far_as_it_went(run: Path) -> None:
     story = read_story(run)
     assert story.status == "running or killed"
     assert story.share_done == 0.5
+
+
+@pytest.mark.parametrize(("process", "status"), [({"pid": os.getpid(), "start": None}, "running"), (None, "died")])
+def test_whether_a_run_without_an_end_still_runs_is_told(run: Path, process: object, status: str) -> None:
+    """As ``esper runs list`` tells it."""
+    known = {"format": 1, "id": "otter", "status": "running", "started": "2026-11-21T10:15:12+00:00"}
+    (run / "manifest.json").write_text(json.dumps({**known, "process": process}))
+    write(run, *EVENTS[:9])
+    assert load_run(run).status == status
+    assert read_story(run).status == status
+    assert draw(read_story(run)).startswith(f"otter   {status}, 50 % trained\n")
 
 
 def test_what_is_left_out_of_the_story_is_told(run: Path) -> None:

@@ -12,8 +12,11 @@ from xml.dom import minidom
 
 import pytest
 
+from esper_watch.report.lives import names
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+(PICTURE,) = re.findall(r"!\[.*?\]\((.*?)\)", README, flags=re.DOTALL)
 
 
 def blocks(kind: str) -> list[str]:
@@ -61,10 +64,22 @@ def test_the_smallest_plugin_is_one() -> None:
 
 
 def test_the_picture_is_a_drawing_of_a_run_with_these_arms() -> None:
-    (path,) = re.findall(r"!\[.*?\]\((.*?)\)", README, flags=re.DOTALL)
-    drawn = minidom.parse(str(ROOT / path))
+    drawn = minidom.parse(str(ROOT / PICTURE))
     told = [node.firstChild.data for node in drawn.getElementsByTagName("text") if node.firstChild is not None]
     assert {"heuristic", "twin", "capacity", "early conv_light"} <= {" ".join(text.split()) for text in told}
+
+
+def test_the_picture_is_drawn_as_the_code_draws_today() -> None:
+    """Its legend has the words and the colours of now, and no bar has one that the legend lacks."""
+    drawn = minidom.parse(str(ROOT / PICTURE))
+    texts = [(node, node.firstChild.data) for node in drawn.getElementsByTagName("text") if node.firstChild]
+    (pruned,) = [node.getAttribute("y") for node, told in texts if told == "✕ pruned"]
+    legend = names(untrained=False)
+    assert [told for node, told in texts if node.getAttribute("y") == pruned] == [*legend.values(), "✕ pruned"]
+    classes = [node.getAttribute("class") for node in drawn.getElementsByTagName("g")]
+    kinds = [f"stage-{stage.value}" for stage in legend]
+    assert [one for one in classes if one.startswith("stage-")] == kinds
+    assert {one.removeprefix("mark ") for one in classes if one.startswith("mark stage-")} <= {*kinds}
 
 
 def test_there_were_as_many_problems_as_are_told() -> None:
@@ -74,8 +89,7 @@ def test_there_were_as_many_problems_as_are_told() -> None:
 
 def ends_of_the_picture() -> dict[str, str]:
     """By arm where its curve ends."""
-    (path,) = re.findall(r"!\[.*?\]\((.*?)\)", README, flags=re.DOTALL)
-    return dict(re.findall(r"(\w+) ends at ([\d.]+) %", (ROOT / path).read_text(encoding="utf-8")))
+    return dict(re.findall(r"(\w+) ends at ([\d.]+) %", (ROOT / PICTURE).read_text(encoding="utf-8")))
 
 
 @pytest.mark.slow

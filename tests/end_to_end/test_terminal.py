@@ -108,6 +108,11 @@ def test_no_line_of_a_runs_end_is_broken_by_the_terminal(small: Path, tmp_path: 
     told = [line.rstrip() for line in end.replace("\r", "").split("\n")]
     path = str(tmp_path)
     assert [line for line in told if len(line) > columns and path not in line] == []
+    showing = on_terminal("runs", "show", run_in(tmp_path / "r"), columns=columns, NO_COLOR="1")
+    assert showing.end() == 0
+    shown = showing.words.splitlines()
+    assert any("plugins" in line for line in shown)
+    assert [line for line in shown if len(line) > columns and " " in line.strip()] == [], "a path is not taken apart"
     assert "\x1b[32m" not in terminal.shown
     assert json.loads((run_in(tmp_path / "r") / "manifest.json").read_text())["status"] == "done"
 

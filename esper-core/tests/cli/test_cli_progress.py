@@ -98,6 +98,17 @@ def test_no_frame_is_wider_or_higher_than_the_terminal(width: int, height: int, 
         "".join(lines).encode(encoding)
 
 
+def test_where_nothing_grows_the_seeds_of_those_before_are_gone() -> None:
+    """The control by capacity is trained when the others are over: what they kept is not in its slots."""
+    over = [ended(arm, seed) for arm in ("grown", "twin") for seed in range(4)]
+    tally = tally_of(*GROWING, *over)
+    assert drawn(tally)[-2:] == drawn(tally_of(*GROWING))[-2:], "until the next begins"
+    for seed in range(4):
+        tally.hear(step(0, "capacity", seed))
+    assert drawn(tally)[1:] == ["step 1 of 4 · capacity"]
+    assert tally.stages == {}
+
+
 def test_lines_that_find_no_room_are_counted() -> None:
     many = [moved(Stage.TRAINING, number, slot=f"slot-{number}") for number in range(10)]
     assert drawn(tally_of(*GROWING, *many), height=6)[-1] == "… 9 more lines"

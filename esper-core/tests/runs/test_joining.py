@@ -206,6 +206,15 @@ def test_every_run_without_an_end_is_named_with_its_status_and_the_way_on(write_
     ]
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on_too(write_run, esper):
+    """There is nothing to go on from, and it is begun again where it is: ``esper resume`` does that."""
+    killed = write_run(OTTER, status="running")
+    with pytest.raises(RunFolderError) as error:
+        join([read_run(killed)])
+    assert [problem.hint for problem in error.value.problems] == [f"Go on with it:  esper resume {killed}"]
+    assert esper("runs", "show", OTTER).out.endswith(f"\nGo on with it:  esper resume {killed}\n")
+
+
 def test_a_configuration_that_cannot_be_read_is_told(write_run):
     path = write_run(OTTER, {"a": NOISE})
     (path / "config.yaml").write_text("task: [")

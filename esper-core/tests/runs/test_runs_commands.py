@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sys
 
 import click
@@ -17,6 +19,15 @@ BETTER = [value + 0.2 + 0.002 * place for place, value in enumerate(NOISE)]
 WEAKLY_BETTER = [value + 0.1 for value in NOISE[:6]] + [NOISE[6] + 0.02, NOISE[7] - 0.03]
 OTTER, HERON = "20261121-101512-quiet-otter", "20261121-113002-swift-heron"
 CLEAR = "\x1b[2J"
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_one_run_is_compared_in_words(esper, write_run):
@@ -255,8 +266,27 @@ def test_show_of_a_run_without_an_end_says_why(esper, write_run):
     ],
 )
 def test_why_there_are_no_figures_is_told_in_words(esper, write_run, status, told):
-    write_run(OTTER, status=status)
-    assert esper("runs", "show", OTTER).out.endswith(f"\nThere are no figures: {told}\n")
+    path = write_run(OTTER, status=status)
+    way_on = f"Go on with it:  esper resume {path}\n" if status == "running" else ""
+    assert esper("runs", "show", OTTER).out.endswith(f"\nThere are no figures: {told}\n{way_on}")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_no_line_of_show_ends_within_a_word_on_a_terminal(write_run, monkeypatch, tmp_path, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    packages = [f"esper-{one}" for one in ("blueprints", "policies", "rewards", "tasks", "testing", "watch")]
+    plugins = [{"package": name, "version": "0.1.0"} for name in packages]
+    path = write_run(OTTER, {"grown": BETTER, "twin": NOISE}, plugins=plugins)
+    with monkeypatch.context() as changes:
+        changes.setattr(sys, "stdout", shown := Terminal())
+        with pytest.raises(SystemExit, match="0"):
+            main(["runs", "show", OTTER, "--runs-dir", str(tmp_path / "runs")])
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue()).splitlines()
+    assert [line for line in lines if len(line) > columns and str(path) not in line] == []
+    own = lines[next(at for at, line in enumerate(lines) if line.startswith("  plugins  ")) : lines.index("")]
+    assert " ".join(" ".join(own).split()) == f"plugins {', '.join(f'{name} 0.1.0' for name in packages)}"
+    assert all(line.startswith(" " * 11) for line in own[1:]), "below the first of them"
+    assert (len(own) > 1) == (columns < 200)
 
 
 def test_a_run_that_goes_on_has_no_figures_yet(esper, write_run):

@@ -24,10 +24,24 @@ def watch(run: Path, *, as_json: bool) -> None:
         click.echo(draw(story, width=shutil.get_terminal_size((80, 24)).columns))
 
 
+def _svg_file(_context: click.Context, _parameter: click.Parameter, given: Path | None) -> Path | None:
+    """A file whose name says what will be in it: whoever asks for a PNG would get one that no program opens."""
+    if given is None or given.is_dir() or given.suffix.lower() == ".svg":
+        return given
+    from esper_core.leyline.markup import printable
+
+    raise click.BadParameter(printable(f"expected a file that ends with .svg, received {given}"))
+
+
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Where the page goes; default: report.html in RUN.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Write one picture instead, an SVG, to this file.")
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path),
+    callback=_svg_file,
+    help="Write one picture instead, an SVG, to this file.",
+)
 def report(run: Path, *, out: Path | None, picture: Path | None) -> None:
     """Write the report of a run: one page that needs no network; of a run that goes on or was killed as well."""
     from esper_core.leyline.markup import printable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from esper_core import PluginInfo, SinkSpec, hookimpl
+from esper_core import EsperError, PluginInfo, SinkSpec, hookimpl
 
 if TYPE_CHECKING:
     from esper_core.leyline import RunInfo, RunOutcome
@@ -31,8 +31,12 @@ def esper_register_sinks(registry: Any) -> None:
 
 @hookimpl
 def esper_run_finished(run: RunInfo, outcome: RunOutcome) -> None:
-    """Writes ``report.html`` into the run's folder, however the run ended."""
+    """Writes ``report.html`` into the run's folder, however the run ended; nothing where somebody took that away."""
     del outcome
     from esper_watch.report import write_report
 
-    write_report(run.path)
+    try:
+        write_report(run.path)
+    except (EsperError, OSError):
+        if (run.path / "events.jsonl").exists():
+            raise  # else the run itself tells what became of its folder

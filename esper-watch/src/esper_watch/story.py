@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError, read_events
 from esper_core.leyline import Problem, Stage
@@ -18,12 +18,16 @@ from esper_core.leyline.events import (
     StageChanged,
     StepFinished,
 )
+from esper_watch.standing import standing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from esper_core.leyline.events import Event
+
+UNENDED: Final = "running or killed"
+"""Status of a run whose events have no end, where nobody knows whether it still runs."""
 
 
 @dataclass(slots=True)
@@ -53,7 +57,8 @@ class Story:
     steps: int = 0
     rounds: int = 0
     environments: int = 0
-    status: str = "running or killed"
+    status: str = UNENDED
+    """As its events tell it; of one whose events have no end: ``running`` or ``died``, where its manifest tells."""
     reason: str = ""
     lives: dict[tuple[int, str, int, int], Life] = field(default_factory=dict)
     validation: dict[str, dict[int, list[float]]] = field(default_factory=dict)
@@ -158,6 +163,8 @@ def read_story(run: Path) -> Story:
     story = Story(_name(run))
     for event in read_events(events, tell=story.left_out.append):
         story.hear(event)
+    if story.status == UNENDED:
+        story.status = standing(run) or UNENDED
     return story
 
 

@@ -36,20 +36,31 @@ EDGE: Final = 8
 """Pixels at its ends that stay free."""
 
 STYLE: Final = """
-:root{color-scheme:light dark;--ink:#1c1e21;--dim:#55595f;--paper:#fff;--line:#d4d7dc;--mark:#0a58b8;--band:#e6e8ec}
+:root{color-scheme:light dark;--ink:#1c1e21;--dim:#55595f;--paper:#fff;--line:#d4d7dc;--mark:#0a58b8;--band:#e6e8ec;
+--shade:#0003}
 @media(prefers-color-scheme:dark){:root{--ink:#e8eaed;--dim:#a9aeb6;--paper:#16181b;--line:#3d4148;--mark:#7fb4ff;
---band:#2a2e34}}
+--band:#2a2e34;--shade:#fff4}}
 body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:72rem;margin:auto;
 padding:1.5rem 1rem;overflow-wrap:anywhere}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.15rem;margin:2rem 0 .5rem}p{margin:.25rem 0}
 main>p:not(.dim){margin:.75rem 0}.dim{color:var(--dim)}
-.wide{overflow-x:auto}.wide:focus-visible{outline:2px solid var(--mark)}
+.wide{overflow-x:auto;container-type:scroll-state;background:
+linear-gradient(to right,var(--paper) 40%,transparent) left/3rem 100% no-repeat local,
+linear-gradient(to left,var(--paper) 40%,transparent) right/3rem 100% no-repeat local,
+linear-gradient(to right,var(--shade),transparent) left/1rem 100% no-repeat scroll,
+linear-gradient(to left,var(--shade),transparent) right/1rem 100% no-repeat scroll}
+.wide:focus-visible{outline:2px solid var(--mark)}
+@container scroll-state(scrollable:inline){.wide::before{content:"↔ wider than the screen";position:sticky;left:0;
+color:var(--dim);font-size:.8rem}}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:.35rem 1.25rem .35rem 0;border-bottom:1px solid var(--line);white-space:nowrap}
 thead th{color:var(--dim);font-weight:600}tbody th{font-weight:600;white-space:normal;min-width:8rem}
 svg{display:block}.mark{stroke:var(--mark);fill:var(--mark)}.rule{stroke:var(--dim)}.band{fill:var(--band)}
-@media print{body{padding:0}.wide{overflow:visible}}
+@media print{body{padding:0;font-size:12px}.wide{overflow:visible;background:none}.wide::before{content:none!important}
+th,td{white-space:normal;padding-right:.6rem}tbody th{min-width:0}svg{width:150px}tr{break-inside:avoid}}
 """
+"""At each edge of a table beyond which there is more a shadow is seen: what goes along with the table hides the others.
+In words it is said where a browser knows by itself what scrolls; the page has no script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +205,8 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str | _Drawi
         cells = "".join(f"<td>{_cell(one)}</td>" for one in rest)
         body.append(f'<tr><th scope="row">{_cell(first)}</th>{cells}</tr>')
     inside = f"<table>\n<thead><tr>{titles}</tr></thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody>\n</table>"
-    return f'<div class="wide" role="region" aria-label="{_text(title)}" tabindex="0">\n{inside}\n</div>'
+    name = _text(f"{title}; where it is wider than the screen, it scrolls sideways")
+    return f'<div class="wide" role="region" aria-label="{name}" tabindex="0">\n{inside}\n</div>'
 
 
 def _cell(content: str | _Drawing) -> str:

@@ -60,19 +60,20 @@ def print_line(text: str = "", *, stream: TextIO | None = None) -> None:
     click.echo(encodable(text, stream), file=stream, color=wants_colour(stream))
 
 
-def print_wrapped(text: str) -> None:
+def print_wrapped(text: str, *, under: int | None = None) -> None:
     """Prints a sentence on stdout: on a terminal in lines that end with a word, elsewhere in one.
 
-    ``n = 8`` and ``95 %`` are not taken apart, and nor is a path.
+    ``n = 8`` and ``95 %`` are not taken apart, and nor is a path. under: the column in which further lines begin; by
+    default two behind the first.
     """
     shown = visible(text)
     if not sys.stdout.isatty():
         print_line(shown)
         return
-    indent = " " * (len(shown) - len(shown.lstrip()))
+    further = " " * (len(shown) - len(shown.lstrip()) + 2 if under is None else under)
     width = max(20, get_terminal_size().columns - 1)
     bound = shown.replace(" = ", f"{_BOUND}={_BOUND}").replace(" %", f"{_BOUND}%")
-    lines = wrap(bound, width, subsequent_indent=indent + "  ", break_on_hyphens=False, break_long_words=False)
+    lines = wrap(bound, width, subsequent_indent=further, break_on_hyphens=False, break_long_words=False)
     for line in lines or [""]:
         print_line(line.replace(_BOUND, " "))
 

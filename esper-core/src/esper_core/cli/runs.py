@@ -98,7 +98,7 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
 def _show_absence(run: RunRecord) -> None:
     """Why a run has no figures, and the way on where it can go on."""
     from esper_core.runs.directory import STATUS_RUNNING
-    from esper_core.runs.reading import DIED, way_on
+    from esper_core.runs.reading import DIED, can_go_on, way_on
 
     if run.status == STATUS_RUNNING:
         print_line("\nThere are no figures yet: the run goes on.")
@@ -112,7 +112,7 @@ def _show_absence(run: RunRecord) -> None:
     }
     print_line()
     print_wrapped(f"There are no figures: {told.get(run.status, f'the status of the run is {run.status}')}.")
-    if run.status != "done" and (run.path / "latest").is_file():
+    if run.status != "done" and can_go_on(run.path, run.status):
         print_line(visible(way_on(run.path, run.status)))
 
 
@@ -195,8 +195,10 @@ def _show_facts(run: RunRecord) -> None:
         ("plugins", ", ".join(f"{one.get('package')} {one.get('version')}" for one in plugins)),
     ]
     print_line(visible(str(run.path)))
-    for line in aligned([("", name, told.split("\n")[0]) for name, told in facts if told]):
-        print_line(visible(line))
+    known = [("", name, told.split("\n")[0]) for name, told in facts if told]
+    under = max(len(name) for _, name, _ in known) + 4
+    for line in aligned(known):
+        print_wrapped(line, under=under)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -82,6 +82,8 @@ class Tally:
         self._rounds: dict[str, int] = {}
         self._under_way: Counter[tuple[str, int]] = Counter()
         self._latest: tuple[str, ...] = ()
+        self._together: set[str] = set()
+        """The arms whose episodes began last: those of the round, or the control that is trained behind the others."""
 
     def hear(self, event: Event) -> None:
         """Count one event."""
@@ -110,6 +112,9 @@ class Tally:
             for place in [place for place in self._lives if place[0] == arm]:
                 del self._lives[place]
         self._rounds[arm] = round_
+        if not self._under_way:
+            self._together.clear()
+        self._together.add(arm)
 
     @property
     def total(self) -> int:
@@ -126,15 +131,25 @@ class Tally:
         """The arms that are at work; between two rounds those that were."""
         return tuple(dict.fromkeys(arm for arm, _ in self._under_way)) or self._latest
 
+    def _here(self) -> list[Life]:
+        """The seeds of the arms that are at work."""
+        return [life for (arm, _, _), life in self._lives.items() if arm in self._together]
+
     @property
     def stages(self) -> Mapping[Stage, int]:
         """How many seeds are where, in the order of their lives."""
-        counts = Counter(life.stage for life in self._lives.values())
+        counts = Counter(life.stage for life in self._here())
         return {stage: counts[stage] for stage in Stage if counts[stage]}
 
     def slots(self) -> Iterator[tuple[str, Mapping[str, Mapping[Stage, int]]]]:
-        """Each slot with how many seeds of which blueprint are in which stage in it, in the order of their lives."""
-        counts = Counter((life.slot, life.blueprint, life.stage) for life in self._lives.values())
+        """Each slot with how many seeds of which blueprint are in which stage in it, in the order of their lives.
+
+        None where all that grew was in arms that are over.
+        """
+        here = self._here()
+        if self._lives and not here:
+            return
+        counts = Counter((life.slot, life.blueprint, life.stage) for life in here)
         for slot in dict.fromkeys((*self._slots, *(slot for slot, _, _ in counts))):
             names = dict.fromkeys(blueprint for own, blueprint, _ in counts if own == slot)
             yield (

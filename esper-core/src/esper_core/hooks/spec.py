@@ -223,10 +223,11 @@ def esper_check_health(snapshot: HealthSnapshot) -> Verdict | None:
 
 @hookspec
 def esper_report_sections(run: RunInfo) -> Sequence[ReportSection] | None:
-    """Adds sections to the report of a run: figures and words of the plugin's own, behind those of the core.
+    """Adds sections to the report of a run: figures and words of the plugin's own.
 
     When: once, when a run ended well and its events are written; ``run.path`` is its directory, to be read.
-    Returns: sections, in order, or None. They are shown at the end of ``esper run`` and stand in summary.json.
+    Returns: sections, in order, or None. They are shown at the end of ``esper run`` and stand in summary.json; in the
+    report they come after "Governor and mishaps" and before "Where this is from".
     Errors: what is raised, or another type, is told once with the package; the report does without these sections.
     """
 

@@ -40,7 +40,7 @@ _Time = Annotated[AwareDatetime, Field(strict=False)]
 
 
 class _Read(BaseModel):
-    """What is read of a file is passed on as it stands there: "NaN" as a text is no number, although it could be one."""
+    """What is read of a file is passed on as it stands there: "NaN" as a text is no number, though it could be one."""
 
     model_config = ConfigDict(strict=True)
 
@@ -207,9 +207,14 @@ def way_on(path: Path, status: str) -> str:
     if status == STATUS_RUNNING:
         return "Wait for its end."
     folder = shlex.quote(str(path))
-    if (path / "latest").is_file():
+    if can_go_on(path, status):
         return f"Go on with it:  esper resume {folder}"
     return f"Run it once more:  esper run {folder}"
+
+
+def can_go_on(path: Path, status: str) -> bool:
+    """Whether ``esper resume`` brings it to its end: from a checkpoint, or, killed before the first, anew."""
+    return (path / "latest").is_file() or (status == DIED and (path / "config.yaml").is_file())
 
 
 def _read_json(path: Path) -> Any:

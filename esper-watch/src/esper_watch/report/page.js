@@ -67,16 +67,26 @@
     if (!here || !event.target.contains?.(here)) return; // a finger's mark may be in the drawing that is entered
     leave();
   });
+  const hint = (target, cut) => {
+    target.classList.toggle("cut", cut);
+    const part = target.closest("section").querySelector("h2").textContent;
+    const named = { tabindex: "0", role: "region", "aria-label": `${part}: wider than the screen, scrolls sideways` };
+    for (const [name, value] of Object.entries(named))
+      if (cut) target.setAttribute(name, value);
+      else target.removeAttribute(name);
+  };
   const watch = new ResizeObserver((seen) => {
-    for (const { target } of seen) {
-      const cut = target.scrollWidth > target.clientWidth;
-      target.classList.toggle("cut", cut);
-      const part = target.closest("section").querySelector("h2").textContent;
-      const named = { tabindex: "0", role: "region", "aria-label": `${part}: wider than the screen, scrolls sideways` };
-      for (const [name, value] of Object.entries(named))
-        if (cut) target.setAttribute(name, value);
-        else target.removeAttribute(name);
-    }
+    const found = seen.map(({ target }) => [target, target.scrollWidth > target.clientWidth]);
+    // A hint changes the size that is observed: shown at once, it would be seen in the same frame, and so on.
+    requestAnimationFrame(() => found.forEach(([target, cut]) => hint(target, cut)));
   });
   for (const one of document.querySelectorAll(".scroll")) watch.observe(one);
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = [...document.querySelectorAll("details:not([open])")];
+    for (const one of closed) one.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const one of closed) one.open = false;
+  });
 })();

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core import EsperError, load_run, read_events
+from esper_core import EsperError, read_events
 from esper_core.leyline import Problem, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
@@ -25,6 +25,7 @@ from esper_core.leyline.events import (
     UpdateFinished,
 )
 from esper_watch.report.wording import UNKNOWN, finite
+from esper_watch.standing import standing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -255,7 +256,7 @@ def read_record(run: Path) -> Record:
     for event in read_events(events, tell=record.left_out.append):
         record.hear(event)
     if record.status == UNENDED:
-        record.status = _without_end(run)
+        record.status = standing(run) or UNENDED
     record.summary = _summary_in(run / "summary.json")
     if record.summary is None:
         record.summary_fault = "cannot be read" if (run / "summary.json").exists() else "is missing"
@@ -263,15 +264,6 @@ def read_record(run: Path) -> Record:
     if (run / "config.yaml").is_file():
         record.config = (run / "config.yaml").read_text(encoding="utf-8", errors="replace")[:LARGEST_TEXT]
     return record
-
-
-def _without_end(run: Path) -> str:
-    """``running`` or ``died``, where the manifest names the process; else that there is no end is all that is known."""
-    try:
-        known = load_run(run).status
-    except EsperError:
-        return UNENDED
-    return known if known in ("running", "died") else UNENDED
 
 
 def _summary_in(path: Path) -> Mapping[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from esper_watch.report.figure import WIDTH, bar, drawing, figure, note, section, swatches, table
 from esper_watch.report.markup import Element, element
@@ -16,11 +16,14 @@ REGIONS = 8
 
 MOST_ACTS = 200
 
+MEANT: Final = {"shadow": "seeds learning in isolation"}
+"""What a region is, where its name does not say it."""
+
 
 def timing(record: Record) -> Element | None:
     """Where the time went."""
     told = {} if record.summary is None else record.summary["timing"]
-    known = {str(name): finite(value) for name, value in told.items() if name != "total"}
+    known = {_region(str(name)): finite(value) for name, value in told.items() if name != "total"}
     spent = {name: value for name, value in known.items() if value is not None and 0 <= value < LONGEST}
     total = finite(told.get("total"))
     if total is None or not 0 < total < LONGEST:
@@ -47,6 +50,10 @@ def timing(record: Record) -> Element | None:
         figure(svg, f"{seconds(total)} in all.", swatches(named)),
         element("details", element("summary", "The figures"), table(("region", "time", "share"), rows, numbers=(1, 2))),
     )
+
+
+def _region(name: str) -> str:
+    return f"{name} ({MEANT[name]})" if name in MEANT else name
 
 
 def governor(record: Record) -> Element | None:

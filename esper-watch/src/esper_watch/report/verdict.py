@@ -141,6 +141,9 @@ def _meaning(a: str, b: str) -> str:
 
 
 def _class(comparison: Mapping[str, Any]) -> str:
+    """Its colour: only of what may grow something good or bad is said, and never of a control."""
+    if is_control(comparison["a"]):
+        return "neither"
     return {"better": "better", "worse": "worse"}.get(comparison["verdict"], "neither")
 
 

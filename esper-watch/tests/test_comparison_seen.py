@@ -1,0 +1,72 @@
+"""What is on the screen when the page of ``esper compare`` is opened: it has no script, and style alone folds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esper_core.cli import main
+
+RUN = """\
+task: stripes
+host: pointwise-mlp
+slots: {early: {blueprints: [conv_light]}}
+policy: static
+environments: 2
+episode: {steps: 2, batches: 1, batch_size: 20}
+"""
+
+HINTS = """
+new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(tell, 50)))).then(() =>
+  [...document.querySelectorAll(".wide")].map((one) => [
+    one.scrollWidth > one.clientWidth,
+    getComputedStyle(one, "::before").content.includes("wider than the screen"),
+    getComputedStyle(one).backgroundImage.includes("gradient"),
+    one.tabIndex,
+    one.getAttribute("aria-label"),
+  ]))
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compared")
+    (folder / "run.yaml").write_text(RUN)
+    for command in (
+        ["run", str(folder / "run.yaml"), "--runs-dir", str(folder / "runs"), "--quiet"],
+        ["compare", "{run}", "--html", str(folder / "page.html")],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([one.format(run=next(folder.glob("runs/*"), None)) for one in command])
+        assert not ended.value.code
+    return folder / "page.html"
+
+
+@pytest.fixture
+def page(written: Path, browser: Any) -> Any:
+    return browser.open(written)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_table_that_is_cut_off_on_a_phone_says_so(page: Any, dark: bool) -> None:
+    page.resize(390, 800, dark=dark)
+    assert page.evaluate(HINTS) == [
+        [True, True, True, 0, f"{name}; where it is wider than the screen, it scrolls sideways"]
+        for name in ("Arms", "Comparisons")
+    ]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.complaints == []
+
+
+def test_a_table_that_has_room_says_nothing_of_it(page: Any) -> None:
+    page.resize(1400, 800)
+    assert [one[:2] for one in page.evaluate(HINTS)] == [[False, False]] * 2
+
+
+def test_on_a_sheet_nothing_is_cut_off(page: Any) -> None:
+    """739 pixels are what Chromium leaves of a sheet of 8.5 inches."""
+    page.resize(739, 900, media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 739
+    assert [one[1:3] for one in page.evaluate(HINTS)] == [[False, False]] * 2

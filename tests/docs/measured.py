@@ -23,8 +23,8 @@ NUMBER = r"[+−-]?\d[\d,]*(?:\.\d+)?"
 IN_A_TABLE = re.compile(
     rf"(?P<mean>{NUMBER})(?: %| points)?(?: \(| \| |  +)(?P<low>{NUMBER})(?: %)? to (?P<high>{NUMBER})|{NUMBER}"
 )
-NOT_JUDGED = ("heuristic", "live", "steps", "second_training")
-"""What stands in the results of the gardeners beside what players came to: settings, runs, another training."""
+NOT_JUDGED = ("heuristic", "live", "steps")
+"""What stands in the results of the gardeners beside what players came to: settings, and runs."""
 
 CONTROL = "capacity-of-"
 REFERENCES = ("heuristic", "twin")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.science.gardeners.fresh import summed_up
 from benchmarks.science.gardeners.page import page
 from benchmarks.science.gardeners.steps import SIDES, SIZES, compared
 
@@ -26,6 +27,42 @@ def line(size: float, *, to_tune: bool, **scores: float) -> dict[str, Any]:
 def test_the_pages_tables_are_those_of_the_results() -> None:
     found = json.loads((STUDY / "results.json").read_text(encoding="utf-8"))
     assert (STUDY / "results.md").read_text(encoding="utf-8") == page(found)
+
+
+def test_what_is_shown_of_fresh_problems_is_what_came_of_them() -> None:
+    played = [json.loads(one) for one in (STUDY / "fresh.jsonl").read_text(encoding="utf-8").splitlines()]
+    found = json.loads((STUDY / "results.json").read_text(encoding="utf-8"))
+    assert summed_up(sorted(played, key=lambda one: one["problem"])) == found["fresh"]
+    assert min(one["problem"] for one in played) == found["problems"]["held_out"]  # behind those of the table
+    assert {len(own) for one in played for player in one["players"].values() for own in player["reward"]} == {20}
+
+
+def fresh_problem(number: int, ppo: list[list[float]], heuristic: list[float]) -> dict[str, Any]:
+    """What two players came to in one problem: by controller and seed; on test a point more."""
+    told = {"ppo": ppo, "heuristic": [heuristic]}
+    players = {
+        name: {"reward": own, "on_test": [[one + 1 for one in each] for each in own], "kept": [0.5] * len(own)}
+        for name, own in told.items()
+    }
+    return {"problem": number, "players": players}
+
+
+def test_a_fresh_problem_counts_once_however_many_seeds_and_controllers_it_has() -> None:
+    found = summed_up(
+        [
+            fresh_problem(0, [[2.0, 2.1, 2.2], [2.2, 2.3, 2.4]], [1.0, 1.1, 1.2]),
+            fresh_problem(1, [[0.0, 0.1, 0.2], [0.0, 0.1, 0.2]], [1.0, 1.1, 1.2]),
+            fresh_problem(2, [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [1.0, 1.0, 1.0]),
+        ]
+    )
+    assert (found["problems"], found["seeds"]) == (3, 3)
+    assert found["ppo_less"]["heuristic"]["reward"]["mean"] == pytest.approx((1.1 - 1.0 + 0.0) / 3)
+    assert found["ppo_less"]["heuristic"]["reward"]["n"] == 3
+    assert found["players"]["ppo"]["on_test"]["mean"] == pytest.approx(found["players"]["ppo"]["reward"]["mean"] + 1)
+    assert found["players"]["ppo"]["by_controller"] == pytest.approx([(2.1 + 0.1 + 1.0) / 3, (2.3 + 0.1 + 1.0) / 3])
+    assert [one["mean"] for one in found["by_controller_less_heuristic"]] == pytest.approx([0.0, 0.2 / 3])
+    assert found["problem_by_problem"] == {"better": 1, "worse": 1, "same_from_each_seed": 1}
+    assert found["deviation"]["of_one_seed"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_the_sizes_that_are_shown_are_those_of_the_walks() -> None:

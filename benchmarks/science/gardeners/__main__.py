@@ -1,8 +1,8 @@
 """``python -m benchmarks.science.gardeners``: tunes, trains and judges what is not done yet, and writes results.
 
-Into the folder go ``tried.jsonl``, what was tried to choose settings; the gardeners that were trained; ``live.jsonl``
-and ``steps.jsonl``, runs of the engine; and what is read: ``results.json``, ``results.md`` and ``figure.svg``. Stopped
-at any moment, the same command goes on.
+Into the folder go ``tried.jsonl``, what was tried to choose settings; the gardeners that were trained; ``fresh.jsonl``,
+problems that are in no table, each from many seeds; ``live.jsonl`` and ``steps.jsonl``, runs of the engine; and what is
+read: ``results.json``, ``results.md`` and ``figure.svg``. Stopped at any moment, the same command goes on.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from benchmarks.science.gardeners import fresh
 from benchmarks.science.gardeners.figure import picture
-from benchmarks.science.gardeners.judging import everybody, judged, newcomers, oracle, schooling, summary
+from benchmarks.science.gardeners.judging import everybody, judged, newcomers, oracle, schooling, summary, to_be_won
 from benchmarks.science.gardeners.live import Visit, cells, run_cell
 from benchmarks.science.gardeners.page import page
-from benchmarks.science.gardeners.players import CONTROLLERS, PRICES, matches, trained
+from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, PRICES, matches, trained
 from benchmarks.science.gardeners.steps import compared, walked, walks
 from benchmarks.science.gardeners.training import Lesson, given
 from benchmarks.science.gardeners.tuning import OTHER_SCHOOLS, SCHOOLS, note, noted, tuned_heuristic, tuned_school
@@ -32,7 +33,7 @@ from esper_tasks.growbench.regret import best_fixed
 from esper_tasks.growbench.table import load_table, shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from benchmarks.science.gardeners.training import Rules
     from esper_core.leyline import Policy
@@ -45,6 +46,12 @@ NEW_TO_SOME = ("blueprints/dilated",)
 PARTS_OF_IT: Final[tuple[Part, Part]] = ("train", "held_out")
 FEW = 6
 """Problems of each part, where it is only seen that everything runs."""
+
+OTHERS = "three others by the same recipe"
+"""Gardeners as those that are judged, from other seeds."""
+
+NOT_FRESH = ("random",)
+"""Players that are left out where everything has to be trained: each episode of theirs is another one."""
 
 UPDATES = 60
 WORKERS = 2
@@ -73,20 +80,22 @@ def main() -> int:
         name: {price: judged(bench, held_out, price, own) for price, own in by_price.items()}
         for name, by_price in players.items()
     }
-    others = {
-        name: {price: judged(bench, held_out, price, own) for price in PRICES}
-        for name, own in _of_other_schools(bench, folder).items()
-    }
+    schools = _of_other_schools(bench, folder)
+    others = {name: {price: judged(bench, held_out, price, own) for price in PRICES} for name, own in schools.items()}
+    at_play = {name: own[HEADLINE] for name, own in players.items() if name not in NOT_FRESH}
+    at_play[OTHERS] = schools[OTHERS]
     best = {price: oracle(bench, held_out, price) for price in PRICES}
     plan = best_fixed(bench, matches(learn_on, PRICES))
     found: dict[str, Any] = {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "torch": torch.__version__,
         "problems": {"learnt_on": len(learn_on), "held_out": len(held_out)},
+        "to_be_won": to_be_won(bench, learn_on),
         "heuristic": settings,
         "table": summary(results, best),
         "newcomers": [one for blueprint in NEW_TO_SOME for one in newcomers(bench, held_out, folder, blueprint)],
         "schooling": schooling(results["heuristic"], {"that learnt on": results["ppo"], **others}),
+        "fresh": fresh.summed_up(_fresh(folder, at_play, len(bench.table.of_part("held_out")), quick=asked.quick)),
         "live": [] if asked.no_live else _live(folder, plan, quick=asked.quick),
         "steps": [] if asked.no_live else compared(_steps(folder, plan, quick=asked.quick)),
     }
@@ -101,7 +110,7 @@ def _train(folder: Path, table: Path | None, rules: Rules, *, quick: bool) -> No
     updates = 2 if quick else UPDATES
     school = SCHOOLS[tuned_school(table, rules, folder / "tried.jsonl", updates, WORKERS)]
     school = replace(school, updates=updates)
-    lessons = [Lesson(table, (), seed, school, rules, folder / f"gardener-{seed}") for seed in range(CONTROLLERS)]
+    lessons = [Lesson(table, (), seed, school, rules, folder / f"gardener-{seed}") for seed in range(2 * CONTROLLERS)]
     for blueprint in NEW_TO_SOME:
         name = f"without-{blueprint.rpartition('/')[2]}"
         lessons += [
@@ -123,11 +132,11 @@ def _as_file(name: str) -> str:
 
 
 def _of_other_schools(bench: Bench, folder: Path) -> dict[str, list[Policy]]:
-    """By school its gardeners."""
-    return {
-        name: [trained(bench, folder / f"{_as_file(name)}-{seed}") for seed in range(CONTROLLERS)]
-        for name in OTHER_SCHOOLS
-    }
+    """By school its gardeners; the first went to that of those who are judged."""
+    homes = {OTHERS: [folder / f"gardener-{seed}" for seed in range(CONTROLLERS, 2 * CONTROLLERS)]}
+    for name in OTHER_SCHOOLS:
+        homes[name] = [folder / f"{_as_file(name)}-{seed}" for seed in range(CONTROLLERS)]
+    return {name: [trained(bench, home) for home in own] for name, own in homes.items()}
 
 
 def _demand_the_same(folder: Path, study: dict[str, Any]) -> None:
@@ -142,6 +151,17 @@ def _once(file: Path, make: Any) -> Any:
     if not file.exists():
         file.write_text(json.dumps(make(), indent=1) + "\n", encoding="utf-8")
     return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _fresh(folder: Path, players: Mapping[str, Sequence[Policy]], first: int, *, quick: bool) -> list[dict[str, Any]]:
+    file, every = folder / "fresh.jsonl", fresh.tasks(players, first, quick=quick)
+    done = {line["problem"] for line in noted(file)}
+    with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
+        for line in pool.imap_unordered(fresh.played, [task for task in every if task.number not in done]):
+            note(file, line)
+            sys.stderr.write(f"problem {line['problem']}\n")
+    found = {line["problem"]: line for line in noted(file)}
+    return [found[task.number] for task in every]
 
 
 def _live(folder: Path, best: Node, *, quick: bool) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ them stands what they would be on the test split, which nobody was paid on.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from benchmarks.science.gardeners.training import exercised
 from benchmarks.science.gardeners.tuning import tuned_look
 from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
+from esper_tasks.growbench.building import COLUMNS
 from esper_tasks.growbench.plans import SPROUTS, Node
 from esper_tasks.growbench.puzzles import DECISIONS
 from esper_tasks.growbench.regret import Fixed, Oracle, best_fixed, best_of
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from esper_tasks.growbench.playing import Bench, Match
 
 PER_METRIC = 100.0
+TEST: Final = COLUMNS.index("test_metric")
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ def judged(bench: Bench, puzzles: Sequence[int], price: float, controllers: Sequ
     asked = matches(puzzles, (price,))
     ends = [_reached(bench, asked, policy) for policy in controllers]
     rewards = np.array([[bench.total(match, end) for match, end in zip(asked, own, strict=True)] for own in ends])
-    on_test = np.array([[_on_test(bench, match, end) for match, end in zip(asked, own, strict=True)] for own in ends])
+    on_test = np.array(
+        [[worth_on_test(bench, match, end) for match, end in zip(asked, own, strict=True)] for own in ends]
+    )
     return Result(rewards, tuple(ends), on_test)
 
 
@@ -119,6 +123,14 @@ def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, 
     }
 
 
+def to_be_won(bench: Bench, learnt_on: Sequence[int]) -> dict[str, float]:
+    """What the best fixed plan is worth on the problems to learn on, and what the best of each: at one price."""
+    asked = matches(learnt_on, (HEADLINE,))
+    best = [best_of(bench, match)[0] for match in asked]
+    plan = best_fixed(bench, asked)
+    return {"best_fixed": float(np.mean([bench.total(match, plan) for match in asked])), "best": float(np.mean(best))}
+
+
 def less_by_price(results: Mapping[str, Mapping[float, Result]], one: str, other: str) -> dict[str, Any]:
     """One player less another at each price, problem by problem."""
     return {
@@ -139,6 +151,9 @@ def schooling(
             "less_first": interval(by_price[HEADLINE].rewards.mean(0) - first.rewards.mean(0)),
             "less_first_on_test": interval(by_price[HEADLINE].on_test.mean(0) - first.on_test.mean(0)),
             "by_controller": by_price[HEADLINE].rewards.mean(1).tolist(),
+            "by_controller_less_heuristic": [
+                interval(own - rules[HEADLINE].rewards.mean(0)) for own in by_price[HEADLINE].rewards
+            ],
         }
         for name, by_price in schools.items()
     }
@@ -205,11 +220,9 @@ def interval(values: Iterable[float]) -> dict[str, float | int | None]:
     return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
 
 
-def _on_test(bench: Bench, match: Match, end: Node) -> float:
+def worth_on_test(bench: Bench, match: Match, end: Node) -> float:
     """The reward, had it been paid on the test split."""
-    from esper_tasks.growbench.plans import place_of
-
-    test = bench.table.column("test_metric")[match.puzzle]
-    gain = PER_METRIC * float(test[place_of()[end]] - test[place_of()[Node(DECISIONS)]])
+    test = [float(bench.table.row(match.puzzle, one)[TEST]) for one in (end, Node(DECISIONS))]
+    gain = PER_METRIC * (test[0] - test[1])
     costs = bench.worth(match, end)
     return gain + costs["rent"] + costs["fossil_fee"]

@@ -52,7 +52,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         "By controller of `ppo`: " + ", ".join(f"{one:.1f}" for one in table["by_controller"]) + "; less the heuristic:"
     )
     yield ", ".join(both(one) for one in table["by_controller_less_heuristic"]) + "."
-    yield from _parts_of_it(found["schooling"], anew="second_training" in found)
+    yield from _parts_of_it(found["schooling"])
+    yield from _fresh(found["fresh"])
     yield ""
     yield "## A blueprint that was never seen"
     yield ""
@@ -83,23 +84,50 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield from _steps(found["steps"])
 
 
-def _parts_of_it(schooling: Mapping[str, Any], *, anew: bool) -> Iterator[str]:
+def _parts_of_it(schooling: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "### What of it is imitation?"
     yield ""
-    if anew:
-        yield "All nine gardeners here are of a second training, so the first row is not the `ppo` above."
-        yield ""
     first = next(iter(schooling))
     prices = " | ".join(f"{price:g}" for price in PRICES)
-    less = f"less the heuristic at {HEADLINE:g} | less the first row | less the first row, on test | by controller"
-    yield f"| gardeners | {prices} | {less} |"
-    yield f"|---|{'--:|' * len(PRICES)}--:|--:|--:|---|"
+    less = [f"less the heuristic at {HEADLINE:g}", "less the first row", "less the first row, on test"]
+    yield f"| gardeners | {prices} | {' | '.join(less)} | by controller | less the heuristic |"
+    yield f"|---|{'--:|' * (len(PRICES) + len(less))}---|---|"
     for name, own in schooling.items():
         means = " | ".join(f"{own['reward'][f'{price:g}']['mean']:.1f}" for price in PRICES)
-        less = " | ".join("" if name == first else both(own[what]) for what in ("less_first", "less_first_on_test"))
+        beside = " | ".join("" if name == first else both(own[what]) for what in ("less_first", "less_first_on_test"))
         each = ", ".join(f"{one:.1f}" for one in own["by_controller"])
-        yield f"| {name} | {means} | {both(own['less_heuristic'])} | {less} | {each} |"
+        beyond = ", ".join(both(one) for one in own["by_controller_less_heuristic"])
+        yield f"| {name} | {means} | {both(own['less_heuristic'])} | {beside} | {each} | {beyond} |"
+
+
+def _fresh(fresh: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"### {fresh['problems']} other problems, each from {fresh['seeds']} seeds"
+    yield ""
+    yield f"They are in no table: what somebody does there is trained. At a price of {HEADLINE:g}, means over seeds and"
+    yield "controllers, intervals over problems."
+    yield ""
+    columns = ["reward", "on test", "less the heuristic", "`ppo` less this one", "on test", "seeds kept"]
+    yield f"| player | {' | '.join(columns)} | by controller |"
+    yield f"|---|{'--:|' * len(columns)}---|"
+    for name, own in fresh["players"].items():
+        less = fresh["ppo_less"].get(name)
+        beyond = ["", ""] if less is None else [both(less["reward"]), both(less["on_test"])]
+        each = ", ".join(f"{one:.1f}" for one in own["by_controller"])
+        cells = [both(own["reward"]), both(own["on_test"]), both(own["less_heuristic"]), *beyond]
+        yield f"| {name} | {' | '.join(cells)} | {own['seeds_kept']:.2f} | {each} |"
+    yield ""
+    yield "By controller of `ppo` less the heuristic: " + ", ".join(
+        both(one) for one in fresh["by_controller_less_heuristic"]
+    )
+    found, deviation = fresh["problem_by_problem"], fresh["deviation"]
+    yield ""
+    better, worse, same = (found[what] for what in ("better", "worse", "same_from_each_seed"))
+    yield f"By the seeds of one problem alone, `ppo` is better than the heuristic in {better} problems,"
+    yield f"worse in {worse}, and does the same from each seed in {same}. The deviation of their difference is"
+    yield f"{deviation['of_one_seed']:.1f} points from seed to seed of a problem, and {deviation['of_problems']:.1f}"
+    yield f"from problem to problem, of means of {fresh['seeds']} seeds."
 
 
 def _verdicts(what: str, differences: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -1,0 +1,117 @@
+"""Is it so elsewhere, and from other seeds? Problems that are in no table, each trained from twenty seeds.
+
+On the table each plan of each problem was trained once, so that of what one problem tells much is chance. Here nobody
+knows beforehand what comes of anything: players play, and what they do is trained. They come as they left the table;
+nothing is chosen or changed by what comes of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from benchmarks.science.gardeners.judging import interval, worth_on_test
+from benchmarks.science.gardeners.players import HEADLINE
+from esper_tasks.growbench.growing import growing
+from esper_tasks.growbench.playing import Bench, Match
+from esper_tasks.growbench.puzzles import puzzle
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from esper_core.leyline import Policy
+
+PROBLEMS: Final = 20
+SEEDS: Final = 20
+FIRST_SEED: Final = 70_000
+DIGITS: Final = 4
+"""Behind the point of what is kept: a seed's reward is known to a tenth of a point at best."""
+
+JUDGED, BESIDE = "ppo", "heuristic"
+"""Who is held against whom, problem by problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A problem that is to be played from each of its seeds by everybody: by name their controllers."""
+
+    number: int
+    seeds: int
+    players: Mapping[str, Sequence[Policy]]
+
+
+def tasks(players: Mapping[str, Sequence[Policy]], first: int, *, quick: bool) -> list[Task]:
+    """All that there are. first: the number of the first held-out problem that is in no table."""
+    problems, seeds = (2, 2) if quick else (PROBLEMS, SEEDS)
+    return [Task(first + number, seeds, players) for number in range(problems)]
+
+
+def played(task: Task) -> dict[str, Any]:
+    """What came of a problem: by player, for each controller, what it was paid from each seed, and on test."""
+    torch.set_num_threads(1)
+    logging.getLogger("esper").setLevel(logging.ERROR)
+    bench = Bench(growing(puzzle(task.number, "held_out"), range(FIRST_SEED, FIRST_SEED + task.seeds)))
+    asked = [Match(place, HEADLINE) for place in range(task.seeds)]
+    told: dict[str, Any] = {}
+    for name, controllers in task.players.items():
+        ends = [bench.play(policy, asked)[1] for policy in controllers]
+        told[name] = {
+            what: [[round(worth(bench, *at), DIGITS) for at in zip(asked, own, strict=True)] for own in ends]
+            for what, worth in (("reward", Bench.total), ("on_test", worth_on_test))
+        }
+        told[name]["kept"] = [sum(len(end.kept) for end in own) / task.seeds for own in ends]
+    return {"problem": task.number, "players": told}
+
+
+def summed_up(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Every player's worth, with intervals over problems; and who is held against whom."""
+    by_name = {name: [line["players"][name] for line in lines] for name in lines[0]["players"]}
+    worth = {what: {name: _worth(own, what) for name, own in by_name.items()} for what in ("reward", "on_test")}
+    judged, beside = worth["reward"][JUDGED], worth["reward"][BESIDE]
+    differences = judged.mean(1) - beside.mean(1)
+    return {
+        "problems": len(lines),
+        "seeds": judged.shape[2],
+        "players": {
+            name: {
+                **{what: interval(worth[what][name].mean((1, 2))) for what in worth},
+                "less_heuristic": interval(own.mean((1, 2)) - beside.mean((1, 2))),
+                "by_controller": own.mean((0, 2)).tolist(),
+                "seeds_kept": float(np.mean([one["kept"] for one in by_name[name]])),
+            }
+            for name, own in worth["reward"].items()
+        },
+        "ppo_less": {name: _less(worth, name) for name in by_name if name != JUDGED},
+        "by_controller_less_heuristic": [interval(own) for own in (judged.mean(2) - beside.mean(2)).T],
+        "problem_by_problem": _verdicts(differences),
+        "deviation": {"of_one_seed": _within(differences), "of_problems": float(differences.mean(1).std(ddof=1))},
+    }
+
+
+def _worth(own: Sequence[Mapping[str, Any]], what: str) -> NDArray[np.float64]:
+    """(problems, controllers, seeds)."""
+    return np.array([one[what] for one in own], dtype=np.float64)
+
+
+def _less(worth: Mapping[str, Mapping[str, NDArray[np.float64]]], name: str) -> dict[str, Any]:
+    return {what: interval(own[JUDGED].mean((1, 2)) - own[name].mean((1, 2))) for what, own in worth.items()}
+
+
+def _verdicts(differences: NDArray[np.float64]) -> dict[str, int]:
+    """In how many problems one is better than the other, by an interval over the seeds of that problem alone."""
+    each = [interval(own) for own in differences]
+    better = sum(one["low"] is not None and one["low"] > 0 for one in each)
+    worse = sum(one["high"] is not None and one["high"] < 0 for one in each)
+    same = sum(not own.any() for own in differences)
+    return {"better": better, "worse": worse, "same_from_each_seed": same}
+
+
+def _within(differences: NDArray[np.float64]) -> float:
+    """The deviation from seed to seed within a problem, over problems."""
+    return float(np.sqrt(differences.var(1, ddof=1).mean()))

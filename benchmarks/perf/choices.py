@@ -29,7 +29,7 @@ CHOICES: Final[dict[str, dict[str, Any]]] = {
     "as it is written": {},
     "precision: bfloat16": {"precision": "bfloat16"},
     "compile: true": {"compile": True},
-    "layout: plain": {},
+    "layout: plain": {"layout": "plain"},
 }
 
 
@@ -40,9 +40,9 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
     with one_thread():
         environments = {}
         for choice, told in CHOICES.items():
-            recipe = work.recipe() if choice == "layout: plain" else work.as_run()
-            recipe = replace(recipe, compute=ComputeConfig(**told))
-            environments[choice] = Environment(recipe, arm="plain", index=0)
+            compute = ComputeConfig(**told)
+            recipe = work.recipe() if compute.layout == "plain" else work.as_run()  # which lays out what it is made of
+            environments[choice] = Environment(replace(recipe, compute=compute), arm="plain", index=0)
             environments[choice].reset(0, 0)
         took = medians({name: timed(one.train) for name, one in environments.items()}, 1 if quick else TURNS)
         for one in environments.values():

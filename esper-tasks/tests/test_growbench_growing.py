@@ -11,7 +11,7 @@ from esper_core import Play
 from esper_policies.chance import Random
 from esper_tasks.growbench import building
 from esper_tasks.growbench.growing import growing
-from esper_tasks.growbench.plans import Node, ends, nodes
+from esper_tasks.growbench.plans import Node, ends, nodes, place_of
 from esper_tasks.growbench.playing import Bench, Match, actions_to
 from esper_tasks.growbench.puzzles import DECISIONS, puzzle
 from esper_tasks.growbench.regret import Fixed
@@ -35,6 +35,16 @@ def test_only_what_somebody_asks_for_is_trained(bench):
     bench.play(Fixed(Node(DECISIONS)), [Match(0, 40.0)])
     assert own.known == {Node(decision) for decision in range(DECISIONS + 1)}
     assert other.known == {Node(0)}
+
+
+def test_a_column_has_what_is_known_by_then(bench):
+    end = Node(DECISIONS)
+    assert np.isnan(bench.table.column("test_metric")).all()
+    bench.play(Fixed(end), [Match(1, 40.0)])
+    own, other = bench.table.column("test_metric")
+    assert np.isnan(own).all()
+    assert [nodes()[place] for place in np.flatnonzero(~np.isnan(other))] == [end]
+    assert other[place_of()[end]] == bench.table.row(1, end)[building.COLUMNS.index("test_metric")]
 
 
 def test_each_seed_is_a_course_of_its_own(bench):

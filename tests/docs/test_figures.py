@@ -105,15 +105,13 @@ class Page:
     """A page whose figures are held.
 
     sources: where they come from. parts: where those of a paragraph come from in their place, by how it begins. given:
-    those that nobody measured, and what they are. by_hand: those that somebody did measure, and that are in no file of
-    the project.
+    those that nobody measured, and what they are.
     """
 
     path: str
     sources: Callable[[], Source] = list
     parts: Mapping[str, Callable[[], Source]] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
-    by_hand: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.path
@@ -124,12 +122,11 @@ class Page:
 
     def unheld(self, page: str) -> list[str]:
         """What the text of the page tells that nothing holds, with its lines."""
-        listed = {*self.given, *self.by_hand}
         sources = {begin: [(100 * CONFIDENCE,), *own()] for begin, own in {"": self.sources, **self.parts}.items()}
         return [
             f"{self.path}:{one.line}: {one}"
             for one in told(page)
-            if str(one) not in listed and not is_in(sources[self.part_of(page, one.line)], one.numbers)
+            if str(one) not in self.given and not is_in(sources[self.part_of(page, one.line)], one.numbers)
         ]
 
     def part_of(self, page: str, line: int) -> str:
@@ -301,7 +298,7 @@ def test_what_a_page_tells_was_found(page: Page) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_what_is_listed_of_a_page_stands_there(page: Page) -> None:
     text = page.read()
-    assert {*page.given, *page.by_hand} - {str(one) for one in told(text)} == set()
+    assert {*page.given} - {str(one) for one in told(text)} == set()
     assert {*page.parts} - {page.part_of(text, line) for line in range(1, text.count("\n") + 1)} == set()
 
 

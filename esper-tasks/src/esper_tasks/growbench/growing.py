@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from esper_tasks.growbench.building import game, go, numbers, ways
-from esper_tasks.growbench.plans import Node
+from esper_tasks.growbench.building import COLUMNS, game, go, numbers, ways
+from esper_tasks.growbench.plans import Node, nodes, place_of
 from esper_tasks.growbench.table import Table
 
 if TYPE_CHECKING:
@@ -64,6 +64,14 @@ class Growing(Table):
     def row(self, puzzle: int, node: Node) -> NDArray[np.float32]:
         """(columns,): all that was measured at one node."""
         return self.courses[puzzle].row(node)
+
+    def column(self, name: str) -> NDArray[np.float32]:
+        """(puzzles, nodes): one thing that was measured, where somebody was; NaN elsewhere."""
+        found = np.full((len(self.courses), len(nodes())), np.nan, dtype=np.float32)
+        for puzzle, course in enumerate(self.courses):
+            for node in course.known:
+                found[puzzle, place_of()[node]] = course.row(node)[COLUMNS.index(name)]
+        return found
 
 
 def growing(puzzle: Puzzle, seeds: Sequence[int]) -> Growing:

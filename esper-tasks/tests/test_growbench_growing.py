@@ -66,7 +66,7 @@ def test_it_is_what_the_engine_comes_to(bench, small, tmp_path):
 
 
 def test_in_which_order_ways_are_gone_changes_nothing(small):
-    some = list(ends())[::10]
+    some = list(ends())[::20]
     there, back = (growing(small, [OTHER_SEED]) for _ in range(2))
     told = {node: there.row(0, node) for node in some}
     for node in reversed(some):

@@ -31,22 +31,31 @@ sys.stderr.write("done")
     assert run.stderr == "done"
 
 
-def seconds(*arguments: str, runs: int = 5) -> float:
-    """The least processor time of several runs of an interpreter: what it takes when nothing else is in its way.
-
-    ``make bench`` measures the time on the wall; here the machine may be busy with other tests.
-    """
-    taken = []
-    for _ in range(runs):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(taken)
+YARDSTICK = "import argparse, asyncio, decimal, email.message, http.client, logging.config, unittest, xml.dom.minidom"
+"""Of the standard library about as much as ``esper --help`` takes: machines that are slow are slow at both."""
 
 
 @pytest.mark.parametrize(
-    ("arguments", "bound"), [(["--help"], 0.15), (["plugins", "list"], 0.25), (["plugins", "list", "--json"], 0.25)]
+    ("arguments", "bound"), [(["--help"], 1.6), (["plugins", "list"], 2.5), (["plugins", "list", "--json"], 2.5)]
 )
 def test_an_answer_takes_little_more_than_starting_python(arguments: list[str], bound: float) -> None:
-    assert seconds("-m", "esper_core", *arguments) - seconds("-c", "pass") < bound
+    """In yardsticks, of which one is 0.08 seconds where ``make bench`` found 0.09 for the first: half as much is left."""
+    nothing, yardstick, answer = least_seconds(["-c", "pass"], ["-c", YARDSTICK], ["-m", "esper_core", *arguments])
+    assert (answer - nothing) / (yardstick - nothing) < bound
+
+
+def least_seconds(*commands: list[str], turns: int = 5) -> list[float]:
+    """For each command the least processor time of several turns: what it takes when nothing else is in its way.
+
+    ``make bench`` measures the time on the wall; here the machine may be busy with other tests.
+    """
+    taken = [[seconds(*command) for command in commands] for _ in range(turns)]
+    return [min(times) for times in zip(*taken, strict=True)]
+
+
+def seconds(*arguments: str) -> float:
+    """The processor time of an interpreter."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -79,7 +79,8 @@ def seeded(seed: int, elsewhere: int = 0) -> Iterator[None]:
     random.seed(elsewhere)
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            # torch.manual_seed would write down a stack for each kind of device that is not there, every time.
+            torch.default_generator.manual_seed(seed)
             yield
     finally:
         np.random.set_state(of_numpy)

@@ -39,7 +39,7 @@ YARDSTICK = "import argparse, asyncio, decimal, email.message, http.client, logg
     ("arguments", "bound"), [(["--help"], 1.6), (["plugins", "list"], 2.5), (["plugins", "list", "--json"], 2.5)]
 )
 def test_an_answer_takes_little_more_than_starting_python(arguments: list[str], bound: float) -> None:
-    """In yardsticks, of which one is 0.08 seconds where ``make bench`` found 0.09 for the first: half as much is left."""
+    """In yardsticks: one is 0.08 seconds where ``make bench`` found 0.09 for the first. Half as much again is left."""
     nothing, yardstick, answer = least_seconds(["-c", "pass"], ["-c", YARDSTICK], ["-m", "esper_core", *arguments])
     assert (answer - nothing) / (yardstick - nothing) < bound
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from esper_core.app.allocator import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, glibc_mallopt, tune_allocator
+from esper_core.app.allocator import M_MMAP_THRESHOLD, M_TOP_PAD, M_TRIM_THRESHOLD, glibc_mallopt, tune_allocator
 
 FAULTS = """
 import resource, sys, torch
@@ -23,7 +23,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 ON_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 
 
-def test_both_bounds_are_set_and_it_is_told_whether_they_were_taken() -> None:
+def test_every_bound_is_set_and_it_is_told_whether_they_were_taken() -> None:
     asked: list[int] = []
 
     def mallopt(parameter: int, value: int) -> int:
@@ -31,7 +31,7 @@ def test_both_bounds_are_set_and_it_is_told_whether_they_were_taken() -> None:
         return int(value > 0 and parameter == M_MMAP_THRESHOLD)
 
     assert not tune_allocator(mallopt)
-    assert asked == [M_MMAP_THRESHOLD, M_TRIM_THRESHOLD]
+    assert asked == [M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD]
     assert tune_allocator(lambda parameter, value: 1)
 
 

@@ -97,10 +97,12 @@ def test_p8_two_hundred_rounds_neither_grow_nor_slow_down(make_recipe: Make) -> 
         if round_ >= 5:
             pages.append(resident_pages())
             counts.add(tensors())
+        if round_ in (50, 199):
+            gc.collect()
             things.append(len(gc.get_objects()))
     assert len(counts) == 1
     assert max(pages) <= 1.02 * pages[0]
-    assert max(things[-50:]) <= 1.005 * max(things[:50])
+    assert things[1] <= 1.005 * things[0]
 
     young = Pool(recipe, ["grown", "twin"], 2, twin="twin", lanes=1)
     of_old, of_young = [], []

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 M_TRIM_THRESHOLD: Final = -1
+M_TOP_PAD: Final = -2
 M_MMAP_THRESHOLD: Final = -3
 """What ``mallopt`` calls them."""
 
@@ -19,6 +20,10 @@ KEPT_BYTES: Final = 1 << 30
 
 LARGE_BYTES: Final = 32 << 20
 """Bytes from which on a block is mapped by itself, and given back when it is freed: the most that glibc takes."""
+
+HEAP_BYTES: Final = 64 << 20
+"""What a thread takes from the kernel at once, and gives back when nothing lies in it, unless it is told to keep it
+beside what it uses. (The first thread has another heap, to which the bound above applies.)"""
 
 
 def tune_allocator(mallopt: Callable[[int, int], int] | None = None) -> bool:
@@ -30,7 +35,9 @@ def tune_allocator(mallopt: Callable[[int, int], int] | None = None) -> bool:
         mallopt = glibc_mallopt()
     if mallopt is None:
         return False
-    return all([mallopt(M_MMAP_THRESHOLD, LARGE_BYTES) == 1, mallopt(M_TRIM_THRESHOLD, KEPT_BYTES) == 1])
+    bounds = {M_MMAP_THRESHOLD: LARGE_BYTES, M_TRIM_THRESHOLD: KEPT_BYTES, M_TOP_PAD: HEAP_BYTES}
+    taken = [mallopt(parameter, value) for parameter, value in bounds.items()]
+    return taken == [1] * len(bounds)
 
 
 def glibc_mallopt() -> Callable[[int, int], int] | None:

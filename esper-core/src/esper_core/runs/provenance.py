@@ -48,7 +48,8 @@ def process() -> dict[str, int | None]:
 
 def packages() -> list[str]:
     """``name==version`` of everything that is installed, sorted."""
-    found = {f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions() if d.metadata["Name"]}
+    told = [distribution.metadata for distribution in metadata.distributions()]  # each is read and parsed here
+    found = {f"{one['Name']}=={one['Version']}" for one in told if one["Name"]}
     return sorted(found, key=str.casefold)
 
 

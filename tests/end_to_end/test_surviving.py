@@ -107,7 +107,7 @@ def survive(server: Server, file: Path, runs: Path, checkpoint: int, seconds: fl
     pid = server.start("run", file, "--runs-dir", runs, "--quiet")
     deadline = time.monotonic() + 120
     while newest_in(runs) < checkpoint and time.monotonic() < deadline:
-        time.sleep(0.001)
+        time.sleep(0.004)
     time.sleep(seconds)
     with suppress(ProcessLookupError):  # it was quicker
         os.kill(pid, signal.SIGKILL)

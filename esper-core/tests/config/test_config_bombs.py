@@ -103,7 +103,16 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+LIKE_ANOTHER = {
+    *("nested lines", "wide and nested", "many anchors", "many tags", "line ends", "carriage returns", "comments"),
+    *("open pairs", "open braces", "empty lists", "document ends", "long unknown keys", "wrong slots"),
+}
+"""Bombs that another one stands for, among the fast tests: they are refused for the same reason at the same place."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_ANOTHER else []) for name in REFUSED]
+)
 def test_a_bomb_is_refused_soon(name):
     data, code = REFUSED[name]
     result = outcome(data)

@@ -74,8 +74,8 @@ class Reader:
 
 
 def plain(text: str) -> str:
-    """``text`` with each run of digits as 0 and each gap as one space."""
-    return re.sub(r"\d+", "0", re.sub(r"[ \t]+", " ", text))
+    """``text`` with each gap as one space, and each run of digits as 0 but where it says how many checks there were."""
+    return re.sub(r"\d+(?!\d| checks)", "0", re.sub(r"[ \t]+", " ", text))
 
 
 def follow(page: str, reader: Reader) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from esper_core.config import parse_config
 from esper_core.leyline import ConfigError
+from esper_core.runs.reading import read_run
 
 Esper = Callable[..., Any]
 
@@ -173,15 +174,20 @@ def test_what_was_found_is_printed_even_where_it_cannot_be_written(
 
 def test_a_second_signal_leaves_a_manifest_that_names_a_process_that_is_gone(small: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    process = subprocess.Popen(command(small, runs, "--set", "episode.batches=1000000", "--quiet"))
+    process = subprocess.Popen(
+        command(small, runs, "--set", "episode.batches=1000000", "--quiet"), stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 60
     while not list(runs.glob("*/events.jsonl")) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.05)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    said = [process.stderr.readline() for _ in range(2)]  # while the step is in progress, which would last for hours
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == -signal.SIGINT
+    assert said[0] == "Ends when this step is done; asked again, at once. Either way:\n"
+    assert read_run(Path(said[1].split("esper resume ")[1].strip())).status == "died"
+    assert process.communicate()[1] == ""
     told = manifest(runs)
     assert (told["status"], told["process"]["pid"]) == ("running", process.pid)
     with pytest.raises(ProcessLookupError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from asyncio import CancelledError
 from pathlib import Path, PurePath
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ import torch
 from esper_core.app.interruption import heeded_signals
 from esper_core.app.preparing import prepare
 from esper_core.growth.faults import SeedFault, blamed_on, in_words, without_folders
-from esper_core.leyline import PluginError
+from esper_core.leyline import Interrupted, PluginError
 from esper_core.plugins.faults import Label, contained, is_ctrl_c
 from esper_core.trainer.answerable import answerable
 
@@ -163,6 +164,19 @@ def test_a_second_ctrl_c_still_leaves_at_once() -> None:
             os.kill(os.getpid(), signal.SIGINT)
         assert caught.error is None
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+def test_who_asks_for_the_end_is_told_at_once_and_nobody_else() -> None:
+    told = []
+    with heeded_signals(lambda: told.append(threading.current_thread())):
+        pass
+    assert told == []
+    with heeded_signals(lambda: told.append(threading.current_thread())) as pause:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            pause()
+    assert len(told) == 1
+    assert threading.main_thread() not in told  # what it interrupted may have been writing
 
 
 def test_who_raised_keyboard_interrupt_is_known_without_watching_each_call() -> None:

@@ -17,6 +17,7 @@ from esper_core.app.observing import Observers
 from esper_core.app.resolved import resolved_config
 from esper_core.app.saying import tell_plainly, warned
 from esper_core.app.threads import one_thread
+from esper_core.app.whereabouts import tell_of_end
 from esper_core.config.plain import plain
 from esper_core.growth import Growth
 from esper_core.leyline.actions import WAIT
@@ -147,7 +148,7 @@ def replay(
     heard = _Heard(recording.arm)
     bus = Bus([heard, *listeners])
     configuration = plain(resolved_config(prepared.composition.resolution))
-    with heeded_signals() as pause, warned(tell), one_thread():
+    with heeded_signals(tell_of_end) as pause, warned(tell), one_thread():
         Observers(prepared.plugins).configured(prepared.settings, lambda: configuration)
         around = Surroundings(bus, Clock(), lambda course: pause(), health_check(prepared.plugins))
         study = prepared.composition.one_episode(

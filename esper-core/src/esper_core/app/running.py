@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from esper_core.app.results import results
 from esper_core.app.saying import logged, tell_plainly
 from esper_core.app.sections import collected_sections
 from esper_core.app.training import train
-from esper_core.app.whereabouts import told_where
+from esper_core.app.whereabouts import tell_of_end, told_where
 from esper_core.config import dump_config
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.running import RunInfo, RunOutcome, frozen
@@ -137,7 +138,7 @@ def _carried_out(
     with told_where(named), logged(log_file, tell) as said, _observed(observers, about) as done:
         said.told += [] if position is None else position.state.plain["warnings"]
         with _closing(directory):
-            finished, clock = train(prepared, about, observers, listeners, said, position)
+            finished, clock = train(prepared, about, observers, listeners, said, position, partial(tell_of_end, named))
             sections = collected_sections(prepared.plugins, about)
             outcome = _outcome(directory, named, prepared.composition, finished, clock, said.told, sections)
             found(outcome)

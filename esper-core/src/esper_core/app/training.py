@@ -59,14 +59,18 @@ def train(
     listeners: Sequence[Listener],
     said: Said,
     position: Position | None,
+    asked: Callable[[], None] = lambda: None,
 ) -> tuple[Sequence[EpisodeFinished], Clock]:
-    """Train to the end, from ``position`` on where there is one; how every episode ended, and where the time went."""
+    """Train to the end, from ``position`` on where there is one; how every episode ended, and where the time went.
+
+    asked: called at once where somebody asks for the end.
+    """
     composition, path = prepared.composition, about.path / "events.jsonl"
     config = composition.resolution.loaded.config
     decisive = decisive_in(plain(resolved_config(composition.resolution)))
     if position is not None:
         position.demand(decisive, about.path)
-    with heeded_signals() as pause, ExitStack() as closing:
+    with heeded_signals(asked) as pause, ExitStack() as closing:
         log.info("run %s %s", about.id, "begins" if position is None else f"goes on from checkpoint {position.number}")
         observers.configured(prepared.settings, lambda: plain(resolved_config(composition.resolution)))
         sinks = _sinks(composition.resolution, about.path, closing)

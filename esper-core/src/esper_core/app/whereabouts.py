@@ -6,13 +6,15 @@ What the manifest and the report say of the end is said before, and without this
 from __future__ import annotations
 
 import shlex
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from esper_core.app.ending import status_of
 from esper_core.leyline.errors import EsperError, GovernorStop, Interrupted, PluginError
-from esper_core.runs.reading import way_on
+from esper_core.leyline.markup import printable
+from esper_core.runs.reading import DIED, way_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +46,14 @@ def told_where(folder: Path) -> Iterator[None]:
         if not isinstance(error, EsperError | BrokenPipeError):
             error.add_note(_whereabouts(folder, status_of(error)[0]))
         raise
+
+
+def tell_of_end(folder: Path | None = None) -> None:
+    """Say at once on stderr, to who has asked for the end, when it comes; and how the run in ``folder`` goes on."""
+    told = ["Ends when this step is done; asked again, at once." + (" Either way:" if folder is not None else "")]
+    if folder is not None:
+        told.append(f"  {printable(way_on(folder, DIED))}")
+    print("\n".join(told), file=sys.stderr, flush=True)
 
 
 def _whereabouts(folder: Path, status: RunStatus) -> str:

@@ -15,6 +15,7 @@ from esper_core.config.idleness import idle_values
 from esper_core.config.limits import MAX_PROBLEMS
 from esper_core.config.model import RunConfig
 from esper_core.config.overrides import apply_override, label_of, read_overrides
+from esper_core.config.paths import PathSyntaxError, parse_path
 from esper_core.config.places import Places, Tree
 from esper_core.config.wording import objections, objections_to_settings
 from esper_core.leyline import ConfigError, Problem
@@ -84,20 +85,48 @@ def parse_config(data: bytes, *, file: str, overrides: Sequence[str] = (), folde
 
     folder: where their base is looked for; None: where ``file`` stands.
     """
-    changes, problems = read_overrides(overrides)
-    try:
-        tree, bases = read_with_bases(data, file, Path(file).parent if folder is None else folder)
-    except ConfigError as error:
-        raise _refusal([*error.problems, *problems], file, overrides) from None
-    tree.problems.extend(problems)
-    for change in changes:
-        apply_override(change, tree)
+    tree, bases = _read(data, file, overrides, Path(file).parent if folder is None else folder)
     config, untold = _validate(tree)
     tree.problems.extend(contradictions(tree))
     if config is None or tree.problems:
         raise _refusal(tree.problems, file, overrides, untold, bases)
     warnings = tuple(idle_values(config, tree.places))
     return LoadedConfig(config, file, data, tuple(overrides), tree.places, bases, warnings)
+
+
+def load_remains(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig | None:
+    """What is left of a file that is refused when each value with a problem is taken out.
+
+    None where that is no configuration, and where what is said of plugins is wrong: they would not be the file's.
+    """
+    file = file_name(path)
+    try:
+        data = read_file(path)
+        tree, bases = _read(data, file, overrides, Path(path).parent)
+        _validate(tree)
+        tree.problems.extend(contradictions(tree))
+        wrong = [parse_path(problem.path) for problem in tree.problems if problem.path is not None]
+    except (ConfigError, PathSyntaxError):
+        return None
+    if any(own[:1] == ("plugins",) for own in wrong):
+        return None
+    for own in wrong:
+        tree.take_out(own)
+    config, _ = _validate(tree)
+    return None if config is None else LoadedConfig(config, file, data, tuple(overrides), tree.places, bases)
+
+
+def _read(data: bytes, file: str, overrides: Sequence[str], folder: Path) -> tuple[Tree, tuple[Base, ...]]:
+    """What is written, with what is wrong so far among its problems; ConfigError where it cannot be read."""
+    changes, problems = read_overrides(overrides)
+    try:
+        tree, bases = read_with_bases(data, file, folder)
+    except ConfigError as error:
+        raise _refusal([*error.problems, *problems], file, overrides) from None
+    tree.problems.extend(problems)
+    for change in changes:
+        apply_override(change, tree)
+    return tree, bases
 
 
 def _validate(tree: Tree) -> tuple[RunConfig | None, int]:

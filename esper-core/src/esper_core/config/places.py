@@ -68,3 +68,14 @@ class Tree:
     def is_refused(self, path: KeyPath) -> bool:
         """Whether the value at ``path``, or one above it, was refused already."""
         return any(path[:length] in self.refused for length in range(len(path) + 1))
+
+    def take_out(self, path: KeyPath) -> None:
+        """Let go of the value at ``path``, if there is one; for an item the whole list: others have their places."""
+        here = self.value
+        for depth, step in enumerate(path):
+            if not isinstance(here, dict) or step not in here:
+                return
+            if depth + 1 == len(path) or isinstance(path[depth + 1], int):
+                del here[step]
+                return
+            here = here[step]

@@ -13,7 +13,14 @@ import pytest
 
 from esper_core import __version__
 from esper_core.cli import main
-from esper_core.cli.commands import BUILT_IN, OpenGroup, load_built_in
+from esper_core.cli.commands import (
+    BUILT_IN,
+    KNOWN_ELSEWHERE,
+    OpenGroup,
+    external_commands,
+    load_built_in,
+    load_external,
+)
 
 ESPER = [sys.executable, "-m", "esper_core"]
 
@@ -46,7 +53,31 @@ def test_help_names_every_command_and_imports_none(esper, site_packages) -> None
         assert f"  {name} " in answer.out
         assert command.help.split()[0] in answer.out
     assert ["grow", "From esper-extra 1.0."] in listed(answer.out)
-    assert ["watch", "From esper-watch 0.1.0."] in listed(answer.out)
+    assert f"watch {KNOWN_ELSEWHERE['watch'].help} From esper-watch 0.1.0." in " ".join(answer.out.split())
+
+
+def test_what_is_said_of_a_command_of_ours_is_not_said_of_a_strangers(esper, site_packages) -> None:
+    site_packages.command("esper-extra", COMMAND.format(body="pass"), command="new")
+    told = dict(listed(esper("--help").out))
+    assert KNOWN_ELSEWHERE["new"].help not in told["new"]
+    assert "esper-extra 1.0" in told["new"]
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("name", KNOWN_ELSEWHERE)
+def test_what_is_said_of_a_command_elsewhere_is_what_it_says_itself(name: str) -> None:
+    command = load_external(external_commands()[name])
+    said, own = KNOWN_ELSEWHERE[name].help.split(), command.help.split()
+    assert said[:4] == own[:4]
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("typed", ["resume", "replay", "report", "watch", "compare", "runs show"])
+def test_who_names_no_run_is_told_where_they_are_listed(esper, typed: str) -> None:
+    answer = esper(*typed.split())
+    assert answer.status == 2
+    assert answer.err.endswith("The runs that are there:  esper runs list\n")
+    assert "runs list" not in esper("components", "show").err
 
 
 def test_help_needs_neither_plugins_nor_pydantic_nor_rich() -> None:

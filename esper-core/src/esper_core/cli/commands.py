@@ -72,12 +72,21 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = {
 """The core's commands, in the order of ``esper --help``."""
 
 
-KNOWN_ELSEWHERE: Final[Mapping[str, str]] = {
-    "new": "esper-testing",
-    "plugins.check": "esper-testing",
-    "watch": "esper-watch",
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A command of another package of this project, and its line in ``esper --help``."""
+
+    package: str
+    help: str
+
+
+KNOWN_ELSEWHERE: Final[Mapping[str, Elsewhere]] = {
+    "new": Elsewhere("esper-testing", "Write a package with a plugin that works, to begin your own with."),
+    "plugins.check": Elsewhere("esper-testing", "Run the conformance checks of a plugin."),
+    "report": Elsewhere("esper-watch", "Write the report of a run: one page that needs no network."),
+    "watch": Elsewhere("esper-watch", "Show how the arms of a run do, and its seeds."),
 }
-"""Commands of the project's other packages, by package: where one is not installed, that is what to say."""
+"""Commands of the project's other packages: told of without an import, and by package where that is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,7 @@ class External:
 
     @property
     def help(self) -> str:
-        """Its line in ``esper --help``; its own text would have to be imported."""
+        """Its line in ``esper --help``; a stranger's own text would have to be imported."""
         if self.is_shadowed:
             return f"From {self.package}; not reachable: the core has a command of this name."
         if self.is_stranded:
@@ -122,6 +131,9 @@ class External:
             return f"From {self.package}; not reachable: of the commands only {groups} takes those of others below it."
         if self.is_left_out:
             return f"From {self.package}; left out in safe mode."
+        known = KNOWN_ELSEWHERE.get(self.name)
+        if known is not None and {claim.package for claim in self.claims} == {known.package}:
+            return f"{known.help} From {self.package}."
         return f"From {self.package}."
 
 
@@ -171,7 +183,7 @@ def load_external(command: External) -> click.Command:
 def no_such_command(name: str, typed: str, known: Iterable[str], context: click.Context) -> click.UsageError:
     """The error for a command that is not there, with the package that would bring it, or the nearest name."""
     if name in KNOWN_ELSEWHERE:
-        hint = f"It comes with another package:  pip install {KNOWN_ELSEWHERE[name]}"
+        hint = f"It comes with another package:  pip install {KNOWN_ELSEWHERE[name].package}"
     else:
         close = nearest(typed, known)
         hint = f'Did you mean "{close}"?' if close else f"All commands:  {context.command_path} --help"

@@ -105,6 +105,8 @@ def _told(command: click.Group, arguments: Sequence[str]) -> int:
         return error.status if isinstance(error, Interrupted) else error.exit_code
     except click.ClickException as error:
         error.show()
+        if isinstance(error, click.MissingParameter) and error.param in _runs(error.ctx):
+            print_line("The runs that are there:  esper runs list", stream=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         raise
@@ -118,6 +120,12 @@ def _told(command: click.Group, arguments: Sequence[str]) -> int:
         _tell_crash(None if context is None else context.invoked_subcommand)
         return CRASHED
     return 0
+
+
+def _runs(context: click.Context | None) -> list[click.Parameter]:
+    """The arguments of the command that was typed which are runs."""
+    parameters = [] if context is None else context.command.params
+    return [one for one in parameters if one.human_readable_name.rstrip(".") == "RUN"]
 
 
 def _is_closed(command: click.Group, context: click.Context) -> bool:

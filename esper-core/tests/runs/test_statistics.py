@@ -6,12 +6,15 @@ import itertools
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper_core.app.results import results
+from esper_core.leyline import Metric
 from esper_core.leyline.constants import EXACT_SIGN_FLIP_BELOW, MIN_SEEDS_FOR_VERDICT
 from esper_core.runs.resampling import sign_flip_p
 from esper_core.runs.statistics import decided, mean_interval, paired_comparison, paired_p, seeds_needed, t_test_p
@@ -82,6 +85,30 @@ def test_an_interval_holds_its_mean_in_the_middle(values, confidence):
     assert interval.low <= interval.mean <= interval.high
     scale = 1e-9 * (1 + max(abs(value) for value in values))
     assert interval.high - interval.mean == pytest.approx(interval.mean - interval.low, abs=scale)
+
+
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [([0.2, 0.75], (0.0, 1.0)), ([0.9, 0.95], (None, 1.0)), ([0.5, 0.5], (0.5, 0.5)), ([0.7], (None, None))],
+)
+def test_the_interval_of_a_share_ends_where_shares_do(values, ends):
+    free, own = mean_interval(values, 0.95), mean_interval(values, 0.95, share=True)
+    assert own.mean == free.mean
+    assert (own.low, own.high) == tuple(a if b is None else b for a, b in zip((free.low, free.high), ends, strict=True))
+
+
+def test_what_is_beyond_zero_and_one_is_no_share():
+    assert mean_interval([0.5, 1.2], 0.95, share=True) == mean_interval([0.5, 1.2], 0.95)
+
+
+def test_what_an_arm_of_two_seeds_came_to_lies_between_nothing_and_all():
+    episodes = [SimpleNamespace(arm="a", round=0, seed=n, test_metric=x, reward=None) for n, x in enumerate((0.2, 0.75))]
+    for one in episodes:
+        one.parameters = one.host_parameters = one.fossils = 1
+    told = results(Metric("accuracy", "up", "%"), ["a"], episodes, 0.0)["arms"]["a"]["test"]
+    assert (told["ci_low"], told["ci_high"]) == (0.0, 1.0)
+    told = results(Metric("score"), ["a"], episodes, 0.0)["arms"]["a"]["test"]
+    assert told["ci_low"] < 0 < 1 < told["ci_high"]
 
 
 @given(st.lists(st.sampled_from([-2.0, -0.3, -0.1, 0.0, 0.1, 0.2, 0.7]), min_size=1, max_size=8))

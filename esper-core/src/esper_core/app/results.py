@@ -26,13 +26,13 @@ def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinis
     samples = [Sample(arm, {episode.seed: episode.test_metric for episode in own}) for arm, own in by_arm.items()]
     return {
         "metric": {"name": metric.name, "direction": metric.direction, "unit": metric.unit},
-        "arms": {arm: _arm(own) for arm, own in by_arm.items()},
+        "arms": {arm: _arm(own, metric) for arm, own in by_arm.items()},
         "comparisons": compare_all(samples, direction=metric.direction, margin=margin),
     }
 
 
-def _arm(episodes: Sequence[EpisodeFinished]) -> dict[str, Any]:
-    interval = _interval([episode.test_metric for episode in episodes])
+def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
+    interval = _interval([episode.test_metric for episode in episodes], metric)
     rewards = [episode.reward for episode in episodes if episode.reward is not None]
     return {
         "test": {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "n": interval.n},
@@ -44,8 +44,8 @@ def _arm(episodes: Sequence[EpisodeFinished]) -> dict[str, Any]:
     }
 
 
-def _interval(values: Sequence[float]) -> Interval:
+def _interval(values: Sequence[float], metric: Metric) -> Interval:
     """Mean and interval; unknown where a value is no number, as a perplexity can be."""
     if all(map(can_be_reckoned_with, values)):
-        return mean_interval(values, CONFIDENCE)
+        return mean_interval(values, CONFIDENCE, share=metric.is_share)
     return Interval(math.nan, None, None, len(values))

@@ -19,6 +19,7 @@ RECORD: Final = {"ser_json_inf_nan": "strings", "extra": "forbid"}
 class Metric:
     """What a task is judged by, and which way is better.
 
+    unit: "%" for shares of a whole, from 0 to 1, which are shown in percent; else it stands behind no figure.
     exponential: whether it is e to the mean of the scores, as a perplexity is to the mean loss, and not the mean.
     """
 
@@ -26,6 +27,11 @@ class Metric:
     direction: Literal["up", "down"] = "up"
     unit: str = ""
     exponential: bool = False
+
+    @property
+    def is_share(self) -> bool:
+        """Whether figures are shares of a whole."""
+        return self.unit == "%"
 
     def gain(self, value: float, baseline: float) -> float:
         """By how much ``value`` is better than ``baseline``; negative where it is worse."""

@@ -70,10 +70,11 @@ class Comparison:
     paired: bool = True
 
 
-def mean_interval(values: Sequence[float], confidence: float) -> Interval:
+def mean_interval(values: Sequence[float], confidence: float, *, share: bool = False) -> Interval:
     """The mean of ``values`` and its interval at level ``confidence``, by Student's t with n − 1 degrees of freedom.
 
-    Formula: mean ± t · s / √n, s² = Σ (x − mean)² / (n − 1).
+    Formula: mean ± t · s / √n, s² = Σ (x − mean)² / (n − 1). share: whether these are shares of a whole: the interval
+    then ends at 0 and 1, since what is beyond cannot be the true mean; where a value is beyond, they are none.
 
     >>> interval = mean_interval([1.0, 2.0, 3.0], 0.95)
     >>> round(interval.low, 3), interval.mean, round(interval.high, 3)
@@ -86,7 +87,8 @@ def mean_interval(values: Sequence[float], confidence: float) -> Interval:
     if deviation is None:
         return Interval(mean, None, None, n)
     half = t_quantile((1 + confidence) / 2, n - 1) * deviation / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, n)
+    least, most = (0.0, 1.0) if share and 0.0 <= min(values) and max(values) <= 1.0 else (-math.inf, math.inf)
+    return Interval(mean, max(least, mean - half), min(most, mean + half), n)
 
 
 def paired_comparison(

@@ -91,7 +91,7 @@ def ends_of(record: Record) -> list[ArmEnd]:
         if episodes:
             values = [one.test_metric for one in episodes]
             if all(abs(value) < LARGEST for value in values):
-                told = mean_interval(values, CONFIDENCE)
+                told = mean_interval(values, CONFIDENCE, share=record.metric["unit"] == "%")
                 found.append(ArmEnd(arm, look, episodes, told.mean, told.low, told.high))
             else:
                 found.append(ArmEnd(arm, look, episodes, math.nan, None, None))

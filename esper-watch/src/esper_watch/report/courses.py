@@ -79,12 +79,13 @@ def _survivors(curves: Mapping[str, Sequence[Point]]) -> Element | None:
 def latest(record: Record) -> dict[str, list[Point]]:
     """The curve of each arm in the latest round."""
     last = record.rounds[-1]
-    curves = {arm: points_of(record.curves.get((last, arm), {})) for arm in record.arms}
+    share = record.metric["unit"] == "%"
+    curves = {arm: points_of(record.curves.get((last, arm), {}), share=share) for arm in record.arms}
     return {arm: points for arm, points in curves.items() if points}
 
 
-def points_of(curve: Mapping[int, Mapping[int, float]]) -> list[Point]:
-    """The points of a curve, thinned out where it has very many."""
+def points_of(curve: Mapping[int, Mapping[int, float]], *, share: bool = False) -> list[Point]:
+    """The points of a curve, thinned out where it has very many. share: as for ``mean_interval``."""
     steps = sorted(curve)
     every = -(-len(steps) // MOST_POINTS) if steps else 1
     picked = [step for index, step in enumerate(steps) if index % every == 0 or step == steps[-1]]
@@ -92,7 +93,7 @@ def points_of(curve: Mapping[int, Mapping[int, float]]) -> list[Point]:
     for step in picked:
         values = [value for value in curve[step].values() if abs(value) < LARGEST]
         if values:
-            told = mean_interval(values, CONFIDENCE)
+            told = mean_interval(values, CONFIDENCE, share=share)
             low, high = (told.mean if edge is None else edge for edge in (told.low, told.high))
             found.append(Point(step, told.mean, low, high, told.n, min(values), max(values)))
     return found

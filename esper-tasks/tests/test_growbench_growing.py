@@ -73,6 +73,20 @@ def test_in_which_order_ways_are_gone_changes_nothing(small):
         np.testing.assert_array_equal(back.row(0, node), told[node])
 
 
+def test_the_twin_of_a_course_is_trained_once_however_many_courses_there_are(small, monkeypatch):
+    trained = []
+    twin_of = Play._undisturbed
+    monkeypatch.setattr(Play, "_undisturbed", lambda self, seed: trained.append(seed) or twin_of(self, seed))
+    alone = growing(small, [OTHER_SEED])
+    monkeypatch.setattr("esper_core.app.playing.TWINS_KEPT", 1)
+    beside = growing(small, [small.seed, OTHER_SEED])
+    for decision in range(1, 4):
+        for place in (0, 1):
+            beside.row(place, Node(decision))
+        np.testing.assert_array_equal(alone.row(0, Node(decision)), beside.row(1, Node(decision)))
+    assert trained == [OTHER_SEED, small.seed, OTHER_SEED]
+
+
 def test_any_policy_plays_it(bench):
     policy = Random(bench.space, seed=0, speeds=(2,))
     _, reached = bench.play(policy, [Match(place, 40.0) for place in (0, 1)])

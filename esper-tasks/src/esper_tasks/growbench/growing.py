@@ -31,9 +31,11 @@ class Course:
 
     def __init__(self, play: Play, seed: int) -> None:
         self._play = play
+        self._seed = seed
         self._rows: dict[Node, NDArray[np.float32]] = {}
         self._states: dict[Node, State] = {}
         self._keep(Node(0), play.begin(seed))
+        self._twin = play.twin
 
     @property
     def known(self) -> frozenset[Node]:
@@ -45,6 +47,8 @@ class Course:
         if node not in self._rows:
             before, action = _ways_to()[node]
             self.row(before)
+            if not self._play.knows_twin(self._seed):  # it knows a few; there are more courses than that
+                self._play.know_twin(self._seed, self._twin)
             self._play.load(self._states[before])
             self._keep(node, go(self._play, action))
         return self._rows[node]

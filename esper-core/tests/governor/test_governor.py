@@ -170,6 +170,14 @@ def test_sim_low_1_an_episode_on_a_plateau_ends_early_and_is_cut_not_terminal(dr
     assert decisions[-1].reason == "no improvement for 3 steps (governor.patience)"
 
 
+def test_an_episode_that_overfits_ends_early_too(drive, signals) -> None:
+    driven = drive(Governor(settings(patience=3)))
+    for loss in [2.0, 1.5, 1.0, 0.8, 0.6]:
+        assert heed(driven, loss, signals).act is Act.CONTINUE
+    acts = [driven.governor.heed(signals(step, 2.6, train=0.1)).act for step in range(5, 8)]
+    assert acts == [Act.WARN, Act.CONTINUE, Act.EARLY_STOP]
+
+
 def test_no_episode_ends_on_a_plateau_while_a_seed_is_tried(drive, signals, living) -> None:
     driven = drive(Governor(settings(patience=2)))
     acts = [driven.governor.heed(signals(step, 2.0, slot=living())).act for step in range(6)]

@@ -69,6 +69,19 @@ def test_an_overfitted_network_is_warned_of_and_no_panic(signals) -> None:
     assert levels[-1] is Level.WARNING
 
 
+def test_a_step_with_a_warning_is_one_without_improvement_unless_the_metric_was_never_so_good(signals) -> None:
+    overfitted, history = Metric("accuracy"), judged(signals, LEARNT)[1]
+    best, patience = history.best_loss, []
+    for step, metric in enumerate([0.5, 0.5, 0.6, 0.6, 0.4]):
+        seen = signals(step, 2.5, train=0.1, metric=metric)
+        told = judge_step(history, seen, SETTINGS, acting=[], metric=overfitted)
+        history = told.history
+        assert told.verdict.level is Level.WARNING
+        patience.append(history.stale_steps)
+    assert patience == [0, 1, 0, 1, 2]  # the first metric that is told is the best so far
+    assert (history.best_loss, max(history.validation_losses)) == (best, max(LEARNT))
+
+
 def test_a_surge_is_a_panic_when_it_lasts_and_a_warning_before(signals) -> None:
     settings = replace_settings(surge_steps=3)
     calm = [1.0] * 6

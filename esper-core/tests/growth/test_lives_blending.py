@@ -106,7 +106,7 @@ def test_each_operator_is_its_formula_number_by_number(site: Site, blend: Blend,
 @both_births
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_run_02_every_seed_is_the_identity_at_birth_whatever_the_operator(site, blend, tame, dtype) -> None:
-    """Bit for bit, also for ugly numbers and in few bits; no operator scales what passes."""
+    """Bit for bit but for the sign of a zero, for ugly numbers and in few bits, too; no operator scales what passes."""
     seed = seed_of(site, blend, tame=tame).to(dtype)
     host = torch.randn(4, *site.example_shape).to(dtype)
     host.view(-1)[:4] = torch.tensor([0.0, -0.0, 1e-30, 3e4])

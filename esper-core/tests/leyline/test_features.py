@@ -294,6 +294,16 @@ SEED = SeedSignals(
 )
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"blend": "add"}, {"curve": "linear"}, {"target": 0.0}, {"speed": -1}, {"op": "grow"}]
+)
+def test_a_mask_forbids_what_no_garden_could_carry_out(wrong: dict[str, object]) -> None:
+    mask = ActionMask({"early": frozenset({Op.GERMINATE})}, {"early": NAMES[:1]})
+    fine = Action(Op.GERMINATE, "early", NAMES[0])
+    assert mask.allows(fine)
+    assert not mask.allows(replace(fine, **wrong))
+
+
 def small(**changes: object) -> tuple[ActionSpace, Observation, ActionMask]:
     own = SlotSignals("early", SlotState.OCCUPIED, 2, (SEED,))
     now = Signals(0, 0.0, math.e - 1, 0.75, 1100, 1000, (own,))

@@ -17,7 +17,7 @@ class History:
     """Losses of the latest healthy steps, and the best there were.
 
     guessing_loss: validation loss before any training; None: nobody measured it.
-    stale_steps: healthy steps since loss or metric were better than ever.
+    stale_steps: steps since loss or metric were better than ever.
     surging_steps: steps running, up to the latest, in which a loss surged.
     strengths: by slot how strongly its seeds act on the host: its fossils, and its living seed's alpha.
     """
@@ -68,6 +68,12 @@ class History:
             validation_losses=(*self.validation_losses, loss)[-steps:],
         )
         return history, improved
+
+    def with_warning(self, signals: Signals, metric: Metric | None) -> History:
+        """The history after a step with a warning: its losses are no measure; the metric may be better than ever."""
+        best_metric = self.best_metric if metric is None else _better(metric, signals.validation_metric, self)
+        stale = 0 if best_metric != self.best_metric else self.stale_steps + 1
+        return replace(self, best_metric=best_metric, stale_steps=stale)
 
 
 def _better(metric: Metric, value: float, history: History) -> float | None:

@@ -69,7 +69,9 @@ def judge_step(
     history = history.heeding_strengths(signals, acting)
     surge, history = _judge_surge(history, signals, settings)
     verdict = most_severe([_judge_collapse(history, signals, settings), surge])
-    if verdict.level is not Level.CALM:
+    if verdict.level is Level.WARNING:
+        return Judgement(verdict, history.with_warning(signals, metric))
+    if verdict.level is Level.PANIC:
         return Judgement(verdict, history)
     history, improved = history.with_step(signals, settings.history_steps, metric)
     return Judgement(broken, history, healthy=True, improved=improved)

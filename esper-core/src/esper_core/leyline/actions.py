@@ -124,6 +124,8 @@ class ActionMask:
             return False
         if "speed" in reads and not (type(action.speed) is int and action.speed >= 0):
             return False
+        if not isinstance(action.blend, Blend) or not isinstance(action.curve, Curve):
+            return False
         if action.op is Op.GERMINATE:
             return action.blueprint in self.blueprints.get(action.slot, ())
         if action.blueprint is None or "blueprint" not in reads or action.slot not in self.seeds:

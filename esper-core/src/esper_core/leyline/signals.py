@@ -84,7 +84,7 @@ class SeedSignals:
     """By how much the validation loss is lower with the seed than without, over the same examples.
 
     Against the undisturbed host: the host itself while the seed incubates or is on a branch, the twin at the same step,
-    with what had grown before, when it is blended in. None where there is no such host.
+    with what had grown before, when it acts. None where there is no such host.
     """
     dependence: Gain | None = None
     """By how much the validation loss would rise if the seed, which acts on the host, were left out.

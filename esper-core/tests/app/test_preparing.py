@@ -47,6 +47,17 @@ def test_names_are_told_beside_keys_and_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.members
+def test_names_of_sinks_plugins_and_files_are_told_beside_values(tmp_path: Path) -> None:
+    more = "one\nsinks: [nope]\nplugins: {disable: [watsh], local: [gone.py]}"
+    assert told(tmp_path, environments=more) == [
+        ("E111", "environments", 5),
+        ("E225", "sinks[0].use", 6),
+        ("E208", "plugins.disable[0]", 7),
+        ("E227", "plugins.local[0]", 7),
+    ]
+
+
+@pytest.mark.members
 def test_settings_are_told_where_nothing_beside_them_is_wrong(tmp_path: Path) -> None:
     policy = "{use: schedule, settings: {plan: 3}}"
     assert told(tmp_path, policy=policy, environments="one") == [

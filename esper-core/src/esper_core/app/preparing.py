@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from esper_core.leyline.errors import Problem
     from esper_core.plugins import Plugins
 
-OF_NAMES: Final = "E20"
-"""How the codes of problems begin that say that a name stands for nothing."""
+OF_NAMES: Final = ("E20", "E225", "E227")
+"""How the codes of problems begin that say that a name stands for nothing: of components, plugins, sinks, files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ def _also_wrong(file: Path, overrides: Sequence[str], known: Sequence[Problem]) 
         return []
     touched = {_section(problem) for problem in known}
     try:
-        resolve(rest, load_for(rest, (Path.cwd() / file).parent).registry)
+        plugins = load_for(rest, (Path.cwd() / file).parent)
+        resolve(rest, plugins.registry, problems_in_file(rest, plugins))
     except (ConfigError, PluginError) as error:
         return [
             problem

@@ -143,9 +143,9 @@ GARDENERS, VERDICTS = "science/gardeners/results.json", "science/verdicts.json"
 
 
 def less_the_rules() -> Source:
-    """What learning is worth on problems that nobody had seen: to those judged, to others, and on fresh problems."""
+    """What learning is worth on problems that nobody had seen: to those judged, and to others; from many seeds, too."""
     found = results(GARDENERS)
-    own = (found["table"], found["fresh"])
+    own = (found["table"], found["again"], found["fresh"])
     others = found["schooling"]["three others by the same recipe"]["less_heuristic"]
     return intervals([*(one["ppo_less"]["heuristic"] for one in own), others])
 

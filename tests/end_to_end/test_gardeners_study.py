@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.science.gardeners.fresh import summed_up
+from benchmarks.science.gardeners.fresh import FIRST_SEED, FRESH, SEEDS, summed_up
 from benchmarks.science.gardeners.page import page
 from benchmarks.science.gardeners.steps import SIDES, SIZES, compared
+from esper_tasks.growbench.puzzles import puzzle
 
 STUDY = Path(__file__).parents[2] / "benchmarks" / "science" / "gardeners"
 
@@ -29,12 +30,23 @@ def test_the_pages_tables_are_those_of_the_results() -> None:
     assert (STUDY / "results.md").read_text(encoding="utf-8") == page(found)
 
 
-def test_what_is_shown_of_fresh_problems_is_what_came_of_them() -> None:
-    played = [json.loads(one) for one in (STUDY / "fresh.jsonl").read_text(encoding="utf-8").splitlines()]
+@pytest.mark.parametrize("which", ["again", "fresh"])
+def test_what_is_shown_of_many_seeds_is_what_came_of_them(which: str) -> None:
+    played = [json.loads(one) for one in (STUDY / f"{which}.jsonl").read_text(encoding="utf-8").splitlines()]
     found = json.loads((STUDY / "results.json").read_text(encoding="utf-8"))
-    assert summed_up(sorted(played, key=lambda one: one["problem"])) == found["fresh"]
-    assert min(one["problem"] for one in played) == found["problems"]["held_out"]  # behind those of the table
+    played.sort(key=lambda one: one["problem"])
+    assert summed_up(played) == found[which]
+    known = found["problems"]["held_out"]
+    problems = {"again": range(known), "fresh": range(known, known + FRESH)}[which]  # those of the table; behind them
+    assert [one["problem"] for one in played] == list(problems)
     assert {len(own) for one in played for player in one["players"].values() for own in player["reward"]} == {20}
+
+
+def test_no_seed_from_which_a_table_was_trained_is_played_again() -> None:
+    again = range(FIRST_SEED, FIRST_SEED + SEEDS)
+    assert [
+        number for number in range(400) for part in ("train", "held_out") if puzzle(number, part).seed in again
+    ] == []
 
 
 def fresh_problem(number: int, ppo: list[list[float]], heuristic: list[float]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """``python -m benchmarks.science.gardeners``: tunes, trains and judges what is not done yet, and writes results.
 
 Into the folder go ``tried.jsonl``, what was tried to choose settings; the gardeners that were trained; ``fresh.jsonl``,
-problems that are in no table, each from many seeds; ``live.jsonl`` and ``steps.jsonl``, runs of the engine; and what is
-read: ``results.json``, ``results.md`` and ``figure.svg``. Stopped at any moment, the same command goes on.
+problems that are in no table, each from many seeds; ``again.jsonl``, those of the table, from as many; ``live.jsonl``
+and ``steps.jsonl``, runs of the engine; and what is read: ``results.json``, ``results.md`` and ``figure.svg``. Stopped
+at any moment, the same command goes on.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from esper_tasks.growbench.regret import best_fixed
 from esper_tasks.growbench.table import load_table, shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from benchmarks.science.gardeners.training import Rules
     from esper_core.leyline import Policy
@@ -50,7 +51,7 @@ FEW = 6
 OTHERS = "three others by the same recipe"
 """Gardeners as those that are judged, from other seeds."""
 
-NOT_FRESH = ("random",)
+NOT_TRAINED = ("random",)
 """Players that are left out where everything has to be trained: each episode of theirs is another one."""
 
 UPDATES = 60
@@ -82,8 +83,7 @@ def main() -> int:
     }
     schools = _of_other_schools(bench, folder)
     others = {name: {price: judged(bench, held_out, price, own) for price in PRICES} for name, own in schools.items()}
-    at_play = {name: own[HEADLINE] for name, own in players.items() if name not in NOT_FRESH}
-    at_play[OTHERS] = schools[OTHERS]
+    at_play = {name: own[HEADLINE] for name, own in players.items() if name not in NOT_TRAINED}
     best = {price: oracle(bench, held_out, price) for price in PRICES}
     plan = best_fixed(bench, matches(learn_on, PRICES))
     found: dict[str, Any] = {
@@ -95,7 +95,7 @@ def main() -> int:
         "table": summary(results, best),
         "newcomers": [one for blueprint in NEW_TO_SOME for one in newcomers(bench, held_out, folder, blueprint)],
         "schooling": schooling(results["heuristic"], {"that learnt on": results["ppo"], **others}),
-        "fresh": fresh.summed_up(_fresh(folder, at_play, len(bench.table.of_part("held_out")), quick=asked.quick)),
+        **_from_many_seeds(folder, bench, at_play, {OTHERS: schools[OTHERS]}, quick=asked.quick),
         "live": [] if asked.no_live else _live(folder, plan, quick=asked.quick),
         "steps": [] if asked.no_live else compared(_steps(folder, plan, quick=asked.quick)),
     }
@@ -153,8 +153,20 @@ def _once(file: Path, make: Any) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def _fresh(folder: Path, players: Mapping[str, Sequence[Policy]], first: int, *, quick: bool) -> list[dict[str, Any]]:
-    file, every = folder / "fresh.jsonl", fresh.tasks(players, first, quick=quick)
+def _from_many_seeds(
+    folder: Path, bench: Bench, players: fresh.Players, others: fresh.Players, *, quick: bool
+) -> dict[str, Any]:
+    """What came of problems that are in no table, and of those of the table. others: who plays in the former alone."""
+    known = range(len(bench.table.of_part("held_out")))
+    unknown = range(len(known), len(known) + fresh.FRESH)
+    passes = {
+        "fresh": fresh.tasks(unknown, {**players, **others}, quick=quick),
+        "again": fresh.tasks(known, players, quick=quick),
+    }
+    return {name: fresh.summed_up(_played(folder / f"{name}.jsonl", every)) for name, every in passes.items()}
+
+
+def _played(file: Path, every: Sequence[fresh.Task]) -> list[dict[str, Any]]:
     done = {line["problem"] for line in noted(file)}
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
         for line in pool.imap_unordered(fresh.played, [task for task in every if task.number not in done]):

@@ -1,4 +1,4 @@
-"""Is it so elsewhere, and from other seeds? Problems that are in no table, each trained from twenty seeds.
+"""Is it so elsewhere, and from other seeds? Problems that are in no table, and those of the table, from twenty seeds.
 
 On the table each plan of each problem was trained once, so that of what one problem tells much is chance. Here nobody
 knows beforehand what comes of anything: players play, and what they do is trained. They come as they left the table;
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
     from esper_core.leyline import Policy
 
-PROBLEMS: Final = 20
+    Players = Mapping[str, Sequence[Policy]]
+
+FRESH: Final = 20
+"""Problems that are in no table."""
+
 SEEDS: Final = 20
 FIRST_SEED: Final = 70_000
 DIGITS: Final = 4
@@ -43,13 +47,13 @@ class Task:
 
     number: int
     seeds: int
-    players: Mapping[str, Sequence[Policy]]
+    players: Players
 
 
-def tasks(players: Mapping[str, Sequence[Policy]], first: int, *, quick: bool) -> list[Task]:
-    """All that there are. first: the number of the first held-out problem that is in no table."""
-    problems, seeds = (2, 2) if quick else (PROBLEMS, SEEDS)
-    return [Task(first + number, seeds, players) for number in range(problems)]
+def tasks(numbers: Sequence[int], players: Players, *, quick: bool) -> list[Task]:
+    """What there is to play on these held-out problems."""
+    few, seeds = (2, 2) if quick else (None, SEEDS)
+    return [Task(number, seeds, players) for number in numbers[:few]]
 
 
 def played(task: Task) -> dict[str, Any]:

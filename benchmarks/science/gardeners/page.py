@@ -53,6 +53,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     )
     yield ", ".join(both(one) for one in table["by_controller_less_heuristic"]) + "."
     yield from _parts_of_it(found["schooling"])
+    yield from _again(found["again"])
     yield from _fresh(found["fresh"])
     yield ""
     yield "## A blueprint that was never seen"
@@ -101,12 +102,25 @@ def _parts_of_it(schooling: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {name} | {means} | {both(own['less_heuristic'])} | {beside} | {each} | {beyond} |"
 
 
+def _again(again: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"### The same {again['problems']} problems, each from {again['seeds']} other seeds"
+    yield ""
+    yield "On the table each plan was trained once. Here what everybody does is trained anew, from seeds of which none"
+    yield f"is the table's. At a price of {HEADLINE:g}, means over seeds and controllers, intervals over problems."
+    yield from _from_many_seeds(again)
+
+
 def _fresh(fresh: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield f"### {fresh['problems']} other problems, each from {fresh['seeds']} seeds"
     yield ""
     yield f"They are in no table: what somebody does there is trained. At a price of {HEADLINE:g}, means over seeds and"
     yield "controllers, intervals over problems."
+    yield from _from_many_seeds(fresh)
+
+
+def _from_many_seeds(fresh: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     columns = ["reward", "on test", "less the heuristic", "`ppo` less this one", "on test", "seeds kept"]
     yield f"| player | {' | '.join(columns)} | by controller |"

@@ -150,6 +150,11 @@ def less_the_rules() -> Source:
     return intervals([*(one["ppo_less"]["heuristic"] for one in own), others])
 
 
+def regret() -> Source:
+    """How far the gardener that learns is from the best there is, in percent of that."""
+    return [(100 * results(GARDENERS)["table"]["players"]["ppo"]["40"]["regret"],)]
+
+
 def default_run() -> Source:
     """What the default run came to, as the page of the first run shows it; a slow test runs it anew."""
     return tables(FIRST_RUN, "heuristic")
@@ -191,7 +196,7 @@ def linear_on_digits() -> float:
 PAGES = [
     Page(
         "README.md",
-        lambda: [*default_run(), *less_the_rules()],
+        lambda: [*default_run(), *less_the_rules(), *regret()],
         given={"3.11": "a version of Python", "0.1": "a version of ours"},
     ),
     Page(

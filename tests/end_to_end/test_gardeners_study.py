@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +107,31 @@ def test_each_side_takes_the_size_that_was_best_on_other_seeds() -> None:
     assert cell["tuned"]["trained from the start"]["mean"] == pytest.approx(100 * (0.1 - 0.6))
     assert cell["tuned"]["never grown"]["mean"] == pytest.approx(100 * (0.1 - 0.4))
     assert cell["untuned"]["trained from the start"]["mean"] == pytest.approx(100 * (0.1 - 0.5))
+
+
+def lines_in(folder: Path) -> dict[str, list[str]]:
+    """What was noted of each piece of work that is done, by file."""
+    return {file.name: sorted(file.read_text(encoding="utf-8").splitlines()) for file in folder.glob("*.jsonl")}
+
+
+@pytest.mark.slow
+def test_the_one_command_does_everything_and_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.science.gardeners", "--quick", "--into", str(tmp_path)]
+    first = subprocess.Popen(command, cwd=STUDY.parents[2], stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        while first.poll() is None and not lines_in(tmp_path).get("live.jsonl"):
+            time.sleep(0.2)
+        assert first.poll() is None, "it was done before it could be killed"
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    done = lines_in(tmp_path)
+    for _ in range(2):  # the rest; and then nothing is left
+        told = subprocess.run(command, cwd=STUDY.parents[2], capture_output=True, text=True, check=True).stderr
+        assert "gardener-0" not in told, "what had learnt learns no more"
+        assert all(set(own) <= set(lines_in(tmp_path)[name]) for name, own in done.items())
+        found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+        assert (tmp_path / "results.md").read_text(encoding="utf-8") == page(found)
+        assert (tmp_path / "figure.svg").read_text(encoding="utf-8").startswith("<svg")
+        assert {"table", "again", "fresh", "newcomers", "schooling", "at_home", "live", "steps"} <= found.keys()
+        done = lines_in(tmp_path)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,12 +56,32 @@ lanes: 1
 """
 
 
-def played(file: Path, seeds: range) -> list[list[str]]:
+EXTRA = ROOT / "examples" / "esper-blueprints-extra"
+
+
+@pytest.fixture
+def extra(tmp_path, monkeypatch):
+    """The example package as pip would leave it, whether it is installed or not."""
+    site = tmp_path / "site"
+    shutil.copytree(EXTRA / "src", site)
+    told = tomllib.loads((EXTRA / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    metadata = site / "esper_blueprints_extra-9.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {told['name']}\nVersion: 9\n")
+    points = [f"{name} = {target}\n" for name, target in told["entry-points"]["esper.plugins"].items()]
+    (metadata / "entry_points.txt").write_text("[esper.plugins]\n" + "".join(points))
+    monkeypatch.syspath_prepend(str(site))
+    yield
+    for name in [name for name in sys.modules if name.startswith("esper_blueprints_extra")]:
+        del sys.modules[name]
+
+
+def played(file: Path, seeds: range, **settings: object) -> list[list[str]]:
     """What the gardener does in the episodes of some seeds, without waiting."""
     done = []
     for seed in seeds:
         play = Play.of(file)
-        gardener = Ppo(play.space, **LOADED)
+        gardener = Ppo(play.space, **LOADED, **settings)
         moment, told = play.begin(seed), []
         while not moment.over:
             (action,) = gardener.act([moment.observation], [moment.mask])
@@ -79,13 +101,18 @@ def test_it_consists_of_numbers_and_json_and_says_what_it_learnt_from():
     assert "load" not in words["settings"]
 
 
-@pytest.mark.parametrize("config", [MANY_SLOTS, NEW_BLUEPRINTS], ids=["more slots", "blueprints it never saw"])
-def test_it_plays_where_it_never_was_within_its_mask(config, tmp_path):
-    if config is NEW_BLUEPRINTS:
-        pytest.importorskip("esper_blueprints_extra", reason="the example package is not installed")
+def test_it_plays_on_a_host_with_more_slots_than_it_ever_saw(tmp_path):
     file = tmp_path / "config.yaml"
-    file.write_text(config)
+    file.write_text(MANY_SLOTS)
     assert len(played(file, range(2))) == 2
+
+
+def test_it_plays_with_blueprints_of_another_package_and_looks_at_them_where_it_is_told_to(extra, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(NEW_BLUEPRINTS)
+    assert len(played(file, range(2))) == 2
+    for done in played(file, range(2), look_at_new=True):
+        assert done[0].startswith("germinate early blueprints-extra/")
 
 
 @pytest.mark.slow

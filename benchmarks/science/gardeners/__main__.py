@@ -22,7 +22,16 @@ import torch
 
 from benchmarks.science.gardeners import fresh
 from benchmarks.science.gardeners.figure import picture
-from benchmarks.science.gardeners.judging import everybody, judged, newcomers, oracle, schooling, summary, to_be_won
+from benchmarks.science.gardeners.judging import (
+    at_home,
+    everybody,
+    judged,
+    newcomers,
+    oracle,
+    schooling,
+    summary,
+    to_be_won,
+)
 from benchmarks.science.gardeners.live import Visit, cells, run_cell
 from benchmarks.science.gardeners.page import page
 from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, PRICES, matches, trained
@@ -92,6 +101,7 @@ def main() -> int:
         "problems": {"learnt_on": len(learn_on), "held_out": len(held_out)},
         "to_be_won": to_be_won(bench, learn_on),
         "heuristic": settings,
+        "at_home": at_home(bench, learn_on, players),
         "table": summary(results, best),
         "newcomers": [one for blueprint in NEW_TO_SOME for one in newcomers(bench, held_out, folder, blueprint)],
         "schooling": schooling(results["heuristic"], {"that learnt on": results["ppo"], **others}),

@@ -123,6 +123,22 @@ def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, 
     }
 
 
+def at_home(
+    bench: Bench, learnt_on: Sequence[int], players: Mapping[str, Mapping[float, Sequence[Policy]]]
+) -> dict[str, Any]:
+    """What who was tuned, and who learnt, comes to on the very problems to learn on: is what is lacking foresight?"""
+    best = oracle(bench, learnt_on, HEADLINE)
+    return {
+        name: {
+            **_told(judged(bench, learnt_on, HEADLINE, players[name][HEADLINE]), best),
+            "by_controller": [
+                _told(judged(bench, learnt_on, HEADLINE, [one]), best)["regret"] for one in players[name][HEADLINE]
+            ],
+        }
+        for name in ("heuristic", "ppo")
+    }
+
+
 def to_be_won(bench: Bench, learnt_on: Sequence[int]) -> dict[str, float]:
     """What the best fixed plan is worth on the problems to learn on, and what the best of each: at one price."""
     asked = matches(learnt_on, (HEADLINE,))

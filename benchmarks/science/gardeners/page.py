@@ -52,6 +52,12 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         "By controller of `ppo`: " + ", ".join(f"{one:.1f}" for one in table["by_controller"]) + "; less the heuristic:"
     )
     yield ", ".join(both(one) for one in table["by_controller_less_heuristic"]) + "."
+    home = found["at_home"]
+    each = ", ".join(f"{100 * one:.0f} %" for one in home["ppo"]["by_controller"])
+    yield ""
+    yield f"On the {found['problems']['learnt_on']} problems that they learnt on, or were tuned on, at the same price,"
+    yield f"regret is {100 * home['ppo']['regret']:.0f} % for `ppo` (by controller {each}), and"
+    yield f"{100 * home['heuristic']['regret']:.0f} % for the heuristic."
     yield from _parts_of_it(found["schooling"])
     yield from _again(found["again"])
     yield from _fresh(found["fresh"])

@@ -1,0 +1,102 @@
+"""Are the tables on evidence those that the command printed, and does it print them still?"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "explanation" / "evidence.md"
+PRINTED = ROOT / "benchmarks" / "science" / "gates.txt"
+"""What ``python -m benchmarks.science.gates`` printed."""
+
+OF_TRIALS = ("mean", "standard_error", "deviation", "skewness", "worst", "correlation with the step before")
+DIGITS = (3, 3, 2, 1, 1, 2)
+NUMBER = re.compile(r"-?\d+\.\d+|nan")
+PLANS = {
+    "each step from 3, α / looks": "each step, alpha / looks",
+    "the same, by the plain bound": "the same, by the plain normal bound",
+    "each step, α·6 / (π·k)²": "each step, alpha 6 / (π k)²",
+    "eight steps, α / 8": "eight steps, alpha / 8",
+    "eight steps, α / k(k + 1)": "eight steps, alpha / k (k + 1)",
+    "each step, α anew": "each step, alpha spent anew",
+}
+
+
+def rows(first: str) -> list[list[str]]:
+    """The cells of the table whose heading begins so, without marks."""
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition(f"| {first} |")
+    lines = rest.partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip().strip("*`").replace("−", "-") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def trials(told: str) -> dict[tuple[str, str, str], list[str]]:
+    """By seed, when it germinated, and step what was printed, as the page rounds it."""
+    found = {}
+    for name, alone, step, rest in re.findall(
+        r"^  (.+?) +germinated at +(\d+)  step +(\d+)  (.*)$", told, re.MULTILINE
+    ):
+        numbers = [float(one) for one in NUMBER.findall(rest)]
+        assert len(numbers) == len(OF_TRIALS)
+        found[name, alone, step] = [f"{one:.{digits}f}" for one, digits in zip(numbers, DIGITS, strict=True)]
+    return found
+
+
+def gates(told: str) -> dict[tuple[str, str, str], list[float]]:
+    """By shape, examples and plan: how often it passes in percent, what it needs, and for a gain that grows."""
+    found, shape, examples = {}, "", ""
+    for line in told.splitlines():
+        if head := re.match(r"  (\w+), (\d+) examples", line):
+            shape, examples = head.groups()
+        elif "passes at its price" in line:
+            plan, _, rest = line.partition("passes at its price")
+            found[shape, examples, plan.strip()] = [float(one) for one in NUMBER.findall(rest)]
+    return found
+
+
+def test_what_is_told_of_trials_was_printed() -> None:
+    printed, name, alone = trials(PRINTED.read_text(encoding="utf-8")), "", ""
+    told = rows("seed")
+    assert len(told) == 11
+    for seed, germinated, step, *numbers in told:
+        name, alone = seed.replace("`", "") or name, germinated or alone
+        own = printed[name, alone, step]
+        assert numbers == [*own[:-1], "" if own[-1] == "nan" else own[-1]], (name, alone, step)
+
+
+def test_what_is_told_of_plans_was_printed() -> None:
+    printed, told = gates(PRINTED.read_text(encoding="utf-8")), rows("plan")
+    assert len(told) == len(PLANS)
+    for name, *numbers in told:
+        (plan,) = [own for begin, own in PLANS.items() if name.startswith(begin)]
+        passes, needs, growing = printed["skewed", "800", plan]
+        assert [one.strip("*") for one in numbers] == [f"{passes:.1f} %", f"{needs:.3f}", f"{growing:.3f}"], name
+
+
+def test_what_is_told_of_examples_was_printed() -> None:
+    printed = gates(PRINTED.read_text(encoding="utf-8"))
+    head = ("100", "200", "400", "800", "1600")
+    for number, (shape, what) in enumerate([("normal", 0), ("skewed", 0), ("rare", 0), ("skewed", 1), ("skewed", 2)]):
+        for examples, cell in zip(head, rows("examples | 100")[number][1:], strict=True):
+            value = printed[shape, examples, "each step, alpha / looks"][what]
+            shown = cell.strip("*").removesuffix(" %")
+            digits = len(shown.partition(".")[2])
+            assert shown == f"{value:.{digits}f}", (shape, examples)
+
+
+@pytest.mark.slow
+def test_the_command_prints_it_still() -> None:
+    """The simulation to the digit; trials are trained, and another processor may round otherwise on the way."""
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.science.gates"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    before, now = PRINTED.read_text(encoding="utf-8"), run.stdout
+    assert NUMBER.sub("", now) == NUMBER.sub("", before)
+    for where, numbers in gates(before).items():
+        assert gates(now)[where] == pytest.approx(numbers, abs=0.0011), where
+    for where, told in trials(before).items():
+        assert float(trials(now)[where][0]) == pytest.approx(float(told[0]), abs=0.02), where

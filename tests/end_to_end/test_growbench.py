@@ -19,7 +19,7 @@ from esper_rewards.team import Team
 from esper_tasks.growbench.plans import Node, nodes
 from esper_tasks.growbench.playing import Bench, Match
 from esper_tasks.growbench.puzzles import DECISIONS, EVERY, LAST, RAMP
-from esper_tasks.growbench.regret import standing
+from esper_tasks.growbench.regret import Oracle, standing
 from esper_tasks.growbench.table import CARD, NUMBERS, shipped
 
 PRICES = (0.0, 7.0, 40.0)
@@ -94,6 +94,18 @@ def test_a_policy_can_be_played_and_does_what_it_may(bench, matches, make):
         assert set(reached) == {Node(DECISIONS)}
     elif isinstance(policy, Random | Heuristic | Bandit):
         assert len(set(reached)) > 1
+
+
+def test_a_gardener_can_begin_with_what_the_best_plans_of_the_table_do(bench):
+    asked = [Match(number, 20.0) for number in bench.table.of_part("train")[:6]]
+    best, _ = bench.play(Oracle(bench, asked), asked)
+    gardener = Ppo(bench.space, **PPO, learning_rate=3e-3, forget_names=0.0)
+    judge = Ppo(bench.space, **PPO, learn=False)
+    figures = gardener.imitate(best)
+    assert figures["agreement"] >= 0.95
+    judge.load(gardener.state())
+    _, reached = bench.play(judge, asked)
+    assert standing(bench, asked, reached).regret < 0.15
 
 
 @pytest.mark.slow

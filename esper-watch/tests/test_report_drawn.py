@@ -6,13 +6,16 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.dom import minidom
 
 import pytest
 
 from esper_core.leyline import Stage
 from esper_watch.report import page_of, read_record
+from esper_watch.report.arms import ArmEnd, _front
 from esper_watch.report.evidence import SURE, evidence
+from esper_watch.report.figure import looks
 from esper_watch.report.lives import lives
 from esper_watch.report.record import Record, SeedLife, Shown
 
@@ -192,3 +195,35 @@ def test_a_usual_run_has_no_bar_of_a_seed_that_only_waits(make_run: MakeRun) -> 
     page = page_of(read_record(make_run(environments=2, steps=40)))
     assert "mark stage-germinated" not in page
     assert "planted at step 9, training in isolation from step 10 to step 17" in page
+
+
+def test_every_drawing_says_what_it_is_and_each_mark_what_it_stands_for(make_run: MakeRun) -> None:
+    page = page_of(read_record(make_run(environments=2, steps=40)))
+    drawings = re.findall(r"<svg (?![^>]*aria-hidden)[^>]*viewBox.*?</svg>", page, flags=re.DOTALL)
+    assert len(drawings) >= 6
+    names = set()
+    for drawing in drawings:
+        root = minidom.parseString(drawing).documentElement
+        assert root is not None
+        assert (root.getAttribute("role"), root.getAttribute("tabindex")) == ("group", "0")
+        title, what = (root.getElementsByTagName(name)[0].firstChild.data for name in ("title", "desc"))
+        assert root.getAttribute("aria-label").startswith(f"{title}. {what}")
+        names.add(title)
+        marks = [one for one in root.getElementsByTagName("*") if "mark" in one.getAttribute("class").split()]
+        assert marks
+        assert all(one.firstChild.tagName == "title" and one.firstChild.firstChild.data for one in marks)
+    assert len(names) >= 5, "no two kinds of drawings are called the same"
+
+
+@pytest.mark.parametrize(
+    ("upwards", "front"),
+    [(True, ["small", "middle", "large"]), (False, ["bad"])],
+)
+def test_the_line_of_the_best_goes_through_those_that_no_other_beats_in_both(upwards: bool, front: list[str]) -> None:
+    values = {"large": (0.9, 300), "small": (0.5, 100), "bad": (0.4, 100), "middle": (0.7, 200), "dear": (0.7, 250)}
+    look = looks(list(values))["small"]
+    ends = [
+        ArmEnd(name, look, [SimpleNamespace(parameters=size)], mean, None, None)
+        for name, (mean, size) in values.items()
+    ]
+    assert [end.name for end in _front(ends, upwards=upwards)] == front

@@ -128,14 +128,11 @@ def at_home(
 ) -> dict[str, Any]:
     """What who was tuned, and who learnt, comes to on the very problems to learn on: is what is lacking foresight?"""
     best = oracle(bench, learnt_on, HEADLINE)
+    most = float(best.rewards.mean())
+    found = {name: judged(bench, learnt_on, HEADLINE, players[name][HEADLINE]) for name in ("heuristic", "ppo")}
     return {
-        name: {
-            **_told(judged(bench, learnt_on, HEADLINE, players[name][HEADLINE]), best),
-            "by_controller": [
-                _told(judged(bench, learnt_on, HEADLINE, [one]), best)["regret"] for one in players[name][HEADLINE]
-            ],
-        }
-        for name in ("heuristic", "ppo")
+        name: {**_told(own, best), "by_controller": [(most - float(one.mean())) / most for one in own.rewards]}
+        for name, own in found.items()
     }
 
 

@@ -298,7 +298,9 @@ SEED = SeedSignals(
     "wrong", [{"blend": "add"}, {"curve": "linear"}, {"target": 0.0}, {"speed": -1}, {"op": "grow"}]
 )
 def test_a_mask_forbids_what_no_garden_could_carry_out(wrong: dict[str, object]) -> None:
-    mask = ActionMask({"early": frozenset({Op.GERMINATE})}, {"early": NAMES[:1]})
+    mask = ActionMask({"early": frozenset({Op.GERMINATE, Op.PRUNE})}, {"early": NAMES[:1]})
+    unread = set(wrong) <= {"blend", "target"}  # by a prune, to which they mean nothing
+    assert mask.allows(replace(Action(Op.PRUNE, "early"), **wrong)) is unread
     fine = Action(Op.GERMINATE, "early", NAMES[0])
     assert mask.allows(fine)
     assert not mask.allows(replace(fine, **wrong))

@@ -124,7 +124,9 @@ class ActionMask:
             return False
         if "speed" in reads and not (type(action.speed) is int and action.speed >= 0):
             return False
-        if not isinstance(action.blend, Blend) or not isinstance(action.curve, Curve):
+        if "blend" in reads and not isinstance(action.blend, Blend):
+            return False
+        if "curve" in reads and not isinstance(action.curve, Curve):
             return False
         if action.op is Op.GERMINATE:
             return action.blueprint in self.blueprints.get(action.slot, ())

@@ -18,6 +18,7 @@ from esper_policies.ppo.options import Options
 
 HEADS = {"blend": 2, "speed": 3, "target": 2}
 CLOSE = 1e-4
+BLENDS = OPS.index(Op.ADVANCE)
 
 
 @dataclass
@@ -190,6 +191,21 @@ def test_only_what_is_possible_is_drawn_and_chosen(own, seed):
     assert (best.op.item(), best.candidate.item()) in possible
     by_chance = {(number, place): log_chance(own, op, place, {}) for op, number, place in decisions(own)}
     assert by_chance[best.op.item(), best.candidate.item()] == pytest.approx(max(by_chance.values()), abs=CLOSE)
+
+
+@given(problems, st.floats(0.0, 1.0))
+@settings(max_examples=100, deadline=None)
+def test_who_has_to_be_sure_blends_in_where_that_is_likely_enough_and_does_what_comes_next_elsewhere(own, sure):
+    chances = own.chances
+    likely, plain, careful = chances.ops[0, BLENDS].exp().item(), chances.best(), chances.best(sure)
+    if likely >= sure:
+        assert (careful.op.item(), careful.candidate.item()) == (plain.op.item(), plain.candidate.item())
+        return
+    others = {
+        (number, place): log_chance(own, op, place, {}) for op, number, place in decisions(own) if number != BLENDS
+    }
+    chosen = careful.op.item(), careful.candidate.item()
+    assert others[chosen] == pytest.approx(max(others.values()), abs=CLOSE)
 
 
 def test_decisions_are_drawn_as_often_as_they_are_likely():

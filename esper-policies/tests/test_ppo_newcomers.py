@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from esper_core.leyline import WAIT, Action, ActionMask, Op, rows_of
@@ -73,3 +75,11 @@ def test_a_look_stands_in_the_way_of_nothing_that_is_more_than_waiting():
     assert first_look(seen, mask, WAIT, names, ()) is None
     assert first_look(seen, mask, WAIT, (), names) is None
     assert first_look(seen, mask.shut(), WAIT, (), ()) is None
+
+
+@pytest.mark.parametrize(("price", "looks"), [(10.0, True), (20.0, True), (20.1, False), (None, True)])
+def test_it_looks_where_what_grows_costs_little_if_it_is_told_to(price, looks):
+    policy = Ppo(SPACE, **TINY, learn=False, look_at_new=True, look_up_to=20)
+    seen, mask = scene()
+    policy.act([replace(seen, price=price)], [mask])
+    assert bool(policy._memories[0].looked_at) == looks

@@ -34,6 +34,9 @@ SCHEMA: Final = 2
 LIMIT: Final = 10.0
 """No column goes beyond it, either way: a loss that exploded says no more than that it did."""
 
+_MANY: Final = 4.0
+"""Seeds that are many: as many are 1 in their column."""
+
 _LIVING: Final = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.DRAINING)
 _OPS: Final = (Op.GERMINATE, Op.ADVANCE, Op.RETARGET, Op.PRUNE, Op.FOSSILISE)
 
@@ -135,8 +138,8 @@ def _whole(seen: Observation) -> list[float]:
         *_known(above),
         *_known(below),
         (now.parameters - now.host_parameters) / max(1, now.host_parameters),
-        now.fossils / 4.0,
-        len(now.seeds) / 4.0,
+        now.fossils / _MANY,
+        len(now.seeds) / _MANY,
         *_known(None if seen.price is None else seen.price / 100.0),
     ]
 
@@ -147,9 +150,9 @@ def _slot(place: Place | None, slot: SlotSignals | None, name: str, mask: Action
     incubating = sum(seed.stage in INCUBATING for seed in seeds)
     return [
         *(float(slot is not None and slot.state is state) for state in SlotState),
-        (0 if slot is None else slot.fossils) / 4.0,
-        incubating / 4.0,
-        (len(seeds) - incubating) / 4.0,
+        (0 if slot is None else slot.fossils) / _MANY,
+        incubating / _MANY,
+        (len(seeds) - incubating) / _MANY,
         *(float(op in possible) for op in _OPS),
         *_known(None if place is None else place.depth),
         *_known(None if place is None else math.log10(place.channels) / 2.0),

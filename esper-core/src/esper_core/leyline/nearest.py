@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+ALIKE: Final = 0.6
+"""Share of letters in common (as difflib counts them) from which a name may have been meant."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -20,7 +23,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     wanted = name.casefold().replace("-", "_")
     if wanted in folded:
         return folded[wanted]
-    close = get_close_matches(wanted[:200], list(folded), n=1, cutoff=0.6)
+    close = get_close_matches(wanted[:200], list(folded), n=1, cutoff=ALIKE)
     return folded[close[0]] if close else None
 
 

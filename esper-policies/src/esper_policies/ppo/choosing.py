@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from esper_core.leyline import ARGUMENTS
+from esper_core.leyline import ARGUMENTS, Op
 from esper_policies.ppo.encoding import OPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_ADVANCE = OPS.index(Op.ADVANCE)
 
 NEVER = -1e9
 """The logarithm of a chance that there is none of: finite, so that nothing times nothing stays nothing."""
@@ -110,9 +112,15 @@ class Chances:
         """A decision for each environment; luck: (B, 1 + heads) numbers in [0, 1), one for each thing to choose."""
         return self._parted(_quantile(self.joint, luck[:, 0]), lambda chances, n: _quantile(chances, luck[:, 1 + n]))
 
-    def best(self) -> Chosen:
-        """The likeliest decision of each environment."""
-        return self._parted(self.joint.argmax(1), lambda chances, n: chances.argmax(1))
+    def best(self, sure: float = 0.0) -> Chosen:
+        """The likeliest decision of each environment; blending in only where that is as likely as ``sure``."""
+        joint, wide = self.joint, self.legal.shape[2]
+        blends = (torch.arange(joint.shape[1], device=joint.device) - 1).div(
+            max(1, wide), rounding_mode="floor"
+        ) + 1 == _ADVANCE
+        unsure = self.ops[:, _ADVANCE].exp() < sure
+        joint = joint.masked_fill(unsure[:, None] & blends, NEVER)
+        return self._parted(joint.argmax(1), lambda chances, n: chances.argmax(1))
 
     def _parted(self, joint: Tensor, choose: _Choose) -> Chosen:
         wide = max(1, self.legal.shape[2])

@@ -6,7 +6,7 @@ from a table that knows the best.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from esper_policies.ppo.choosing import Chosen
     from esper_policies.ppo.learning import Lesson, Worth
     from esper_policies.ppo.network import Gardener
+
+VALUES_SHARE: Final = 0.25
+"""Weight of how far values are off, beside how unlikely what was shown was."""
+
+CLIP_NORM: Final = 1.0
+"""Largest norm of the gradients."""
 
 
 def imitate(
@@ -47,8 +53,8 @@ def imitate(
             told = -chances.log_chance(chosen)[there].mean()
             off = ((scores.value - worth.returns[rows])[there] ** 2).mean()
             optimizer.zero_grad()
-            (told + 0.25 * off).backward()
-            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            (told + VALUES_SHARE * off).backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP_NORM)
             optimizer.step()
             losses.append(told.item())
         alike = agreement(network, lesson)

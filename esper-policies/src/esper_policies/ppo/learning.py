@@ -32,6 +32,9 @@ Where every episode comes to the same, all that differs is what the values do no
 would teach as loudly as a real difference: a gardener who has found the best would lose it again.
 """
 
+NO_SPREAD: Final = 1e-12
+"""Variance of returns below which there is nothing to be foretold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ways:
@@ -146,7 +149,7 @@ def _stand_still(optimizer: torch.optim.Optimizer) -> None:
 def explained(values: Tensor, returns: Tensor) -> float:
     """The share of the returns' variance that the values foretold: 1 is all, 0 no more than a constant would."""
     spread = returns.var(unbiased=False).item()
-    return 1.0 - (returns - values).var(unbiased=False).item() / spread if spread > 1e-12 else 0.0
+    return 1.0 - (returns - values).var(unbiased=False).item() / spread if spread > NO_SPREAD else 0.0
 
 
 def _step(

@@ -7,7 +7,7 @@ description has to do for one that it never saw. About 100,000 weights.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from esper_policies.ppo.encoding import Batch
+
+SMALL: Final = 0.1
+"""How large the first weights are that names and decisions begin with."""
 
 
 class Gardener(nn.Module):
@@ -47,9 +50,9 @@ class Gardener(nn.Module):
         self.value = nn.Sequential(_linear(width, width), nn.Tanh(), nn.Linear(width, 1))
         self.heads = nn.ModuleDict({head: nn.Linear(width, options) for head, options in heads.items()})
         with torch.no_grad():
-            self.names.weight.normal_(0.0, 0.1)[0].zero_()
+            self.names.weight.normal_(0.0, SMALL)[0].zero_()
             for last in (self.ops, self.asks, self.alone, *self.heads.values()):
-                for parameter, share in zip(last.parameters(), (0.1, 0.0), strict=True):
+                for parameter, share in zip(last.parameters(), (SMALL, 0.0), strict=True):
                     parameter.mul_(share)
 
     def forward(

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("esper")
 
 BITS: Final = 64
+EPSILON: Final = 1e-5
+"""What Adam adds to the size of gradients: steps where there are hardly any stay small."""
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class Ppo:
             self.network = self._built(known)
             if known:
                 self.scales.load(known.scales, known.tensors("scales"))
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=own.learning_rate, eps=1e-5)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=own.learning_rate, eps=EPSILON)
         if own.learn:
             self._get_to_know(blueprint for several in space.blueprints.values() for blueprint in several)
         self._teacher = self._new_teacher() if own.teacher and own.learn else None
@@ -204,30 +206,32 @@ class Ppo:
             chosen = self._chosen(places, seen, [observations[n].step for n in places])
             for row, (place, one) in enumerate(zip(places, seen, strict=True)):
                 self._memories[place].levels = one.levels
-                found.append(self._action(one, chosen, row, place, masks[place]))
+                curious = self.settings.curious(observations[place].price)
+                found.append(self._action(one, chosen, row, place, masks[place], curious=curious))
         return found
 
     def _chosen(self, places: Sequence[int], seen: Sequence[Seen], steps: Sequence[int]) -> Chosen:
-        more = self.settings.together - len(seen)
+        own = self.settings
+        more = own.together - len(seen)
         padded, whose = [*seen, *[seen[0]] * more], [*places, *[places[0]] * more]
         numbers = [self._numbers(one, self.round, place) for one, place in zip(padded, whose, strict=True)]
         batch = self.scales.scaled(batch_of(padded, numbers))
         fresh = torch.zeros(self.network.width)
         hidden = (self._memories[place].hidden for place in whose)
-        before = torch.stack([fresh if own is None else own for own in hidden])[None]
+        before = torch.stack([fresh if one is None else one for one in hidden])[None]
         with torch.no_grad():
             scores, after = self.network(batch, before)
             chances = Chances(scores, batch.legal, batch.home)
             luck = [self._luck(place, step) for place, step in zip(whose, [*steps, *[0] * more], strict=True)]
-            chosen = chances.drawn(torch.tensor(luck)) if self.settings.learn else chances.best()
+            chosen = chances.drawn(torch.tensor(luck)) if own.learn else chances.best(own.sure)
         if self.network.memory is not None:
             for row, place in enumerate(places):
                 self._memories[place].hidden = after[0, row].clone()
         return chosen
 
-    def _action(self, seen: Seen, chosen: Chosen, row: int, place: int, mask: ActionMask) -> Action:
+    def _action(self, seen: Seen, chosen: Chosen, row: int, place: int, mask: ActionMask, *, curious: bool) -> Action:
         action = seen.action(OPS[int(chosen.op[row])], int(chosen.candidate[row]))
-        own, curious = self._memories[place], self.settings.look_at_new and not self.settings.learn
+        own = self._memories[place]
         if curious and (new := first_look(seen, mask, action, self._names, own.looked_at)):
             own.looked_at, action = (*own.looked_at, str(new.blueprint)), new
         return self.options.detailed(action, {head: int(one[row]) for head, one in chosen.details.items()})

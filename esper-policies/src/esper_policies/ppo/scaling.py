@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 LEAST = 0.05
 """Deviation below which a column is not spread any further."""
 
+LEAST_RETURN = 1e-6
+"""Size of returns below which they are not spread any further."""
+
 BEYOND = 5.0
 """Deviations from the mean beyond which a column says no more."""
 
@@ -102,7 +105,7 @@ class Scales:
         self._seen += len(returns)
         self._square += math.fsum(one * one for one in returns)
         if self._seen:
-            self.returns = max(math.sqrt(self._square / self._seen), 1e-6)
+            self.returns = max(math.sqrt(self._square / self._seen), LEAST_RETURN)
         return 1.0 if before is None else self.returns / before
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

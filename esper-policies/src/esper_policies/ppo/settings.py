@@ -40,6 +40,15 @@ class PpoSettings(Settings):
         default=False,
         description="With learn: false, whether a blueprint that is new to it is planted once, to be looked at.",
     )
+    look_up_to: float | None = Field(
+        default=None, ge=0, description="The highest price at which look_at_new looks; null: at any."
+    )
+    sure: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="With learn: false, how likely blending a seed in has to be for it; else it does what comes next.",
+    )
     blends: Annotated[tuple[Literal["add", "residual", "multiply", "gate"], ...], _SOME] = Field(
         default=("add",), description="How a seed may be blended in."
     )
@@ -97,3 +106,12 @@ class PpoSettings(Settings):
             msg = "episodes that would go on (horizon: cut) need a discount below 1: else they are worth no number"
             raise ValueError(msg)
         return self
+
+    def curious(self, price: float | None) -> bool:
+        """Whether it looks at newcomers where what grows has this price.
+
+        >>> PpoSettings(learn=False, look_at_new=True, look_up_to=20).curious(40)
+        False
+        """
+        cheap = self.look_up_to is None or price is None or price <= self.look_up_to
+        return self.look_at_new and not self.learn and cheap

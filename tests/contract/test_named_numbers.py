@@ -1,0 +1,66 @@
+"""Do numbers that steer have names? Where things grow, are judged, paid and decided none is in the midst of code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from esper_core.config import GovernorConfig
+from esper_core.leyline import constants
+
+ROOT = Path(__file__).parents[2]
+STEERING = (
+    "esper-core/src/esper_core/growth",
+    "esper-core/src/esper_core/governor",
+    "esper-core/src/esper_core/leyline",
+    "esper-core/src/esper_core/trainer",
+    "esper-policies/src",
+    "esper-rewards/src",
+)
+PLAIN = {0.0, 0.5, 1.0, 2.0, 10.0, 100.0}
+"""Numbers that say what they are: nothing, a half, a whole, a pair, and units."""
+
+
+def unnamed(source: str) -> Iterator[str]:
+    """Each calculation, comparison or call within a function that has a number of its own without a name."""
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            body = function.body if isinstance(function.body, list) else [function.body]
+            for part in (inner for one in body for inner in ast.walk(one)):
+                if isinstance(part, ast.BinOp | ast.AugAssign | ast.Compare | ast.UnaryOp | ast.Call):
+                    yield from (ast.unparse(part) for one in ast.iter_child_nodes(part) if _own_number(one))
+
+
+def _own_number(part: ast.AST) -> bool:
+    value = part.value if isinstance(part, ast.keyword) else part
+    return isinstance(value, ast.Constant) and isinstance(value.value, float) and value.value not in PLAIN
+
+
+@pytest.mark.parametrize(
+    "code", ["def f(a, b):\n    return 0.9 * a + b", "def f(a):\n    a.mul_(0.99)", "f = lambda a: a > 1e-3"]
+)
+def test_a_number_in_the_midst_of_code_is_found(code: str) -> None:
+    assert list(unnamed(code))
+    named = re.sub(r"0\.99?|1e-3", "SHARE", code)
+    assert not list(unnamed(f"SHARE = 0.9\n{named}"))
+
+
+@pytest.mark.parametrize("folder", STEERING)
+def test_b8_drl_11_no_number_that_steers_stands_in_the_midst_of_the_code(folder: str) -> None:
+    """Smoothing, thresholds, weights: each has a name, and words that say what it is."""
+    sources = sorted((ROOT / folder).rglob("*.py"))
+    assert sources
+    found = {file.name: own for file in sources if (own := sorted(set(unnamed(file.read_text(encoding="utf-8")))))}
+    assert found == {}
+
+
+def test_b8_cr_09_what_the_governor_remembers_and_how_much_is_a_surge_can_be_set() -> None:
+    """Windows, thresholds and shares of the governor are settings, and their defaults are the named constants."""
+    defaults = {field.default for field in GovernorConfig.model_fields.values()}
+    steering = ("HISTORY_STEPS", "SURGE_SIGMAS", "SURGE_RATIO", "SURGE_STEPS", "COLLAPSE_SHARE", "WATCH_STEPS")
+    missing = [name for name in steering if getattr(constants, name) not in defaults]
+    assert missing == []

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from esper_core import Play
 from esper_policies.chance import Random
+from esper_policies.ppo.policy import Ppo
 from esper_tasks.growbench import building
 from esper_tasks.growbench.growing import growing
 from esper_tasks.growbench.plans import Node, ends, nodes, place_of
 from esper_tasks.growbench.playing import Bench, Match, actions_to
-from esper_tasks.growbench.puzzles import DECISIONS, puzzle
+from esper_tasks.growbench.puzzles import DECISIONS, EVERY, LAST, puzzle
 from esper_tasks.growbench.regret import Fixed
 
 OTHER_SEED = 77_001
@@ -92,6 +95,36 @@ def test_any_policy_plays_it(bench):
     _, reached = bench.play(policy, [Match(place, 40.0) for place in (0, 1)])
     assert all(node.over for node in reached)
     assert all(set(reached[place : place + 1]) <= course.known for place, course in enumerate(bench.table.courses))
+
+
+def learnt(bench, seeds, rounds):
+    """After each round of a gardener at four prices: decisions so far, and how many of them had to be trained."""
+    gardener = Ppo(bench.space, seed=0, speeds=[2], decide_every=EVERY, last=LAST)
+    matches = [Match(place, price) for place in range(seeds) for price in (10.0, 20.0, 40.0, 80.0)]
+    decisions = 0
+    for round_ in range(rounds):
+        rollout, _ = bench.play(gardener, matches, round_)
+        assert gardener.update(rollout)
+        decisions += sum(len(episode.turns) for episode in rollout.episodes)
+        yield decisions, sum(len(course.known) - 1 for course in bench.table.courses)
+
+
+def test_a_gardener_learns_at_several_prices_and_no_way_is_trained_twice(small):
+    (first, trained), (second, by_then) = learnt(Bench(growing(small, [small.seed])), seeds=1, rounds=2)
+    assert (first, second) == (4 * DECISIONS, 8 * DECISIONS)
+    assert trained < first
+    assert by_then - trained < trained, "what was gone in the first round is known in the second"
+
+
+@pytest.mark.slow
+def test_most_of_what_a_gardener_does_is_known_before_long_as_the_page_says():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "growbench.md").read_text(encoding="utf-8")
+    decisions, trained = map(
+        int, re.search(r"of the first (\d+)\s+decisions [^.]*? (\d+)\s+were trained", page).groups()
+    )
+    *_, (made, found) = learnt(Bench(growing(puzzle(500, "held_out"), [1, 2])), seeds=2, rounds=5)
+    assert made == decisions
+    assert found == pytest.approx(trained, rel=0.1), "another processor may decide otherwise here and there"
 
 
 @pytest.mark.slow

@@ -9,14 +9,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
 
-from benchmarks.science.gardeners.fresh import FIRST_SEED, FRESH, SEEDS, summed_up
+from benchmarks.science.gardeners.careful import arm_of
+from benchmarks.science.gardeners.fresh import FIRST_SEED, FRESH, SEEDS, summed_up, with_chance
 from benchmarks.science.gardeners.page import page
+from benchmarks.science.gardeners.players import HEADLINE
+from benchmarks.science.gardeners.spending import living, spent
 from benchmarks.science.gardeners.steps import SIDES, SIZES, compared
-from esper_tasks.growbench.puzzles import puzzle
+from esper_core.leyline import WAIT, Action, Op
+from esper_tasks.growbench.building import COLUMNS
+from esper_tasks.growbench.plans import SPROUTS, Node, ends
+from esper_tasks.growbench.playing import Bench, Match
+from esper_tasks.growbench.puzzles import DECISIONS, puzzle
+from esper_tasks.growbench.regret import Fixed
+from esper_tasks.growbench.table import shipped
 
 STUDY = Path(__file__).parents[2] / "benchmarks" / "science" / "gardeners"
 
@@ -39,12 +49,64 @@ def test_the_pages_tables_are_those_of_the_results() -> None:
 def test_what_is_shown_of_many_seeds_is_what_came_of_them(which: str) -> None:
     played = [json.loads(one) for one in (STUDY / f"{which}.jsonl").read_text(encoding="utf-8").splitlines()]
     found = json.loads((STUDY / "results.json").read_text(encoding="utf-8"))
+    luck = [json.loads(one) for one in (STUDY / "chance.jsonl").read_text(encoding="utf-8").splitlines()]
     played.sort(key=lambda one: one["problem"])
-    assert summed_up(played) == found[which]
+    assert summed_up(with_chance(played, luck)) == found[which]
     known = found["problems"]["held_out"]
     problems = {"again": range(known), "fresh": range(known, known + FRESH)}[which]  # those of the table; behind them
     assert [one["problem"] for one in played] == list(problems)
     assert {len(own) for one in played for player in one["players"].values() for own in player["reward"]} == {20}
+
+
+def test_what_is_shown_of_the_table_is_what_each_problem_came_to() -> None:
+    found = json.loads((STUDY / "results.json").read_text(encoding="utf-8"))
+    problems = [json.loads(one) for one in (STUDY / "table.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len({one["problem"] for one in problems}) == len(problems) == found["problems"]["held_out"]
+    for name, by_price in found["table"]["players"].items():
+        for price, shown in by_price.items():
+            own = [one["players"][name][price] for one in problems]
+            for what in ("reward", "on_test"):
+                assert mean(mean(one[what]) for one in own) == pytest.approx(shown[what]["mean"], abs=1e-4)
+            kept = mean(len(each) for one in own for each in one["kept"])
+            assert kept == pytest.approx(shown["seeds_kept"])
+
+
+def test_what_is_shown_of_caution_is_what_came_of_it() -> None:
+    found = json.loads((STUDY / "results.json").read_text(encoding="utf-8"))
+    played = [json.loads(one) for one in (STUDY / "careful.jsonl").read_text(encoding="utf-8").splitlines()]
+    careful = {one["cell"]: one["arms"] for one in played}
+    usual = {one["cell"]: one["arms"] for one in found["live"]}
+    assert set(careful) == {name for name in usual if name.startswith(("shuffled", "no deficit"))}
+    for own in found["careful"]:
+        for cell, several in own["controls"].items():
+            for number, shown in enumerate(several):
+                name = arm_of(f"ppo-{number}", own["sure"])
+                episodes = (careful if own["sure"] else usual)[cell][name]
+                assert mean(one["reward"] for one in episodes) == pytest.approx(shown["reward"]["mean"])
+                assert sum(len(one["grown"]) for one in episodes) == shown["kept"]
+
+
+def test_what_an_episode_took_is_what_lived_in_it() -> None:
+    bench = Bench(shipped())
+    match = Match(bench.table.of_part("held_out")[0], HEADLINE)
+    host = bench.table.row(match.puzzle, Node(0))[COLUMNS.index("parameters")]
+    for end in list(ends())[::7]:
+        (episode,), (reached,) = (
+            bench.play(Fixed(end), [match])[0].episodes,
+            bench.play(Fixed(end), [match])[1],
+        )
+        left, _, _ = spent(bench, match, episode, reached)
+        assert left == pytest.approx(bench.table.row(match.puzzle, end)[COLUMNS.index("parameters")] / host)
+    assert spent(bench, match, bench.play(Fixed(Node(DECISIONS)), [match])[0].episodes[0], Node(DECISIONS)) == (1, 1, 1)
+
+
+def test_a_seed_is_trained_while_it_is_looked_at_and_when_it_was_kept() -> None:
+    plant, other = (Action(Op.GERMINATE, *SPROUTS[number]) for number in (1, 3))
+    looked = [plant, Action(Op.PRUNE, *SPROUTS[1]), other, WAIT]
+    assert living(looked) == [[1], [], [3], [3]]
+    kept = [plant, WAIT, Action(Op.ADVANCE, *SPROUTS[1]), other]
+    assert living(kept) == [[1], [1], [1], [1, 3]]
+    assert living([WAIT, Action(Op.ADVANCE, *SPROUTS[1]), plant, plant]) == [[], [], [1], [1]], "what is not possible"
 
 
 def test_no_seed_from_which_a_table_was_trained_is_played_again() -> None:
@@ -133,5 +195,15 @@ def test_the_one_command_does_everything_and_goes_on_where_it_was_killed(tmp_pat
         found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
         assert (tmp_path / "results.md").read_text(encoding="utf-8") == page(found)
         assert (tmp_path / "figure.svg").read_text(encoding="utf-8").startswith("<svg")
-        assert {"table", "again", "fresh", "newcomers", "schooling", "at_home", "live", "steps"} <= found.keys()
+        assert {
+            "table",
+            "again",
+            "fresh",
+            "newcomers",
+            "schooling",
+            "at_home",
+            "live",
+            "careful",
+            "steps",
+        } <= found.keys()
         done = lines_in(tmp_path)

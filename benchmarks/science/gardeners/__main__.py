@@ -1,9 +1,10 @@
 """``python -m benchmarks.science.gardeners``: tunes, trains and judges what is not done yet, and writes results.
 
 Into the folder go ``tried.jsonl``, what was tried to choose settings; the gardeners that were trained; ``fresh.jsonl``,
-problems that are in no table, each from many seeds; ``again.jsonl``, those of the table, from as many; ``live.jsonl``
-and ``steps.jsonl``, runs of the engine; and what is read: ``results.json``, ``results.md`` and ``figure.svg``. Stopped
-at any moment, the same command goes on.
+problems that are in no table, each from many seeds; ``again.jsonl``, those of the table, from as many, and
+``chance.jsonl``, what chance does with both; ``live.jsonl``, ``careful.jsonl`` and ``steps.jsonl``, runs of the engine;
+``table.jsonl``, what everybody came to in each problem of the table; and what is read: ``results.json``, ``results.md``
+and ``figure.svg``. Stopped at any moment, the same command goes on.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from benchmarks.science.gardeners import fresh
+from benchmarks.science.gardeners import careful, fresh
 from benchmarks.science.gardeners.figure import picture
 from benchmarks.science.gardeners.judging import (
+    AT_ONCE,
     at_home,
     everybody,
     judged,
@@ -31,13 +33,23 @@ from benchmarks.science.gardeners.judging import (
     schooling,
     summary,
     to_be_won,
+    worth_a_look,
+    written_down,
 )
 from benchmarks.science.gardeners.live import Visit, cells, run_cell
 from benchmarks.science.gardeners.page import page
-from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, PRICES, matches, trained
+from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, PRICES, chance, matches, trained
 from benchmarks.science.gardeners.steps import compared, walked, walks
 from benchmarks.science.gardeners.training import Lesson, given
-from benchmarks.science.gardeners.tuning import OTHER_SCHOOLS, SCHOOLS, note, noted, tuned_heuristic, tuned_school
+from benchmarks.science.gardeners.tuning import (
+    OTHER_SCHOOLS,
+    SCHOOLS,
+    SCHOOLS_FOR_NEWCOMERS,
+    note,
+    noted,
+    tuned_heuristic,
+    tuned_school,
+)
 from esper_tasks.growbench.playing import Bench
 from esper_tasks.growbench.regret import best_fixed
 from esper_tasks.growbench.table import load_table, shipped
@@ -60,8 +72,8 @@ FEW = 6
 OTHERS = "three others by the same recipe"
 """Gardeners as those that are judged, from other seeds."""
 
-NOT_TRAINED = ("random",)
-"""Players that are left out where everything has to be trained: each episode of theirs is another one."""
+CHANCE = "random"
+"""Who never does the same twice: where everything has to be trained, each of its episodes is."""
 
 UPDATES = 60
 WORKERS = 2
@@ -92,9 +104,10 @@ def main() -> int:
     }
     schools = _of_other_schools(bench, folder)
     others = {name: {price: judged(bench, held_out, price, own) for price in PRICES} for name, own in schools.items()}
-    at_play = {name: own[HEADLINE] for name, own in players.items() if name not in NOT_TRAINED}
+    at_play = {name: own[HEADLINE] for name, own in players.items() if name != CHANCE}
     best = {price: oracle(bench, held_out, price) for price in PRICES}
     plan = best_fixed(bench, matches(learn_on, PRICES))
+    live = [] if asked.no_live else _live(folder, plan, quick=asked.quick)
     found: dict[str, Any] = {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "torch": torch.__version__,
@@ -103,12 +116,16 @@ def main() -> int:
         "heuristic": settings,
         "at_home": at_home(bench, learn_on, players),
         "table": summary(results, best),
-        "newcomers": [one for blueprint in NEW_TO_SOME for one in newcomers(bench, held_out, folder, blueprint)],
+        "newcomers": [
+            one for blueprint in NEW_TO_SOME for one in _newcomers(bench, learn_on, held_out, folder, blueprint)
+        ],
         "schooling": schooling(results["heuristic"], {"that learnt on": results["ppo"], **others}),
         **_from_many_seeds(folder, bench, at_play, {OTHERS: schools[OTHERS]}, quick=asked.quick),
-        "live": [] if asked.no_live else _live(folder, plan, quick=asked.quick),
+        "live": live,
+        "careful": [] if asked.no_live else _careful(folder, bench, learn_on, plan, live, quick=asked.quick),
         "steps": [] if asked.no_live else compared(_steps(folder, plan, quick=asked.quick)),
     }
+    written_down(folder / "table.jsonl", bench, held_out, {**results, "oracle": best})
     (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (folder / "results.md").write_text(page(found), encoding="utf-8")
     (folder / "figure.svg").write_text(picture(found), encoding="utf-8")
@@ -122,10 +139,12 @@ def _train(folder: Path, table: Path | None, rules: Rules, *, quick: bool) -> No
     school = replace(school, updates=updates)
     lessons = [Lesson(table, (), seed, school, rules, folder / f"gardener-{seed}") for seed in range(2 * CONTROLLERS)]
     for blueprint in NEW_TO_SOME:
-        name = f"without-{blueprint.rpartition('/')[2]}"
-        lessons += [
-            Lesson(table, (blueprint,), seed, school, rules, folder / f"{name}-{seed}") for seed in range(CONTROLLERS)
-        ]
+        homes = _without(folder, blueprint)
+        lessons += [Lesson(table, (blueprint,), seed, school, rules, home) for seed, home in enumerate(homes)]
+        for learns, other in SCHOOLS_FOR_NEWCOMERS.items():
+            other = replace(other, updates=min(other.updates, updates))
+            homes = _without(folder, blueprint, learns)
+            lessons += [Lesson(table, (blueprint,), seed, other, rules, home) for seed, home in enumerate(homes)]
     for name, other in OTHER_SCHOOLS.items():
         other = replace(other, updates=min(other.updates, updates))
         lessons += [
@@ -139,6 +158,26 @@ def _train(folder: Path, table: Path | None, rules: Rules, *, quick: bool) -> No
 
 def _as_file(name: str) -> str:
     return name.replace(",", "").replace(" ", "-")
+
+
+def _without(folder: Path, blueprint: str, learns: str = "") -> list[Path]:
+    """Where the gardeners are that were trained without a blueprint, in the usual way or in another one."""
+    name = "-".join(filter(None, ["without", blueprint.rpartition("/")[2], _as_file(learns)]))
+    return [folder / f"{name}-{seed}" for seed in range(CONTROLLERS)]
+
+
+def _newcomers(
+    bench: Bench, learnt_on: Sequence[int], held_out: Sequence[int], folder: Path, blueprint: str
+) -> list[dict[str, Any]]:
+    usual = _without(folder, blueprint)
+    bound = worth_a_look(bench, learnt_on, usual)
+    ways: dict[str, tuple[Sequence[Path], dict[str, Any]]] = {
+        "its description": (usual, {}),
+        **{f"its description: {way}": (_without(folder, blueprint, way), {}) for way in SCHOOLS_FOR_NEWCOMERS},
+        "a first look": (usual, {**AT_ONCE}),
+        f"a first look, at prices up to {bound:g}": (usual, {**AT_ONCE, "look_up_to": bound}),
+    }
+    return newcomers(bench, held_out, blueprint, ways)
 
 
 def _of_other_schools(bench: Bench, folder: Path) -> dict[str, list[Policy]]:
@@ -173,7 +212,15 @@ def _from_many_seeds(
         "fresh": fresh.tasks(unknown, {**players, **others}, quick=quick),
         "again": fresh.tasks(known, players, quick=quick),
     }
-    return {name: fresh.summed_up(_played(folder / f"{name}.jsonl", every)) for name, every in passes.items()}
+    by_chance = {
+        name: [replace(one, players={CHANCE: [chance(bench, one.number)]}) for one in every]
+        for name, every in passes.items()
+    }
+    luck = _played(folder / "chance.jsonl", [one for every in by_chance.values() for one in every])
+    return {
+        name: fresh.summed_up(fresh.with_chance(_played(folder / f"{name}.jsonl", every), luck))
+        for name, every in passes.items()
+    }
 
 
 def _played(file: Path, every: Sequence[fresh.Task]) -> list[dict[str, Any]]:
@@ -195,6 +242,19 @@ def _live(folder: Path, best: Node, *, quick: bool) -> list[dict[str, Any]]:
         sys.stderr.write(f"{line['cell']}: {line['seconds']:.0f} s\n")
     found = {line["cell"]: line for line in noted(file)}
     return [found[cell.name] for cell in cells(quick=quick)]
+
+
+def _careful(
+    folder: Path, bench: Bench, learnt_on: Sequence[int], best: Node, live: Sequence[dict[str, Any]], *, quick: bool
+) -> list[dict[str, Any]]:
+    file, every = folder / "careful.jsonl", careful.controls(quick=quick)
+    done = {line["cell"] for line in noted(file)}
+    missing = [Visit(cell, folder, best) for cell in every if cell.name not in done]
+    for line in _each_alone(careful.run_careful, missing):
+        note(file, line)
+        sys.stderr.write(f"{line['cell']}, carefully\n")
+    homes = [folder / f"gardener-{seed}" for seed in range(CONTROLLERS)]
+    return careful.compared(bench, learnt_on, homes, live, noted(file))
 
 
 def _steps(folder: Path, best: Node, *, quick: bool) -> list[dict[str, Any]]:

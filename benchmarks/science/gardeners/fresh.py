@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from benchmarks.science.gardeners.judging import interval, worth_on_test
+from benchmarks.science.gardeners.judging import DIGITS, interval, worth_on_test
 from benchmarks.science.gardeners.players import HEADLINE
 from esper_tasks.growbench.growing import growing
 from esper_tasks.growbench.playing import Bench, Match
@@ -34,9 +34,6 @@ FRESH: Final = 20
 
 SEEDS: Final = 20
 FIRST_SEED: Final = 70_000
-DIGITS: Final = 4
-"""Behind the point of what is kept: a seed's reward is known to a tenth of a point at best."""
-
 JUDGED, BESIDE = "ppo", "heuristic"
 """Who is held against whom, problem by problem."""
 
@@ -71,6 +68,12 @@ def played(task: Task) -> dict[str, Any]:
         }
         told[name]["kept"] = [sum(len(end.kept) for end in own) / task.seeds for own in ends]
     return {"problem": task.number, "players": told}
+
+
+def with_chance(lines: Sequence[Mapping[str, Any]], luck: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same problems, with what chance came to in each of them beside what the others did."""
+    by_chance = {line["problem"]: line["players"] for line in luck}
+    return [{**line, "players": {**by_chance[line["problem"]], **line["players"]}} for line in lines]
 
 
 def summed_up(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ them stands what they would be on the test split, which nobody was paid on.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from benchmarks.science.gardeners.players import (
     matches,
     trained,
 )
+from benchmarks.science.gardeners.spending import SPENT, spent
 from benchmarks.science.gardeners.training import exercised
 from benchmarks.science.gardeners.tuning import tuned_look
 from esper_core import mean_interval
@@ -40,7 +42,13 @@ if TYPE_CHECKING:
     from esper_core.leyline import Policy
     from esper_tasks.growbench.playing import Bench, Match
 
+DIGITS: Final = 4
+"""Behind the point of what is written down of one episode: its reward is known to a tenth of a point at best."""
+
 PER_METRIC = 100.0
+AT_ONCE: Final[Mapping[str, Any]] = {"look_at_new": True}
+"""How a gardener is set that looks first at what it never saw."""
+
 TEST: Final = COLUMNS.index("test_metric")
 
 
@@ -51,6 +59,8 @@ class Result:
     rewards: NDArray[np.float64]
     ends: tuple[tuple[Node, ...], ...]
     on_test: NDArray[np.float64]
+    spent: NDArray[np.float64]
+    """(controllers, problems, 3): as ``spending.spent`` tells it."""
 
 
 def everybody(
@@ -80,12 +90,14 @@ def everybody(
 def judged(bench: Bench, puzzles: Sequence[int], price: float, controllers: Sequence[Policy]) -> Result:
     """One player on some problems at one price. A bandit learns no more: what it does is its best arm."""
     asked = matches(puzzles, (price,))
-    ends = [_reached(bench, asked, policy) for policy in controllers]
+    played = [bench.play(policy, asked) for policy in controllers]
+    ends = [own for _, own in played]
     rewards = np.array([[bench.total(match, end) for match, end in zip(asked, own, strict=True)] for own in ends])
     on_test = np.array(
         [[worth_on_test(bench, match, end) for match, end in zip(asked, own, strict=True)] for own in ends]
     )
-    return Result(rewards, tuple(ends), on_test)
+    took = np.array([[spent(bench, *one) for one in zip(asked, own.episodes, end, strict=True)] for own, end in played])
+    return Result(rewards, tuple(ends), on_test, took)
 
 
 def _reached(bench: Bench, asked: Sequence[Match], policy: Policy) -> tuple[Node, ...]:
@@ -121,6 +133,29 @@ def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, 
             interval(own - results["heuristic"][head].rewards.mean(0)) for own in ppo.rewards
         ],
     }
+
+
+def written_down(
+    file: Path, bench: Bench, puzzles: Sequence[int], results: Mapping[str, Mapping[float, Result]]
+) -> None:
+    """Write what every player came to in each problem, a line each: at each price, by controller.
+
+    With what it was paid, what it would have been paid on test, and what it kept: the seed by its number among those of
+    the table, the decision at which it was planted, and that at which it was blended in.
+    """
+    with file.open("w", encoding="utf-8") as lines:
+        for place, number in enumerate(puzzles):
+            players = {
+                name: {f"{price:g}": _of_one(own, place) for price, own in by_price.items()}
+                for name, by_price in results.items()
+            }
+            lines.write(json.dumps({"problem": bench.table.puzzles[number].name, "players": players}) + "\n")
+
+
+def _of_one(result: Result, place: int) -> dict[str, Any]:
+    kept = [[[one.sprout, one.planted, one.advanced] for one in own[place].kept] for own in result.ends]
+    numbers = {"reward": result.rewards, "on_test": result.on_test}
+    return {**{what: [round(float(one[place]), DIGITS) for one in own] for what, own in numbers.items()}, "kept": kept}
 
 
 def at_home(
@@ -172,44 +207,71 @@ def schooling(
     }
 
 
-def newcomers(bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str) -> list[dict[str, Any]]:
-    """What gardeners that never saw a blueprint do with it, by its description and after a first look at it.
+def worth_a_look(bench: Bench, puzzles: Sequence[int], homes: Sequence[Path]) -> float:
+    """The highest price up to which a first look at what is new pays these gardeners, on these problems; 0: none."""
+    asked = matches(puzzles, PRICES)
+    worth = [
+        np.mean([_worths(bench, asked, trained(bench, home, **how)).mean(0) for home in homes], axis=0)
+        for how in (AT_ONCE, {})
+    ]
+    bound = 0.0
+    for price, looked, plain in zip(PRICES, *worth, strict=True):
+        if looked <= plain:
+            break
+        bound = price
+    return bound
 
-    How often it is the best buy, and is bought then; and what the look was worth at each price, problem by problem.
+
+def newcomers(
+    bench: Bench, puzzles: Sequence[int], blueprint: str, ways: Mapping[str, tuple[Sequence[Path], Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
+    """What gardeners that never saw a blueprint do with it, by the way in which they learnt, or look at it.
+
+    How often it is the best buy, and is bought then; and what each way is worth at each price beside the first of them,
+    problem by problem. ways: by name where the gardeners are, and how they are set.
     """
-    (by_description, plain), (by_look, looked) = (
-        _newcomers(bench, puzzles, folder, blueprint, look=look) for look in (False, True)
-    )
-    gained = {f"{price:g}": interval(own) for price, own in zip(PRICES, (looked - plain).T, strict=True)}
-    return [by_description, {**by_look, "less_by_description": gained}]
-
-
-def _newcomers(
-    bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str, *, look: bool
-) -> tuple[dict[str, Any], NDArray[np.float64]]:
-    """What they do, and (problems, prices) what that is worth."""
     asked = matches(puzzles, PRICES)
     wanted = next(number for number, (_, own) in enumerate(SPROUTS) if own == blueprint)
     best = [_has(best_of(bench, match)[1], wanted) for match in asked]
-    bought: dict[str, list[bool]] = {f"{price:g}": [] for price in PRICES}
-    rewards: list[list[float]] = []
-    for seed in range(CONTROLLERS):
-        home = folder / f"without-{blueprint.rpartition('/')[2]}-{seed}"
-        ends = _reached(bench, asked, trained(bench, home, look=look))
-        for match, end, due in zip(asked, ends, best, strict=True):
-            bought[f"{match.price:g}"] += [_has(end, wanted)] if due else []
-        rewards.append([bench.total(match, end) for match, end in zip(asked, ends, strict=True)])
-    by_problem: NDArray[np.float64] = np.array(rewards).mean(0).reshape(len(puzzles), len(PRICES))
-    told = {
-        "blueprint": blueprint,
-        "look": look,
-        "cases_where_it_is_best": sum(best),
-        "by_price": {price: [sum(own), len(own)] for price, own in bought.items()},
-        "episodes": sum(map(len, bought.values())),
-        "bought": sum(map(sum, bought.values())),
-        "reward": {f"{price:g}": interval(own) for price, own in zip(PRICES, by_problem.T, strict=True)},
-    }
-    return told, by_problem
+    found: list[dict[str, Any]] = []
+    first: NDArray[np.float64] | None = None
+    for way, (homes, how) in ways.items():
+        bought: dict[str, list[bool]] = {f"{price:g}": [] for price in PRICES}
+        worths: list[NDArray[np.float64]] = []
+        for home in homes:
+            ends = _reached(bench, asked, trained(bench, home, **how))
+            for match, end, due in zip(asked, ends, best, strict=True):
+                bought[f"{match.price:g}"] += [_has(end, wanted)] if due else []
+            worths.append(_by_problem(bench, asked, ends))
+        by_problem = np.mean(worths, axis=0)
+        first = by_problem if first is None else first
+        found.append(
+            {
+                "blueprint": blueprint,
+                "way": way,
+                "cases_where_it_is_best": sum(best),
+                "by_price": {price: [sum(own), len(own)] for price, own in bought.items()},
+                "episodes": sum(map(len, bought.values())),
+                "bought": sum(map(sum, bought.values())),
+                "reward": _at_each_price(by_problem),
+                "less_first": _at_each_price(by_problem - first),
+            }
+        )
+    return found
+
+
+def _at_each_price(by_problem: NDArray[np.float64]) -> dict[str, Any]:
+    return {f"{price:g}": interval(own) for price, own in zip(PRICES, by_problem.T, strict=True)}
+
+
+def _worths(bench: Bench, asked: Sequence[Match], policy: Policy) -> NDArray[np.float64]:
+    return _by_problem(bench, asked, _reached(bench, asked, policy))
+
+
+def _by_problem(bench: Bench, asked: Sequence[Match], ends: Sequence[Node]) -> NDArray[np.float64]:
+    """(problems, prices): what each episode was worth."""
+    rewards = [bench.total(match, end) for match, end in zip(asked, ends, strict=True)]
+    return np.array(rewards).reshape(-1, len(PRICES))
 
 
 def _has(end: Node, sprout: int) -> bool:
@@ -224,6 +286,7 @@ def _told(result: Result, best: Result) -> dict[str, Any]:
         "on_test": interval(result.on_test.mean(0)),
         "regret": (most - mean) / most if most else None,
         "seeds_kept": sum(kept) / len(kept),
+        **dict(zip(SPENT, result.spent.mean((0, 1)).tolist(), strict=True)),
     }
 
 

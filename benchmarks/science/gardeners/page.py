@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.science.gardeners.judging import interval
 from benchmarks.science.gardeners.players import HEADLINE, PRICES
+from benchmarks.science.gardeners.spending import SPENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         regret = "" if head["regret"] is None else f"{100 * head['regret']:.0f} %"
         kept, test = f"{head['seeds_kept']:.2f}", both(head["on_test"])
         yield f"| {name} | {means} | {span(head['reward'])} | {regret} | {kept} | {test} |"
+    yield from _spent(table["players"])
     yield ""
     yield f"`ppo` less each of the others, problem by problem, at a price of {HEADLINE:g}:"
     yield ""
@@ -64,31 +66,70 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "## A blueprint that was never seen"
     yield ""
-    each = " / ".join(f"{price:g}" for price in PRICES)
-    yield f"A case is a problem at a price ({each}); three controllers play each. Rewards are over all problems."
-    yield ""
-    yield "| trained without | decides by | cases where it is the best buy | bought then | by price | reward by price |"
-    yield "|---|---|--:|--:|--:|--:|"
-    for one in found["newcomers"]:
-        share = f"{100 * one['bought'] / one['episodes']:.0f} % of {one['episodes']}" if one["episodes"] else ""
-        name = one["blueprint"].rpartition("/")[2]
-        by_price = " / ".join(f"{some} of {due}" for some, due in one["by_price"].values())
-        reward = " / ".join(f"{own['mean']:.1f}" for own in one["reward"].values())
-        way = "a first look" if one["look"] else "its description"
-        yield f"| `{name}` | {way} | {one['cases_where_it_is_best']} | {share} | {by_price} | {reward} |"
-    for one in found["newcomers"]:
-        if "less_by_description" in one:
-            yield ""
-            yield f"What the look at `{one['blueprint'].rpartition('/')[2]}` was worth, by price: " + ", ".join(
-                f"{price}: {both(own)}" for price, own in one["less_by_description"].items()
-            )
+    yield from _newcomers(found["newcomers"])
     if found["live"]:
         yield ""
         yield "## In runs of the engine"
         for cell in found["live"]:
             yield from _cell(cell)
+    if found["careful"]:
+        yield from _careful(found["careful"])
     if found["steps"]:
         yield from _steps(found["steps"])
+
+
+def _spent(players: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"What that takes at a price of {HEADLINE:g}, as multiples of the host alone, means over problems. Seeds that"
+    yield "are looked at are trained, too, whatever becomes of them:"
+    yield ""
+    yield "| player | parameters in the end | parameters trained, over the steps | operations in the end |"
+    yield "|---|--:|--:|--:|"
+    for name, by_price in players.items():
+        own = by_price[f"{HEADLINE:g}"]
+        yield f"| {name} | {' | '.join(f'{own[what]:.3f} ×' for what in SPENT)} |"
+
+
+def _newcomers(newcomers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    each = " / ".join(f"{price:g}" for price in PRICES)
+    yield f"A case is a problem at a price ({each}); three controllers play each. Rewards are over all problems."
+    yield ""
+    yield "| trained without | decides by | cases where it is the best buy | bought then | by price | reward by price |"
+    yield "|---|---|--:|--:|--:|--:|"
+    for one in newcomers:
+        share = f"{100 * one['bought'] / one['episodes']:.0f} % of {one['episodes']}" if one["episodes"] else ""
+        by_price = " / ".join(f"{some} of {due}" for some, due in one["by_price"].values())
+        reward = " / ".join(f"{own['mean']:.1f}" for own in one["reward"].values())
+        name = one["blueprint"].rpartition("/")[2]
+        yield f"| `{name}` | {one['way']} | {one['cases_where_it_is_best']} | {share} | {by_price} | {reward} |"
+    yield ""
+    yield "What each of these ways is worth beside the first of them, by price:"
+    yield ""
+    yield f"| decides by | {' | '.join(f'{price:g}' for price in PRICES)} |"
+    yield f"|---|{'--:|' * len(PRICES)}"
+    for one in newcomers[1:]:
+        yield f"| {one['way']} | {' | '.join(both(own) for own in one['less_first'].values())} |"
+
+
+def _careful(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    cells = list(found[0]["controls"])
+    episodes = next(iter(found[0]["controls"].values()))[0]["reward"]["n"]
+    yield ""
+    yield "### Would more caution help where nothing should grow?"
+    yield ""
+    yield "Gardeners that blend in only where that is at least so likely: on the problems that they learnt on, where"
+    yield f"growing pays, and on each control; the three controllers, {episodes} episodes each, at a price of"
+    yield f"{HEADLINE:g}. In brackets the seeds that were kept in these."
+    yield ""
+    yield f"| blends in where it is | on the problems learnt on | {' | '.join(cells)} |"
+    yield f"|---|--:|{'---|' * len(cells)}"
+    for own in found:
+        how = f"{own['sure']:g} likely" if own["sure"] else "likeliest"
+        each = [
+            ", ".join(f"{one['reward']['mean']:+.1f} ({one['kept']})" for one in own["controls"][cell])
+            for cell in cells
+        ]
+        yield f"| {how} | {both(own['at_home'])} | {' | '.join(each)} |"
 
 
 def _parts_of_it(schooling: Mapping[str, Any]) -> Iterator[str]:

@@ -135,9 +135,9 @@ def new_bandit(bench: Bench, seed: int, *, learn: bool = True) -> Bandit:
     return Bandit(bench.space, seed=seed, preview=EVERY, first=0.0, speed=RAMP, learn=learn)
 
 
-def trained(bench: Bench, folder: Path, *, look: bool = False) -> Ppo:
-    """A gardener that has learnt, and learns no more. look: whether it looks first at what it never saw."""
-    return Ppo(bench.space, load=str(folder), learn=False, look_at_new=look, **PPO)
+def trained(bench: Bench, folder: Path, **how: Any) -> Ppo:
+    """A gardener that has learnt, and learns no more. how: settings besides those that all have."""
+    return Ppo(bench.space, load=str(folder), learn=False, **PPO, **how)
 
 
 def mean_by_puzzle(rewards: Sequence[float], count: int) -> list[float]:

@@ -49,13 +49,15 @@ Rules = dict[str, dict[str, Any]]
 class School:
     """How long and from what a gardener learns. first: whom it imitates to begin with.
 
-    averaged: share of the old in the mean of its weights, which is what is kept; 0: it is kept as it is.
+    averaged: share of the old in the mean of its weights, which is what is kept; 0: it is kept as it is. rooms: whether
+    most rounds go without one of the blueprints, drawn: it learns to do with what there is.
     """
 
     updates: int = 60
     episodes: int = 256
     first: Literal["nobody", "heuristic"] = "nobody"
     averaged: float = 0.0
+    rooms: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -79,8 +81,10 @@ def taught(
     if school.first != "nobody":
         figures.append(dict(gardener.imitate(_shown(bench, puzzles, rules), passes=20)))
     mean = Mean(gardener, school.averaged)
+    rooms = [bench, *(_without(bench, one) for one in _blueprints(bench))] if school.rooms else [bench]
+    draw_room = np.random.RandomState(seed).randint  # its own draws: who learns in one room draws the same problems
     for update in range(school.updates):
-        rollout, _ = bench.play(gardener, draws(draw, puzzles, school.episodes), update)
+        rollout, _ = rooms[draw_room(len(rooms))].play(gardener, draws(draw, puzzles, school.episodes), update)
         told = dict(gardener.update(rollout))
         mean.add()
         if (update + 1) % NOTE_EVERY == 0:
@@ -92,6 +96,14 @@ def taught(
             json.dumps({"school": asdict(school), "figures": figures}, indent=1) + "\n"
         )
     return best
+
+
+def _blueprints(bench: Bench) -> list[str]:
+    return [blueprint for several in bench.space.blueprints.values() for blueprint in several]
+
+
+def _without(bench: Bench, blueprint: str) -> Bench:
+    return Bench(bench.table, {*bench.without, blueprint})
 
 
 def _shown(bench: Bench, puzzles: Sequence[int], rules: Rules) -> Rollout:

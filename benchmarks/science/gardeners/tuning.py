@@ -49,6 +49,14 @@ OTHER_SCHOOLS: Final[dict[str, School]] = {
 }
 """Not tried for what is best, but to see what each part of it is worth."""
 
+SCHOOLS_FOR_NEWCOMERS: Final[dict[str, School]] = {
+    "no name is ever told": School(first="heuristic", averaged=0.9, settings={**_SMALL, "forget_names": 1.0}),
+    "nor are all blueprints there": School(
+        first="heuristic", averaged=0.9, rooms=True, settings={**_SMALL, "forget_names": 1.0}
+    ),
+}
+"""Tried for those that were trained without a blueprint: what is to be done with one may be told by its description."""
+
 
 def tuned_heuristic(bench: Bench, puzzles: Sequence[int], log: Path) -> dict[str, dict[str, Any]]:
     """For each price the settings of the rules that were best on these puzzles."""

@@ -1,0 +1,92 @@
+"""Would more caution help where nothing should grow? Gardeners that blend in only what they are surer of.
+
+On shuffled digits, and on hosts that lack nothing, some of them keep a seed now and then that does not pay. So they are
+told to blend in only where that is at least so likely: on these controls, in runs of the engine; and on the problems
+that they learnt on, to see what such caution costs where growing pays.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from benchmarks.science.gardeners.judging import interval, judged
+from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, cells, played
+from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, trained
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from benchmarks.science.gardeners.live import Cell, Visit
+    from esper_tasks.growbench.playing import Bench
+
+SURE: Final = (0.7, 0.9)
+"""How likely blending in has to be; as they are it only has to be the likeliest."""
+
+
+def controls(*, quick: bool) -> list[Cell]:
+    """The cells in which growing should not be paid for."""
+    return [cell for cell in cells(quick=quick) if cell.name.startswith(("shuffled", "no deficit"))]
+
+
+def arm_of(name: str, sure: float) -> str:
+    """What a controller is called that has to be so sure.
+
+    >>> arm_of("ppo-1", 0.7), arm_of("ppo-1", 0.0)
+    ('ppo-1-sure-70', 'ppo-1')
+    """
+    return f"{name}-sure-{100 * sure:.0f}" if sure else name
+
+
+def run_careful(visit: Visit) -> dict[str, Any]:
+    """Run every controller on a control with each caution; by arm and seed what its episodes came to."""
+    torch.set_num_threads(1)
+    logging.getLogger("esper").setLevel(logging.ERROR)
+    rules = dict(json.loads((visit.folder / "heuristic.json").read_text(encoding="utf-8"))[f"{HEADLINE:g}"])
+    order = rules.pop("order")
+    plain = {name: arm for name, arm in arms_of(visit, rules).items() if name.startswith("ppo-")}
+    arms = {
+        arm_of(name, sure): {**arm, "settings": {**arm["settings"], "sure": sure}}
+        for sure in SURE
+        for name, arm in plain.items()
+    }
+    episodes, _, _ = played(visit.cell.config(arms, FIRST_SEED, order, capacity=False))
+    return {"cell": visit.cell.name, "arms": {name: own for name, own in episodes.items() if name != "twin"}}
+
+
+def compared(
+    bench: Bench,
+    learnt_on: Sequence[int],
+    homes: Sequence[Path],
+    live: Iterable[Mapping[str, Any]],
+    careful: Iterable[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """By caution: what it comes to on the problems that were learnt on, and on each control, by controller."""
+    by_cell = {one["cell"]: one["arms"] for one in careful}
+    as_it_is = {one["cell"]: one["arms"] for one in live if one["cell"] in by_cell}
+    found = []
+    for sure in (0.0, *SURE):
+        own = judged(bench, learnt_on, HEADLINE, [trained(bench, home, sure=sure) for home in homes])
+        names = [arm_of(f"ppo-{number}", sure) for number in range(CONTROLLERS)]
+        arms = {cell: [several[name] for name in names] for cell, several in (by_cell if sure else as_it_is).items()}
+        found.append(
+            {
+                "sure": sure,
+                "at_home": interval(own.rewards.mean(0)),
+                "controls": {
+                    cell: [
+                        {
+                            "reward": interval(one["reward"] for one in episodes),
+                            "kept": sum(len(one["grown"]) for one in episodes),
+                        }
+                        for episodes in several
+                    ]
+                    for cell, several in arms.items()
+                },
+            }
+        )
+    return found

@@ -1,0 +1,76 @@
+"""What does an episode on the table take? What is left of it, what was trained over its steps, and what it computes.
+
+Each as a multiple of what the host takes that never grows: hosts of the table are of several sizes. Nothing is trained
+where a table is played, so there are no seconds; these are told of runs of the engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from esper_core.leyline import Op
+from esper_tasks.growbench.building import COLUMNS
+from esper_tasks.growbench.plans import SPROUTS, Node
+from esper_tasks.growbench.playing import after
+from esper_tasks.growbench.puzzles import DECISIONS, EVERY, STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from esper_core.leyline import Action, Candidate, Place, Played
+    from esper_tasks.growbench.playing import Bench, Match
+
+SPENT: Final = ("parameters", "parameter_steps", "flops")
+"""In this order."""
+
+_FIRST: Final = 1
+"""The step before the first decision."""
+_LENGTHS: Final = (*[EVERY] * (DECISIONS - 1), STEPS - _FIRST - EVERY * (DECISIONS - 1))
+"""Steps behind each decision."""
+
+
+def spent(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[float, float, float]:
+    """Parameters in the end, parameters that were trained in each step, summed up, and operations in the end.
+
+    A seed that incubates is trained, too, whatever becomes of it.
+    """
+    host = float(bench.table.row(match.puzzle, Node(0))[COLUMNS.index("parameters")])
+    places = bench.table.places[match.puzzle]
+    own = [_candidate(places, sprout) for sprout in range(len(SPROUTS))]
+    actions = [turn.action for turn in episode.turns]
+    parameters = [_known(one.parameters) for one in own]
+    steps = host * _FIRST
+    for length, sprouts in zip(_LENGTHS, living(actions), strict=True):
+        steps += length * (host + sum(parameters[sprout] for sprout in sprouts))
+    of_host = _known(next(iter(places.values())).host_flops)
+    kept = [one.sprout for one in end.kept]
+    flops = of_host + sum(_known(own[sprout].flops) for sprout in kept)
+    return (host + sum(parameters[sprout] for sprout in kept)) / host, steps / (host * STEPS), flops / of_host
+
+
+def living(actions: Sequence[Action]) -> list[list[int]]:
+    """Behind each decision the seeds that are trained: those that were kept, and one that incubates."""
+    node, found = Node(0), []
+    for action in actions:
+        now, pending = after(node, action), node.pending
+        planted = len(now.kept) == len(node.kept) and action.op is Op.GERMINATE
+        trained = [one.sprout for one in now.kept]
+        if planted and action.slot is not None and action.blueprint is not None:
+            trained.append(SPROUTS.index((action.slot, action.blueprint)))
+        elif pending is not None and action.op is Op.WAIT:
+            trained.append(pending[0])
+        found.append(trained)
+        node = now
+    return found
+
+
+def _candidate(places: Mapping[str, Place], sprout: int) -> Candidate:
+    slot, blueprint = SPROUTS[sprout]
+    found = places[slot].candidate(blueprint)
+    assert found is not None, f"nothing is known of {blueprint} in {slot}"
+    return found
+
+
+def _known(number: float | None) -> float:
+    assert number is not None, "everything of the table was counted"
+    return float(number)

@@ -174,6 +174,48 @@ def test_the_pace_forgets_how_it_was_at_first(monkeypatch: pytest.MonkeyPatch) -
     assert pace.rate == pytest.approx(1.0, rel=0.02)
 
 
+def test_a_frame_says_how_much_time_is_left_as_soon_as_a_pace_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("esper_core.cli.tally.monotonic", lambda: now)
+    tally = tally_of(started(environments=10))
+    heads = []
+    for number in range(4):
+        for seed, arm in [(seed, arm) for seed in range(10) for arm in ("grown", "twin")]:
+            tally.hear(step(number, arm, seed))
+        tally.pace.look(tally.done)
+        heads.append(re.sub(".*─|.*━", "", drawn(tally)[0]))
+        now += 100
+    assert heads == ["  25 %", "  50 %  3 min 20 s left", "  75 %  1 min 40 s left", "  100 %"]
+
+
+def test_the_time_left_goes_down_between_two_steps_and_never_below_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("esper_core.cli.tally.monotonic", lambda: now)
+    tally = tally_of(started())
+    for number in range(2):
+        tally.hear(step(number))
+        tally.pace.look(tally.done)
+        now += 10
+    told = {}
+    for now in (10.0, 25.0, 300.0):
+        told[now] = drawn(tally)[0].partition(" %  ")[2]
+    assert told == {10.0: "1 min 0 s left", 25.0: "45 s left", 300.0: "0 s left"}
+
+
+@pytest.mark.parametrize(("width", "bar"), [(80, True), (34, False)])
+def test_the_time_left_is_told_on_a_narrow_terminal_too(width: int, bar: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("esper_core.cli.tally.monotonic", lambda: now)
+    tally = tally_of(*GROWING)
+    tally.pace.look(tally.done)
+    now = 60.0
+    tally.hear(step(1))
+    tally.pace.look(tally.done)
+    head = drawn(tally, width=width)[0]
+    assert ("━" in head) == bar
+    assert head.endswith("  28 %  23 min 0 s left")
+
+
 # --- plain lines
 
 
@@ -192,6 +234,27 @@ def test_plain_lines_are_few_and_the_last_step_is_told_once(capsys: pytest.Captu
     assert first == f"{NAME}: step 1 of 4 · 1 training"
     assert last.startswith(f"{NAME}: step 4 of 4 · ")
     assert last.endswith(" env steps/s · 1 training")
+
+
+def test_a_plain_line_says_how_much_time_is_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    for module in ("tally", "progress"):
+        monkeypatch.setattr(f"esper_core.cli.{module}.monotonic", lambda: now)
+    lines = shown.PlainLines()
+    lines.hear(started())
+    for number in range(4):
+        for arm in ("grown", "twin"):
+            lines.hear(step(number, arm))
+        lines.settle()
+        now += 60
+    assert [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "step 1 of 4",
+        "step 2 of 4 · 0.033 env steps/s · 2 min 0 s left",
+        "step 3 of 4 · 0.033 env steps/s · 1 min 0 s left",
+        "step 4 of 4 · 0.033 env steps/s",
+    ]
 
 
 def test_quiet_is_quiet() -> None:
@@ -330,6 +393,17 @@ def test_the_display_is_drawn_over_and_leaves_nothing_but_what_was_printed(termi
     assert on_screen(seen)[-1] == "late   nothing yet"
     assert "\x1b[32m" in seen
     assert on_screen(seen + terminal.shown()) == ["warning: one thing"]
+
+
+def test_a_display_on_a_terminal_shows_the_time_that_is_left(terminal: Terminal, on_terminal) -> None:
+    with on_terminal() as listener:
+        listener.hear(started(environments=100))
+        for seed in range(4):
+            listener.hear(step(0, seed=seed))
+            listener.settle()
+            time.sleep(0.3)
+        (head,) = [line for line in on_screen(terminal.shown()) if "%" in line]
+    assert re.search(r"─  0 %  (\d+ min )?\d+ s left$", head), head
 
 
 def test_the_display_follows_the_terminals_width_without_a_step(terminal: Terminal, on_terminal) -> None:

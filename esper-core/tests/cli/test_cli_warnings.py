@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -79,3 +82,28 @@ def test_what_the_file_requires_is_no_warning(esper, site_packages, tmp_path) ->
     assert (answer.status, answer.out) == (3, "")
     assert answer.err.startswith('E226 plugin "bad" (esper-bad 1.0) is required, and it is broken\n')
     assert "warning" not in answer.err
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_where_nothing_can_be_read_for_a_damaged_package_it_is_named(site_packages, tmp_path, command: str) -> None:
+    """Pydantic and torch ask all packages for plugins of theirs: in a fresh process that is where it is raised."""
+    (tmp_path / "small.yaml").write_text(SMALL)
+    site_packages.plugin("other-torn", "", id="torn")
+    site_packages.folder.joinpath("other_torn-1.0.dist-info", "entry_points.txt").write_text("[other]\nnonsense\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "esper_core", command, "small.yaml"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (3, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith('E223 the metadata of package "other-torn" cannot be read: ')
+    assert second == "  Install it anew:  pip install --force-reinstall other-torn"
+
+
+def test_an_error_of_another_kind_is_a_crash_though_a_package_is_damaged(esper, site_packages, monkeypatch) -> None:
+    site_packages.plugin("other-torn", "", id="torn")
+    site_packages.folder.joinpath("other_torn-1.0.dist-info", "entry_points.txt").write_text("[other]\nnonsense\n")
+    monkeypatch.setattr("esper_core.plugins.load_plugins", lambda **_: 1 / 0)
+    answer = esper("plugins", "list")
+    assert (answer.status, "ZeroDivisionError" in answer.err, "E223" in answer.err) == (1, True, False)

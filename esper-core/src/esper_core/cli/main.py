@@ -116,7 +116,10 @@ def _told(command: click.Group, arguments: Sequence[str]) -> int:
         problem = _foreign_exit(end)
         print_problems([problem])
         return PluginError.exit_code
-    except BaseException:  # a GeneratorExit, a CancelledError: nobody waits for them here
+    except BaseException as error:  # a GeneratorExit, a CancelledError: nobody waits for them here
+        if problems := _damaged_packages(error):
+            print_problems(problems)
+            return PluginError.exit_code
         _tell_crash(None if context is None else context.invoked_subcommand)
         return CRASHED
     return 0
@@ -142,6 +145,21 @@ def _foreign_exit(end: SystemExit) -> Problem:
     message = f"a component ended the program in the middle of its work: SystemExit: {end.code}"
     hint = "This is a fault of its package: what goes wrong there is to be raised as an error."
     return Problem("E231", message, file=file, line=line, hint=hint)
+
+
+def _damaged_packages(error: BaseException) -> list[Problem]:
+    """The packages whose metadata cannot be read (E223), where that is what was raised; none where it is another error.
+
+    Pydantic and torch ask every installed package for plugins of their own, when they are first used.
+    """
+    from traceback import walk_tb
+
+    modules = (str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__))
+    if not any(module.startswith("importlib.metadata") for module in modules):
+        return []
+    from esper_core.plugins import load_plugins
+
+    return list(dict.fromkeys(problem for problem in load_plugins().problems if problem.code == "E223"))
 
 
 def _tell_crash(name: str | None) -> None:

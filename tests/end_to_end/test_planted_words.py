@@ -1,0 +1,316 @@
+"""Whatever text a run holds, in whichever field of whichever event or file, it is read on its pages and does nothing.
+
+Each field that holds text is found by its type, so that one that is added tomorrow is planted, too. What a page is made
+of, its elements and their attributes, must be what it is made of where the words are harmless.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+import yaml
+
+from esper_core import load_run, read_events
+from esper_core.cli import main
+from esper_core.leyline.events import Event, RunFinished, StageChanged
+from esper_core.telemetry import encode
+from esper_watch.report import write_report
+
+HARMLESS = "plain and harmless"
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</title></svg></style></pre></td></table><script>alert(1)</script>",
+    "<a href=javascript:alert(1)>x</a>",
+    "]]><!--",
+    "&lt;script&gt;&#60;b&#62;",
+    "\u202egnihtemos\x1b[2J",
+    "{{constructor.constructor('alert(1)')()}}",
+]
+HOW = ("interrupted", "done")
+"""How a run without a summary ended."""
+
+KEPT = ("direction", "started", "finished")
+"""What a summary and a manifest are refused for where it is another text."""
+
+SMALL = """\
+task: stripes
+host: pointwise-mlp
+slots: {early: {blueprints: [conv_light]}}
+policy:
+  use: schedule
+  settings:
+    plan:
+      - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 1}
+      - {step: 2, op: advance, slot: early}
+      - {step: 4, op: fossilise, slot: early}
+environments: 2
+episode: {steps: 6, batches: 2, batch_size: 20}
+"""
+
+
+# --- every field that holds text
+
+
+def text_fields(kind: Any, way: str) -> Iterator[str]:
+    """The ways to all texts in a type, those in mappings and records within it, too."""
+    origin = get_origin(kind)
+    if kind is str or kind is Any:
+        yield way
+    elif is_dataclass(kind):
+        hints = get_type_hints(kind)
+        for field in fields(kind):
+            yield from text_fields(hints[field.name], f"{way}.{field.name}")
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        for place, inner in zip(("key", "value"), get_args(kind), strict=True):
+            yield from text_fields(inner, f"{way}.{place}")
+    elif origin is not Literal:
+        for inner in get_args(kind):
+            yield from text_fields(inner, way)
+
+
+def filled(kind: Any, way: str, word: str, planted: set[str]) -> Any:
+    """A value of a type in which each text is its own way with ``word`` behind it; what may be unknown is known."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is str or kind is Any:
+        planted.add(way)
+        return f"{way} {word}"
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        told = {field.name: filled(hints[field.name], f"{way}.{field.name}", word, planted) for field in fields(kind)}
+        return kind(**told)
+    if origin is Literal:
+        return inner[0]
+    if origin in (Union, types.UnionType):
+        texts = [one for one in inner if list(text_fields(one, ""))]
+        return filled((texts or [one for one in inner if one is not type(None)])[0], way, word, planted)
+    if origin is tuple:
+        return (filled(inner[0], way, word, planted),)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        key, value = (
+            filled(one, f"{way}.{place}", word, planted) for place, one in zip(("key", "value"), inner, strict=True)
+        )
+        return {key: value}
+    return {int: 1, float: 0.5, bool: True}.get(kind) or next(iter(kind))
+
+
+def made_up(word: str, arm: str) -> tuple[list[Event], set[str]]:
+    """An event of each type with ``word`` in every text, in an environment of ``arm``; and where it was planted."""
+    planted: set[str] = set()
+    events = [filled(kind, kind.__name__, word, planted) for kind in get_args(Event) if kind is not RunFinished]
+    home = {"arm": arm, "round": 0, "seed": 0}
+    return [replace(one, **{name: home[name] for name in home if hasattr(one, name)}) for one in events], planted
+
+
+def test_every_text_of_every_event_is_planted() -> None:
+    events, planted = made_up("x", "grown")
+    there = {way for kind in get_args(Event) for way in text_fields(kind, kind.__name__)}
+    assert planted | {"RunFinished.reason"} == there, "a run's end is planted in the events of a run"
+    assert len(there) > 30
+    assert {
+        "SeedLost.what",
+        "UpdateFinished.figures.key",
+        "StepFinished.signals.slots.seeds.opinion.reason",
+    } <= there
+    assert {type(one) for one in events} | {RunFinished} == set(get_args(Event))
+
+
+# --- a run with a word in every place
+
+
+def behind(value: Any, word: str) -> Any:
+    """What a file of JSON or YAML holds with ``word`` behind every text, and beside every key a planted one."""
+    if isinstance(value, str):
+        return f"{value} {word}"
+    if isinstance(value, list):
+        return [behind(one, word) for one in value]
+    if isinstance(value, dict):
+        own = {key: one if key in KEPT else behind(one, word) for key, one in value.items()}
+        return {**own, **{f"{key} {word}": one for key, one in own.items()}}
+    return value
+
+
+def within(value: Any, word: str) -> Any:
+    """An event with ``word`` behind every text in it, whatever it is nested in."""
+    if is_dataclass(value) and not isinstance(value, type):
+        hints = get_type_hints(type(value))
+        told = {one.name: getattr(value, one.name) for one in fields(value)}
+        return replace(
+            value,
+            **{name: within(one, word) for name, one in told.items() if get_origin(hints[name]) is not Literal},
+        )
+    if type(value) is str:
+        return f"{value} {word}"
+    if isinstance(value, tuple):
+        return tuple(within(one, word) for one in value)
+    if isinstance(value, Mapping):
+        own = {key: within(one, word) for key, one in value.items()}
+        return {**own, **{f"{key} {word}": one for key, one in own.items()}}
+    return value
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run as the command leaves it: nothing in it is made up."""
+    folder = tmp_path_factory.mktemp("ran")
+    (folder / "run.yaml").write_text(SMALL)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(folder / "run.yaml"), "--runs-dir", str(folder / "runs"), "--quiet"])
+    assert not ended.value.code
+    (run,) = folder.glob("runs/*")
+    return run
+
+
+def planted_run(ran: Path, folder: Path, word: str, *, status: str = "failed", ended: bool = True) -> Path:
+    """The run once more, with ``word`` in every event, in all that its files say, and in what is left out of them."""
+    folder.mkdir()
+    for name in ("manifest.json", "summary.json", "growth.json"):
+        told = behind(json.loads((ran / name).read_text(encoding="utf-8")), word)
+        if name == "manifest.json":
+            told["reason"] = f"a manifest's reason {word}"
+        if name == "summary.json":
+            told["warnings"] = [f"a warning {word}"]
+            told["sections"] = [{"plugin": f"own {word}", "title": f"a title {word}", "text": f"a text {word}"}]
+            for one in told["results"]["comparisons"]:
+                one["why"] = f"a comparison's why {word}"
+        if ended or name != "summary.json":
+            (folder / name).write_text(json.dumps(told), encoding="utf-8")
+    config = behind(yaml.safe_load((ran / "config.yaml").read_text(encoding="utf-8")), word)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    arm = f"schedule {word}"
+    *known, _ = [within(one, word) for one in read_events(ran / "events.jsonl")]
+    events = [*known, *(one for one in made_up(word, arm)[0] if one.type != "run-started")]
+    events.append(RunFinished(status=status, reason=f"the end's reason {word}"))
+    lines = [encode(one) for one in events]
+    grown = next(one for one in known if isinstance(one, StageChanged))
+    lines.insert(-1, json.dumps({**json.loads(encode(grown)), f"a new field {word}": word}))
+    lines.insert(-1, json.dumps({"type": f"a new event {word}", "v": grown.v}))
+    (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines) + '{"torn', encoding="utf-8")
+    return folder
+
+
+# --- what a page is made of
+
+
+@dataclass
+class Reader(HTMLParser):
+    """What a browser would make of a page: its elements with the names of their attributes, and its text."""
+
+    source: str
+
+    def __post_init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.made: list[tuple[str, ...]] = []
+        self.values: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(self.source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.made.append((tag, *(name for name, _ in attrs)))
+        self.values += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        self.made.append((f"/{tag}",))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(data)
+
+
+def report_of(run: Path, _: Path) -> str:
+    return write_report(run, run / "page.html").read_text(encoding="utf-8")
+
+
+def comparison_of(run: Path, other: Path) -> str:
+    page = run / "compared.html"
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", str(run), str(other), "--html", str(page)])
+    assert not ended.value.code
+    return page.read_text(encoding="utf-8")
+
+
+def face_of(run: Path, _: Path) -> str:
+    return load_run(run)._repr_html_()
+
+
+PAGES = {"report": report_of, "comparison": comparison_of, "notebook": face_of}
+TOLD = {
+    "report": (
+        *("the end's reason", "a warning", "own", "a title", "a text", "a new event", "a new field", "task", "stripes"),
+        *("schedule", "twin", "early", "blueprints/conv_light", "accuracy", "SeedLost.what", "SeedLost.package"),
+        *("GovernorActed.act", "GovernorActed.reason", "UpdateFinished.figures.key", "StageChanged.slot"),
+    ),
+    "comparison": ("schedule", "twin", "accuracy", "stripes"),
+    "notebook": (
+        *("a manifest's reason", "a comparison's why", "a new event", "a new field", "schedule", "twin", "accuracy"),
+        *("no difference shown", "GovernorActed.act", "blueprints/conv_light"),
+    ),
+}
+"""What is to be read on each, with the word behind it."""
+
+
+def pair_of(ran: Path, folder: Path, word: str, **how: Any) -> tuple[Path, Path]:
+    """Two runs that say the same, but for their configurations: that is told where they are compared."""
+    one, other = (planted_run(ran, folder / name, word, **how) for name in ("one", "other"))
+    told = (other / "config.yaml").read_text(encoding="utf-8")
+    (other / "config.yaml").write_text(told.replace("stripes", "other stripes"), encoding="utf-8")
+    return one, other
+
+
+@pytest.fixture(scope="module")
+def harmless(ran: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
+    """Each page with a word that nobody has to fear."""
+    pair = pair_of(ran, tmp_path_factory.mktemp("harmless"), HARMLESS)
+    return {name: Reader(make(*pair)) for name, make in PAGES.items()}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_planted_is_there_to_be_read(page: str, harmless: dict[str, Reader]) -> None:
+    """Else a page that leaves all of it out would pass for one that is safe."""
+    assert [told for told in TOLD[page] if f"{told} {HARMLESS}" not in harmless[page].text] == []
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_planted_word_is_read_and_makes_no_element_and_no_attribute(
+    page: str, word: str, harmless: dict[str, Reader], ran: Path, tmp_path: Path
+) -> None:
+    source = PAGES[page](*pair_of(ran, tmp_path, word))
+    read = Reader(source)
+    assert read.made == harmless[page].made
+    links = [value for name, value in read.values if name in ("href", "src", "action", "xlink:href")]
+    assert [value for value in links if not value.startswith("#")] == []
+    assert not set("\u202e\x1b") & set(source)
+    if word.isprintable():
+        assert [told for told in TOLD[page] if f"{told} {word}" not in read.text] == []
+
+
+@pytest.fixture(scope="module")
+def unended(ran: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Reader]:
+    """Each page of a run without a summary, by how it ended, with a word that nobody has to fear."""
+    runs = {
+        how: planted_run(ran, tmp_path_factory.mktemp("un") / how, HARMLESS, status=how, ended=False) for how in HOW
+    }
+    return {(page, how): Reader(PAGES[page](run, run)) for how, run in runs.items() for page in ("report", "notebook")}
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+@pytest.mark.parametrize("page", ["report", "notebook"])
+@pytest.mark.parametrize("how", HOW)
+def test_so_it_is_where_a_run_has_no_summary(
+    page: str, word: str, how: str, unended: dict[tuple[str, str], Reader], ran: Path, tmp_path: Path
+) -> None:
+    """Then metric and arms are those that its events tell."""
+    run = planted_run(ran, tmp_path / "run", word, status=how, ended=False)
+    assert Reader(PAGES[page](run, run)).made == unended[page, how].made

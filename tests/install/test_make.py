@@ -1,0 +1,125 @@
+"""Does ``make`` do in a fresh copy of the project what its pages say: run the default, and find the pages in order?"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import CleanEnvironment
+
+ROOT = Path(__file__).parents[2]
+MADE = {".venv", ".git", "runs", "site"}
+CACHES = shutil.ignore_patterns("__pycache__", ".*_cache", ".hypothesis", ".benchmarks", "build", "dist")
+"""What is no part of a fresh copy: what was made since, and the history."""
+
+FIVE_MINUTES = 5 * 60.0
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("make") is None, reason="needs make, and there is none in the PATH"),
+]
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Path:
+    """The whole project as somebody has it who fetched it, with nothing set up."""
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        return {*CACHES(folder, names), *(MADE if Path(folder) == ROOT else ())}
+
+    return shutil.copytree(ROOT, tmp_path / "esper", ignore=left_out)
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``make …`` as it is typed there. No index is asked: all that pip looks for is there."""
+    ours = ("PYTHON", "PYTEST", "ESPER", "MAKE", "MFLAGS")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    settings = {**kept, "PIP_NO_INDEX": "1"}
+    return subprocess.run(
+        ["make", *arguments], cwd=folder, env=settings, capture_output=True, text=True, check=False
+    )  # fmt: skip
+
+
+def spent() -> float:
+    """Seconds of processor time of all programs so far that were waited for: what else the machine does is left out."""
+    told = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return told.ru_utime + told.ru_stime
+
+
+@pytest.mark.install
+def test_make_run_in_a_fresh_copy_gives_a_table_and_a_report_in_less_than_five_minutes(
+    fresh: Path, new_environment: Callable[..., CleanEnvironment]
+) -> None:
+    """All but what pip would download is in the time: torch and the others are linked into the environment."""
+    (fresh / ".venv").symlink_to(new_environment().folder)
+    before = spent()
+    done = make(fresh, f"PYTHON={sys.executable}", "run")
+    took = spent() - before
+    assert done.returncode == 0, done.stdout + done.stderr
+    head, *rows = done.stdout[done.stdout.index("arm ") :].splitlines()
+    assert re.split(r"\s{2,}", head)[:3] == ["arm", "test accuracy", "95 % interval"]
+    table = {row.split()[0]: row for row in rows[:3]}
+    assert table.keys() == {"heuristic", "twin", "capacity"}
+    assert all(re.search(r" \d\d\.\d % .* to .* 8  ", row) for row in table.values())
+    (report,) = fresh.glob("runs/*/report.html")
+    assert f"Its report: {report.relative_to(fresh)}" in done.stdout
+    assert "heuristic" in report.read_text(encoding="utf-8")
+    where = subprocess.run(
+        [fresh / ".venv" / "bin" / "python", "-c", "import esper_core; print(esper_core.__file__)"],
+        cwd=fresh, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert where.startswith(f"{fresh}/"), "what ran is the copy"
+    assert took < FIVE_MINUTES, "of a single core"
+
+
+needs_mkdocs = pytest.mark.skipif(
+    importlib.util.find_spec("material") is None,
+    reason="needs the tools of the pages, which `make docs` installs: mkdocs-material is not there",
+)
+
+
+def make_docs(folder: Path) -> subprocess.CompletedProcess[str]:
+    """``make docs CHECK=--check`` with the environment that runs the tests, as it is: nothing is installed into it."""
+    set_up = [word for mark in (".ready", ".ready-docs") for word in ("-o", f"{sys.prefix}/{mark}")]
+    return make(folder, *set_up, f"VENV={sys.prefix}", "docs", "CHECK=--check")
+
+
+@needs_mkdocs
+def test_make_docs_finds_every_table_and_every_answer_in_order_and_builds_the_pages(fresh: Path) -> None:
+    done = make_docs(fresh)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = {page.relative_to(fresh / "docs").with_suffix(".html") for page in (fresh / "docs").rglob("*.md")}
+    built = {page.relative_to(fresh / "site") for page in (fresh / "site").rglob("*.html")}
+    named = {page.with_name("index.html") if page.name == "README.html" else page for page in pages}
+    assert sorted(named - built) == []
+
+
+@needs_mkdocs
+@pytest.mark.parametrize(
+    ("page", "was", "now"),
+    [
+        ("reference/errors/E101.md", "E101 there is no such file", "E101 there is no file"),
+        ("index.md", "# ", "[nowhere](nowhere.md)\n\n# "),
+    ],
+    ids=["an answer", "a link"],
+)
+def test_make_docs_fails_where_a_page_is_not_in_order(page: str, was: str, now: str, fresh: Path) -> None:
+    path = fresh / "docs" / page
+    text = path.read_text(encoding="utf-8")
+    assert was in text
+    path.write_text(text.replace(was, now, 1), encoding="utf-8")
+    done = make_docs(fresh)
+    assert done.returncode != 0
+    assert path.name in done.stdout + done.stderr
+    assert path.read_text(encoding="utf-8") == text.replace(was, now, 1), "it changes nothing"

@@ -173,20 +173,32 @@ def test_a_tutorial_on_data_of_ones_own_begins_as_it_is_written(tutorial: str, r
 
 @pytest.mark.slow
 def test_a_tutorial_on_data_of_ones_own_comes_to_what_it_shows(tutorial: str, reader: Quick) -> None:
-    tutorials.follow(tutorial, reader)
+    tutorials.follow(tutorial, reader, tutorials.close)
+
+
+def test_what_a_tutorial_says_of_its_figures_is_what_its_tables_show(tutorial: str) -> None:
+    grown, _, plain = re.findall(r"^(?:heuristic|grown) +\d.*$", tutorial, re.MULTILINE)
+    assert round(parameters(grown) / parameters(plain)) == 6
+    assert "with a sixth of its parameters" in tutorial
+
+
+def parameters(line: str) -> int:
+    """What a line of the table of arms says of them."""
+    return int(line.split()[-2].replace(",", ""))
 
 
 @pytest.mark.slow
 def test_the_first_run_comes_to_what_its_page_shows(reader: Quick) -> None:
     page = (ROOT / "docs" / "tutorials" / "first-run.md").read_text(encoding="utf-8")
     reader.write("plugins.yaml", (ROOT / "plugins.yaml").read_text(encoding="utf-8"))
-    tutorials.follow(page.replace("make run", "esper run plugins.yaml").replace(".venv/bin/esper", "esper"), reader)
+    page = page.replace("make run", "esper run plugins.yaml").replace(".venv/bin/esper", "esper")
+    tutorials.follow(page, reader, tutorials.close)
     assert list(reader.folder.glob("runs/*/report.html")), "the page says that there is one"
 
 
 @pytest.mark.parametrize("page", [pytest.param(one, marks=LONG.get(one.name, ()), id=one.stem) for one in FOLLOWED])
 def test_a_page_works_as_it_is_written(page: Path, reader: Quick) -> None:
-    tutorials.follow(page.read_text(encoding="utf-8"), reader)
+    tutorials.follow(page.read_text(encoding="utf-8"), reader, tutorials.counted)
 
 
 def test_a_page_that_is_not_followed_here_has_a_test_of_its_own() -> None:

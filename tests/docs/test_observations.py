@@ -28,7 +28,7 @@ reader = how_to.reader
 
 
 def test_the_page_works_as_it_is_written(reader) -> None:
-    how_to.tutorials.follow(PAGE.read_text(encoding="utf-8"), reader)
+    how_to.tutorials.follow(PAGE.read_text(encoding="utf-8"), reader, how_to.tutorials.counted)
 
 
 def test_every_column_is_on_the_page_once_and_in_its_place() -> None:

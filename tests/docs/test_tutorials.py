@@ -2,7 +2,7 @@
 
 A block whose first line is ``# PATH`` is written to that file. The lines of ``sh`` blocks are run in their order, in
 the folder to which ``cd`` led; ``# exit status N`` behind one says how it ends. What a ``text`` block shows has to be
-in what the last ``sh`` block printed; figures and the width of gaps are not compared.
+in what the last ``sh`` block printed; the width of gaps is not compared, and figures only where that is asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,11 @@ MEMBERS = ("esper-core", "esper-testing", "esper-blueprints", "esper-policies", 
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```", re.DOTALL | re.MULTILINE)
 NAMED = re.compile(r"# (?P<path>[\w./-]+\.(?:py|yaml))\n")
 STATUS = re.compile(r"(?P<command>.*?)\s*# exit status (?P<status>\d+)")
+
+FIGURE = re.compile(r"(?<![\w.])(?P<sign>[+-]?)(?P<number>\d[\d,]*(?:\.\d+)?)(?!\w)(?P<unit>(?: %| points)?)")
+OF_THE_MOMENT = re.compile(r"\b\d{8}-\d{6}-|\d+(?:\.\d+)? (?:s|ms|seconds|minutes|MiB|GiB|cores)\b")
+POINTS = 3.0
+"""By how much a mean over eight environments may be another one on another machine: about what its interval says."""
 
 # What a reader types, and what is run here in its place: the same without a network. The environment has no pip and no
 # programs of third-party packages of its own, so these are started by their modules.
@@ -78,8 +84,49 @@ def plain(text: str) -> str:
     return re.sub(r"\d+(?!\d| checks)", "0", re.sub(r"[ \t]+", " ", text))
 
 
-def follow(page: str, reader: Reader) -> None:
-    """Does everything that the page says, in its order."""
+def counted(shown: str, printed: str) -> bool:
+    """Whether two lines with the same words have the same counts: whole numbers without a unit and a sign."""
+    return all(one == other for one, other in figures(shown, printed) if one.is_count)
+
+
+def close(shown: str, printed: str) -> bool:
+    """Whether they have the same figures, as far as these are the same on any machine.
+
+    Counts are the same. What was measured, which has a unit or a sign, lies within ``POINTS``. Other shares, those of
+    tests of significance, lie on the same side of 0.05.
+    """
+    measured = [both for both in figures(shown, printed) if both[0].has_unit]
+    shares = [both for both in figures(shown, printed) if not (both[0].has_unit or both[0].is_count)]
+    return (
+        counted(shown, printed)
+        and all(abs(one.value - other.value) <= POINTS for one, other in measured)
+        and all((one.value < 0.05) == (other.value < 0.05) for one, other in shares)
+    )
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number of a line."""
+
+    value: float
+    has_unit: bool
+    is_count: bool
+
+
+def figures(*lines: str) -> list[tuple[Figure, ...]]:
+    """The numbers of some lines with the same words, side by side. Times and names of runs have none."""
+    return list(zip(*(map(figure, FIGURE.finditer(OF_THE_MOMENT.sub("", line))) for line in lines), strict=True))
+
+
+def figure(found: re.Match[str]) -> Figure:
+    """One number."""
+    number = found["number"].replace(",", "")
+    has_unit = bool(found["sign"] or found["unit"])
+    return Figure(float(found["sign"] + number), has_unit, not has_unit and "." not in number)
+
+
+def follow(page: str, reader: Reader, same: Callable[[str, str], bool] = lambda shown, printed: True) -> None:
+    """Does everything that the page says, in its order. same: whether a shown line has the figures of another."""
     for block in BLOCK.finditer(page):
         kind, body = block["kind"], block["body"]
         if named := NAMED.match(body):
@@ -89,8 +136,16 @@ def follow(page: str, reader: Reader) -> None:
         elif kind == "text":
             missing = [line for line in body.splitlines() if plain(line.strip()) not in plain(reader.printed)]
             assert not missing, f"shown and not printed: {missing}\n{reader.printed}"
+            wrong = [line for line in body.splitlines() if not is_among(line.strip(), reader.printed, same)]
+            assert not wrong, f"shown with other figures: {wrong}\n{reader.printed}"
         else:
             pytest.fail(f"a {kind} block that nobody would run:\n{body}")
+
+
+def is_among(shown: str, printed: str, same: Callable[[str, str], bool]) -> bool:
+    """Whether the line has no figures, or was printed with the same ones, be it as a part of another line."""
+    words = re.sub(r"\d+", r"\\d+", re.escape(re.sub(r"[ \t]+", " ", shown))).replace(r"\ ", "[ \t]+")
+    return not figures(shown) or any(same(shown, found[0]) for found in re.finditer(words, printed))
 
 
 @pytest.mark.slow
@@ -108,6 +163,18 @@ def test_a_page_that_shows_what_is_not_printed_is_found_out(tmp_path) -> None:
         follow("```sh\necho pears\n```\n\n```text\napples\n```\n", reader)
     with pytest.raises(AssertionError, match="false"):
         follow("```sh\nfalse\n```\n", reader)
+
+
+def test_a_figure_that_is_not_printed_is_found_out_where_figures_are_asked_for(tmp_path) -> None:
+    reader = Reader(tmp_path, sys.executable)
+    page = "```sh\necho 'arm  90.2 %  +43.5 points  8  3,908  0.26'\n```\n\n```text\narm {}\n```\n"
+    for same in ("90.2 % +43.5 points 8 3,908 0.26", "88.0 % +41.0 points 8 3,908 0.51"):
+        follow(page.format(same), reader, close)
+    told = ("86.2 % +43.5 points 8 3,908 0.26", "90.2 % +47.5 points 8 3,908 0.26", "90.2 % +43.5 points 8 3,909 0.26")
+    for false in (*told, "90.2 % +43.5 points 8 3,908 0.02"):
+        follow(page.format(false), reader)
+        with pytest.raises(AssertionError, match="shown with other figures"):
+            follow(page.format(false), reader, close)
 
 
 def test_the_smallest_plugin_has_ten_lines_at_most_and_one_import() -> None:

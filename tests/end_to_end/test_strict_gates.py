@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ from typing import Any
 import pytest
 
 Esper = Callable[..., Any]
+
+DECISION = Path(__file__).parents[2] / "docs" / "decisions" / "0011-which-incubation-by-default.md"
+TOLD = re.compile(r"^\| `conv_light`, plain \| 10 \| \+(\S+) \((\S+) to (\S+)\) \|$", re.MULTILINE)
+"""What a convolution came to, in points, with its interval."""
 
 SEEDS = 10
 FILE = """\
@@ -56,6 +61,8 @@ def test_a_seed_of_use_passes_every_time_and_a_useless_one_does_not(accepted: An
     kept, gained = accepted("mnist1d", "pointwise-mlp", POINTWISE, 32)
     assert kept["conv_light"] == SEEDS
     assert gained["conv_light"] >= 0.20
+    ((mean, low, high),) = [map(float, one) for one in TOLD.findall(DECISION.read_text(encoding="utf-8"))]
+    assert 100 * gained["conv_light"] == pytest.approx(mean, abs=high - low)
     assert kept["mlp"] <= SEEDS - 8
 
 

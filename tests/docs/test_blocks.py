@@ -1,0 +1,436 @@
+"""Is every block of code on every page run, or at least read by what it is meant for?
+
+Many pages are followed from their beginning to their end by tests of their own (``followed``), and some blocks have one
+(``HELD``). Each other block is looked at here, on whatever page it stands. A ``yaml`` block is, with what a run needs
+besides, a configuration in order. What is typed in an ``sh`` block, or stands in a line of text, exists with its
+options, and the file that is to be run is in order with them. A ``python`` block is run, and prints what stands behind
+its lines. A block of any other kind is a mistake.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import itertools
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from esper_core import cli
+
+ROOT = Path(__file__).parents[2]
+PYTEST_PLUGIN = ROOT / "esper-testing" / "src" / "esper_testing" / "pytest_plugin.py"
+ESPER = re.compile(r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?esper ")
+BLOCK = re.compile(
+    r"^(?P<in> *)(?P<fence>```+|~~~+) *(?P<kind>[^\n]*)\n(?P<body>.*?)^(?P=in)(?P=fence) *$", re.S | re.M
+)
+INDENTED = re.compile(r"^ {4}(?:\$ )?((?:\.venv/bin/)?(?:esper|python|pytest|pip|make) \S.*)$", re.MULTILINE)
+INLINE = re.compile(r"`((?:python -m|pytest|pip install|make) [^`]+)`")
+FROM_THE_CODE = re.compile(r"<!-- from the code: .*?<!-- end -->", re.DOTALL)
+
+FOLLOWED = {
+    "docs/tutorials/first-blueprint-package.md": "test_tutorials.py",
+    "docs/tutorials/first-run.md": "test_how_to.py",
+    "docs/tutorials/your-own-data.md": "test_how_to.py",
+    "docs/reference/growbench.md": "test_growbench.py",
+    "docs/reference/observations.md": "test_observations.py",
+}
+"""Pages that a test goes through as a reader would, beside those on how to do something and those of errors."""
+
+HELD = {
+    ("README.md", "arm "): "test_readme.py",
+    ("README.md", "graft("): "test_readme.py",
+    ("README.md", "esper_register_blueprints"): "test_readme.py",
+    ("docs/how-to/resume-a-run.md", "^C"): "test_resuming.py",
+}
+"""Blocks that have a test of their own, by page and by what stands in them; it looks for the same words."""
+
+REST = {
+    "task": "stripes",
+    "host": "pointwise-mlp",
+    "slots": {"early": {"blueprints": ["conv_light"]}},
+    "policy": "static",
+}
+"""What a run needs; a block that is a part of a configuration has the others from here."""
+
+SURROUNDINGS = {
+    "docs/reference/rewards.md": "from esper_rewards.team import Team as MyReward\n",
+    "esper-testing/README.md": "from esper_testing import parametrize_with_checks\n",
+}
+"""What a page's blocks of Python take for granted."""
+
+STANDS_FOR = {"my-plugin": "rewards"}
+"""What a page calls something of the reader's, and what is there in its place."""
+
+ELSEWHERE = {"tensorboard": "tensorboard"}
+"""Programs that are not the project's, and the package that brings them."""
+
+
+def script(path: Path) -> ModuleType:
+    """A Python file of the project that no package holds."""
+    found = importlib.util.spec_from_file_location(f"{path.stem}_for_blocks", path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+commands = script(Path(__file__).with_name("test_commands.py"))
+errors = script(Path(__file__).with_name("test_answers.py"))
+how_to = script(Path(__file__).with_name("test_how_to.py"))
+PAGES: list[Path] = commands.PAGES
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stands between two fences. generated: whether ``make docs`` writes it."""
+
+    page: str
+    line: int
+    kind: str
+    body: str
+    part: str = ""
+    generated: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line} {self.kind or 'of no kind'}"
+
+
+def blocks(page: str, text: str) -> Iterator[Block]:
+    """The blocks of a page; each with the part of the page, from one heading to the next, that it is in."""
+    marked = [found.span() for found in FROM_THE_CODE.finditer(text)]
+    for found in BLOCK.finditer(text):
+        start = found.start()
+        part = text[text.rfind("\n## ", 0, start) + 1 :].split("\n## ")[0]
+        written = page.startswith("docs/") and any(begin < start < end for begin, end in marked)
+        body = re.sub(rf"^{found['in']}", "", found["body"], flags=re.MULTILINE)
+        yield Block(page, text.count("\n", 0, start) + 1, found["kind"].strip(), body, part, written)
+
+
+def followed(block: Block) -> bool:
+    """Whether a test goes through the page, or through this part of it, as a reader would."""
+    name = Path(block.page).name
+    if block.page.startswith("docs/reference/errors/E"):
+        return name.removesuffix(".md") not in errors.COPIED or block.kind == "text"
+    if block.page.startswith("docs/how-to/"):
+        return name in {page.name for page in how_to.FOLLOWED}
+    return block.page in FOLLOWED and ("growbench" not in name or "```text" in block.part)
+
+
+def held(block: Block) -> bool:
+    """Whether the block has a test of its own."""
+    return any(block.page == page and words in block.body for page, words in HELD)
+
+
+def left(page: str, text: str) -> list[Block]:
+    """The blocks of a page that are looked at here."""
+    return [one for one in blocks(page, text) if not followed(one) and not held(one)]
+
+
+def typed(text: str) -> list[str]:
+    """The commands in an ``sh`` block, without what is said behind them."""
+    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    return [bare for line in lines if (bare := re.sub(r"(?:^|\s)#\s.*", "", line).strip())]
+
+
+def look_at(block: Block, folder: Path) -> None:
+    """Sees that a block can be used; AssertionError, or what its reader raises, where not."""
+    if block.kind == "yaml":
+        in_order(block, folder)
+    elif block.kind == "sh":
+        for command in typed(block.body):
+            exists(command, ROOT / Path(block.page).parent)
+    elif block.kind == "python":
+        runs(block)
+    elif not block.generated:
+        pytest.fail(f"{block}: nobody looks at it")
+
+
+def in_order(block: Block, folder: Path) -> None:
+    """Whether the block, with what else a run needs, is a configuration without a mistake and without a warning."""
+    given = yaml.safe_load(block.body)
+    assert isinstance(given, dict), block
+    file = folder / "page.yaml"
+    file.write_text(yaml.safe_dump({**REST, **given}), encoding="utf-8")
+    with announced((ROOT / block.page).parent, folder):
+        assert checked(file) == f"{file}: in order\n", block
+
+
+@contextlib.contextmanager
+def announced(package: Path, folder: Path) -> Iterator[None]:
+    """A package beside the project's members, as if it were installed; its metadata are in the folder."""
+    file = package / "pyproject.toml"
+    project = tomllib.loads(file.read_text(encoding="utf-8"))["project"] if package.parent.name == "examples" else {}
+    with pytest.MonkeyPatch.context() as patch:
+        for group, points in project.get("entry-points", {}).items():
+            metadata = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+            metadata.mkdir()
+            told = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+            (metadata / "METADATA").write_text(told, encoding="utf-8")
+            lines = [f"[{group}]", *(f"{name} = {module}" for name, module in points.items()), ""]
+            (metadata / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+            patch.syspath_prepend(str(folder))
+            patch.syspath_prepend(str(package / "src"))
+        yield
+    for name, module in list(sys.modules.items()):
+        if project and str(getattr(module, "__file__", None)).startswith(str(package / "src")):
+            del sys.modules[name]
+
+
+def checked(file: Path, *options: str) -> str:
+    """What ``esper check`` says."""
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), contextlib.suppress(SystemExit):
+        cli.main(["check", str(file), *options])
+    return told.getvalue()
+
+
+def exists(command: str, folder: Path) -> None:
+    """Whether the command can be typed where the page stands, or in the checkout."""
+    if ESPER.match(command):
+        esper(command)
+        return
+    program, *arguments = shlex.split(command)
+    if program in ELSEWHERE:
+        assert importlib.util.find_spec(ELSEWHERE[program]), command
+        return
+    look = {"python": python, "pytest": pytests, "pip": pip, "make": make}.get(program)
+    assert look, f"nobody knows how to look at this: {command}"
+    look(arguments, folder)
+
+
+def esper(command: str) -> None:
+    """A command of ours: its options, and the file that it names with what is set."""
+    ((rest, whole),) = commands.commands(f"```sh\n{command}\n```\n")
+    words = shlex.split(rest)
+    commands.parse(words, whole=whole)
+    if words[0] in ("run", "check", "explain") and (ROOT / words[1]).is_file():
+        changes = [word for one, word in itertools.pairwise(words) if one == "--set"]
+        options = [word for change in changes for word in ("--set", change)]
+        told = checked(ROOT / words[1], *options)
+        assert told.endswith(": in order\n"), f"{command}\n{told}"
+
+
+class Parsed(Exception):
+    """A program has read what it was given."""
+
+
+def python(arguments: list[str], folder: Path) -> None:
+    """A module: it is there, and takes what it is given. It is not run."""
+    assert arguments[0] == "-m", arguments
+    module, given = arguments[1], arguments[2:]
+    if module == "pytest":
+        pytests(given, folder)
+        return
+    found = importlib.util.find_spec(module)
+    assert found, module
+    if not given:
+        return
+    name = f"{module}.__main__" if found.submodule_search_locations else module
+    source = Path(str(importlib.util.find_spec(name).origin)).read_text(encoding="utf-8")  # type: ignore[union-attr]
+    if module == "pydoc":
+        assert importlib.util.find_spec(given[0]), given
+    elif "argparse" in source:
+        with pytest.raises(Parsed):
+            read(name, given)
+    else:
+        assert [one for one in given if f'"{one}"' not in source] == [], (module, given)
+
+
+def read(module: str, given: list[str]) -> None:
+    """Lets a module read its arguments, and ends there."""
+    original = argparse.ArgumentParser.parse_args
+
+    def parse_args(self: argparse.ArgumentParser, *rest: Any) -> None:
+        original(self, *rest)
+        raise Parsed
+
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # another test may have imported it
+        patch.setattr(sys, "argv", [module, *given])
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        try:
+            runpy.run_module(module, run_name="__main__")
+        except SystemExit as end:
+            pytest.fail(f"python -m {module} {shlex.join(given)}: ended with {end.code}")
+
+
+def pytests(arguments: list[str], folder: Path) -> None:
+    """Tests: the files are there, the mark is one, and options are pytest's or those of ``esper-testing``."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    marks = {one.partition(":")[0] for one in project["tool"]["pytest"]["ini_options"]["markers"]}
+    given = iter(arguments)
+    for word in given:
+        if word == "-m":
+            assert next(given) in marks, arguments
+        elif word in ("--esper-check", "--esper-set"):
+            assert f'"{word}"' in PYTEST_PLUGIN.read_text(encoding="utf-8"), arguments
+            next(given)
+        elif word not in ("-q", "-s"):
+            assert "def test_" in (ROOT / word).read_text(encoding="utf-8"), arguments
+    assert arguments or (folder / "tests").is_dir(), folder
+
+
+def pip(arguments: list[str], folder: Path) -> None:
+    """What is installed: a folder or a member, with the extras that it has, or what the tests have from elsewhere."""
+    versions = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    given = iter(arguments)
+    assert next(given) == "install", arguments
+    for word in given:
+        if word in ("-c", "--constraint"):
+            assert (ROOT / next(given)).is_file(), arguments
+        elif word not in ("-e", "--editable", "…"):
+            name, _, extra = word.removesuffix("]").partition("[")
+            at = folder if name == "." else ROOT / name
+            if at.is_dir():
+                project = tomllib.loads((at / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+                assert not extra or extra in project["optional-dependencies"], word
+            else:
+                assert f"\n{word.replace('-', '_')}==" in versions, word
+
+
+def make(arguments: list[str], folder: Path) -> None:
+    """Targets of the Makefile, which is in the checkout wherever the page stands."""
+    known = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [one for one in arguments if f"\n{one}:" not in known] == [], folder
+
+
+def runs(block: Block) -> None:
+    """Runs a block of Python; a comment behind a ``print`` is what it prints, as far as it is told."""
+    source = SURROUNDINGS.get(block.page, "") + block.body
+    for theirs, there in STANDS_FOR.items():
+        source = source.replace(f'"{theirs}"', f'"{there}"')
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        exec(compile(source, str(block), "exec"), {"__name__": "page"})  # our own pages
+    shown = re.findall(r"^print\(.*\)  # (.*)$", block.body, re.MULTILINE)
+    printed = told.getvalue().splitlines()
+    assert len(printed) == len(shown), printed
+    for line, said in zip(printed, shown, strict=True):
+        begin, more, _ = said.partition("…")
+        assert line.startswith(begin) if more else line == said, f"{block}: prints {line}"
+
+
+LEFT = [one for page in PAGES for one in left(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8"))]
+INLINES = {
+    " ".join(one.split()): page.parent
+    for page in PAGES
+    for one in INLINE.findall(BLOCK.sub("", page.read_text(encoding="utf-8")))
+}
+
+
+@pytest.mark.parametrize("block", LEFT, ids=str)
+def test_a_block_can_be_used_as_it_stands(block: Block, tmp_path: Path) -> None:
+    look_at(block, tmp_path)
+
+
+@pytest.mark.parametrize("command", sorted(INLINES))
+def test_a_command_in_a_line_of_text_can_be_typed(command: str) -> None:
+    exists(command, INLINES[command])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["esper", "pytest"])
+def test_the_kit_checks_the_policies_as_its_page_says(program: str, tmp_path: Path) -> None:
+    page = (ROOT / "esper-testing" / "README.md").read_text(encoding="utf-8")
+    (command,) = [
+        one for block in blocks("", page) for one in typed(block.body) if re.match(f"{program} .*policies", one)
+    ]
+    module = [sys.executable, "-c", "from esper_core.cli import main; main()"]
+    start = module if program == "esper" else [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*start, *shlex.split(command)[1:]], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_command_stands_in_a_block_that_says_so() -> None:
+    found = {page.name: INDENTED.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))) for page in PAGES}
+    assert {name: own for name, own in found.items() if own} == {}
+
+
+def test_there_are_blocks_of_every_kind_to_look_at() -> None:
+    assert {"yaml", "sh", "python"} <= {one.kind for one in LEFT}
+    assert len(LEFT) > 20
+    assert len(INLINES) > 20
+
+
+@pytest.mark.parametrize("page", FOLLOWED)
+def test_a_page_that_is_followed_is_there_and_its_test_names_it(page: str) -> None:
+    assert (ROOT / page).is_file()
+    assert Path(page).name in Path(__file__).with_name(FOLLOWED[page]).read_text(encoding="utf-8")
+
+
+def test_who_follows_a_page_sees_every_block_of_it() -> None:
+    """A block of no kind, or one in a list, would be passed over there."""
+    for page in PAGES:
+        name, text = page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")
+        every = [one.line for one in blocks(name, text) if followed(one)]
+        seen = {text.count("\n", 0, found.start()) + 1 for found in how_to.tutorials.BLOCK.finditer(text)}
+        assert [f"{name}:{line}" for line in every if line not in seen] == []
+
+
+@pytest.mark.parametrize("key", HELD, ids=str)
+def test_a_block_with_a_test_of_its_own_is_there_and_is_what_the_test_looks_for(key: tuple[str, str]) -> None:
+    page, words = key
+    assert any(words in one.body for one in blocks(page, (ROOT / page).read_text(encoding="utf-8")))
+    assert words in Path(__file__).with_name(HELD[key]).read_text(encoding="utf-8")
+    assert Path(page).name in Path(__file__).with_name(HELD[key]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "fenced",
+    [
+        "```yaml\npolcy: static\n```\n",
+        "```yaml\npolicy: {use: random, settings: {sed: 0}}\n```\n",
+        "```yaml\n- policy\n```\n",
+        "```python\nprint(1)  # 2\n```\n",
+        "```python\nprint(1)\n```\n",
+        "```python\nimport nothing_of_the_kind\n```\n",
+        "```sh\nesper run plugins.yaml --set polcy=random\n```\n",
+        "```sh\nesper grow plugins.yaml\n```\n",
+        "```sh\npython -m benchmarks.perf --onely P4\n```\n",
+        "```sh\npython -m benchmarks.science.gates imagined\n```\n",
+        "```sh\npython -m benchmarks.nothing\n```\n",
+        "```sh\npytest esper-tasks/tests/test_nothing.py\n```\n",
+        '```sh\npip install "esper-tasks[nothing]"\n```\n',
+        "```sh\nmake nothing\n```\n",
+        "```sh\nrm -rf runs\n```\n",
+        "```text\nesper run plugins.yaml\n```\n",
+        "```\nesper run plugins.yaml\n```\n",
+        "~~~yaml\npolcy: static\n~~~\n",
+        "- in a list\n  ```yaml\n  polcy: static\n  ```\n",
+    ],
+)
+def test_a_new_block_that_cannot_be_used_is_found_out(fenced: str, tmp_path: Path) -> None:
+    (block,) = left("docs/reference/policies.md", f"# New\n\n{fenced}")
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        look_at(block, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "fenced",
+    [
+        "```yaml\npolicy: {use: random, settings: {seed: 0}}\n```\n",
+        "```python\nprint([1, 2])  # [1, …\n```\n",
+        "```sh\nesper run plugins.yaml --set policy=random\npython -m benchmarks.perf --only P4  # a minute\n```\n",
+    ],
+)
+def test_a_new_block_that_can_be_used_is_let_through(fenced: str, tmp_path: Path) -> None:
+    (block,) = left("docs/reference/policies.md", f"# New\n\n{fenced}")
+    look_at(block, tmp_path)

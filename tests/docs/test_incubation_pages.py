@@ -1,0 +1,169 @@
+"""Is what the pages on isolation and on twins tell in tables what was measured, and is it measured so still?
+
+The figures come from ``python -m benchmarks.science.incubation``, from the default run, and from
+``python -m benchmarks.perf --only P4``; what these wrote stands beside them. Times depend on the machine: a new run has
+to measure the same cases, and to find dear what was dear, and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXPLANATION = ROOT / "docs" / "explanation"
+DECISION = ROOT / "docs" / "decisions" / "0011-which-incubation-by-default.md"
+BENCHMARKS = ROOT / "benchmarks"
+INCUBATION = BENCHMARKS / "science" / "incubation" / "results.json"
+SPAN = re.compile(r"(-?[\d.]+) to (-?[\d.]+)")
+NUMBER = re.compile(r"[+-]?\d+\.\d+")
+NEAR = 1.5
+"""By how many widths of its interval a mean may be another one on another machine."""
+
+
+def read(file: Path) -> Any:
+    """What a study wrote."""
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def cells(page: Path, begin: str) -> list[str]:
+    """The cells of the one line of a page's tables that begins so."""
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {begin}")]
+    assert len(lines) == 1, (page, begin)
+    return [cell.strip().replace("−", "-") for cell in lines[0].strip("|").split("|")]
+
+
+def numbers(cell: str) -> list[str]:
+    """The numbers of a cell that have a fraction, as they are written."""
+    return NUMBER.findall(cell)
+
+
+def forced(found: Mapping[str, Any], blueprint: str, incubation: str = "shadow") -> Mapping[str, Any]:
+    """A seed that was planted after step 5 and kept whatever it showed, on plain data."""
+    (own,) = [
+        one
+        for one in found["forced"]
+        if (one["place"], one["incubation"], one["blueprint"], one["germination"])
+        == ("plain", incubation, blueprint, 5)
+    ]
+    return own
+
+
+def half(low: float, high: float) -> float:
+    """How far an interval reaches to each side."""
+    return (high - low) / 2
+
+
+@pytest.mark.parametrize("blueprint", ["mlp", "conv_light"])
+def test_what_is_told_of_twins_was_measured(blueprint: str) -> None:
+    _, twin, difference = cells(EXPLANATION / "twins.md", f"`{blueprint}`, worth")
+    (alone,) = [one for one in read(INCUBATION)["twins"] if one["place"] == "plain"]
+    arm = read(BENCHMARKS / "science" / "shown" / "results.json")["runs"]["default"]["results"]["arms"]["twin"]["test"]
+    assert 100 * arm["mean"] == pytest.approx(alone["metric"]), "they are the twins of the default run"
+    assert numbers(twin) == [f"{alone['metric']:.1f}", f"{100 * half(arm['ci_low'], arm['ci_high']):.1f}"]
+    mean, low, high, _ = forced(read(INCUBATION), blueprint)["points"]
+    assert numbers(difference) == [f"{mean:+.1f}", f"{half(low, high):.1f}"]
+
+
+def timed(rows: list[Mapping[str, Any]], way: str) -> Iterator[tuple[str, float, str]]:
+    """Where, by how many times, and from where to where over several runs a way of incubating is dearer than live."""
+    for row in rows:
+        where, _, what = row["what"].partition(": ")
+        if what == way:
+            yield where, row["value"], row.get("ever", "")
+
+
+def p4(tables: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of what was measured of incubating."""
+    (own,) = [table["rows"] for table in tables if table["number"] == "P4"]
+    return list(own)
+
+
+@pytest.mark.parametrize(("way", "column"), [("shadow", 1), ("branch", 2)])
+def test_what_is_told_of_the_time_was_measured(way: str, column: int) -> None:
+    cell = cells(EXPLANATION / "isolation.md", "time, against training host and seed together")[column]
+    found = [ever for _, _, ever in timed(p4(read(BENCHMARKS / "perf" / "results.json")["tables"]), way)]
+    spans = [tuple(float(one) for one in SPAN.match(ever).groups()) for ever in found]
+    assert numbers(cell) == [f"{min(low for low, _ in spans):.1f}", f"{max(high for _, high in spans):.1f}"]
+
+
+def dear_before_cheap(rows: list[Mapping[str, Any]]) -> None:
+    """A branch costs more than the shadow, the shadow more than neither, wherever the seed is."""
+    for (where, shadow, _), (same, branch, _) in zip(timed(rows, "shadow"), timed(rows, "branch"), strict=True):
+        assert where == same
+        assert 0.95 < shadow < branch, where
+
+
+def test_a_branch_was_dearer_than_the_shadow_everywhere() -> None:
+    dear_before_cheap(p4(read(BENCHMARKS / "perf" / "results.json")["tables"]))
+
+
+def measured_anew(*options: str) -> list[Mapping[str, Any]]:
+    """What the command measures, here and now."""
+    command = [sys.executable, "-m", "benchmarks.perf.incubation", "--json", *options]
+    return p4(json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout))
+
+
+def test_the_command_that_measures_the_time_tells_of_the_same_cases_still() -> None:
+    kept = p4(read(BENCHMARKS / "perf" / "results.json")["tables"])
+    assert [row["what"] for row in measured_anew("--quick")] == [row["what"] for row in kept]
+
+
+@pytest.mark.slow
+def test_a_branch_is_dearer_than_the_shadow_still() -> None:
+    dear_before_cheap(measured_anew())
+
+
+def test_what_is_told_of_operations_was_counted() -> None:
+    begin = "operations of a whole training, `conv_light` planted after step 5 of 40"
+    told = cells(EXPLANATION / "isolation.md", begin)[1:]
+    found = [forced(read(INCUBATION), "conv_light", way)["cost"] for way in ("shadow", "branch", "live")]
+    assert [numbers(cell) for cell in told] == [[f"{one:.2f}"] for one in found]
+
+
+def test_live_and_branch_ended_alike_in_as_many_cells_as_are_told() -> None:
+    alike = [one["same"] for one in read(INCUBATION)["between"] if one["a"] == "live"]
+    assert alike == [True] * 27
+    assert "the same bits in all 27 cells" in " ".join((EXPLANATION / "isolation.md").read_text("utf-8").split())
+
+
+def test_as_many_figures_of_branch_and_shadow_differ_as_are_told() -> None:
+    pairs = [one for one in read(INCUBATION)["between"] if (one["a"], one["b"]) == ("branch", "shadow")]
+    figures = [one[what] for one in pairs for what in ("points", "nats")]
+    sides = sorted("more" if low > 0 else "less" for _, low, high, _ in figures if low > 0 or high < 0)
+    assert (len(figures), sides) == (54, ["less", "more"])
+    page = " ".join((EXPLANATION / "isolation.md").read_text("utf-8").split())
+    assert "Of 54 figures that compare branch and shadow two lie outside their 95 % interval, one to each side" in page
+
+
+def test_what_is_shown_of_other_seeds_is_what_the_decision_tells() -> None:
+    decided = cells(DECISION, "`conv_light`, plain | 10 ")
+    shown = cells(EXPLANATION / "what-is-shown.md", "strict gates on seeds by which nothing was chosen")
+    assert decided[1] == shown[3] == "10"
+    assert numbers(decided[2]) == [numbers(shown[1])[0], *(one.strip("+") for one in numbers(shown[2]))]
+    assert "tests/end_to_end/test_strict_gates.py" in shown[4]
+
+
+@pytest.mark.slow
+def test_the_study_comes_to_the_same_still(tmp_path: Path) -> None:
+    """The part that the pages tell of: the counts to the digit, the rest as far as another machine may be off."""
+    command = [sys.executable, "-m", "benchmarks.science.incubation"]
+    asked = ["--only", "forced plain shadow", "--into", str(tmp_path)]
+    subprocess.run([*command, *asked], cwd=ROOT, capture_output=True, check=True)
+    found, kept = read(tmp_path / "results.json"), read(INCUBATION)
+    (alone,) = [one for one in kept["twins"] if one["place"] == "plain"]
+    assert found["twins"][0]["metric"] == pytest.approx(alone["metric"], abs=2.0)
+    for blueprint in ("conv_light", "pointwise", "mlp"):
+        now, before = forced(found, blueprint), forced(kept, blueprint)
+        assert (now["added"], now["host_parameters"]) == (before["added"], before["host_parameters"])
+        assert now["cost"] == pytest.approx(before["cost"], abs=0.005)
+        for what in ("points", "nats"):
+            mean, low, high, _ = before[what]
+            assert now[what][0] == pytest.approx(mean, abs=NEAR * half(low, high)), (blueprint, what)

@@ -1,0 +1,46 @@
+"""Does the page on tasks show what its command printed? A slow test beside that command holds it against a new run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "tasks.md"
+PRINTED = ROOT / "esper-tasks" / "tests" / "figures.txt"
+"""What ``pytest esper-tasks/tests/test_figures.py -s`` printed."""
+
+
+def rows() -> list[list[str]]:
+    """The cells of the table: task, network, figures."""
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition("| task | network | |\n")
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in rest.partition("\n\n")[0].splitlines()[1:]
+    ]
+
+
+def told(cell: str) -> list[tuple[float, float]]:
+    """The figures of a cell, and half of what their last digit is worth."""
+    found = re.findall(r"(\d+(?:\.(\d+))?)", cell)
+    scale = 100 if "%" in cell else 1
+    return [(float(number) / scale, 0.5 / scale / 10 ** len(digits)) for number, digits in found]
+
+
+def test_the_figures_are_those_that_were_printed_in_their_order() -> None:
+    printed = [float(one) for one in re.findall(r" (\d\.\d{3})$", PRINTED.read_text(encoding="utf-8"), re.MULTILINE)]
+    figures = [one for _, _, cell in rows() for one in told(cell)]
+    assert len(figures) == len(printed) == 24
+    wrong = [(one, is_) for (one, half), is_ in zip(figures, printed, strict=True) if abs(one - is_) > half + 0.0005]
+    assert wrong == []
+
+
+def test_each_network_has_as_many_figures_as_it_has_forms() -> None:
+    assert [network for _, network, cell in rows() if network.count("·") != cell.count("·")] == []
+
+
+def test_the_lengths_of_the_trainings_are_those_that_were_run() -> None:
+    printed = PRINTED.read_text(encoding="utf-8")
+    epochs = [f"{one} epochs" for one in re.findall(r"'epochs': (\d+), 'batch_size': \d+}", printed)]
+    ((several, size, batches),) = re.findall(r"'epochs': (\d+), 'batch_size': (\d+), 'batches': (\d+)}", printed)
+    headings = [task.partition(", ")[2] for task, _, _ in rows() if task]
+    assert headings == [*epochs, f"{int(several) * int(batches)} batches of {size}"]

@@ -3,6 +3,10 @@
 A block whose first line is ``# NAME`` is a file. In a ``console`` block each line that begins with ``$`` is run where
 these files and the project's plugins.yaml are, and what it answers stands below it. A ``python`` block without a name
 is run, and the ``text`` block that follows is the error that it ends in. Other blocks are left as they are.
+
+Where an answer on a page has a line ``…``, what stands there in the answer is left out: as many lines stay above and
+below as the page has. What differs from machine to machine, such as a process's number, is told as ``MACHINES`` says;
+what has to be there before an example, and cannot be shown, is made by ``scenes``.
 """
 
 from __future__ import annotations
@@ -16,24 +20,41 @@ import shutil
 import sys
 import tempfile
 import warnings
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from esper_core import EsperError, cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from types import ModuleType
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 ERRORS = DOCS / "reference" / "errors"
 BLOCK = re.compile(r"^```(?P<kind>[a-z]+)\n(?P<body>.*?)^```\n", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"# (E\d{3}) ")
+CALL = re.compile(r"\$ (?P<given>(?:[A-Z_]+=\S+ )*)(?P<command>esper .*)\n(?P<answer>(?:(?!\$ ).*\n)*)")
+MACHINES = {
+    r"torch \S+ sees": "torch 2.13.0+cpu sees",
+    r"\(process \d+\)": "(process 4711)",
+}
+"""What differs from machine to machine and from time to time, and what is told instead."""
+
+BEGAN = "20261121-101512"
+"""When every run of an example began, as its name says. One that is given no name is called quiet-otter."""
+
+LEFT_OUT = "…\n"
 NAMED = re.compile(r"# (?P<name>[\w-]+\.(?:yaml|py))\n")
 
 
 def answered(page: str, ends: list[int] | None = None) -> str:
     """``page`` with every answer as the code gives it now. ends: takes the exit code of each example, if given."""
-    with _workplace() as folder:
+    code = CODE.match(page)
+    with _workplace() as folder, _runs_named(), _scenes().scene(code[1] if code else "", folder):
         raised: list[str] = []
         told = [] if ends is None else ends
         return BLOCK.sub(lambda block: _block(block["kind"], block["body"], folder, raised, told), page)
@@ -43,8 +64,7 @@ def _block(kind: str, body: str, folder: Path, raised: list[str], ends: list[int
     if named := NAMED.match(body):
         (folder / named["name"]).write_text(body, encoding="utf-8")
     elif kind == "console":
-        commands = [line for line in body.splitlines() if line.startswith("$ ")]
-        body = "".join(f"{line}\n{_answer(line[2:], folder, ends)}" for line in commands)
+        body = CALL.sub(lambda call: _call(call, folder, ends), body)
     elif kind == "python":
         error = _error(body)
         raised.append(f"{error}\n")
@@ -52,6 +72,18 @@ def _block(kind: str, body: str, folder: Path, raised: list[str], ends: list[int
     elif kind == "text" and raised:
         body = raised.pop()
     return f"```{kind}\n{body}```\n"
+
+
+def _call(call: re.Match[str], folder: Path, ends: list[int]) -> str:
+    """A command with what it answers, as much of it as the page shows."""
+    given = dict(word.split("=", 1) for word in call["given"].split())
+    with mock.patch.dict(os.environ, given):
+        lines = _answer(call["command"], folder, ends).splitlines(keepends=True)
+    above, left_out, below = call["answer"].partition(LEFT_OUT)
+    if left_out and len(lines) > (shown := above.count("\n") + below.count("\n")):
+        lines[above.count("\n") : len(lines) - below.count("\n")] = [LEFT_OUT]
+        assert len(lines) == shown + 1
+    return f"$ {call['given']}{call['command']}\n{''.join(lines)}"
 
 
 def _answer(command: str, folder: Path, ends: list[int]) -> str:
@@ -64,8 +96,10 @@ def _answer(command: str, folder: Path, ends: list[int]) -> str:
             cli.main(arguments)
     except SystemExit as end:
         ends.append(end.code if isinstance(end.code, int) else 0)
-    lines = told.getvalue().replace(f"{folder}{os.sep}", "").splitlines()
-    return "".join(f"{line.rstrip()}\n" for line in lines).replace("\n\n\n", "\n\n")
+    text = told.getvalue().replace(f"{folder}{os.sep}", "")
+    for found, instead in MACHINES.items():
+        text = re.sub(found, instead, text)
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines()).replace("\n\n\n", "\n\n")
 
 
 def _error(program: str) -> EsperError:
@@ -91,6 +125,22 @@ def _workplace() -> Iterator[Path]:
         for module in set(sys.modules) - known:
             if str(getattr(sys.modules[module], "__file__", None)).startswith(str(folder)):
                 del sys.modules[module]
+
+
+def _runs_named() -> contextlib.AbstractContextManager[object]:
+    """A block in which every run began at ``BEGAN``, and one that is given no name is called quiet-otter."""
+    return mock.patch("esper_core.runs.directory.run_id", lambda _, name: f"{BEGAN}-{name or 'quiet-otter'}")
+
+
+@cache
+def _scenes() -> ModuleType:
+    """The script beside this one, by its path: it is of no package."""
+    found = spec_from_file_location("scenes", DOCS / "scenes.py")
+    assert found is not None
+    assert found.loader is not None
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
 
 @contextlib.contextmanager

@@ -54,10 +54,14 @@ def parse(arguments: list[str], *, whole: bool) -> None:
             raise
 
 
+MADE_UP = {"docs/reference/errors/E224.md": "grow"}
+"""A command that a package brings which no machine has; ``docs/scenes.py`` makes it where the page's example is run."""
+
 SHOWN = [
     pytest.param(command, whole, id=f"{page.relative_to(ROOT).as_posix()}: {command}")
     for page in PAGES
     for command, whole in dict.fromkeys(commands(page.read_text(encoding="utf-8")))
+    if MADE_UP.get(page.relative_to(ROOT).as_posix()) != command
 ]
 
 

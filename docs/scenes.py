@@ -1,0 +1,193 @@
+"""What is there before the example of an error is run, where its page cannot show it? A large file, a package, a run.
+
+``SCENES`` has them by code. Each is a block, in the folder where the example is run, after which nothing is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import sys
+from typing import TYPE_CHECKING, Final
+from unittest import mock
+
+from esper_core import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+RUN: Final = """\
+task: stripes
+host: pointwise-mlp
+slots: {early: {blueprints: [conv_light]}}
+policy:
+  use: schedule
+  settings: {plan: [{step: 0, op: germinate, slot: early, blueprint: conv_light}]}
+environments: 2
+episode: {steps: 3, batches: 1, batch_size: 20}
+capacity: false
+"""
+
+STOPS: Final = """\
+import os
+import signal
+
+from esper_core import hookimpl
+
+
+@hookimpl
+def esper_step_finished(events):
+    if events[0].step == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def small(folder: Path) -> None:
+    """``run.yaml``, which any machine does in a second."""
+    (folder / "run.yaml").write_text(RUN, encoding="utf-8")
+
+
+def many_problems(folder: Path) -> None:
+    """A file that has a thousand keys too many."""
+    (folder / "f.yaml").write_text("task: stripes\n" + "".join(f"key-{number}: 1\n" for number in range(1000)))
+
+
+def large_file(folder: Path) -> None:
+    """A file with a byte too many."""
+    (folder / "f.yaml").write_bytes(b"#" * (2**20 + 1))
+
+
+def wide_file(folder: Path) -> None:
+    """A file as some editors save it."""
+    (folder / "f.yaml").write_bytes("task: stripes\n".encode("utf-16"))
+
+
+@contextlib.contextmanager
+def no_gpu(folder: Path) -> Iterator[None]:
+    """A machine with no CUDA device, whatever this one has."""
+    none = mock.patch("torch.cuda.is_available", return_value=False)
+    with mock.patch("torch.cuda.device_count", return_value=0), none:
+        yield
+
+
+def ended(folder: Path, name: str, *more: str) -> Path:
+    """The folder of a run that was made with ``run.yaml``, however it ended."""
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        small(folder)
+        with contextlib.redirect_stderr(io.StringIO()):
+            cli.main(["run", "run.yaml", "--quiet", "--name", name, *more])
+    (run,) = folder.glob(f"runs/*-{name}")
+    return run
+
+
+def stopped(folder: Path) -> Path:
+    """A run that was asked to end in its second step, and can go on. What asked it is gone when it does."""
+    file = folder / "stops.py"
+    file.write_text(STOPS, encoding="utf-8")
+    run = ended(folder, "quiet-otter", "--set", "plugins.local=[stops.py]")
+    file.write_text("", encoding="utf-8")
+    return run
+
+
+@contextlib.contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """A run that something is at work in."""
+    from esper_core.runs.holding import held
+
+    with held(stopped(folder)):
+        yield
+
+
+def no_whole_checkpoint(folder: Path) -> None:
+    """A run whose checkpoints were changed, each in its own way."""
+    older, newer = sorted(stopped(folder).glob("checkpoints/*/"))[-2:]
+    (older / "COMPLETE").unlink()
+    with (newer / "tensors.safetensors").open("ab") as file:
+        file.write(b"more")
+
+
+def no_event(folder: Path) -> None:
+    """A run with a line that is no event, and one of a version that is to come."""
+    for name, was, now in (("quiet-otter", '"status":"done"', '"status":"fine"'), ("swift-heron", '"v":1', '"v":2')):
+        events = ended(folder, name) / "events.jsonl"
+        events.write_text(events.read_text(encoding="utf-8").replace(was, now), encoding="utf-8")
+
+
+def cut_off(folder: Path) -> None:
+    """A run whose summary is empty."""
+    (ended(folder, "quiet-otter") / "summary.json").write_bytes(b"")
+
+
+def died(folder: Path) -> None:
+    """A run that came to its end, and one whose process was killed before."""
+    ended(folder, "quiet-otter")
+    run = ended(folder, "swift-heron")
+    (run / "summary.json").unlink()
+    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running", "process": None}), encoding="utf-8")
+
+
+def name_taken(folder: Path) -> None:
+    """A run that has the only name that one is given here."""
+    ended(folder, "quiet-otter")
+
+
+@contextlib.contextmanager
+def _installed(
+    folder: Path, name: str, source: str, *, entry: str, group: str = "esper.plugins", requires: str = "esper-core"
+) -> Iterator[None]:
+    """A package with one module, as pip would leave it."""
+    site, module = folder / "site", name.replace("-", "_")
+    metadata = site / f"{module}-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (site / f"{module}.py").write_text(source, encoding="utf-8")
+    head = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nRequires-Dist: {requires}\n"
+    (metadata / "METADATA").write_text(head, encoding="utf-8")
+    (metadata / "entry_points.txt").write_text(f"[{group}]\n{entry}\n", encoding="utf-8")
+    with mock.patch.object(sys, "path", [str(site), *sys.path]):
+        importlib.invalidate_caches()
+        yield
+
+
+def for_another_core(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """A package that is older than this esper-core."""
+    return _installed(folder, "esper-extra", "", entry="extra = esper_extra", requires="esper-core<0.1")
+
+
+def damaged(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """A package of whose metadata a line is no longer one."""
+    return _installed(folder, "esper-extra", "", entry="nonsense")
+
+
+def with_a_command(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """A package that brings a command."""
+    return _installed(folder, "esper-extra", "", entry="grow = esper_extra:command", group="esper.commands")
+
+
+SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
+    "E100": many_problems,
+    "E102": large_file,
+    "E103": wide_file,
+    "E123": no_gpu,
+    "E212": for_another_core,
+    "E223": damaged,
+    "E224": with_a_command,
+    "E411": name_taken,
+    "E412": in_use,
+    "E413": no_whole_checkpoint,
+    "E421": no_event,
+    "E430": cut_off,
+    "E431": died,
+    **dict.fromkeys(("E228", "E229", "E231", "E232", "E233", "E236", "E401", "E402", "E410"), small),
+}
+
+
+@contextlib.contextmanager
+def scene(code: str, folder: Path) -> Iterator[None]:
+    """What is there before the example of ``code``, as long as it is run."""
+    made = SCENES[code](folder) if code in SCENES else None
+    with made if isinstance(made, contextlib.AbstractContextManager) else contextlib.nullcontext():
+        yield

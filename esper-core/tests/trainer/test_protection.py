@@ -281,3 +281,17 @@ def test_a_seed_that_learnt_from_a_host_that_another_had_harmed_is_lost_and_not_
         ("test/good", "was lost with a host that another seed had harmed"),
     ]
     assert [book.record("test/good") for _ in range(3)] == [False, False, True]  # it had no fault before
+
+
+def test_a_blueprint_that_is_withdrawn_by_others_in_the_same_step_stops_nobody(make_recipe: Make) -> None:
+    """All of them decided by masks that allowed it: what cannot be built is a mishap, of the fourth as of the third."""
+
+    def unbuildable(site: Site) -> nn.Module:
+        raise ValueError("no")
+
+    pool = Pool(make_recipe(variety=Variety("test/bad", BlueprintSpec("sequence", "c"), unbuildable)), ["grown"], 5)
+    pool.reset(0, 3)
+    changes, mishaps = pool.apply([GERMINATE] * 5, 0)
+    assert changes == []
+    assert [mishap.withdrawn for _, mishap in mishaps] == [False, False, True, False, False]
+    assert all(not mask.blueprints["early"] for mask in pool.masks())

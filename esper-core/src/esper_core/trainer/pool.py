@@ -223,13 +223,18 @@ class Pool:
         return [environment.mask() for environment in self.environments]
 
     def apply(self, actions: Sequence[Action], step: int) -> tuple[Changes, Mishaps]:
-        """Carry out one action in each environment; what changed, and what could not even be built."""
+        """Carry out one action in each environment; what changed, and what could not even be built.
+
+        Faults are counted when all is carried out: everybody decided by a mask, which holds for all of the step.
+        """
         changes, mishaps = Changes(), Mishaps()
-        for place, (environment, action) in enumerate(zip(self.environments, actions, strict=True)):
-            if action.op is not Op.WAIT:
-                with self._lanes.on(place):
-                    changes += self._noted(environment, environment.apply(action, step), step)
-                mishaps += [(environment, mishap) for mishap in environment.take_mishaps()]
+        active = [(place, action) for place, action in enumerate(actions) if action.op is not Op.WAIT]
+        for place, action in active:
+            environment = self.environments[place]
+            with self._lanes.on(place):
+                changes += self._noted(environment, environment.apply(action, step), step)
+        for place, _ in active:
+            mishaps += [(self.environments[place], mishap) for mishap in self.environments[place].take_mishaps()]
         return changes, mishaps
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:

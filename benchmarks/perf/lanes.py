@@ -31,18 +31,22 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
     rows: list[Row] = []
     for work, bound in LEAST_TIMES.items():
         with ExitStack() as open_:
-            plain, single, pool, *two = [
+            plain, single, spread, pool, *two = [
                 open_.enter_context(Side(name, work, quick=quick))
-                for name in ("plain", "single", "pool", "alone", "alone")
+                for name in ("plain", "single", "spread", "pool", "alone", "alone")
             ]
             turns = 1 if quick else TURNS[work]
-            sides = {"plain": plain.seconds, "single": single.seconds, "pool": pool.seconds}
+            sides = {name: side.seconds for name, side in (("plain", plain), ("single", single))}
+            sides |= {"spread": spread.seconds, "pool": pool.seconds}
             took = medians({**sides, "pair": partial(at_once, two)}, turns, warm=1)
-        lanes, pair = took["plain"] / took["pool"], 2 * took["plain"] / took["pair"]
+        lanes, processes = took["plain"] / took["pool"], took["plain"] / took["spread"]
+        pair = 2 * took["plain"] / took["pair"]
         rows += [
             Row(f"{work}: plain loop, a step of four trainings", took["plain"], None, "s", 3),
             Row(f"{work}: plain loop, times as fast as on one thread", took["single"] / took["plain"], None, "×"),
             Row(f"{work}: four environments, as much work", took["pool"], None, "s", 3),
+            Row(f"{work}: where lanes are processes", took["spread"], None, "s", 3),
+            Row(f"{work}: where lanes are processes, times as fast", processes, None, "×"),
             Row(f"{work}: two processes with one lane each, as much work", took["pair"] / 2, None, "s", 3),
             Row(f"{work}: two processes with one lane each, times as fast", pair, None, "×"),
             Row(f"{work}: times as fast", lanes, bound, "×", at_least=True),

@@ -5,7 +5,8 @@
     plain   one after the other by a loop written by hand, with torch's own threads and glibc as it is
     single  the same loop on one thread
     tuned   the same with glibc told to keep its memory
-    pool    Esper's environments on two lanes, with allocator and layout as a run chooses them
+    spread  Esper's environments on two lanes that are processes, with allocator and layout as a run chooses them
+    pool    the same on two lanes that are threads
     alone   the same on one lane
     eight   the same, with a seed that acts in each of three slots and, in place of the evaluation, one in each of the
             eight configurations that three seeds have; a seed is two convolutions of width 3
@@ -32,6 +33,7 @@ from esper_core.growth import Counterfactuals
 from esper_core.growth.shares import coalitions
 from esper_core.trainer.lanes import lanes_for
 from esper_core.trainer.pool import Pool
+from esper_core.trainer.shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -117,6 +119,21 @@ def pool(work: Work, lanes: int = LANES) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
+def spread(work: Work) -> Iterator[Callable[[], None]]:
+    """The same in processes: each has two of the environments."""
+    made = Shards(work.as_run(), ["plain"], ENVIRONMENTS, processes=LANES)
+
+    def step() -> None:
+        made.train(0)
+        made.evaluate(0)
+        made.synchronise(0)
+
+    with closing(made):
+        made.reset(0, 0)
+        yield step
+
+
+@contextmanager
 def eight(work: Work, seed: Callable[[Site], nn.Module] = Narrow) -> Iterator[Callable[[], None]]:
     """With three seeds that act, each example's loss in all their configurations, read once at the end of the step."""
     recipe, held_out = work.as_run(seed), work.data["validation"]
@@ -158,6 +175,7 @@ SIDES: Final[dict[str, Callable[[Work], AbstractContextManager[Callable[[], None
     "plain": plain,
     "single": plain,
     "tuned": plain,
+    "spread": spread,
     "pool": pool,
     "alone": partial(pool, lanes=1),
     "eight": eight,

@@ -135,6 +135,11 @@ class World:
         return {name.partition("_")[0] for name in self._ran[2]}
 
     @property
+    def lives_here(self) -> bool:
+        """Whether modules compute in this process, once the run is prepared."""
+        return bool(self._ran[2] - {"MainThread"})
+
+    @property
     def directory(self) -> Path:
         """Its run directory."""
         return self._ran[0]

@@ -443,6 +443,7 @@ ROWS = [
     Row("device", "device=cuda:99", lambda w: w.refusal, None, "E123"),
     Row("devices", "devices=[cpu, cuda:99]", lambda w: w.refusal, None, "E123"),
     Row("lanes", "lanes=2", lambda w: "lane" in w.threads, False, True),
+    Row("workers", "workers=processes", lambda w: w.lives_here, True, False, ("lanes=2", "environments=2")),
     Row("randomness", "randomness=always", lambda w: w.recipe.draws.name, "NEVER", "ANYWHERE"),
     Row("margin", "margin=0.5", margin_of_the_run, "better", "no difference shown"),
     Row("capacity", "capacity=false", lambda w: bool(w.composition.controls), True, False),

@@ -12,7 +12,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted((DOCS / "reference" / "errors").glob("E*.md"))
 RUN = re.compile(r"^```(?:console|python)$", re.MULTILINE)
 
-COPIED = {"E504": "a full disk, or a folder that is closed: to an administrator none is"}
+COPIED = {
+    "E403": "processes that share a run: elsewhere than on Linux, and beside a GPU, there are none",
+    "E504": "a full disk, or a folder that is closed: to an administrator none is",
+}
 """Pages whose examples were copied from a test, and what it would take to provoke them on any machine."""
 
 BESIDE = {

@@ -38,9 +38,10 @@ arms:
           - {step: 4, slot: late, op: germinate, blueprint: mlp}
   chance: {policy: random}
 growth: {incubation: %s, nursery: 1, embargo: 1}
-environments: 1
+environments: %d
 rounds: 2
 lanes: %d
+workers: %s
 episode: {steps: 6, batches: 2, batch_size: 20}
 checkpoints: {every: 1}
 """
@@ -118,9 +119,12 @@ def survive(server: Server, file: Path, runs: Path, checkpoint: int, seconds: fl
     return run
 
 
-def kill_often(server: Server, tmp_path: Path, times: int, seed: int, *, incubation: str, lanes: int) -> None:
+def kill_often(
+    server: Server, tmp_path: Path, times: int, seed: int, *, incubation: str, lanes: int, workers: str = "threads"
+) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text(RUN % (incubation, lanes))
+    environments = 2 if workers == "processes" else 1
+    file.write_text(RUN % (incubation, environments, lanes, workers))
     assert server.call("run", file, "--runs-dir", tmp_path / "whole", "--quiet") == 0, server.log.read_text()
     whole = next((tmp_path / "whole").iterdir())
     expected = found_in(whole)
@@ -144,11 +148,15 @@ def test_run_13_also_on_branches_and_two_lanes(server: Server, tmp_path: Path) -
     kill_often(server, tmp_path, 10, seed=2, incubation="branch", lanes=2)
 
 
+def test_run_13_also_in_two_processes(server: Server, tmp_path: Path) -> None:
+    kill_often(server, tmp_path, 6, seed=5, incubation="shadow", lanes=2, workers="processes")
+
+
 def test_run_13_a_run_that_was_killed_before_its_last_checkpoint_was_named_names_it(
     server: Server, tmp_path: Path
 ) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text(RUN % ("shadow", 1))
+    file.write_text(RUN % ("shadow", 1, 1, "threads"))
     assert server.call("run", file, "--runs-dir", tmp_path / "runs", "--quiet") == 0, server.log.read_text()
     run = next((tmp_path / "runs").iterdir())
     expected, last = found_in(run), int((run / "latest").read_text())

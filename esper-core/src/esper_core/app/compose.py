@@ -15,6 +15,7 @@ from esper_core.app.allocator import tune_allocator
 from esper_core.app.blaming import AnswerableSchedule, AnswerableTask
 from esper_core.app.resolution import TWIN
 from esper_core.app.selection import select_varieties
+from esper_core.app.spreading import processes_for
 from esper_core.config import parse_path
 from esper_core.config.limits import CAPACITY
 from esper_core.growth import (
@@ -40,6 +41,7 @@ from esper_core.trainer.layout import laid_out
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.reading import count_parameters
 from esper_core.trainer.records import record_of
+from esper_core.trainer.shards import Shards
 from esper_core.trainer.study import Arm, Judge, Study
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import Policy, Reward, Schedule, SplitName, Task
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer.course import Course
+    from esper_core.trainer.study import AnyPool
 
 HOST_DTYPE = torch.float32
 """What hosts compute in; symbols come as whole numbers."""
@@ -168,12 +171,14 @@ class Composition:
         study = self._study(around, pool, arms, twin)
         return replace(study, rounds=round_ + 1, environments=1, steps=steps, first_seed=seed - round_)
 
-    def _pool(self, arms: Sequence[str], twin: str | None, **more: Any) -> Pool:
+    def _pool(self, arms: Sequence[str], twin: str | None, **more: Any) -> AnyPool:
         config = self.resolution.loaded.config
+        if (processes := processes_for(config, self.devices)) > 1:
+            return Shards(self.recipe, arms, config.instances, processes=processes, twin=twin, **more)
         lanes = None if config.lanes == "auto" else config.lanes
         return Pool(self.recipe, arms, config.instances, twin=twin, devices=self.devices, lanes=lanes, **more)
 
-    def _study(self, around: Surroundings, pool: Pool, arms: Sequence[Arm], twin: str | None) -> Study:
+    def _study(self, around: Surroundings, pool: AnyPool, arms: Sequence[Arm], twin: str | None) -> Study:
         config = self.resolution.loaded.config
         return Study(
             pool=pool,

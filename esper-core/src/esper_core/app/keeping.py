@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from esper_core.trainer.course import Course
 
 
-FREE: Final = frozenset({"name", "sinks", "lanes", "device", "devices", "checkpoints", "margin", "plugins", "capacity"})
+FREE: Final = frozenset(
+    {"name", "sinks", "lanes", "workers", "device", "devices", "checkpoints", "margin", "plugins", "capacity"}
+)
 """What of a configuration may be another one when a run goes on: what was computed until then hangs on none of it."""
 
 

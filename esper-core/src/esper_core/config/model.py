@@ -302,7 +302,11 @@ class RunConfig(Section):
     )
     lanes: Lanes = Field(
         default="auto",
-        description="Environments that compute at once: threads on a CPU, streams on each GPU; auto: as many as fit.",
+        description="Environments that compute at once: workers on a CPU, streams on each GPU; auto: as many as fit.",
+    )
+    workers: Literal["auto", "threads", "processes"] = Field(
+        default="threads",
+        description="What lanes are on a CPU; of processes each has some of the seeds; auto: these where they may pay.",
     )
     randomness: Literal["auto", "always"] = Field(
         default="auto",

@@ -10,7 +10,7 @@ from esper_core.leyline.health import CALM, Verdict
 
 if TYPE_CHECKING:
     from esper_core.governor.watch import Culprit
-    from esper_core.growth import Transition
+    from esper_core.growth import FaultBook, Transition
 
 
 class Act(StrEnum):
@@ -59,6 +59,11 @@ class Decision:
         """The verdict's reason, and whose doing it was."""
         doing = f"; after {self.culprit.mutation}" if self.culprit is not None else ""
         return self.verdict.reason + doing
+
+    def counted(self, faults: FaultBook) -> bool:
+        """Count a rollback against its culprit's blueprint, if it is to blame; whether that is withdrawn by it."""
+        culprit = self.culprit
+        return culprit is not None and culprit.blamed and faults.record(culprit.mutation.blueprint)
 
 
 @dataclass(frozen=True, slots=True)

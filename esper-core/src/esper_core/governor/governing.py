@@ -139,9 +139,8 @@ class Governor:
         self._watch.forget()
         self._rollbacks += 1
         self._shelf.renew(self._garden, kept.step, self._history)
-        culprit = decision.culprit
-        withdrawn = culprit is not None and culprit.blamed and self._faults.record(culprit.mutation.blueprint)
         losses = self._history.train_losses
+        withdrawn = decision.counted(self._faults)
         return RolledBack(tuple(transitions), withdrawn, losses[-1] if losses else self._history.guessing_loss)
 
     def state(self) -> State:

@@ -9,6 +9,7 @@
     │   └── LifecycleError     1   state, event, and what would be legal
     ├── GovernorStop           4   the run was stopped because it went wrong
     ├── RunFolderError         1   the run directory cannot be written or read
+    ├── WorkerLost             1   a process that a run is spread over was killed
     └── Interrupted      130/143   SIGINT or SIGTERM, after the step was finished
 
 A message ends with what was received and how to mend it.
@@ -140,6 +141,10 @@ class RunFolderError(EsperError):
         """What the system said against writing ``path``, in plain words."""
         hint = "What was written before is intact. Choose another place with --runs-dir."
         return cls(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint))
+
+
+class WorkerLost(EsperError):
+    """A process that has some of a run's environments ended before its time."""
 
 
 class Interrupted(EsperError):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ARMS_AND_NAMES: Final = frozenset(
     (
         *("name", "policy", "arms", "twin", "capacity", "sinks", "plugins", "margin"),
-        *("seed", "environments", "rounds", "devices", "lanes", "checkpoints"),
+        *("seed", "environments", "rounds", "devices", "lanes", "workers", "checkpoints"),
     )
 )
 """Parts of a configuration in which two runs may differ without a word: who acts, what is told, what is told by

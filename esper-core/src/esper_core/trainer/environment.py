@@ -116,6 +116,10 @@ class Mishap:
     blamed: bool = True
     withdrawn: bool = False
 
+    def counted(self, faults: FaultBook) -> Mishap:
+        """The same, counted against its blueprint in the whole run, if that is to blame."""
+        return replace(self, withdrawn=self.blamed and faults.record(self.blueprint))
+
 
 class Environment:
     """One host in training, with its garden. ``arm`` and ``index`` say whose it is; ``seed`` defines the episode.
@@ -345,7 +349,7 @@ class Environment:
     def take_mishaps(self) -> list[Mishap]:
         """The seeds that were lost since this was asked last, each counted against its blueprint in the whole run."""
         mishaps, self._mishaps = self._mishaps, []
-        return [replace(one, withdrawn=one.blamed and self._faults.record(one.blueprint)) for one in mishaps]
+        return [mishap.counted(self._faults) for mishap in mishaps]
 
     def _despite_faults(self, act: Callable[[], T]) -> T:
         """What ``act`` gives, if need be without the seeds that are in its way."""

@@ -161,7 +161,7 @@ def _conclude(
     record.rewarded(closing_E)
     finished = [
         episode_finished(environment, ending, closing_E[place], ledger.total(place))
-        for place, (environment, ending) in enumerate(zip(pool.environments, endings, strict=True))
+        for place, (environment, ending) in enumerate(zip(pool.members, endings, strict=True))
     ]
     study.bus.publish(*stages_changed(changes, last), *finished)
     study.bus.settle()

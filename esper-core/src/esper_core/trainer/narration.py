@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from esper_core.governor import Decision, RolledBack
     from esper_core.leyline.signals import RewardBreakdown, Signals
-    from esper_core.trainer.environment import Environment
-    from esper_core.trainer.pool import Changes, Ending, Mishaps, Pool
+    from esper_core.trainer.pool import Changes, Ending, Mishaps
+    from esper_core.trainer.roster import Member
+    from esper_core.trainer.study import AnyPool
 
 
 class _Place(TypedDict):
@@ -64,14 +65,14 @@ def seeds_lost(mishaps: Mishaps, step: int, packages: Mapping[str, str]) -> Iter
 
 
 def steps_finished(
-    pool: Pool,
+    pool: AnyPool,
     signals_E: Sequence[Signals],
     rewards_E: Sequence[RewardBreakdown | None],
     actions_E: Sequence[Action],
     step: int,
 ) -> Iterator[StepFinished]:
     """One event for each environment that was trained in ``step``."""
-    told = zip(pool.environments, signals_E, rewards_E, actions_E, strict=True)
+    told = zip(pool.members, signals_E, rewards_E, actions_E, strict=True)
     for environment, signals, reward, action in told:
         if signals.step != step:
             continue
@@ -86,7 +87,7 @@ def steps_finished(
 
 
 def governor_acted(
-    environments: Sequence[Environment],
+    environments: Sequence[Member],
     decisions: Mapping[int, Decision],
     rolled: Mapping[int, RolledBack],
 ) -> Iterator[GovernorActed | StageChanged]:
@@ -110,7 +111,7 @@ def governor_acted(
 
 
 def episode_finished(
-    environment: Environment, ending: Ending, closing: RewardBreakdown | None, reward: float | None
+    environment: Member, ending: Ending, closing: RewardBreakdown | None, reward: float | None
 ) -> EpisodeFinished:
     """The event of an episode's end, with what the end itself was worth, and the whole."""
     return EpisodeFinished(
@@ -158,5 +159,5 @@ def action_of(event: StepFinished) -> Action:
     return record_of(Action, {"op": op, **dict(zip(("slot", "blueprint"), named, strict=False)), **event.arguments})
 
 
-def _place(environment: Environment) -> _Place:
+def _place(environment: Member) -> _Place:
     return {"round": environment.round, "arm": environment.arm, "seed": environment.seed}

@@ -1,8 +1,8 @@
 """Where do the environments live, and in which order do they work? In a pool, each on its lane.
 
-The arms' environments are interleaved and the order in which they take their turns is rotated each step, so that no arm
-always comes first. What happens on the lanes stays within an environment; what concerns several, or is counted over all
-of them, happens between, in the order of their places: so it is the same for any number of lanes.
+The arms' environments are interleaved and the order in which they take their turns is rotated each step. What happens
+on the lanes stays within an environment; what concerns several, or is counted over all of them, happens between, in the
+order of their places: so it is the same for any number of lanes.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from esper_core.governor import Act
-from esper_core.growth import Draws, FaultBook, Transition, heard, read_network, slots_of, told
+from esper_core.growth import Draws, FaultBook, Transition, read_network, slots_of
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.health import CALM
-from esper_core.leyline.resuming import State
-from esper_core.leyline.signals import Signals
 from esper_core.plugins.faults import lent_streams
 from esper_core.trainer.answerable import busily_answerable
 from esper_core.trainer.environment import Environment, Mishap, Recipe
 from esper_core.trainer.lanes import lanes_for
-from esper_core.trainer.records import plain_of, record_of
+from esper_core.trainer.remembering import parts_of_all, state_of_all
+from esper_core.trainer.roster import Member, Roster, interleaved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
     from esper_core.leyline.health import Verdict
+    from esper_core.leyline.resuming import State
+    from esper_core.leyline.signals import Signals
     from esper_core.trainer.lanes import Lanes
 
 T = TypeVar("T")
@@ -49,17 +50,18 @@ class Ending:
     growth: tuple[Growth, ...]
 
 
-Changes = list[tuple[Environment, Transition]]
-Mishaps = list[tuple[Environment, Mishap]]
+Changes = list[tuple[Member, Transition]]
+Mishaps = list[tuple[Member, Mishap]]
 
 
-class Pool:
+class Pool(Roster[Environment]):
     """The environments of every arm: ``environments`` of each, side by side.
 
     twin: the arm that never grows, against which seeds are weighed. devices: which the environments of one index share,
     and those of the next index take the next; none: the recipe's. lanes: threads, or streams on each device, as
     ``trainer.lanes.lanes_for`` takes them, or a function that makes them of the environments' devices. implants: what
-    the host of an arm has from the start, by arm and seed.
+    the host of an arm has from the start, by arm and seed. indices: those of the environments that live here, where
+    others live elsewhere.
     """
 
     def __init__(
@@ -74,12 +76,14 @@ class Pool:
         implants: Callable[[str, int], Sequence[Growth]] | None = None,
         undisturbed: Callable[[int], Tensor | None] = lambda step: None,
         new_lanes: Callable[[Sequence[torch.device], int | None], Lanes] = lanes_for,
+        indices: range | None = None,
     ) -> None:
         self.faults = FaultBook()
         self._twin = twin
         self._undisturbed = undisturbed
         recipes = [recipe.on(device) for device in devices] or [recipe]
-        self.environments = [
+        here = range(environments) if indices is None else indices
+        made = [
             Environment(
                 recipes[index % len(recipes)],
                 arm=arm,
@@ -87,18 +91,14 @@ class Pool:
                 faults=self.faults,
                 implants=None if implants is None else partial(implants, arm),
             )
-            for index in range(environments)
-            for arm in arms
+            for index, arm in interleaved(arms, here)
         ]
+        super().__init__(made, before=here.start * len(arms), whole=environments * len(arms))
         self._quiet = recipe.draws is Draws.NEVER
         self._lanes = new_lanes([environment.recipe.device for environment in self.environments], lanes)
         self._numbers: dict[int, Tensor] = {}
         self.latest: list[Signals] = []
         """What was measured last, of each environment."""
-
-    def of_arm(self, *names: str) -> list[int]:
-        """The places of the environments of an arm, or of several, in the order of their seeds."""
-        return [place for place, environment in enumerate(self.environments) if environment.arm in names]
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: the environments of one index share a seed, whatever their arm."""
@@ -111,20 +111,6 @@ class Pool:
             with self._lanes.on(place):
                 self.environments[place].governor.begin(self.environments[place].garden, loss)
 
-    @property
-    def over(self) -> bool:
-        """Whether every episode came to its end before its time. That of a twin never does."""
-        return all(environment.over for environment in self.environments)
-
-    def running(self) -> list[int]:
-        """The places of the environments whose episode goes on."""
-        return [place for place, environment in enumerate(self.environments) if not environment.over]
-
-    def turns(self, step: int) -> list[int]:
-        """The same, in the order of their turns in ``step``."""
-        first = step % len(self.environments)
-        return sorted(self.running(), key=lambda place: (place < first, place))
-
     def train(self, step: int) -> Changes:
         """Train every environment for one step; what time brought to its seeds."""
         turns = self.turns(step)
@@ -134,17 +120,11 @@ class Pool:
             changes += self._noted(self.environments[place], transitions, step)
         return changes
 
-    @property
-    def shadow_share(self) -> float:
-        """What share of the latest step's training went into seeds that incubate, over all environments."""
-        whole, shadow = (sum(times) for times in zip(*(one.seconds for one in self.environments), strict=True))
-        return shadow / whole if whole else 0.0
-
     def evaluate(self, step: int) -> None:
         """Measure every environment on the validation split; the results stay on the device."""
         running = self.running()
         self._together(running, lambda one: one.evaluate("validation"), f"in evaluation, step {step}")
-        twins = self.of_arm(self._twin) if self._twin else []
+        twins = {self.environments[place].index: place for place in self.of_arm(self._twin or "")}
         for place in running if twins else ():
             twin = twins[self.environments[place].index]
             self._lanes.hand(self.environments[twin].losses(), twin, place)
@@ -256,26 +236,26 @@ class Pool:
 
     def state(self) -> State:
         """All that is known, between two steps."""
+        return state_of_all(self.states(), self.faults, self.latest)
+
+    def states(self) -> list[State]:
+        """What each environment knows."""
         every = self._together(range(len(self.environments)), Environment.state, "when it was written down")
-        environments = {str(place): state for place, state in every.items()}
-        return State.of(
-            {
-                "environments": State.of(environments),
-                "faults": self.faults.state(),
-                "latest": told([plain_of(signals) for signals in self.latest]),
-            }
-        )
+        return list(every.values())
 
     def load(self, state: State, *, in_round: bool) -> None:
         """Be as another pool was; of one that was between two rounds nothing but the faults is of any use."""
         self.faults.load(state.part("faults"))
-        if not in_round:
-            return
-        environments = state.part("environments")
-        for place, environment in enumerate(self.environments):
+        if in_round:
+            states_E, latest = parts_of_all(state, len(self.environments))
+            self.load_states(states_E, latest)
+
+    def load_states(self, states_E: Sequence[State], latest: Sequence[Signals]) -> None:
+        """Let each environment know what another one knew; ``latest`` was measured last."""
+        for place, (environment, state) in enumerate(zip(self.environments, states_E, strict=True)):
             with self._lanes.on(place):
-                environment.load(environments.part(str(place)))
-        self.latest = [record_of(Signals, plain) for plain in heard(state.part("latest"))]
+                environment.load(state)
+        self._keep(latest)
 
     def close(self) -> None:
         """Let everything go: threads, networks, and what was measured of them."""

@@ -14,10 +14,13 @@ from esper_core.growth import Transition, heard, told, unfit
 from esper_core.leyline.errors import GrowthError
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.resuming import State
+from esper_core.leyline.signals import Signals
+from esper_core.trainer.records import plain_of, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from esper_core.growth import FaultBook
     from esper_core.trainer.environment import Environment, Mishap
 
 
@@ -61,6 +64,24 @@ def bring_back(environment: Environment, state: State) -> list[dict[str, Any]]:
             raise
         why = f"it cannot be read: {type(error).__name__}: {error}"
         raise unfit(why) from error
+
+
+def state_of_all(states_E: Sequence[State], faults: FaultBook, latest: Sequence[Signals]) -> State:
+    """What a pool knows: its environments by their places, the faults of the run, and what was measured last."""
+    return State.of(
+        {
+            "environments": State.of({str(place): state for place, state in enumerate(states_E)}),
+            "faults": faults.state(),
+            "latest": told([plain_of(signals) for signals in latest]),
+        }
+    )
+
+
+def parts_of_all(state: State, count: int) -> tuple[list[State], list[Signals]]:
+    """What each of ``count`` environments knew, and what was measured last, as ``state_of_all`` was given it."""
+    environments = state.part("environments")
+    latest = [record_of(Signals, plain) for plain in heard(state.part("latest"))]
+    return [environments.part(str(place)) for place in range(count)], latest
 
 
 def _recalled(environment: Environment, state: State) -> list[dict[str, Any]]:

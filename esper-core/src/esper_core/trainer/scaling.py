@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from esper_core.leyline.signals import Signals
-    from esper_core.trainer.environment import Environment
+    from esper_core.trainer.roster import Member
 
 log = logging.getLogger("esper")
 
 
-def warn_of_scales(environments: Sequence[Environment], signals_E: Sequence[Signals]) -> None:
+def warn_of_scales(environments: Sequence[Member], signals_E: Sequence[Signals]) -> None:
     """At the end of a round: one warning that names the seeds whose arms have different factors, with these."""
     factors: dict[int, dict[str, float]] = {}
     for environment, signals in zip(environments, signals_E, strict=True):

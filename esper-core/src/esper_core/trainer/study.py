@@ -6,7 +6,7 @@ import logging
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from esper_core.leyline.actions import Action
 from esper_core.leyline.errors import PluginError, Problem
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer.course import Course
     from esper_core.trainer.pool import Pool
+    from esper_core.trainer.shards import Shards
 
 log = logging.getLogger("esper")
+
+AnyPool: TypeAlias = "Pool | Shards"
+"""Where the environments of a study live: here, or in processes of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class Judge:
 class Study:
     """Everything that the loop works with."""
 
-    pool: Pool
+    pool: AnyPool
     arms: Sequence[Arm]
     twin: str | None
     """The arm that never grows, against which the others are rewarded."""

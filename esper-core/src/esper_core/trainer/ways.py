@@ -59,13 +59,17 @@ class Notices:
 
     def once(self, about: str, error: BaseException) -> None:
         """Warn that a way does not go, unless it was said of it before."""
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        self.tell(about, reason[:500])
+
+    def tell(self, about: str, reason: str) -> None:
+        """The same, of what failed in another process."""
         with self._turn:
             if about in self._told:
                 return
             self._told.add(about)
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        log.warning("%s; the network goes on as it is written, until its structure changes: %s", about, reason[:500])
+        log.warning("%s; the network goes on as it is written, until its structure changes: %s", about, reason)
 
 
 def structure_of(garden: Garden) -> Any:

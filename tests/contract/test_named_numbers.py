@@ -1,4 +1,4 @@
-"""Do numbers that steer have names? Where things grow, are judged, paid and decided none is in the midst of code."""
+"""Do numbers that steer have names? Where things grow, are judged, paid and decided no fraction is in a calculation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_number_in_the_midst_of_code_is_found(code: str) -> None:
 
 @pytest.mark.parametrize("folder", STEERING)
 def test_b8_drl_11_no_number_that_steers_stands_in_the_midst_of_the_code(folder: str) -> None:
-    """Smoothing, thresholds, weights: each has a name, and words that say what it is."""
+    """Smoothing, thresholds, weights: a fraction that is reckoned or compared with, or handed on, has a name."""
     sources = sorted((ROOT / folder).rglob("*.py"))
     assert sources
     found = {file.name: own for file in sources if (own := sorted(set(unnamed(file.read_text(encoding="utf-8")))))}

@@ -20,6 +20,7 @@ from benchmarks.science.gardeners.page import page
 from benchmarks.science.gardeners.players import HEADLINE
 from benchmarks.science.gardeners.spending import living, spent
 from benchmarks.science.gardeners.steps import SIDES, SIZES, compared
+from benchmarks.science.gardeners.tuning import note, noted
 from esper_core.leyline import WAIT, Action, Op
 from esper_tasks.growbench.building import COLUMNS
 from esper_tasks.growbench.plans import SPROUTS, Node, ends
@@ -106,7 +107,19 @@ def test_a_seed_is_trained_while_it_is_looked_at_and_when_it_was_kept() -> None:
     assert living(looked) == [[1], [], [3], [3]]
     kept = [plant, WAIT, Action(Op.ADVANCE, *SPROUTS[1]), other]
     assert living(kept) == [[1], [1], [1], [1, 3]]
-    assert living([WAIT, Action(Op.ADVANCE, *SPROUTS[1]), plant, plant]) == [[], [], [1], [1]], "what is not possible"
+    assert living([WAIT, Action(Op.ADVANCE, *SPROUTS[1]), plant, other]) == [[], [], [1], [1]], "what is not possible"
+
+
+def test_what_a_kill_cut_short_is_left_out_and_spoils_no_other_line(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    for number in range(2):
+        note(log, {"number": number, "more": {"of": "it"}})
+    whole = log.read_bytes()
+    for end in range(len(whole) // 2 + 1, len(whole)):
+        log.write_bytes(whole[:end])
+        assert noted(log)[:1] == [{"number": 0, "more": {"of": "it"}}]
+        note(log, {"number": 2})
+        assert noted(log)[-1] == {"number": 2}
 
 
 def test_no_seed_from_which_a_table_was_trained_is_played_again() -> None:

@@ -27,6 +27,7 @@ from benchmarks.science.gardeners.judging import (
     AT_ONCE,
     at_home,
     everybody,
+    highest,
     judged,
     newcomers,
     oracle,
@@ -107,6 +108,7 @@ def main() -> int:
     at_play = {name: own[HEADLINE] for name, own in players.items() if name != CHANCE}
     best = {price: oracle(bench, held_out, price) for price in PRICES}
     plan = best_fixed(bench, matches(learn_on, PRICES))
+    looks = {one: worth_a_look(bench, learn_on, _without(folder, one)) for one in NEW_TO_SOME}
     live = [] if asked.no_live else _live(folder, plan, quick=asked.quick)
     found: dict[str, Any] = {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
@@ -117,8 +119,11 @@ def main() -> int:
         "at_home": at_home(bench, learn_on, players),
         "table": summary(results, best),
         "newcomers": [
-            one for blueprint in NEW_TO_SOME for one in _newcomers(bench, learn_on, held_out, folder, blueprint)
+            one
+            for blueprint, worth in looks.items()
+            for one in _newcomers(bench, held_out, folder, blueprint, highest(worth))
         ],
+        "look_at_home": looks,
         "schooling": schooling(results["heuristic"], {"that learnt on": results["ppo"], **others}),
         **_from_many_seeds(folder, bench, at_play, {OTHERS: schools[OTHERS]}, quick=asked.quick),
         "live": live,
@@ -167,17 +172,20 @@ def _without(folder: Path, blueprint: str, learns: str = "") -> list[Path]:
 
 
 def _newcomers(
-    bench: Bench, learnt_on: Sequence[int], held_out: Sequence[int], folder: Path, blueprint: str
+    bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str, bound: float
 ) -> list[dict[str, Any]]:
+    """What is done with a blueprint that is new; ``bound``: the highest price at which it is looked at."""
     usual = _without(folder, blueprint)
-    bound = worth_a_look(bench, learnt_on, usual)
     ways: dict[str, tuple[Sequence[Path], dict[str, Any]]] = {
         "its description": (usual, {}),
-        **{f"its description: {way}": (_without(folder, blueprint, way), {}) for way in SCHOOLS_FOR_NEWCOMERS},
+        **{
+            f"its description: {way}": (_without(folder, blueprint, way), {"forget_names": 1.0})
+            for way in SCHOOLS_FOR_NEWCOMERS
+        },
         "a first look": (usual, {**AT_ONCE}),
         f"a first look, at prices up to {bound:g}": (usual, {**AT_ONCE, "look_up_to": bound}),
     }
-    return newcomers(bench, held_out, blueprint, ways)
+    return newcomers(bench, puzzles, blueprint, ways)
 
 
 def _of_other_schools(bench: Bench, folder: Path) -> dict[str, list[Policy]]:

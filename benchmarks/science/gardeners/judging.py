@@ -207,18 +207,26 @@ def schooling(
     }
 
 
-def worth_a_look(bench: Bench, puzzles: Sequence[int], homes: Sequence[Path]) -> float:
-    """The highest price up to which a first look at what is new pays these gardeners, on these problems; 0: none."""
+def worth_a_look(bench: Bench, puzzles: Sequence[int], homes: Sequence[Path]) -> dict[str, Any]:
+    """By price, what a first look at what is new brings these gardeners on these problems."""
     asked = matches(puzzles, PRICES)
-    worth = [
-        np.mean([_worths(bench, asked, trained(bench, home, **how)).mean(0) for home in homes], axis=0)
-        for how in (AT_ONCE, {})
-    ]
+    looked, plain = (
+        np.mean([_worths(bench, asked, trained(bench, home, **how)) for home in homes], axis=0) for how in (AT_ONCE, {})
+    )
+    return _at_each_price(looked - plain)
+
+
+def highest(worth: Mapping[str, Mapping[str, Any]]) -> float:
+    """The highest price up to which a look pays on average; 0: it never does.
+
+    >>> highest({"10": {"mean": 0.5}, "20": {"mean": 0.1}, "40": {"mean": -1.0}})
+    20.0
+    """
     bound = 0.0
-    for price, looked, plain in zip(PRICES, *worth, strict=True):
-        if looked <= plain:
+    for price, found in worth.items():
+        if found["mean"] <= 0.0:
             break
-        bound = price
+        bound = float(price)
     return bound
 
 

@@ -153,7 +153,7 @@ def _seconds(cell: Cell, arm: Mapping[str, Any], order: Sequence[str]) -> float:
 
 
 class _Notes:
-    """Keeps how episodes ended, and how many parameters were trained over their steps."""
+    """Keeps how episodes ended, and how many parameters there were over their steps, those of incubating seeds, too."""
 
     def __init__(self) -> None:
         self.ended: list[EpisodeFinished] = []
@@ -165,8 +165,7 @@ class _Notes:
             self.ended.append(event)
         elif isinstance(event, StepFinished):
             key = (event.arm, event.seed)
-            living = sum(seed.parameters for seed in event.signals.seeds if seed.alpha == 0.0)
-            self.parameter_steps[key] = self.parameter_steps.get(key, 0) + event.signals.parameters + living
+            self.parameter_steps[key] = self.parameter_steps.get(key, 0) + event.signals.parameters
 
     def settle(self) -> None:
         """A step is over: nothing to do."""

@@ -66,7 +66,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "## A blueprint that was never seen"
     yield ""
-    yield from _newcomers(found["newcomers"])
+    yield from _newcomers(found["newcomers"], found["look_at_home"])
     if found["live"]:
         yield ""
         yield "## In runs of the engine"
@@ -81,7 +81,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
 def _spent(players: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield f"What that takes at a price of {HEADLINE:g}, as multiples of the host alone, means over problems. Seeds that"
-    yield "are looked at are trained, too, whatever becomes of them:"
+    yield "are looked at are trained, too, whatever becomes of them; beside a copy of the host, which is not counted:"
     yield ""
     yield "| player | parameters in the end | parameters trained, over the steps | operations in the end |"
     yield "|---|--:|--:|--:|"
@@ -90,7 +90,7 @@ def _spent(players: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {name} | {' | '.join(f'{own[what]:.3f} ×' for what in SPENT)} |"
 
 
-def _newcomers(newcomers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _newcomers(newcomers: Sequence[Mapping[str, Any]], at_home: Mapping[str, Any]) -> Iterator[str]:
     each = " / ".join(f"{price:g}" for price in PRICES)
     yield f"A case is a problem at a price ({each}); three controllers play each. Rewards are over all problems."
     yield ""
@@ -109,6 +109,11 @@ def _newcomers(newcomers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"|---|{'--:|' * len(PRICES)}"
     for one in newcomers[1:]:
         yield f"| {one['way']} | {' | '.join(both(own) for own in one['less_first'].values())} |"
+    for blueprint, worth in at_home.items():
+        each = ", ".join(f"{price}: {both(own)}" for price, own in worth.items())
+        yield ""
+        yield f"What a first look at `{blueprint.rpartition('/')[2]}` is worth on the problems that were learnt on, by"
+        yield f"which it was bounded, by price: {each}."
 
 
 def _careful(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from esper_core.leyline import Op
 from esper_tasks.growbench.building import COLUMNS
 from esper_tasks.growbench.plans import SPROUTS, Node
-from esper_tasks.growbench.playing import after
+from esper_tasks.growbench.playing import after, mask_at
 from esper_tasks.growbench.puzzles import DECISIONS, EVERY, STEPS
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ _LENGTHS: Final = (*[EVERY] * (DECISIONS - 1), STEPS - _FIRST - EVERY * (DECISIO
 def spent(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[float, float, float]:
     """Parameters in the end, parameters that were trained in each step, summed up, and operations in the end.
 
-    A seed that incubates is trained, too, whatever becomes of it.
+    A seed that incubates is trained, too, whatever becomes of it. It does so in a branch, with a copy of the host: that
+    is not counted here.
     """
     host = float(bench.table.row(match.puzzle, Node(0))[COLUMNS.index("parameters")])
     places = bench.table.places[match.puzzle]
@@ -52,13 +53,13 @@ def living(actions: Sequence[Action]) -> list[list[int]]:
     """Behind each decision the seeds that are trained: those that were kept, and one that incubates."""
     node, found = Node(0), []
     for action in actions:
-        now, pending = after(node, action), node.pending
-        planted = len(now.kept) == len(node.kept) and action.op is Op.GERMINATE
+        possible = mask_at(node).allows(action)
+        now = after(node, action)
         trained = [one.sprout for one in now.kept]
-        if planted and action.slot is not None and action.blueprint is not None:
+        if possible and action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
             trained.append(SPROUTS.index((action.slot, action.blueprint)))
-        elif pending is not None and action.op is Op.WAIT:
-            trained.append(pending[0])
+        elif node.pending is not None and (not possible or action.op is Op.WAIT):
+            trained.append(node.pending[0])
         found.append(trained)
         node = now
     return found

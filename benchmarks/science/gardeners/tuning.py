@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import permutations, product
 from typing import TYPE_CHECKING, Any, Final
@@ -146,12 +147,16 @@ def _by_the_rules(bench: Bench, rules: Rules, puzzles: Sequence[int]) -> Iterato
 
 
 def note(log: Path, line: dict[str, Any]) -> None:
-    """Write down a try."""
+    """Write down a try, on a line of its own, whatever a kill left in the one before."""
+    cut = log.exists() and not log.read_bytes().endswith(b"\n")
     with log.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(("\n" if cut else "") + json.dumps(line) + "\n")
 
 
 def noted(log: Path) -> list[dict[str, Any]]:
-    """What was tried so far."""
-    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]  # one that a kill cut short is none
+    """What was tried so far. A line that a kill cut short is none."""
+    found = []
+    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
+        with suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found

@@ -328,7 +328,8 @@ class Ppo:
         left_out = {
             name
             for name in {blueprint for _, blueprint in seen.candidates}
-            if own.learn and _number(own.seed, this, place, name, "name") < own.forget_names * 2**BITS
+            if (own.learn or own.forget_names == 1.0)
+            and _number(own.seed, this, place, name, "name") < own.forget_names * 2**BITS
         }
         return [0 if blueprint in left_out else known.get(blueprint, 0) for _, blueprint in seen.candidates]
 

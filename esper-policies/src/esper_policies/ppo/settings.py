@@ -65,7 +65,10 @@ class PpoSettings(Settings):
     memory: bool = Field(default=True, description="Whether it remembers earlier decisions of an episode.")
     names: int = Field(default=64, ge=0, le=10_000, description="Blueprints that it can know by name.")
     forget_names: float = Field(
-        default=0.5, ge=0, le=1, description="Share of names that are left out as it learns: for blueprints to come."
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Share of names that are left out as it learns, for blueprints to come; 1: as it plays, too.",
     )
     learning_rate: float = Field(default=1e-3, gt=0, le=1, description="Step size.")
     passes: int = Field(default=6, ge=1, le=1000, description="Passes over a round.")

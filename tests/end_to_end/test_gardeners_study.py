@@ -25,7 +25,7 @@ from esper_core.leyline import WAIT, Action, Op
 from esper_tasks.growbench.building import COLUMNS
 from esper_tasks.growbench.plans import SPROUTS, Node, ends
 from esper_tasks.growbench.playing import Bench, Match
-from esper_tasks.growbench.puzzles import DECISIONS, puzzle
+from esper_tasks.growbench.puzzles import DECISIONS, STEPS, puzzle
 from esper_tasks.growbench.regret import Fixed
 from esper_tasks.growbench.table import shipped
 
@@ -108,6 +108,15 @@ def test_a_seed_is_trained_while_it_is_looked_at_and_when_it_was_kept() -> None:
     kept = [plant, WAIT, Action(Op.ADVANCE, *SPROUTS[1]), other]
     assert living(kept) == [[1], [1], [1], [1, 3]]
     assert living([WAIT, Action(Op.ADVANCE, *SPROUTS[1]), plant, other]) == [[], [], [1], [1]], "what is not possible"
+
+
+def test_parameters_over_the_steps_are_those_of_the_host_and_of_what_lived() -> None:
+    for line in (STUDY / "live.jsonl").read_text(encoding="utf-8").splitlines():
+        arms = json.loads(line)["arms"]
+        for one in arms["twin"]:
+            assert one["parameter_steps"] == STEPS * one["host"]
+        for one in arms["plan"]:  # it plants at once, before the second step, and keeps that
+            assert one["parameter_steps"] == STEPS * one["host"] + (STEPS - 1) * (one["parameters"] - one["host"])
 
 
 def test_what_a_kill_cut_short_is_left_out_and_spoils_no_other_line(tmp_path: Path) -> None:

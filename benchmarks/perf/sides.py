@@ -104,9 +104,8 @@ def plain(work: Work) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def pool(work: Work, lanes: int = LANES) -> Iterator[Callable[[], None]]:
-    """The same in Esper's environments, read once at the end of the step."""
-    made = Pool(work.as_run(), ["plain"], ENVIRONMENTS, lanes=lanes)
+def stepping(made: Pool | Shards) -> Iterator[Callable[[], None]]:
+    """A step of Esper's environments, read once at its end."""
 
     def step() -> None:
         made.train(0)
@@ -118,19 +117,14 @@ def pool(work: Work, lanes: int = LANES) -> Iterator[Callable[[], None]]:
         yield step
 
 
-@contextmanager
-def spread(work: Work) -> Iterator[Callable[[], None]]:
-    """The same in processes: each has two of the environments."""
-    made = Shards(work.as_run(), ["plain"], ENVIRONMENTS, processes=LANES)
+def pool(work: Work, lanes: int = LANES) -> AbstractContextManager[Callable[[], None]]:
+    """On lanes of this process."""
+    return stepping(Pool(work.as_run(), ["plain"], ENVIRONMENTS, lanes=lanes))
 
-    def step() -> None:
-        made.train(0)
-        made.evaluate(0)
-        made.synchronise(0)
 
-    with closing(made):
-        made.reset(0, 0)
-        yield step
+def spread(work: Work) -> AbstractContextManager[Callable[[], None]]:
+    """In processes: each has two of the environments."""
+    return stepping(Shards(work.as_run(), ["plain"], ENVIRONMENTS, processes=LANES))
 
 
 @contextmanager

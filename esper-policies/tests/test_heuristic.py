@@ -22,6 +22,7 @@ from esper_core.leyline import (
     SlotState,
     Stage,
 )
+from esper_policies.forecast import Forecast
 from esper_policies.heuristic import Heuristic
 from esper_policies.settings import HeuristicSettings
 
@@ -303,6 +304,11 @@ def test_an_episode_that_is_too_short_for_anything_is_told(steps, told):
     (one, other) = policy.unfinished()
     said = (f"anything: 5 steps of preview and two ramps of 4 leave no room in {steps} steps",)
     assert one == other == (said if told else ())
+
+
+def test_what_it_is_told_of_costs_is_what_its_forecast_goes_by():
+    told = {"undersold": 3.0, "caution": 2.0, "price": 0.1, "fee": 0.2, "points": 5.0}
+    assert Heuristic(SPACE, **told).forecast == Forecast(**told)
 
 
 def test_planting_that_would_end_before_it_begins_is_refused():

@@ -253,6 +253,22 @@ def test_values_go_no_further_than_their_clip_lets_them():
     assert moved[1e-3] < 0.6 * moved[None]
 
 
+def test_values_learn_as_much_as_their_loss_weighs():
+    """All layers learn from both losses but the last of the values, which learns from its own alone."""
+    learnt = {}
+    for share in (0.0, 0.5):
+        policy = Ppo(contextual().space, **TINY, value_share=share, passes=4, minibatch=64, most_change=None)
+        rollout = play(policy, contextual(), 16)
+        lesson, before = lesson_for(policy, rollout)
+        told = [
+            learn(policy.network, policy.optimizer, lesson, before, policy.ways, entropy=0.0, order=generator())
+            for _ in range(12)
+        ]
+        learnt[share] = told[-1]["value_loss"] / told[0]["value_loss"]
+    assert learnt[0.5] < 0.8
+    assert learnt[0.5] < 0.9 * learnt[0.0]
+
+
 def test_being_undecided_is_worth_something_and_less_with_every_round():
     game = masked()
     policy = Ppo(game.space, **TINY, entropy=0.4, entropy_end=0.1, entropy_rounds=3, passes=1)

@@ -98,6 +98,8 @@ def test_minimal_takes_for_a_prune_of_a_young_seed_and_for_no_other():
         return math.fsum(told(Minimal(metric=ACCURACY, young=young), moves, "haste"))
 
     assert (hasty(2, 5), hasty(6, 5), hasty(6, 7)) == (-0.5, 0.0, -0.5)
+    moves = [Move(0, "germinate"), Move(2, "prune")]
+    assert math.fsum(told(Minimal(metric=ACCURACY, haste=1.25), moves, "haste")) == -1.25
 
 
 def test_the_end_of_an_episode_is_nobodys_prune():

@@ -126,8 +126,6 @@ IDLE = [
     ("governor: {patience: 40}", "governor.patience", "over after 40 steps", "governor: {patience: 39}"),
     ("governor: {surge_steps: 41}", "governor.surge_steps", "over after 40 steps", "governor: {surge_steps: 40}"),
     ("twin: false\nmargin: 0.1", "margin", "nothing is compared", "margin: 0.1"),
-    ("twin: false\nreward: other", "reward", "there is no twin", "reward: other"),
-    ("twin: false\nrewards: [other]", "rewards", "there is no twin", "rewards: [other]"),
     ("rewards: [other]\nreward: another", "reward", "rewards stand in its place", "reward: another"),
     ("twin: false\ngovernor: {penalty: 1}", "governor.penalty", "there is no twin", "governor: {penalty: 1}"),
     ("devices: [cpu]\ndevice: cuda", "device", "devices stand in its place", "device: cuda"),
@@ -149,6 +147,11 @@ def test_a_value_that_nothing_reads_is_told_with_its_place(small, text, path, wh
     assert why in warning.message
     assert warning.hint
     assert read(small, fine).warnings == ()
+
+
+@pytest.mark.parametrize("text", ["reward: other", "rewards: [other]"])
+def test_a_reward_is_read_without_a_twin_for_policies_see_its_price(small, text) -> None:
+    assert read(small, f"twin: false\n{text}").warnings == ()
 
 
 def test_a_value_of_the_command_line_is_told_too(small) -> None:

@@ -170,10 +170,14 @@ def test_workers_compute_with_one_thread_each() -> None:
 # What is seen of them in numbers: nothing.
 
 
-def trajectory(recipe: Recipe, environments: int, lanes: int) -> list[list[object]]:
-    """What the first environment goes through when legal actions are drawn for it, with others beside it."""
+def trajectory(recipe: Recipe, environments: int, lanes: int, index: int = 0) -> list[list[object]]:
+    """What one environment goes through when legal actions are drawn for it, with others beside it, or by itself.
+
+    index: of the environment; by itself it is the first, and has the seed that it has there.
+    """
     pool = Pool(recipe, ["grown", "twin"], environments, twin="twin", lanes=lanes)
-    pool.reset(0, 3)
+    pool.reset(0, 3 if environments > 1 else 3 + index)
+    place = 2 * index if environments > 1 else 0
     found: list[list[object]] = []
     for step in range(recipe.episode.steps):
         pool.train(step)
@@ -186,9 +190,10 @@ def trajectory(recipe: Recipe, environments: int, lanes: int) -> list[list[objec
             wanted = legal[int(torch.randint(len(legal), (), generator=generator))]
             actions.append(wanted if environment.arm == "grown" else WAIT)
         pool.apply(actions, step)
-        own = pool.environments[0]
+        own = pool.environments[place]
+        assert (own.arm, own.seed) == ("grown", 3 + index)
         weights = [parameter.detach().clone() for parameter in own.model.parameters()]
-        found.append([signals[0], actions[0], weights])
+        found.append([signals[place], actions[place], weights])
     pool.close()
     return found
 
@@ -206,6 +211,7 @@ def test_run_08_a_trajectory_is_bitwise_the_same_with_any_number_of_environments
     alone = trajectory(recipe, 1, 1)
     for environments, lanes in ((1, 2), (2, 1), (2, 2), (8, 2)):
         assert_same(alone, trajectory(recipe, environments, lanes))
+    assert_same(trajectory(recipe, 1, 1, index=7), trajectory(recipe, 8, 2, index=7))
 
 
 @pytest.mark.slow
@@ -213,10 +219,12 @@ def test_run_08_a_trajectory_is_bitwise_the_same_with_any_number_of_environments
 def test_run_08_and_so_it_is_twenty_times(make_recipe: Make, draws: Draws) -> None:
     host = QuietHost if draws is Draws.NEVER else None
     recipe = replace(make_recipe(steps=14, batches=3, **({"host": host} if host else {})), draws=draws)
-    alone = trajectory(recipe, 1, 1)
-    for _ in range(20):
+    alone, other = trajectory(recipe, 1, 1), {index: trajectory(recipe, 1, 1, index) for index in range(1, 8)}
+    for turn in range(20):
         for environments, lanes in ((1, 2), (2, 1), (2, 2), (8, 1), (8, 2)):
             assert_same(alone, trajectory(recipe, environments, lanes))
+        index = 1 + turn % 7
+        assert_same(other[index], trajectory(recipe, 8, 1 + turn % 2, index))
 
 
 class QuietHost(nn.Module):

@@ -8,12 +8,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from esper_core.growth import RandomStream
 from esper_core.growth.randomness import derive_seed
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
+
+Make = Callable[..., Recipe]
 
 
 @given(examples=st.integers(1, 50), size=st.integers(1, 60), passes=st.integers(1, 4), seed=st.integers(0, 2**31))
@@ -49,6 +52,31 @@ def test_evaluation_disturbs_nothing_and_is_the_mean_over_all_examples(make_reci
     outputs = environment.model(split.inputs)
     assert loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, split.targets).item(), rel=1e-5)
     assert metric == pytest.approx((outputs.argmax(1) == split.targets).float().mean().item())
+
+
+def test_sim_low_3_evaluation_keeps_no_graph_and_what_comes_of_it_can_be_learnt_from(make_recipe: Make) -> None:
+    """It is in inference mode; its figures are ordinary tensors again, which a gradient may pass through."""
+    seen: list[tuple[bool, bool]] = []
+
+    class Watching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.ReLU())
+            self.head = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            seen.append((self.training, torch.is_inference_mode_enabled()))
+            outputs: Tensor = self.head(self.stem(inputs))
+            return outputs
+
+    environment = Environment(make_recipe(host=Watching, batches=1), arm="a", index=0)
+    environment.reset(0, 1)
+    environment.train()
+    seen.clear()
+    figures = environment.evaluate("validation")
+    assert seen
+    assert set(seen) == {(False, True)}
+    assert not figures.is_inference()
 
 
 def test_b8_drl_03_arms_are_interleaved_and_take_turns_in_being_first(make_recipe: Callable[..., Recipe]) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from esper_core.config import ComputeConfig
 from esper_core.growth import Draws, Variety
 from esper_core.leyline import (
     WAIT,
@@ -35,6 +37,7 @@ from esper_core.leyline import (
 from esper_core.leyline.errors import GovernorStop, WorkerLost
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.forking import can_fork
+from esper_core.trainer.passes import way_for
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.shard import sendable
 from esper_core.trainer.shards import Shards, split
@@ -158,6 +161,18 @@ def test_run_08_a_pool_in_processes_tells_to_the_bit_what_one_on_threads_tells(
     expected = played(pools(recipe, environments, 0), 8)
     assert "GERMINATED" in repr(expected[0])
     assert_same(expected, played(pools(recipe, environments, processes), 8))
+
+
+@pytest.mark.parametrize("how", [{"data": "streamed"}, {"micro_batches": 2}, {"compile": True}])
+def test_however_a_batch_is_computed_it_is_the_same_in_processes(
+    make_recipe: Make, pools: Callable[..., AnyPool], how: dict[str, Any]
+) -> None:
+    """Each process has loaders and a compiler of its own; this one gives back what it is given."""
+    way = partial(way_for, compiler=lambda model: model)
+    recipe = replace(make_recipe(steps=6, batches=2, embargo=1), compute=ComputeConfig(**how), new_way=way)
+    expected = played(pools(recipe, 3, 0), 6)
+    assert "GERMINATED" in repr(expected[0])
+    assert_same(expected, played(pools(recipe, 3, 2), 6))
 
 
 class Quiet(nn.Module):

@@ -31,12 +31,16 @@ def esper_register_sinks(registry: Any) -> None:
 
 @hookimpl
 def esper_run_finished(run: RunInfo, outcome: RunOutcome) -> None:
-    """Writes ``report.html`` into the run's folder, however the run ended; nothing where somebody took that away."""
-    del outcome
+    """Writes ``report.html`` into the run's folder, however the run ended.
+
+    Nothing where somebody took that away, or where it is why the run failed that nothing can be written there: the run
+    itself tells what became of its folder.
+    """
     from esper_watch.report import write_report
 
     try:
         write_report(run.path)
-    except (EsperError, OSError):
-        if (run.path / "events.jsonl").exists():
-            raise  # else the run itself tells what became of its folder
+    except (EsperError, OSError) as error:
+        unwritable = isinstance(error, EsperError) and error.problems[0].code == "E410"
+        if (run.path / "events.jsonl").exists() and not (unwritable and outcome.status == "failed"):
+            raise

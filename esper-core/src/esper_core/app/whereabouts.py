@@ -9,24 +9,27 @@ import shlex
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from esper_core.app.ending import status_of
-from esper_core.leyline.errors import EsperError, GovernorStop, Interrupted, PluginError
+from esper_core.leyline.errors import EsperError, GovernorStop, Interrupted, PluginError, RunFolderError
 from esper_core.leyline.markup import printable
 from esper_core.runs.reading import DIED, way_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from esper_core.leyline.running import RunStatus
 
 REPORT: Final = "report.html"
 """What a run directory calls its report, where a package is installed that writes one."""
 
-TOLD: Final = (Interrupted, GovernorStop, PluginError)
+TOLD: Final = (Interrupted, GovernorStop, PluginError, RunFolderError)
 """What ends a run that could go on. Of a wrong configuration, or a folder that is gone, there is no more to say."""
+
+
+UNWRITABLE: Final = "E410"
 
 
 @contextmanager
@@ -38,6 +41,8 @@ def told_where(folder: Path) -> Iterator[None]:
     try:
         yield
     except TOLD as error:
+        if isinstance(error, RunFolderError) and not _still_there(error, folder):
+            raise
         *others, last = error.problems
         told = _whereabouts(folder, status_of(error)[0])
         error.problems = (*others, replace(last, hint=f"{last.hint}\n{told}" if last.hint else told))
@@ -54,6 +59,12 @@ def tell_of_end(folder: Path | None = None) -> None:
     if folder is not None:
         told.append(f"  {printable(way_on(folder, DIED))}")
     print("\n".join(told), file=sys.stderr, flush=True)
+
+
+def _still_there(error: RunFolderError, folder: Path) -> bool:
+    """Whether all that is wrong is that nothing more can be written, as where a disk is full."""
+    written = (folder / name for name in ("manifest.json", "events.jsonl"))
+    return error.problems[-1].code == UNWRITABLE and all(map(Path.is_file, written))
 
 
 def _whereabouts(folder: Path, status: RunStatus) -> str:

@@ -80,9 +80,8 @@ def _comparison(config: RunConfig) -> Iterator[_Idle]:
     hint = "Let the twin run (twin: true), or delete it."
     if len(config.arms) < 2:
         yield _Idle(("margin",), "there is one arm and no twin, so nothing is compared", hint)
-    unrewarded = "a step is rewarded by what it gained over the twin, and there is no twin"
-    yield _Idle(("rewards" if config.rewards else "reward",), unrewarded, hint)
     if config.governor.rollback:
+        unrewarded = "a step is rewarded by what it gained over the twin, and there is no twin"
         yield _Idle(("governor", "penalty"), unrewarded, hint)
 
 

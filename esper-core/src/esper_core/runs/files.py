@@ -6,7 +6,7 @@ import errno
 import json
 import math
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.errors import RunFolderError
@@ -21,11 +21,16 @@ def write_whole(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     beside = path.with_name(f".{path.name}.part")
     with told_plainly(path):
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        try:
+            with beside.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except OSError:
+            with suppress(OSError):
+                beside.unlink()
+            raise
         settle(path.parent)
 
 

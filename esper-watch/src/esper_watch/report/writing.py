@@ -40,17 +40,25 @@ def _written(path: Path, make: Callable[[], str], hint: str) -> Path:
         raise EsperError(Problem("E410", message, hint=f"Name a file in it:  {path / REPORT}"))
     if path.exists() and not path.is_file():
         raise EsperError(Problem("E410", f"cannot write {path}: it is no file, but a device or a pipe", hint=hint))
-    text, told = make(), path
+    text = make()
     try:
-        path = path.resolve()  # a link stays a link, to what is written
-        with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
-            beside = Path(file.name)
-            file.write(text)
-        beside.chmod(0o666 & ~_umask())
-        beside.replace(path)
+        _write_whole(path.resolve(), text)  # a link stays a link, to what is written
     except OSError as error:
-        raise EsperError(Problem("E410", f"cannot write {told}: {error.strerror or error}", hint=hint)) from error
-    return told
+        raise EsperError(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint)) from error
+    return path
+
+
+def _write_whole(path: Path, text: str) -> None:
+    with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
+        beside = Path(file.name)
+        try:
+            file.write(text)
+            file.flush()
+            beside.chmod(0o666 & ~_umask())
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
 
 
 def _umask() -> int:

@@ -1,0 +1,73 @@
+"""Whole runs, however a batch is computed, wherever: they grow, learn, and go on where they stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from esper_core.app.preparing import prepare
+from esper_core.app.running import resume, run
+from esper_core.leyline.errors import Interrupted
+from esper_core.leyline.events import Event, StepFinished
+from esper_core.runs.reading import read_run
+
+RUN = """
+task: {use: tasks/mnist1d, settings: {samples: 800, validation: 200}}
+host: {use: tasks/pointwise-mlp}
+slots: {early: {blueprints: [conv_light]}}
+policy:
+  use: schedule
+  settings:
+    plan:
+      - {step: 1, op: germinate, slot: early, blueprint: conv_light, speed: 2}
+      - {step: 4, op: advance, slot: early}
+      - {step: 7, op: fossilise, slot: early}
+environments: 2
+capacity: false
+episode: {steps: 10, batches: 8, batch_size: 100}
+checkpoints: {every: 2}
+"""
+CHANCE = 0.1
+
+ON_A_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+PLACES = [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=ON_A_GPU)]
+WAYS = ["{}", "{precision: bfloat16}", "{precision: float16}", "{micro_batches: 2}", "{data: streamed}"]
+
+
+class Stopping:
+    """Ends a run behind one of its steps, as a signal would."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def hear(self, event: Event) -> None:
+        """Raise where the step is over."""
+        if isinstance(event, StepFinished) and event.signals.step == self._step:
+            raise KeyboardInterrupt
+
+    def settle(self) -> None:
+        """A step is over: nothing to do."""
+
+
+@pytest.mark.parametrize("device", PLACES)
+@pytest.mark.parametrize("compute", [*WAYS, pytest.param("{cuda_graphs: true}", marks=ON_A_GPU)])
+def test_a_run_grows_learns_and_goes_on(tmp_path: Path, device: str, compute: str) -> None:
+    if device == "cpu" and "cuda" in compute:
+        pytest.skip("graphs are recorded on a GPU")
+    file = tmp_path / "run.yaml"
+    file.write_text(f"{RUN}compute: {compute}\ndevice: {device}\n", encoding="utf-8")
+    told: dict[str, Any] = {"runs_dir": tmp_path / "runs", "tell": lambda warning: None}
+    whole = run(prepare(file), **told).results["arms"]["schedule"]
+    assert whole["fossils"] == 1.0
+    assert whole["test"]["mean"] > 1.5 * CHANCE
+    with pytest.raises((Interrupted, KeyboardInterrupt)):
+        run(prepare(file), name="stopped", listeners=[Stopping(5)], **told)
+    (stopped,) = (tmp_path / "runs").glob("*stopped*")
+    again = resume(prepare(stopped / "config.yaml"), read_run(stopped), tell=told["tell"]).results["arms"]["schedule"]
+    assert again["fossils"] == 1.0
+    closely: Callable[[float], Any] = pytest.approx if device == "cpu" else lambda mean: pytest.approx(mean, abs=0.05)
+    assert again["test"]["mean"] == closely(whole["test"]["mean"])

@@ -1,0 +1,87 @@
+"""What does a user see of a disk that is full, or that nobody may write to? One message, and the way on.
+
+The disks are real: file systems of some kilobytes in memory, which only the command that is run here sees.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+UNSHARED = ["unshare", "--map-root-user", "--mount"]
+ESPER = shlex.join([sys.executable, "-m", "esper_core"])
+STUDY = """
+task: {use: tasks/mnist1d, settings: {samples: 200, validation: 60}}
+host: {use: tasks/pointwise-mlp, settings: {channels: 4, hidden: 8}}
+slots: {early: {blueprints: [pointwise]}}
+policy: {use: policies/random}
+environments: 2
+rounds: 10
+episode: {steps: 3, batches: 2}
+capacity: false
+checkpoints: {every: 3, keep: 1}
+"""
+
+
+def alone(script: str, at: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script where it may mount what it likes."""
+    return subprocess.run([*UNSHARED, "sh", "-c", script], cwd=at, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Path:
+    """A folder with a study, and an empty one to mount a disk on."""
+    (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
+    (tmp_path / "disk").mkdir()
+    if shutil.which("unshare") is None or alone("mount -t tmpfs none disk", tmp_path).returncode:
+        pytest.skip("nobody may mount a disk here, so none can be full")
+    return tmp_path
+
+
+def results(answer: str) -> dict[str, object]:
+    """Of the last line, which is that of a run that was finished."""
+    found: dict[str, object] = json.loads(answer.splitlines()[-1])["results"]
+    return found
+
+
+@pytest.mark.parametrize(("kilobytes", "reported"), [(272, False), (320, True)])
+def test_a_full_disk_is_told_once_with_the_way_on_and_nothing_is_lost(at: Path, kilobytes: int, reported: bool) -> None:
+    """There is room for one checkpoint; and for a report beside it, or not even for that."""
+    script = f"""
+        mount -t tmpfs -o size={kilobytes}k none disk
+        {ESPER} run study.yaml --runs-dir disk --name full > first 2> said; echo $? > status
+        find disk -name "*.part" > left
+        ls disk/*/report.html > report 2> /dev/null
+        mount -o remount,size=40m disk
+        {ESPER} resume disk/* --json
+    """
+    went_on = alone(script, at)
+    assert bool((at / "report").read_text()) == reported
+    assert (at / "status").read_text() == "1\n"
+    said = (at / "said").read_text(encoding="utf-8")
+    assert said.count("No space left on device") == 1, said
+    assert "E410 cannot write" in said
+    assert "warning" not in said
+    (command,) = (line.partition("Go on with it:")[2].split() for line in said.splitlines() if "Go on with it:" in line)
+    assert command[:2] == ["esper", "resume"]
+    assert (at / "left").read_text() == "", "nothing half written is left behind"
+    whole = alone(f"{ESPER} run study.yaml --runs-dir whole --json", at)
+    assert went_on.returncode == whole.returncode == 0, went_on.stderr + whole.stderr
+    assert results(went_on.stdout) == results(whole.stdout)
+
+
+def test_a_disk_that_may_not_be_written_to_is_told_before_anything_is_trained(at: Path) -> None:
+    tried = alone(f"mount -t tmpfs -o ro none disk; {ESPER} run study.yaml --runs-dir disk/runs", at)
+    assert tried.returncode == 1
+    first = tried.stderr.splitlines()[0]
+    assert first.startswith("E410 cannot write ")
+    assert first.endswith("disk/runs: Read-only file system")
+    assert tried.stdout == ""

@@ -1,0 +1,77 @@
+"""Does a whole run, with all that it writes, tells and learns, stay as quick and as small as in its first rounds?"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from statistics import median
+
+import pytest
+import torch
+
+from esper_core.app.preparing import prepare
+from esper_core.app.running import run
+from esper_core.leyline.events import EpisodeFinished, Event
+
+STATM = Path("/proc/self/statm")
+ROUNDS, TENTH = 200, 20
+
+RUN = f"""
+task: {{use: tasks/mnist1d, settings: {{samples: 200, validation: 60}}}}
+host: {{use: tasks/pointwise-mlp, settings: {{channels: 4, hidden: 8}}}}
+slots: {{early: {{blueprints: [conv_light, pointwise]}}}}
+policy: policies/%s
+environments: 4
+rounds: {ROUNDS}
+episode: {{steps: 6, batches: 2, batch_size: 20}}
+capacity: false
+"""
+
+
+def always_the_same() -> None:
+    """Some work in Python and in torch, for comparison: a machine may be slower after a minute than it was before."""
+    one = torch.ones(8, 16, 40)
+    for _ in range(400):
+        one = torch.nn.functional.conv1d(one, torch.ones(16, 16, 1)) / 16
+        sum(range(100))
+
+
+class Rounds:
+    """What each round took, as a multiple of a work that is always the same; and what memory the process had then."""
+
+    def __init__(self) -> None:
+        self.took: list[float] = []
+        self.megabytes: list[float] = []
+        self._since = time.process_time()
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, EpisodeFinished) and event.round == len(self.took):
+            now = time.process_time()
+            always_the_same()
+            took = now - self._since
+            self._since = time.process_time()
+            self.took.append(took / (self._since - now))
+            self.megabytes.append(int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20)
+
+    def settle(self) -> None:
+        """A step is over: nothing to do."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STATM.exists(), reason="needs /proc")
+@pytest.mark.parametrize(("policy", "does_the_same"), [("random", True), ("ppo", False)])
+def test_p8_a_run_of_two_hundred_rounds_neither_grows_nor_slows_down(
+    tmp_path: Path, policy: str, does_the_same: bool
+) -> None:
+    """Four environments and their twins; checkpoints, events and observers as in any run; a learner, too.
+
+    What that does takes more time where it has learnt to grow more: of it memory alone is asked.
+    """
+    file, rounds = tmp_path / "run.yaml", Rounds()
+    file.write_text(RUN % policy, encoding="utf-8")
+    run(prepare(file), runs_dir=tmp_path / "runs", listeners=[rounds], tell=lambda warning: None)
+    assert len(rounds.took) == ROUNDS
+    early, late = median(rounds.took[TENTH : 4 * TENTH]), median(rounds.took[-3 * TENTH :])
+    assert late <= 1.10 * early or not does_the_same
+    assert median(rounds.megabytes[-TENTH:]) <= 1.02 * median(rounds.megabytes[TENTH : 2 * TENTH])

@@ -23,7 +23,7 @@ NUMBER = r"[+−-]?\d[\d,]*(?:\.\d+)?"
 IN_A_TABLE = re.compile(
     rf"(?P<mean>{NUMBER})(?: %| points)?(?: \(| \| |  +)(?P<low>{NUMBER})(?: %)? to (?P<high>{NUMBER})|{NUMBER}"
 )
-NOT_JUDGED = ("heuristic", "live", "steps")
+NOT_JUDGED = ("heuristic", "live", "more", "steps")
 """What stands in the results of the gardeners beside what players came to: settings, and runs."""
 
 CONTROL = "capacity-of-"

@@ -143,11 +143,12 @@ GARDENERS, VERDICTS = "science/gardeners/results.json", "science/verdicts.json"
 
 
 def less_the_rules() -> Source:
-    """What learning is worth on problems that nobody had seen: to those judged, and to others; from many seeds, too."""
+    """What learning is worth on problems that nobody had seen: to those judged and others, and in runs."""
     found = results(GARDENERS)
     own = (found["table"], found["again"], found["fresh"])
     others = found["schooling"]["three others by the same recipe"]["less_heuristic"]
-    return intervals([*(one["ppo_less"]["heuristic"] for one in own), others])
+    engine = [cell["arms"]["mean of the three"]["less_rules"] for cell in found["more"]]
+    return intervals([*(one["ppo_less"]["heuristic"] for one in own), others, *engine])
 
 
 def regret() -> Source:
@@ -166,9 +167,14 @@ def gardeners() -> Source:
 
 
 def gardeners_in_runs() -> Source:
-    """What it has found in runs of the engine, and by the best of several sizes of steps."""
+    """What it has found in runs of the engine, from further seeds too, and by the best of several sizes of steps."""
     found = results(GARDENERS)
-    return [*measured.engine(found["live"]), *intervals(found["steps"])]
+    return [*measured.engine(found["live"]), *intervals(found["more"]), *intervals(found["steps"])]
+
+
+def controls_of_gardeners() -> Source:
+    """What it has found where nothing should grow, and what caution costs on the problems to learn on."""
+    return [*gardeners_in_runs(), *intervals(results(GARDENERS)["careful"])]
 
 
 def gates() -> Source:
@@ -185,7 +191,9 @@ def gates() -> Source:
 def isolation() -> Source:
     """What a seed gains while it learns by itself, by two ways, and what it is worth in the end."""
     gains = [incubated("gain_in_training", "plain", "conv_light", way) for way in ("shadow", "branch")]
-    return [one for own in gains for one in own] + incubated("nats", "plain", "conv_light")
+    between = [tuple(one["points"][:3]) for one in results("science/incubation/results.json")["between"]]
+    apart = [(abs(mean),) for mean, low, high in between if low > 0 or high < 0]
+    return [*(one for own in gains for one in own), *incubated("nats", "plain", "conv_light"), *apart]
 
 
 def linear_on_digits() -> float:
@@ -282,7 +290,7 @@ PAGES = [
         gardeners,
         {
             "**In runs": gardeners_in_runs,
-            "**It overpays": gardeners_in_runs,
+            "**On the controls": controls_of_gardeners,
             "**That growing": gardeners_in_runs,
             "**gromo": gardeners_in_runs,
         },

@@ -138,9 +138,15 @@ def test_as_many_figures_of_branch_and_shadow_differ_as_are_told() -> None:
     pairs = [one for one in read(INCUBATION)["between"] if (one["a"], one["b"]) == ("branch", "shadow")]
     figures = [one[what] for one in pairs for what in ("points", "nats")]
     sides = sorted("more" if low > 0 else "less" for _, low, high, _ in figures if low > 0 or high < 0)
-    assert (len(figures), sides) == (54, ["less", "more"])
+    assert (len(figures), sides) == (54, ["less"] * 4 + ["more"] * 3)
+    early = [one["germination"] for one in pairs for what in ("points", "nats") if one[what][2] < 0]
+    late = [one["germination"] for one in pairs for what in ("points", "nats") if one[what][1] > 0]
+    assert (set(early), min(late)) == ({0}, 5)
+    most = max(abs(one["points"][0]) for one in pairs if one["points"][1] > 0 or one["points"][2] < 0)
+    assert f"{most:.1f}" == "2.4"
     page = " ".join((EXPLANATION / "isolation.md").read_text("utf-8").split())
-    assert "Of 54 figures that compare branch and shadow two lie outside their 95 % interval, one to each side" in page
+    told = "Of 54 figures that compare branch and shadow seven lie outside their 95 % interval, four to the side of the"
+    assert told in page
 
 
 def test_what_is_shown_of_other_seeds_is_what_the_decision_tells() -> None:

@@ -2,9 +2,10 @@
 
 Into the folder go ``tried.jsonl``, what was tried to choose settings; the gardeners that were trained; ``fresh.jsonl``,
 problems that are in no table, each from many seeds; ``again.jsonl``, those of the table, from as many, and
-``chance.jsonl``, what chance does with both; ``live.jsonl``, ``careful.jsonl`` and ``steps.jsonl``, runs of the engine;
-``table.jsonl``, what everybody came to in each problem of the table; and what is read: ``results.json``, ``results.md``
-and ``figure.svg``. Stopped at any moment, the same command goes on.
+``chance.jsonl``, what chance does with both; ``live.jsonl``, ``more.jsonl``, ``careful.jsonl``, ``steps.jsonl`` and
+``from_the_start.jsonl``, runs of the engine; ``table.jsonl``, ``schools.jsonl``, ``newcomers.jsonl``, ``home.jsonl``,
+what everybody came to in each problem of the table; and what is read: ``results.json``, ``results.md`` and
+``figure.svg``. Stopped at any moment, the same command goes on.
 """
 
 from __future__ import annotations
@@ -21,26 +22,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from benchmarks.science.gardeners import careful, fresh
+from benchmarks.science.gardeners import careful, fresh, more, steps
 from benchmarks.science.gardeners.figure import picture
 from benchmarks.science.gardeners.judging import (
-    AT_ONCE,
     at_home,
     everybody,
-    highest,
     judged,
-    newcomers,
     oracle,
     schooling,
     summary,
     to_be_won,
-    worth_a_look,
     written_down,
 )
 from benchmarks.science.gardeners.live import Visit, cells, run_cell
+from benchmarks.science.gardeners.newcomers import AT_ONCE, highest, newcomers, worth_beside
 from benchmarks.science.gardeners.page import page
 from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, PRICES, chance, matches, trained
-from benchmarks.science.gardeners.steps import compared, walked, walks
 from benchmarks.science.gardeners.training import Lesson, given
 from benchmarks.science.gardeners.tuning import (
     OTHER_SCHOOLS,
@@ -56,11 +53,11 @@ from esper_tasks.growbench.regret import best_fixed
 from esper_tasks.growbench.table import load_table, shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from benchmarks.science.gardeners.judging import Result
     from benchmarks.science.gardeners.training import Rules
     from esper_core.leyline import Policy
-    from esper_tasks.growbench.plans import Node
     from esper_tasks.growbench.puzzles import Part
 
 NEW_TO_SOME = ("blueprints/dilated",)
@@ -75,6 +72,8 @@ OTHERS = "three others by the same recipe"
 
 CHANCE = "random"
 """Who never does the same twice: where everything has to be trained, each of its episodes is."""
+
+ORACLE = "oracle"
 
 UPDATES = 60
 WORKERS = 2
@@ -107,30 +106,36 @@ def main() -> int:
     others = {name: {price: judged(bench, held_out, price, own) for price in PRICES} for name, own in schools.items()}
     at_play = {name: own[HEADLINE] for name, own in players.items() if name != CHANCE}
     best = {price: oracle(bench, held_out, price) for price in PRICES}
+    home = _home(bench, learn_on, folder, players)
+    looks = {one: worth_beside(home[_looking(one)], home[_usual(one)]) for one in NEW_TO_SOME}
+    new = {one: _ways(bench, held_out, folder, one, highest(looks[one])) for one in NEW_TO_SOME}
     plan = best_fixed(bench, matches(learn_on, PRICES))
-    looks = {one: worth_a_look(bench, learn_on, _without(folder, one)) for one in NEW_TO_SOME}
-    live = [] if asked.no_live else _live(folder, plan, quick=asked.quick)
+    visits = [] if asked.no_live else [Visit(cell, folder, plan) for cell in cells(quick=asked.quick)]
+    again = visits[:1] if asked.quick else visits
+    live = _each_visited(folder / "live.jsonl", run_cell, visits)
     found: dict[str, Any] = {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "torch": torch.__version__,
+        "checksum": bench.table.checksum,
         "problems": {"learnt_on": len(learn_on), "held_out": len(held_out)},
         "to_be_won": to_be_won(bench, learn_on),
         "heuristic": settings,
-        "at_home": at_home(bench, learn_on, players),
+        "at_home": at_home({name: home[name][HEADLINE] for name in ("heuristic", "ppo")}, home[ORACLE][HEADLINE]),
         "table": summary(results, best),
-        "newcomers": [
-            one
-            for blueprint, worth in looks.items()
-            for one in _newcomers(bench, held_out, folder, blueprint, highest(worth))
-        ],
+        "newcomers": [one for blueprint, ways in new.items() for one in newcomers(blueprint, ways, best)],
         "look_at_home": looks,
         "schooling": schooling(results["heuristic"], {"that learnt on": results["ppo"], **others}),
         **_from_many_seeds(folder, bench, at_play, {OTHERS: schools[OTHERS]}, quick=asked.quick),
         "live": live,
-        "careful": [] if asked.no_live else _careful(folder, bench, learn_on, plan, live, quick=asked.quick),
-        "steps": [] if asked.no_live else compared(_steps(folder, plan, quick=asked.quick)),
+        "more": more.summed_up(_each_visited(folder / "more.jsonl", more.run_more, again)),
+        "careful": _careful(folder, home, live, visits),
+        "steps": _steps(folder, live, again),
     }
-    written_down(folder / "table.jsonl", bench, held_out, {**results, "oracle": best})
+    written_down(folder / "table.jsonl", bench, held_out, {**results, ORACLE: best})
+    written_down(folder / "schools.jsonl", bench, held_out, others)
+    written_down(folder / "home.jsonl", bench, learn_on, home)
+    for ways in new.values():
+        written_down(folder / "newcomers.jsonl", bench, held_out, {**ways, ORACLE: best})
     (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (folder / "results.md").write_text(page(found), encoding="utf-8")
     (folder / "figure.svg").write_text(picture(found), encoding="utf-8")
@@ -171,10 +176,37 @@ def _without(folder: Path, blueprint: str, learns: str = "") -> list[Path]:
     return [folder / f"{name}-{seed}" for seed in range(CONTROLLERS)]
 
 
-def _newcomers(
+def _home(
+    bench: Bench, learnt_on: Sequence[int], folder: Path, players: Mapping[str, Mapping[float, Sequence[Policy]]]
+) -> dict[str, dict[float, Result]]:
+    """What comes of the problems to learn on: of who was tuned, who learnt, who is careful, and who looks first."""
+    gardeners = [folder / f"gardener-{seed}" for seed in range(CONTROLLERS)]
+    asked: dict[str, tuple[Sequence[float], Sequence[Path], dict[str, Any]]] = {
+        **{careful.arm_of("ppo", sure): ((HEADLINE,), gardeners, {"sure": sure}) for sure in careful.SURE},
+        **{_usual(one): (PRICES, _without(folder, one), {}) for one in NEW_TO_SOME},
+        **{_looking(one): (PRICES, _without(folder, one), dict(AT_ONCE)) for one in NEW_TO_SOME},
+    }
+    found = {
+        name: {HEADLINE: judged(bench, learnt_on, HEADLINE, players[name][HEADLINE])} for name in ("heuristic", "ppo")
+    }
+    for name, (prices, homes, how) in asked.items():
+        own = [trained(bench, home, **how) for home in homes]
+        found[name] = {price: judged(bench, learnt_on, price, own) for price in prices}
+    return {**found, ORACLE: {HEADLINE: oracle(bench, learnt_on, HEADLINE)}}
+
+
+def _usual(blueprint: str) -> str:
+    return f"without {blueprint}"
+
+
+def _looking(blueprint: str) -> str:
+    return f"without {blueprint}, looks first"
+
+
+def _ways(
     bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str, bound: float
-) -> list[dict[str, Any]]:
-    """What is done with a blueprint that is new; ``bound``: the highest price at which it is looked at."""
+) -> dict[str, dict[float, Result]]:
+    """What is done with a blueprint that is new, by way; ``bound``: the highest price at which it is looked at."""
     usual = _without(folder, blueprint)
     ways: dict[str, tuple[Sequence[Path], dict[str, Any]]] = {
         "its description": (usual, {}),
@@ -185,7 +217,8 @@ def _newcomers(
         "a first look": (usual, {**AT_ONCE}),
         f"a first look, at prices up to {bound:g}": (usual, {**AT_ONCE, "look_up_to": bound}),
     }
-    return newcomers(bench, puzzles, blueprint, ways)
+    gardeners = {way: [trained(bench, home, **how) for home in homes] for way, (homes, how) in ways.items()}
+    return {way: {price: judged(bench, puzzles, price, own) for price in PRICES} for way, own in gardeners.items()}
 
 
 def _of_other_schools(bench: Bench, folder: Path) -> dict[str, list[Policy]]:
@@ -241,38 +274,42 @@ def _played(file: Path, every: Sequence[fresh.Task]) -> list[dict[str, Any]]:
     return [found[task.number] for task in every]
 
 
-def _live(folder: Path, best: Node, *, quick: bool) -> list[dict[str, Any]]:
-    file = folder / "live.jsonl"
+def _each_visited(file: Path, act: Callable[[Visit], dict[str, Any]], visits: Sequence[Visit]) -> list[dict[str, Any]]:
+    """What came of each cell, of those that are not done yet now."""
     done = {line["cell"] for line in noted(file)}
-    missing = [Visit(cell, folder, best) for cell in cells(quick=quick) if cell.name not in done]
-    for line in _each_alone(run_cell, missing):
+    for line in _each_alone(act, [visit for visit in visits if visit.cell.name not in done]):
         note(file, line)
-        sys.stderr.write(f"{line['cell']}: {line['seconds']:.0f} s\n")
+        sys.stderr.write(f"{file.stem}: {line['cell']}\n")
     found = {line["cell"]: line for line in noted(file)}
-    return [found[cell.name] for cell in cells(quick=quick)]
+    return [found[visit.cell.name] for visit in visits]
 
 
 def _careful(
-    folder: Path, bench: Bench, learnt_on: Sequence[int], best: Node, live: Sequence[dict[str, Any]], *, quick: bool
+    folder: Path,
+    home: Mapping[str, Mapping[float, Result]],
+    live: Sequence[dict[str, Any]],
+    visits: Sequence[Visit],
 ) -> list[dict[str, Any]]:
-    file, every = folder / "careful.jsonl", careful.controls(quick=quick)
-    done = {line["cell"] for line in noted(file)}
-    missing = [Visit(cell, folder, best) for cell in every if cell.name not in done]
-    for line in _each_alone(careful.run_careful, missing):
-        note(file, line)
-        sys.stderr.write(f"{line['cell']}, carefully\n")
-    homes = [folder / f"gardener-{seed}" for seed in range(CONTROLLERS)]
-    return careful.compared(bench, learnt_on, homes, live, noted(file))
+    lines = _each_visited(folder / "careful.jsonl", careful.run_careful, careful.controls(visits))
+    by_caution = {sure: home[careful.arm_of("ppo", sure)][HEADLINE] for sure in (0.0, *careful.SURE)}
+    return careful.compared(by_caution, live, lines) if lines else []
 
 
-def _steps(folder: Path, best: Node, *, quick: bool) -> list[dict[str, Any]]:
-    file, every = folder / "steps.jsonl", walks(best, quick=quick)
+def _steps(folder: Path, live: Sequence[dict[str, Any]], visits: Sequence[Visit]) -> list[dict[str, Any]]:
+    every = steps.walks(visits)
+    walked = _each_of(folder / "steps.jsonl", steps.walked, every)
+    replanted = _each_of(folder / "from_the_start.jsonl", steps.replanted, steps.replantings(every, walked))
+    return steps.compared(walked, replanted, live)
+
+
+def _each_of(file: Path, act: Callable[[Any], dict[str, Any]], every: Sequence[Any]) -> list[dict[str, Any]]:
+    """What came of each that has a key, of those that are not done yet now."""
     done = [line["key"] for line in noted(file)]
-    for line in _each_alone(walked, [walk for walk in every if walk.key not in done]):
+    for line in _each_alone(act, [one for one in every if one.key not in done]):
         note(file, line)
-        sys.stderr.write(f"{line['key']}\n")
+        sys.stderr.write(f"{file.stem}: {line['key']}\n")
     found = noted(file)
-    return [next(line for line in found if line["key"] == walk.key) for walk in every]
+    return [next(line for line in found if line["key"] == one.key) for one in every]
 
 
 def _each_alone(act: Callable[[Any], dict[str, Any]], tasks: Sequence[Any]) -> Iterator[dict[str, Any]]:

@@ -13,24 +13,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from benchmarks.science.gardeners.judging import interval, judged
-from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, cells, played
-from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, trained
+from benchmarks.science.gardeners.judging import interval
+from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, played
+from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
-    from benchmarks.science.gardeners.live import Cell, Visit
-    from esper_tasks.growbench.playing import Bench
+    from benchmarks.science.gardeners.judging import Result
+    from benchmarks.science.gardeners.live import Visit
 
 SURE: Final = (0.7, 0.9)
 """How likely blending in has to be; as they are it only has to be the likeliest."""
 
 
-def controls(*, quick: bool) -> list[Cell]:
+def controls(visits: Iterable[Visit]) -> list[Visit]:
     """The cells in which growing should not be paid for."""
-    return [cell for cell in cells(quick=quick) if cell.name.startswith(("shuffled", "no deficit"))]
+    return [visit for visit in visits if visit.cell.name.startswith(("shuffled", "no deficit"))]
 
 
 def arm_of(name: str, sure: float) -> str:
@@ -59,24 +58,23 @@ def run_careful(visit: Visit) -> dict[str, Any]:
 
 
 def compared(
-    bench: Bench,
-    learnt_on: Sequence[int],
-    homes: Sequence[Path],
-    live: Iterable[Mapping[str, Any]],
-    careful: Iterable[Mapping[str, Any]],
+    at_home: Mapping[float, Result], live: Iterable[Mapping[str, Any]], careful: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """By caution: what it comes to on the problems that were learnt on, and on each control, by controller."""
+    """By caution: what it comes to on the problems that were learnt on, and on each control, by controller.
+
+    at_home: by caution, none first, what came of these problems.
+    """
     by_cell = {one["cell"]: one["arms"] for one in careful}
     as_it_is = {one["cell"]: one["arms"] for one in live if one["cell"] in by_cell}
     found = []
-    for sure in (0.0, *SURE):
-        own = judged(bench, learnt_on, HEADLINE, [trained(bench, home, sure=sure) for home in homes])
+    for sure, own in at_home.items():
         names = [arm_of(f"ppo-{number}", sure) for number in range(CONTROLLERS)]
         arms = {cell: [several[name] for name in names] for cell, several in (by_cell if sure else as_it_is).items()}
         found.append(
             {
                 "sure": sure,
                 "at_home": interval(own.rewards.mean(0)),
+                "at_home_less": interval(own.rewards.mean(0) - at_home[0.0].rewards.mean(0)),
                 "controls": {
                     cell: [
                         {

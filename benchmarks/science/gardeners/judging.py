@@ -29,7 +29,8 @@ from benchmarks.science.gardeners.tuning import tuned_look
 from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
 from esper_tasks.growbench.building import COLUMNS
-from esper_tasks.growbench.plans import SPROUTS, Node
+from esper_tasks.growbench.plans import Node
+from esper_tasks.growbench.playing import Bench
 from esper_tasks.growbench.puzzles import DECISIONS
 from esper_tasks.growbench.regret import Fixed, Oracle, best_fixed, best_of
 
@@ -40,15 +41,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from esper_core.leyline import Policy
-    from esper_tasks.growbench.playing import Bench, Match
+    from esper_tasks.growbench.playing import Match
 
 DIGITS: Final = 4
 """Behind the point of what is written down of one episode: its reward is known to a tenth of a point at best."""
 
 PER_METRIC = 100.0
-AT_ONCE: Final[Mapping[str, Any]] = {"look_at_new": True}
-"""How a gardener is set that looks first at what it never saw."""
-
 TEST: Final = COLUMNS.index("test_metric")
 
 
@@ -59,8 +57,10 @@ class Result:
     rewards: NDArray[np.float64]
     ends: tuple[tuple[Node, ...], ...]
     on_test: NDArray[np.float64]
+    points: NDArray[np.float64]
+    """Of accuracy on test, over the host that never grew."""
     spent: NDArray[np.float64]
-    """(controllers, problems, 3): as ``spending.spent`` tells it."""
+    """(controllers, problems, 4): as ``spending.spent`` tells it."""
 
 
 def everybody(
@@ -92,16 +92,12 @@ def judged(bench: Bench, puzzles: Sequence[int], price: float, controllers: Sequ
     asked = matches(puzzles, (price,))
     played = [bench.play(policy, asked) for policy in controllers]
     ends = [own for _, own in played]
-    rewards = np.array([[bench.total(match, end) for match, end in zip(asked, own, strict=True)] for own in ends])
-    on_test = np.array(
-        [[worth_on_test(bench, match, end) for match, end in zip(asked, own, strict=True)] for own in ends]
+    rewards, on_test, points = (
+        np.array([[worth(bench, *one) for one in zip(asked, own, strict=True)] for own in ends])
+        for worth in (Bench.total, worth_on_test, points_on_test)
     )
     took = np.array([[spent(bench, *one) for one in zip(asked, own.episodes, end, strict=True)] for own, end in played])
-    return Result(rewards, tuple(ends), on_test, took)
-
-
-def _reached(bench: Bench, asked: Sequence[Match], policy: Policy) -> tuple[Node, ...]:
-    return bench.play(policy, asked)[1]
+    return Result(rewards, tuple(ends), on_test, points, took)
 
 
 def oracle(bench: Bench, puzzles: Sequence[int], price: float) -> Result:
@@ -158,16 +154,12 @@ def _of_one(result: Result, place: int) -> dict[str, Any]:
     return {**{what: [round(float(one[place]), DIGITS) for one in own] for what, own in numbers.items()}, "kept": kept}
 
 
-def at_home(
-    bench: Bench, learnt_on: Sequence[int], players: Mapping[str, Mapping[float, Sequence[Policy]]]
-) -> dict[str, Any]:
+def at_home(results: Mapping[str, Result], best: Result) -> dict[str, Any]:
     """What who was tuned, and who learnt, comes to on the very problems to learn on: is what is lacking foresight?"""
-    best = oracle(bench, learnt_on, HEADLINE)
     most = float(best.rewards.mean())
-    found = {name: judged(bench, learnt_on, HEADLINE, players[name][HEADLINE]) for name in ("heuristic", "ppo")}
     return {
         name: {**_told(own, best), "by_controller": [(most - float(one.mean())) / most for one in own.rewards]}
-        for name, own in found.items()
+        for name, own in results.items()
     }
 
 
@@ -207,91 +199,13 @@ def schooling(
     }
 
 
-def worth_a_look(bench: Bench, puzzles: Sequence[int], homes: Sequence[Path]) -> dict[str, Any]:
-    """By price, what a first look at what is new brings these gardeners on these problems."""
-    asked = matches(puzzles, PRICES)
-    looked, plain = (
-        np.mean([_worths(bench, asked, trained(bench, home, **how)) for home in homes], axis=0) for how in (AT_ONCE, {})
-    )
-    return _at_each_price(looked - plain)
-
-
-def highest(worth: Mapping[str, Mapping[str, Any]]) -> float:
-    """The highest price up to which a look pays on average; 0: it never does.
-
-    >>> highest({"10": {"mean": 0.5}, "20": {"mean": 0.1}, "40": {"mean": -1.0}})
-    20.0
-    """
-    bound = 0.0
-    for price, found in worth.items():
-        if found["mean"] <= 0.0:
-            break
-        bound = float(price)
-    return bound
-
-
-def newcomers(
-    bench: Bench, puzzles: Sequence[int], blueprint: str, ways: Mapping[str, tuple[Sequence[Path], Mapping[str, Any]]]
-) -> list[dict[str, Any]]:
-    """What gardeners that never saw a blueprint do with it, by the way in which they learnt, or look at it.
-
-    How often it is the best buy, and is bought then; and what each way is worth at each price beside the first of them,
-    problem by problem. ways: by name where the gardeners are, and how they are set.
-    """
-    asked = matches(puzzles, PRICES)
-    wanted = next(number for number, (_, own) in enumerate(SPROUTS) if own == blueprint)
-    best = [_has(best_of(bench, match)[1], wanted) for match in asked]
-    found: list[dict[str, Any]] = []
-    first: NDArray[np.float64] | None = None
-    for way, (homes, how) in ways.items():
-        bought: dict[str, list[bool]] = {f"{price:g}": [] for price in PRICES}
-        worths: list[NDArray[np.float64]] = []
-        for home in homes:
-            ends = _reached(bench, asked, trained(bench, home, **how))
-            for match, end, due in zip(asked, ends, best, strict=True):
-                bought[f"{match.price:g}"] += [_has(end, wanted)] if due else []
-            worths.append(_by_problem(bench, asked, ends))
-        by_problem = np.mean(worths, axis=0)
-        first = by_problem if first is None else first
-        found.append(
-            {
-                "blueprint": blueprint,
-                "way": way,
-                "cases_where_it_is_best": sum(best),
-                "by_price": {price: [sum(own), len(own)] for price, own in bought.items()},
-                "episodes": sum(map(len, bought.values())),
-                "bought": sum(map(sum, bought.values())),
-                "reward": _at_each_price(by_problem),
-                "less_first": _at_each_price(by_problem - first),
-            }
-        )
-    return found
-
-
-def _at_each_price(by_problem: NDArray[np.float64]) -> dict[str, Any]:
-    return {f"{price:g}": interval(own) for price, own in zip(PRICES, by_problem.T, strict=True)}
-
-
-def _worths(bench: Bench, asked: Sequence[Match], policy: Policy) -> NDArray[np.float64]:
-    return _by_problem(bench, asked, _reached(bench, asked, policy))
-
-
-def _by_problem(bench: Bench, asked: Sequence[Match], ends: Sequence[Node]) -> NDArray[np.float64]:
-    """(problems, prices): what each episode was worth."""
-    rewards = [bench.total(match, end) for match, end in zip(asked, ends, strict=True)]
-    return np.array(rewards).reshape(-1, len(PRICES))
-
-
-def _has(end: Node, sprout: int) -> bool:
-    return any(one.sprout == sprout for one in end.kept)
-
-
 def _told(result: Result, best: Result) -> dict[str, Any]:
     mean, most = float(result.rewards.mean()), float(best.rewards.mean())
     kept = [len(end.kept) for own in result.ends for end in own]
     return {
         "reward": interval(result.rewards.mean(0)),
         "on_test": interval(result.on_test.mean(0)),
+        "points": interval(result.points.mean(0)),
         "regret": (most - mean) / most if most else None,
         "seeds_kept": sum(kept) / len(kept),
         **dict(zip(SPENT, result.spent.mean((0, 1)).tolist(), strict=True)),
@@ -306,7 +220,11 @@ def interval(values: Iterable[float]) -> dict[str, float | int | None]:
 
 def worth_on_test(bench: Bench, match: Match, end: Node) -> float:
     """The reward, had it been paid on the test split."""
-    test = [float(bench.table.row(match.puzzle, one)[TEST]) for one in (end, Node(DECISIONS))]
-    gain = PER_METRIC * (test[0] - test[1])
     costs = bench.worth(match, end)
-    return gain + costs["rent"] + costs["fossil_fee"]
+    return points_on_test(bench, match, end) + costs["rent"] + costs["fossil_fee"]
+
+
+def points_on_test(bench: Bench, match: Match, end: Node) -> float:
+    """Accuracy on the test split over that of the host that never grew, in points."""
+    test = [float(bench.table.row(match.puzzle, one)[TEST]) for one in (end, Node(DECISIONS))]
+    return PER_METRIC * (test[0] - test[1])

@@ -11,6 +11,7 @@ import json
 import logging
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,7 @@ from esper_tasks.growbench.puzzles import EVERY, LAST, RAMP, ROOM, STEPS, WAYS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from esper_core.app.preparing import Prepared
     from esper_core.leyline import Place
     from esper_core.leyline.events import Event
 
@@ -171,16 +173,22 @@ class _Notes:
         """A step is over: nothing to do."""
 
 
-def played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], Mapping[str, Place], float]:
-    """By arm its episodes; what is known of the places; and how long it took."""
-    notes = _Notes()
+@contextmanager
+def prepared(config: Mapping[str, Any]) -> Iterator[tuple[Prepared, Path]]:
+    """A run that is ready, and a folder for it, which is gone behind the block."""
     with tempfile.TemporaryDirectory() as home:
         file = Path(home) / "cell.yaml"
         file.write_text(json.dumps(config), encoding="utf-8")
-        prepared = prepare(file)
-        places = dict(prepared.composition.space.places)
+        yield prepare(file), Path(home)
+
+
+def played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], Mapping[str, Place], float]:
+    """By arm its episodes; what is known of the places; and how long it took."""
+    notes = _Notes()
+    with prepared(config) as (ready, home):
+        places = dict(ready.composition.space.places)
         begin = time.monotonic()
-        run(prepared, runs_dir=Path(home) / "runs", listeners=[notes], tell=lambda warning: None)
+        run(ready, runs_dir=home / "runs", listeners=[notes], tell=lambda warning: None)
         seconds = time.monotonic() - begin
     arms: dict[str, list[dict[str, Any]]] = {}
     for one in sorted(notes.ended, key=lambda event: (event.round, event.seed)):

@@ -72,6 +72,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield "## In runs of the engine"
         for cell in found["live"]:
             yield from _cell(cell)
+    if found["more"]:
+        yield from _more(found["more"])
     if found["careful"]:
         yield from _careful(found["careful"])
     if found["steps"]:
@@ -80,14 +82,17 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _spent(players: Mapping[str, Any]) -> Iterator[str]:
     yield ""
-    yield f"What that takes at a price of {HEADLINE:g}, as multiples of the host alone, means over problems. Seeds that"
-    yield "are looked at are trained, too, whatever becomes of them; beside a copy of the host, which is not counted:"
+    yield f"What it brings at a price of {HEADLINE:g}, over the host alone, and what it takes, as multiples of the"
+    yield "host alone; means over problems. Seeds that are looked at are trained, too, whatever becomes of them, beside"
+    yield "a copy of the host; of that the operations are counted, its parameters are not. There are no seconds:"
+    yield "nothing is trained where a table is played."
     yield ""
-    yield "| player | parameters in the end | parameters trained, over the steps | operations in the end |"
-    yield "|---|--:|--:|--:|"
+    columns = ["accuracy on test", "parameters in the end", "over the steps", "operations in the end", "over the steps"]
+    yield f"| player | {' | '.join(columns)} |"
+    yield f"|---|{'--:|' * len(columns)}"
     for name, by_price in players.items():
         own = by_price[f"{HEADLINE:g}"]
-        yield f"| {name} | {' | '.join(f'{own[what]:.3f} ×' for what in SPENT)} |"
+        yield f"| {name} | {both(own['points'])} | {' | '.join(f'{own[what]:.3f} ×' for what in SPENT)} |"
 
 
 def _newcomers(newcomers: Sequence[Mapping[str, Any]], at_home: Mapping[str, Any]) -> Iterator[str]:
@@ -126,15 +131,16 @@ def _careful(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"growing pays, and on each control; the three controllers, {episodes} episodes each, at a price of"
     yield f"{HEADLINE:g}. In brackets the seeds that were kept in these."
     yield ""
-    yield f"| blends in where it is | on the problems learnt on | {' | '.join(cells)} |"
-    yield f"|---|--:|{'---|' * len(cells)}"
+    yield f"| blends in where it is | on the problems learnt on | less the first row | {' | '.join(cells)} |"
+    yield f"|---|--:|--:|{'---|' * len(cells)}"
     for own in found:
         how = f"{own['sure']:g} likely" if own["sure"] else "likeliest"
         each = [
             ", ".join(f"{one['reward']['mean']:+.1f} ({one['kept']})" for one in own["controls"][cell])
             for cell in cells
         ]
-        yield f"| {how} | {both(own['at_home'])} | {' | '.join(each)} |"
+        less = both(own["at_home_less"], 2) if own["sure"] else ""
+        yield f"| {how} | {both(own['at_home'])} | {less} | {' | '.join(each)} |"
 
 
 def _parts_of_it(schooling: Mapping[str, Any]) -> Iterator[str]:
@@ -208,16 +214,38 @@ def _steps(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield ""
     yield "### Grown and trained from the start, each by the best of four sizes of steps"
     yield ""
-    yield "The plan, on plain digits. Accuracy on the test split in points, of the seeds that everybody is judged on;"
-    yield "the size of steps was chosen on others."
+    yield "On plain digits. Accuracy on the test split in points, of the seeds that everybody is judged on; in brackets"
+    yield "the size of steps, which was chosen on others: for each arm, for what it grew at that size, put in from the"
+    yield "start, and for the twin."
     yield ""
-    yield "| host | side | accuracy | size of steps | grown less this side | both at the table's size |"
-    yield "|---|---|--:|--:|--:|--:|"
+    columns = ["grown", "from the start", "twin", "grown less from the start", "both at the table's size"]
+    yield f"| host | arm | {' | '.join(columns)} | less the twin |"
+    yield "|---|---|--:|--:|--:|--:|--:|--:|"
     for cell in cells:
-        for side, size in cell["sizes"].items():
-            less = [both(cell[how][side]) if side in cell[how] else "" for how in ("tuned", "untuned")]
-            host = cell["cell"].partition(", ")[2]
-            yield f"| {host} | {side} | {100 * cell['test'][side]:.1f} | {size:g} | {' | '.join(less)} |"
+        host = cell["cell"].partition(", ")[2]
+        for name, own in cell["arms"].items():
+            sides = [own["grown"], own.get("from_the_start"), cell["twin"]]
+            scores = ["" if one is None else f"{100 * one['test']:.1f} ({one['size']:g})" for one in sides]
+            less = [both(own[what]) if what in own else "" for what in ("less_from_the_start", "untuned", "less_twin")]
+            yield f"| {host} | {name} | {' | '.join([*scores, *less])} |"
+
+
+def _more(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    seeds = cells[0]["seeds"]
+    yield ""
+    yield f"### The rules and the gardeners from {seeds} further seeds"
+    yield ""
+    yield f"Reward on validation at a price of {HEADLINE:g}; accuracy on the test split in points; of {seeds} seeds of"
+    yield "each cell that nobody had. Kept: seeds in all of these episodes."
+    yield ""
+    yield "| cell | arm | reward | less the heuristic | accuracy over the twin | less the heuristic | kept |"
+    yield "|---|---|--:|--:|--:|--:|--:|"
+    for cell in cells:
+        for name, own in cell["arms"].items():
+            less = [both(own[what], 2) if what in own else "" for what in ("less_rules", "points_less_rules")]
+            kept = "" if own["kept"] is None else str(own["kept"])
+            told = [both(own["reward"], 2), less[0], both(own["over_twin"]), less[1], kept]
+            yield f"| {cell['cell']} | {name} | {' | '.join(told)} |"
 
 
 def _cell(cell: Mapping[str, Any]) -> Iterator[str]:
@@ -250,14 +278,14 @@ def _cell(cell: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def span(interval: Mapping[str, Any]) -> str:
+def span(interval: Mapping[str, Any], digits: int = 1) -> str:
     """From where to where."""
-    return "" if interval["low"] is None else f"{interval['low']:.1f} to {interval['high']:.1f}"
+    return "" if interval["low"] is None else f"{interval['low']:.{digits}f} to {interval['high']:.{digits}f}"
 
 
-def both(interval: Mapping[str, Any]) -> str:
+def both(interval: Mapping[str, Any], digits: int = 1) -> str:
     """The mean, and from where to where."""
-    return f"{interval['mean']:+.1f}" + (f" ({span(interval)})" if interval["low"] is not None else "")
+    return f"{interval['mean']:+.{digits}f}" + (f" ({span(interval, digits)})" if interval["low"] is not None else "")
 
 
 def verdict(interval: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from esper_core.leyline import Action, Candidate, Place, Played
     from esper_tasks.growbench.playing import Bench, Match
 
-SPENT: Final = ("parameters", "parameter_steps", "flops")
+SPENT: Final = ("parameters", "parameter_steps", "flops", "flops_over_steps")
 """In this order."""
 
 _FIRST: Final = 1
@@ -29,38 +29,46 @@ _LENGTHS: Final = (*[EVERY] * (DECISIONS - 1), STEPS - _FIRST - EVERY * (DECISIO
 """Steps behind each decision."""
 
 
-def spent(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[float, float, float]:
-    """Parameters in the end, parameters that were trained in each step, summed up, and operations in the end.
+def spent(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[float, float, float, float]:
+    """As ``SPENT`` has them: parameters in the end and over the steps, and so operations.
 
-    A seed that incubates is trained, too, whatever becomes of it. It does so in a branch, with a copy of the host: that
-    is not counted here.
+    A seed that incubates is trained, too, whatever becomes of it. It does so in a branch, with a copy of the host: the
+    operations of that are counted, its parameters are not.
     """
     host = float(bench.table.row(match.puzzle, Node(0))[COLUMNS.index("parameters")])
     places = bench.table.places[match.puzzle]
     own = [_candidate(places, sprout) for sprout in range(len(SPROUTS))]
-    actions = [turn.action for turn in episode.turns]
-    parameters = [_known(one.parameters) for one in own]
-    steps = host * _FIRST
-    for length, sprouts in zip(_LENGTHS, living(actions), strict=True):
-        steps += length * (host + sum(parameters[sprout] for sprout in sprouts))
+    parameters, flops = ([_known(getattr(one, what)) for one in own] for what in ("parameters", "flops"))
     of_host = _known(next(iter(places.values())).host_flops)
-    kept = [one.sprout for one in end.kept]
-    flops = of_host + sum(_known(own[sprout].flops) for sprout in kept)
-    return (host + sum(parameters[sprout] for sprout in kept)) / host, steps / (host * STEPS), flops / of_host
+    steps, work = host * _FIRST, of_host * _FIRST
+    actions = [turn.action for turn in episode.turns]
+    for length, (kept, looked_at) in zip(_LENGTHS, living(actions), strict=True):
+        trained = kept if looked_at is None else [*kept, looked_at]
+        hosts = 1 if looked_at is None else 2
+        steps += length * (host + sum(parameters[sprout] for sprout in trained))
+        work += length * (hosts * of_host + sum(flops[sprout] for sprout in trained))
+    left = [one.sprout for one in end.kept]
+    return (
+        (host + sum(parameters[sprout] for sprout in left)) / host,
+        steps / (host * STEPS),
+        (of_host + sum(flops[sprout] for sprout in left)) / of_host,
+        work / (of_host * STEPS),
+    )
 
 
-def living(actions: Sequence[Action]) -> list[list[int]]:
-    """Behind each decision the seeds that are trained: those that were kept, and one that incubates."""
-    node, found = Node(0), []
+def living(actions: Sequence[Action]) -> list[tuple[list[int], int | None]]:
+    """Behind each decision the seeds that are trained: those that were kept, and one that incubates, where one does."""
+    node = Node(0)
+    found: list[tuple[list[int], int | None]] = []
     for action in actions:
         possible = mask_at(node).allows(action)
         now = after(node, action)
-        trained = [one.sprout for one in now.kept]
+        looked_at = None
         if possible and action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
-            trained.append(SPROUTS.index((action.slot, action.blueprint)))
+            looked_at = SPROUTS.index((action.slot, action.blueprint))
         elif node.pending is not None and (not possible or action.op is Op.WAIT):
-            trained.append(node.pending[0])
-        found.append(trained)
+            looked_at = node.pending[0]
+        found.append(([one.sprout for one in now.kept], looked_at))
         node = now
     return found
 

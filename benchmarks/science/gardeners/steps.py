@@ -1,11 +1,13 @@
 """Is it better to grow than to have grown where both sides were tuned? Each learns by steps of the size that suits it.
 
-The plan of the table grows the same network in every episode, so that what it grew can be trained from the start at any
-size of steps. The size is chosen on other seeds, by validation; what is shown is of the seeds that all are judged on.
+What an arm grows at the size that is best for it is put in from the start, in each seed what was grown there, and
+trained at every size as well. A size is chosen on other seeds, by validation: for what grows, for what is there from
+the start, and for the host that never grows. What is shown is of the seeds that all are judged on.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from dataclasses import dataclass
@@ -14,14 +16,24 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from benchmarks.science.gardeners.judging import interval
-from benchmarks.science.gardeners.live import FIRST_SEED, cells, plan_to, played
-from esper_tasks.growbench.puzzles import LEARNING_RATE, ROOM
+from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, prepared
+from benchmarks.science.gardeners.players import HEADLINE
+from esper_core.app.compose import Surroundings
+from esper_core.app.threads import one_thread
+from esper_core.leyline import CALM
+from esper_core.plugins.faults import lent_streams
+from esper_core.telemetry import Bus, Clock
+from esper_core.trainer.course import Course
+from esper_core.trainer.loop import run_study
+from esper_tasks.growbench.puzzles import LEARNING_RATE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from benchmarks.science.gardeners.live import Cell
-    from esper_tasks.growbench.plans import Node
+    from benchmarks.science.gardeners.live import Visit
+    from esper_core.leyline.events import EpisodeFinished
+
+    Episodes = Sequence[Mapping[str, Any]]
 
 SIZES: Final = (LEARNING_RATE * 0.3, LEARNING_RATE, LEARNING_RATE * 3.0, LEARNING_RATE * 10.0)
 """Of a step: the table's own is the second."""
@@ -32,80 +44,167 @@ TO_TUNE_ON: Final = 12
 UNSTOPPED: Final = {"governor": {"rollbacks": 100_000}}
 """Else a side that collapses at some size would end the run, and nothing were known of the others."""
 
-SIDES: Final = {"plan": "grown", "capacity": "trained from the start", "twin": "never grown"}
-"""Arms of a run, and what they are called here."""
+TWIN: Final = "twin"
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """One cell at one size of steps. to_tune: on the seeds by which a size is chosen, not on those that are judged."""
+    """All who grow on one cell, at one size of steps, beside the twin.
 
-    cell: Cell
-    best: Node
+    to_tune: on the seeds by which a size is chosen, not on those that are judged.
+    """
+
+    visit: Visit
     size: float
     to_tune: bool
 
     @property
     def key(self) -> list[Any]:
         """By which it is found again."""
-        return [self.cell.name, self.size, self.to_tune]
+        return [self.visit.cell.name, self.size, self.to_tune]
+
+    def config(self, size: float, *only: str) -> dict[str, Any]:
+        """The run of these arms, or of all, at some size."""
+        cell = self.visit.cell
+        rules = dict(json.loads((self.visit.folder / "heuristic.json").read_text(encoding="utf-8"))[f"{HEADLINE:g}"])
+        order = rules.pop("order")
+        arms = {name: arm for name, arm in arms_of(self.visit, rules).items() if name != "random"}
+        first, count = (FIRST_TO_TUNE_ON, min(TO_TUNE_ON, cell.seeds)) if self.to_tune else (FIRST_SEED, cell.seeds)
+        steps = {"optimizer": {whose: {"learning_rate": size} for whose in ("host", "seed")}}
+        wanted = {name: arms[name] for name in only or arms}
+        return cell.config(wanted, first, order, environments=count, **steps, **UNSTOPPED)
 
 
-def walks(best: Node, *, quick: bool) -> list[Walk]:
+@dataclass(frozen=True, slots=True)
+class Replanting:
+    """What one arm grew in a walk, from the start, at every size."""
+
+    walk: Walk
+    arm: str
+
+    @property
+    def key(self) -> list[Any]:
+        """By which it is found again."""
+        return [*self.walk.key, self.arm]
+
+
+def walks(visits: Iterable[Visit]) -> list[Walk]:
     """All that there are: on plain data, where something is missing and growth pays."""
-    plain = [cell for cell in cells(quick=quick) if cell.name.startswith("plain")]
-    return [Walk(cell, best, size, part) for cell in plain for size in SIZES for part in (True, False)]
+    plain = [visit for visit in visits if visit.cell.name.startswith("plain")]
+    return [Walk(visit, size, part) for visit in plain for size in SIZES for part in (True, False)]
+
+
+def replantings(every: Iterable[Walk], lines: Iterable[Mapping[str, Any]]) -> list[Replanting]:
+    """Of each arm what it grew at the size that is best for it. lines: what came of every walk."""
+    best = {cell: _sizes(own) for cell, own in _by_cell(lines).items()}
+    return [
+        Replanting(walk, arm)
+        for walk in every
+        for arm, size in best[walk.visit.cell.name].items()
+        if arm != TWIN and size == walk.size
+    ]
 
 
 def walked(walk: Walk) -> dict[str, Any]:
-    """Run one; by side and seed what came of it. A network that collapses goes back as often as it has to."""
+    """Run one; by arm and seed what came of it. A network that collapses goes back as often as it has to."""
+    return {"key": walk.key, "arms": _told(_finished(walk.config(walk.size)))}
+
+
+def replanted(one: Replanting) -> dict[str, Any]:
+    """Train it; by size and seed what came of it, nothing where nothing had grown."""
+    grown = _finished(one.walk.config(one.walk.size, one.arm))
+    whole = {f"{size:g}": _finished(one.walk.config(size, one.arm), grown) for size in SIZES}
+    return {"key": one.key, "by_size": {size: next(iter(_told(own).values()), []) for size, own in whole.items()}}
+
+
+def _finished(config: Mapping[str, Any], grown: Sequence[EpisodeFinished] | None = None) -> list[EpisodeFinished]:
+    """How the episodes of a run ended; or those of the control that follows, by what was ``grown``."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
-    cell = walk.cell
-    arms = {"plan": {"use": "policies/schedule", "settings": {"plan": plan_to(walk.best, cell.late)}}}
-    first, count = (FIRST_TO_TUNE_ON, min(TO_TUNE_ON, cell.seeds)) if walk.to_tune else (FIRST_SEED, cell.seeds)
-    order = [*ROOM["early"], *ROOM["late"]]
-    steps = {"optimizer": {whose: {"learning_rate": walk.size} for whose in ("host", "seed")}}
-    episodes, _, _ = played(cell.config(arms, first, order, environments=count, **steps, **UNSTOPPED))
-    told = {
-        SIDES[arm]: [{"seed": one["seed"], "validation": one["validation"], "test": one["test"]} for one in own]
-        for arm, own in episodes.items()
-    }
-    return {"key": walk.key, "sides": told}
+    around = Surroundings(Bus([]), Clock(), lambda course: None, lambda snapshot: CALM)
+    with prepared(config) as (ready, _), one_thread(), lent_streams():
+        made = ready.composition
+        study = made.study(around) if grown is None else made.follow_up(around, grown)
+        if study is None:
+            return []
+        try:
+            return run_study(Course(study))
+        finally:
+            study.pool.close()
 
 
-def compared(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For each cell the size that suits each side, and what it comes to; and who is better, both tuned or not."""
-    found = {tuple(line["key"]): line["sides"] for line in lines}
-    names = list(dict.fromkeys(cell for cell, _, _ in found))
-    return [{"cell": name, **_compared(name, found)} for name in names]
+def _told(episodes: Iterable[EpisodeFinished]) -> dict[str, list[dict[str, Any]]]:
+    arms: dict[str, list[dict[str, Any]]] = {}
+    for one in sorted(episodes, key=lambda episode: episode.seed):
+        told = {"seed": one.seed, "validation": one.validation_metric, "test": one.test_metric}
+        arms.setdefault(one.arm, []).append(told)
+    return arms
 
 
-def _compared(name: str, found: Mapping[tuple[Any, ...], Mapping[str, Any]]) -> dict[str, Any]:
-    best = {side: max(SIZES, key=lambda size: _mean(found[name, size, True][side])) for side in SIDES.values()}
-    tuned = {side: _by_seed(found[name, size, False][side]) for side, size in best.items()}
-    untuned = {side: _by_seed(found[name, LEARNING_RATE, False][side]) for side in SIDES.values()}
-    return {
-        "sizes": best,
-        "by_size": {
-            side: {f"{size:g}": _mean(found[name, size, True][side]) for size in SIZES} for side in SIDES.values()
-        },
-        "test": {side: sum(scores.values()) / len(scores) for side, scores in tuned.items()},
-        "tuned": dict(_pairs(tuned)),
-        "untuned": dict(_pairs(untuned)),
-    }
+def compared(
+    walked: Sequence[Mapping[str, Any]], replanted: Iterable[Mapping[str, Any]], live: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """For each cell and arm: what it grew less the same from the start, and less the twin, each at its own best size.
+
+    live: the same arms where nobody was tuned.
+    """
+    whole: dict[tuple[str, str], dict[bool, Any]] = {}
+    for line in replanted:
+        cell, _, to_tune, arm = line["key"]
+        whole.setdefault((cell, arm), {})[to_tune] = line["by_size"]
+    untuned = {one["cell"]: one["arms"] for one in live}
+    return [
+        {
+            "cell": cell,
+            "twin": _side(_sizes(own)[TWIN], own[False][_sizes(own)[TWIN]][TWIN]),
+            "arms": {
+                arm: _arm(arm, own, whole.get((cell, arm), {}), untuned[cell]) for arm in _sizes(own) if arm != TWIN
+            },
+        }
+        for cell, own in _by_cell(walked).items()
+    ]
 
 
-def _pairs(scores: Mapping[str, Mapping[int, float]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is grown less each of the others, seed by seed, in points."""
-    grown, *others = SIDES.values()
-    for other in others:
-        yield other, interval([100 * (score - scores[other][seed]) for seed, score in scores[grown].items()])
+def _arm(
+    arm: str, own: Mapping[bool, Any], whole: Mapping[bool, Any], untuned: Mapping[str, Episodes]
+) -> dict[str, Any]:
+    sizes = _sizes(own)
+    grown, twin = own[False][sizes[arm]][arm], own[False][sizes[TWIN]][TWIN]
+    found = {"grown": _side(sizes[arm], grown), "less_twin": _less(grown, twin)}
+    if all(whole[True].values()) and all(whole[False].values()):
+        size = max(whole[True], key=lambda each: _mean(whole[True][each]))
+        found["from_the_start"] = _side(float(size), whole[False][size])
+        found["less_from_the_start"] = _less(grown, whole[False][size])
+    if own_capacity := untuned.get(f"capacity-of-{arm}"):
+        found["untuned"] = _less(untuned[arm], own_capacity)
+    return found
 
 
-def _by_seed(episodes: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    return {one["seed"]: one["test"] for one in episodes}
+def _by_cell(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[bool, dict[float, Any]]]:
+    """What came of walks, by cell, by whether it is to tune on, by size, by arm."""
+    found: dict[str, dict[bool, dict[float, Any]]] = {}
+    for line in lines:
+        cell, size, to_tune = line["key"]
+        found.setdefault(cell, {}).setdefault(to_tune, {})[size] = line["arms"]
+    return found
 
 
-def _mean(episodes: Sequence[Mapping[str, Any]]) -> float:
+def _sizes(own: Mapping[bool, Mapping[float, Mapping[str, Episodes]]]) -> dict[str, float]:
+    """By arm the size that is best on the seeds to tune on, by validation; the smaller one of equals."""
+    to_tune = own[True]
+    arms = next(iter(to_tune.values()))
+    return {arm: max(sorted(to_tune), key=lambda size: _mean(to_tune[size][arm])) for arm in arms}
+
+
+def _side(size: float, episodes: Episodes) -> dict[str, float]:
+    return {"size": size, "test": math.fsum(one["test"] for one in episodes) / len(episodes)}
+
+
+def _less(one: Episodes, other: Episodes) -> dict[str, Any]:
+    """In points of accuracy on test, seed by seed."""
+    beside = {each["seed"]: each["test"] for each in other}
+    return interval([100 * (each["test"] - beside[each["seed"]]) for each in one])
+
+
+def _mean(episodes: Episodes) -> float:
     return math.fsum(one["validation"] for one in episodes) / len(episodes)

@@ -1,0 +1,92 @@
+"""Do twenty seeds tell? The rules and the gardeners in runs of the engine, from a hundred further seeds of each cell.
+
+On the table a gardener is better than the rules by half a point, and seeds of one problem differ by several: from
+twenty of them that cannot be seen. So the cells are run again, by these two alone, from seeds that nobody had.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from benchmarks.science.gardeners.judging import interval
+from benchmarks.science.gardeners.live import arms_of, played
+from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from benchmarks.science.gardeners.live import Visit
+
+FIRST_SEED: Final = 100_000
+TIMES: Final = 5
+"""As many seeds as a cell has otherwise."""
+
+RULES: Final = "heuristic"
+GARDENERS: Final = tuple(f"ppo-{number}" for number in range(CONTROLLERS))
+TWIN: Final = "twin"
+
+
+def run_more(visit: Visit) -> dict[str, Any]:
+    """Run one cell; by arm and seed what its episodes came to."""
+    torch.set_num_threads(1)
+    logging.getLogger("esper").setLevel(logging.ERROR)
+    rules = dict(json.loads((visit.folder / "heuristic.json").read_text(encoding="utf-8"))[f"{HEADLINE:g}"])
+    order = rules.pop("order")
+    arms = {name: arm for name, arm in arms_of(visit, rules).items() if name in (RULES, *GARDENERS)}
+    seeds = TIMES * visit.cell.seeds
+    episodes, _, _ = played(visit.cell.config(arms, FIRST_SEED, order, environments=seeds, capacity=False))
+    return {
+        "cell": visit.cell.name,
+        "arms": {
+            name: [
+                {"seed": one["seed"], "reward": one["reward"], "test": one["test"], "kept": len(one["grown"])}
+                for one in own
+            ]
+            for name, own in episodes.items()
+        },
+    }
+
+
+def summed_up(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """By cell and arm reward and accuracy, over the twin and less the rules; and of the gardeners' mean."""
+    return [_summed_up(line["cell"], line["arms"]) for line in lines]
+
+
+def _summed_up(cell: str, arms: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    rewards, points = (
+        {name: np.array([times * one[what] for one in own]) for name, own in arms.items() if name != TWIN}
+        for what, times in (("reward", 1.0), ("test", 100.0))
+    )
+    twin = np.array([100.0 * one["test"] for one in arms[TWIN]])
+    kept = {name: sum(one["kept"] for one in own) for name, own in arms.items() if name != TWIN}
+    for values in (rewards, points):
+        values["mean of the three"] = np.mean([values[name] for name in GARDENERS], axis=0)
+    return {
+        "cell": cell,
+        "seeds": len(twin),
+        "arms": {
+            name: {
+                "reward": interval(own),
+                "over_twin": interval(points[name] - twin),
+                "kept": kept.get(name),
+                **(_less(rewards, points, name) if name != RULES else {}),
+            }
+            for name, own in rewards.items()
+        },
+    }
+
+
+def _less(
+    rewards: Mapping[str, NDArray[np.float64]], points: Mapping[str, NDArray[np.float64]], name: str
+) -> dict[str, Any]:
+    return {
+        "less_rules": interval(rewards[name] - rewards[RULES]),
+        "points_less_rules": interval(points[name] - points[RULES]),
+    }

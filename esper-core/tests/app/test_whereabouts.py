@@ -120,12 +120,17 @@ def test_without_a_report_and_without_a_checkpoint_neither_is_told(install, conf
     assert told(caught.value)[-3:-1] == [f"It is in {folder}", f"Run it once more:  esper run {folder}"]
 
 
-def ended_by(error: BaseException, configured, tmp_path, monkeypatch) -> tuple[BaseException, Path]:
-    """What comes out of a run that ``error`` ends in its second step, and the run's folder."""
+def ended_by(error: BaseException, configured, tmp_path, monkeypatch, lost: str = "") -> tuple[BaseException, Path]:
+    """What comes out of a run that ``error`` ends in its second step, and the run's folder.
+
+    lost: a file of it that somebody took away before.
+    """
 
     def pause(keeping, course):
         real(keeping, course)
         if course.step == 2:
+            if lost:
+                (folder_in(tmp_path / "runs") / lost).unlink()
             raise error
 
     real = Keeping.pause
@@ -159,11 +164,23 @@ def test_an_interruption_says_no_more_than_where_and_how(configured, tmp_path, m
 
 
 @pytest.mark.members
-@pytest.mark.parametrize("kind", [RunFolderError, BrokenPipeError])
+def test_a_disk_that_is_full_says_it_too(configured, tmp_path, monkeypatch) -> None:
+    full = RunFolderError.about(tmp_path, OSError(28, "No space left on device"))
+    error, folder = ended_by(full, configured, tmp_path, monkeypatch)
+    assert told(error)[-4:] == [
+        f"It is in {folder}",
+        f"Its report: {folder / 'report.html'}",
+        f"Go on with it:  esper resume {folder}",
+        "Mend first what failed: it is done again.",
+    ]
+
+
+@pytest.mark.members
+@pytest.mark.parametrize(("kind", "lost"), [(RunFolderError, "events.jsonl"), (BrokenPipeError, "")])
 def test_of_a_folder_that_is_gone_and_a_reader_that_went_away_there_is_no_more_to_say(
-    kind, configured, tmp_path, monkeypatch
+    kind, lost, configured, tmp_path, monkeypatch
 ) -> None:
     given = kind.about(tmp_path, OSError(2, "gone")) if kind is RunFolderError else kind()
-    error, _ = ended_by(given, configured, tmp_path, monkeypatch)
+    error, _ = ended_by(given, configured, tmp_path, monkeypatch, lost)
     assert not hasattr(error, "__notes__")
     assert "It is in" not in str([one.hint for one in getattr(error, "problems", ())])

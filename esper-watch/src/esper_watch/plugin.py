@@ -41,6 +41,6 @@ def esper_run_finished(run: RunInfo, outcome: RunOutcome) -> None:
     try:
         write_report(run.path)
     except (EsperError, OSError) as error:
-        unwritable = isinstance(error, EsperError) and error.problems[0].code == "E410"
-        if (run.path / "events.jsonl").exists() and not (unwritable and outcome.status == "failed"):
+        refused = isinstance(error.__cause__, OSError)  # by the system, as it refused the run
+        if (run.path / "events.jsonl").exists() and not (refused and outcome.status == "failed"):
             raise

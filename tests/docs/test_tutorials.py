@@ -23,8 +23,8 @@ BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```", re.DOTALL | re.MULTI
 NAMED = re.compile(r"# (?P<path>[\w./-]+\.(?:py|yaml))\n")
 STATUS = re.compile(r"(?P<command>.*?)\s*# exit status (?P<status>\d+)")
 
-FIGURE = re.compile(r"(?<![\w.])(?P<sign>[+-]?)(?P<number>\d[\d,]*(?:\.\d+)?)(?!\w)(?P<unit>(?: %| points)?)")
-OF_THE_MOMENT = re.compile(r"\b\d{8}-\d{6}-|\d+(?:\.\d+)? (?:s|ms|seconds|minutes|MiB|GiB|cores)\b")
+FIGURE = re.compile(r"(?<![\w.])(?P<sign>[+-]?)(?P<number>\d[\d,]*(?:\.\d+)?)(?!\w|\.\d)(?P<unit>(?: %| points)?)")
+OF_THE_MOMENT = re.compile(r"\b\d{8}-\d{6}-|\d+(?:\.\d+)? ?(?:s|ms|seconds|minutes|MiB|GiB|cores)\b")
 POINTS = 3.0
 """By how much a mean over eight environments may be another one on another machine: about what its interval says."""
 
@@ -175,6 +175,15 @@ def test_a_figure_that_is_not_printed_is_found_out_where_figures_are_asked_for(t
         follow(page.format(false), reader)
         with pytest.raises(AssertionError, match="shown with other figures"):
             follow(page.format(false), reader, close)
+
+
+def test_how_long_it_took_is_no_figure_however_it_is_written(tmp_path) -> None:
+    reader = Reader(tmp_path, sys.executable)
+    page = "```sh\necho '26 passed, 5 skipped in 5.00s'\n```\n\n```text\n{}\n```\n"
+    for shown in ("26 passed, 5 skipped in 4.43s", "26 passed, 5 skipped in 12.10s"):
+        follow(page.format(shown), reader, counted)
+    with pytest.raises(AssertionError, match="shown with other figures"):
+        follow(page.format("27 passed, 5 skipped in 5.00s"), reader, counted)
 
 
 def test_the_smallest_plugin_has_ten_lines_at_most_and_one_import() -> None:

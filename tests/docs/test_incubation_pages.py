@@ -111,6 +111,7 @@ def measured_anew(*options: str) -> list[Mapping[str, Any]]:
     return p4(json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout))
 
 
+@pytest.mark.slow
 def test_the_command_that_measures_the_time_tells_of_the_same_cases_still() -> None:
     kept = p4(read(BENCHMARKS / "perf" / "results.json")["tables"])
     assert [row["what"] for row in measured_anew("--quick")] == [row["what"] for row in kept]

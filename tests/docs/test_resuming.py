@@ -19,7 +19,7 @@ slots: {early: {blueprints: [conv_light]}}
 policy: static
 environments: 1
 capacity: false
-episode: {steps: 400, batches: 1, batch_size: 20}
+episode: {steps: 150, batches: 1, batch_size: 20}
 """
 RUN_ID = re.compile(r"\d{8}-\d{6}-(\w+-\w+)")
 PATIENCE = 60.0

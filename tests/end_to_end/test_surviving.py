@@ -148,11 +148,11 @@ def test_run_13_a_run_that_is_killed_at_any_moment_goes_on_to_the_same_numbers(s
 
 
 def test_run_13_also_on_branches_and_two_lanes(server: Server, tmp_path: Path) -> None:
-    kill_often(server, tmp_path, 10, seed=2, incubation="branch", lanes=2)
+    kill_often(server, tmp_path, 6, seed=2, incubation="branch", lanes=2)
 
 
 def test_run_13_also_in_two_processes(server: Server, tmp_path: Path) -> None:
-    kill_often(server, tmp_path, 6, seed=5, incubation="shadow", lanes=2, workers="processes")
+    kill_often(server, tmp_path, 4, seed=5, incubation="shadow", lanes=2, workers="processes")
 
 
 def test_run_13_a_run_that_was_killed_before_its_last_checkpoint_was_named_names_it(

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 EXTRA = ROOT / "examples" / "esper-blueprints-extra"
 NAMES = {"haar", "poly", "shift-mix"}
 
-pytestmark = pytest.mark.install
+pytestmark = [pytest.mark.install, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +52,10 @@ def test_its_names_are_none_of_the_standard_set(with_extra: CleanEnvironment) ->
     assert not standard & NAMES
 
 
-@pytest.mark.slow  # its own tests below run the same checks
 def test_it_passes_the_check(with_extra: CleanEnvironment) -> None:
     with_extra.run("esper", "plugins", "check", "blueprints-extra")
 
 
-@pytest.mark.slow
 def test_its_own_tests_pass(with_extra: CleanEnvironment, own_tests: Callable[..., str]) -> None:
     assert " passed" in own_tests(with_extra, EXTRA)
 
@@ -78,7 +76,6 @@ def test_a_run_uses_one_by_name_and_the_rest_by_glob(with_extra: CleanEnvironmen
     }
 
 
-@pytest.mark.slow
 def test_a_glob_takes_all_that_fit_the_slot(with_extra: CleanEnvironment, tmp_path: Path) -> None:
     file = tmp_path / "glob.yaml"
     text = (ROOT / "examples" / "extra.yaml").read_text(encoding="utf-8")
@@ -87,7 +84,6 @@ def test_a_glob_takes_all_that_fit_the_slot(with_extra: CleanEnvironment, tmp_pa
     with_extra.run("esper", "run", str(file), *changes, "--dry-run", "--runs-dir", str(tmp_path / "runs"))
 
 
-@pytest.mark.slow
 def test_it_is_typed_as_mypy_wants_it_when_strict(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=EXTRA, capture_output=True, text=True, check=False)

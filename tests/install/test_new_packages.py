@@ -10,7 +10,7 @@ import tomllib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.install
+pytestmark = [pytest.mark.install, pytest.mark.slow]
 
 COMBINED = """\
 task: my-task/chirps
@@ -43,11 +43,6 @@ host: pointwise-mlp
 slots: {early: {blueprints: [conv_light]}}
 policy: static
 """
-
-
-def quick(*kinds: str) -> list[Any]:
-    """Every kind as a parameter; those that are not named are for the slow suite."""
-    return [pytest.param(kind, marks=() if kind in kinds else pytest.mark.slow) for kind in KINDS]
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,6 @@ def test_a_new_component_is_none_that_the_project_brings(nursery: Nursery, kind:
     assert KINDS[kind].component not in names
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_package_passes_its_own_tests(nursery: Nursery, own_tests: Callable[..., str], kind: str) -> None:
     told = own_tests(nursery.environment, nursery.folders[kind])
@@ -116,7 +110,7 @@ def test_a_new_package_passes_its_own_tests(nursery: Nursery, own_tests: Callabl
     assert "failed" not in told
 
 
-@pytest.mark.parametrize("kind", quick("reward"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_new_package_passes_the_check(nursery: Nursery, kind: str) -> None:
     nursery.environment.run("esper", "plugins", "check", f"my-{kind}")
 
@@ -135,7 +129,7 @@ def test_new_pieces_of_every_kind_make_a_run_together(nursery: Nursery, tmp_path
     assert len(lines) == 1 + 3 * 2 * 8
 
 
-@pytest.mark.parametrize("kind", quick("blueprint"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_configuration_in_a_new_readme_is_right(nursery: Nursery, kind: str, tmp_path: Path) -> None:
     (shown,) = re.findall(r"```yaml\n(.*?)```", (nursery.folders[kind] / "README.md").read_text(), flags=re.DOTALL)
     file = tmp_path / "run.yaml"
@@ -173,7 +167,6 @@ def test_an_id_that_another_package_has_is_told(nursery: Nursery, tmp_path: Path
     assert (tmp_path / "esper-wanted" / "pyproject.toml").is_file()
 
 
-@pytest.mark.slow
 def test_new_packages_are_typed_as_mypy_wants_it_when_strict(nursery: Nursery, tmp_path: Path) -> None:
     for folder in nursery.folders.values():
         command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)]

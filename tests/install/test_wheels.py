@@ -22,7 +22,7 @@ PROJECTS = {
 }
 BESIDE = [name for name in PROJECTS if name != "esper-core"]
 
-pytestmark = pytest.mark.install
+pytestmark = [pytest.mark.install, pytest.mark.slow]
 
 
 def entry_points(wheel: Path) -> dict[str, dict[str, str]]:
@@ -101,7 +101,7 @@ print(*sorted({d.name for d in metadata.distributions() if d.name.startswith("es
     assert found == "esper-core"
 
 
-@pytest.mark.parametrize("member", [BESIDE[0], *(pytest.param(one, marks=pytest.mark.slow) for one in BESIDE[1:])])
+@pytest.mark.parametrize("member", BESIDE)
 def test_a_member_lives_beside_the_core_alone(new_environment: Callable, member: str) -> None:
     environment = new_environment("esper-core", member)
     package = member.replace("-", "_")

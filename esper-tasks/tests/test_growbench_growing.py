@@ -90,6 +90,18 @@ def test_the_twin_of_a_course_is_trained_once_however_many_courses_there_are(sma
     assert trained == [OTHER_SEED, small.seed, OTHER_SEED]
 
 
+def test_how_long_a_step_took_is_known_and_no_part_of_it_is_that_of_others(small, monkeypatch):
+    clock = iter(range(1_000_000))
+    monkeypatch.setattr("esper_tasks.growbench.growing.time.process_time", lambda: float(next(clock)))
+    course = growing(small, [OTHER_SEED]).courses[0]
+    (end,) = [node for node in ends() if len(node.kept) == 2][:1]
+    course.row(end)
+    began = next(clock)
+    assert [course.seconds(node) for node in course.known] == [1.0] * len(course.known), "a beginning and an end each"
+    assert course.seconds(Node(DECISIONS)) == 1.0, "what nobody asked for is trained"
+    assert next(clock) > began + 1
+
+
 def test_any_policy_plays_it(bench):
     policy = Random(bench.space, seed=0, speeds=(2,))
     _, reached = bench.play(policy, [Match(place, 40.0) for place in (0, 1)])

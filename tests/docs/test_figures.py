@@ -223,6 +223,7 @@ PAGES = [
             "- **Accuracy and": lambda: incubated("points", "shuffled", "conv_light"),
             "- **Gates refuse": lambda: incubated("points", "plain", "pointwise", "shadow"),
             "- **The order": lambda: measured.ran("rules, one", "rules, other order"),
+            "- **A branch": isolation,
         },
         given={"20": "what the test asks for"},
     ),

@@ -6,6 +6,7 @@ trains it, from where the two part.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -34,8 +35,10 @@ class Course:
         self._seed = seed
         self._rows: dict[Node, NDArray[np.float32]] = {}
         self._states: dict[Node, State] = {}
-        self._keep(Node(0), play.begin(seed))
-        self._twin = play.twin
+        self._seconds: dict[Node, float] = {}
+        self._twin = play.twin_of(seed)
+        begun = time.process_time()
+        self._keep(Node(0), play.begin(seed), begun)
 
     @property
     def known(self) -> frozenset[Node]:
@@ -50,10 +53,17 @@ class Course:
             if not self._play.knows_twin(self._seed):  # it knows a few; there are more courses than that
                 self._play.know_twin(self._seed, self._twin)
             self._play.load(self._states[before])
-            self._keep(node, go(self._play, action))
+            begun = time.process_time()
+            self._keep(node, go(self._play, action), begun)
         return self._rows[node]
 
-    def _keep(self, node: Node, moment: Moment) -> None:
+    def seconds(self, node: Node) -> float:
+        """For how long a processor worked on the steps from the node before to this one; to the first, on the first."""
+        self.row(node)
+        return self._seconds[node]
+
+    def _keep(self, node: Node, moment: Moment, begun: float) -> None:
+        self._seconds[node] = time.process_time() - begun
         self._rows[node] = np.array(numbers(moment), dtype=np.float32)
         if not node.over:
             self._states[node] = self._play.state()

@@ -180,7 +180,7 @@ def killed(surviving, server, tmp_path: Path, moments: list[tuple[int, float]], 
     assert len(updates(tmp_path / "whole")) == 3
     seconds = json.loads((whole / "summary.json").read_text())["timing"]["total"] / int((whole / "latest").read_text())
     for number, (checkpoint, share) in enumerate(moments):
-        run = surviving.survive(server, file, tmp_path / str(number), checkpoint, share * seconds)
+        run, _ = surviving.survive(server, file, tmp_path / str(number), checkpoint, share * seconds)
         assert run is not None
         assert surviving.found_in(run) == expected, f"killed {share} of a step after checkpoint {checkpoint}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 import pytest
 import torch
@@ -21,12 +21,23 @@ RUN = f"""
 task: {{use: tasks/mnist1d, settings: {{samples: 200, validation: 60}}}}
 host: {{use: tasks/pointwise-mlp, settings: {{channels: 4, hidden: 8}}}}
 slots: {{early: {{blueprints: [conv_light, pointwise]}}}}
-policy: policies/%s
+policy: %s
 environments: 4
 rounds: {ROUNDS}
 episode: {{steps: 6, batches: 2, batch_size: 20}}
 capacity: false
 """
+
+
+PLANNED = """
+  use: policies/schedule
+  settings:
+    plan:
+      - {step: 0, slot: early, op: germinate, blueprint: conv_light}
+      - {step: 2, slot: early, op: advance}
+      - {step: 4, slot: early, op: fossilise}
+"""
+"""The same growth in each round: whoever grows by chance does more in some rounds than in others."""
 
 
 def always_the_same() -> None:
@@ -58,9 +69,16 @@ class Rounds:
         """A step is over: nothing to do."""
 
 
+def quicker(took: list[float]) -> float:
+    """What a quarter of the rounds stays below: whatever else the machine does makes some slower, and none quicker."""
+    return quantiles(took, n=4)[0]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not STATM.exists(), reason="needs /proc")
-@pytest.mark.parametrize(("policy", "does_the_same"), [("random", True), ("ppo", False)])
+@pytest.mark.parametrize(
+    ("policy", "does_the_same"), [(PLANNED, True), ("policies/ppo", False)], ids=["planned", "ppo"]
+)
 def test_p8_a_run_of_two_hundred_rounds_neither_grows_nor_slows_down(
     tmp_path: Path, policy: str, does_the_same: bool
 ) -> None:
@@ -72,6 +90,6 @@ def test_p8_a_run_of_two_hundred_rounds_neither_grows_nor_slows_down(
     file.write_text(RUN % policy, encoding="utf-8")
     run(prepare(file), runs_dir=tmp_path / "runs", listeners=[rounds], tell=lambda warning: None)
     assert len(rounds.took) == ROUNDS
-    early, late = median(rounds.took[TENTH : 4 * TENTH]), median(rounds.took[-3 * TENTH :])
+    early, late = quicker(rounds.took[TENTH : 4 * TENTH]), quicker(rounds.took[-3 * TENTH :])
     assert late <= 1.10 * early or not does_the_same
     assert median(rounds.megabytes[-TENTH:]) <= 1.02 * median(rounds.megabytes[TENTH : 2 * TENTH])

@@ -20,7 +20,7 @@ from benchmarks.science.gardeners.fresh import FIRST_SEED, FRESH, SEEDS, summed_
 from benchmarks.science.gardeners.judging import points_on_test
 from benchmarks.science.gardeners.page import page
 from benchmarks.science.gardeners.players import HEADLINE
-from benchmarks.science.gardeners.spending import living, spent
+from benchmarks.science.gardeners.spending import living, passed, seconds, spent
 from benchmarks.science.gardeners.steps import SIZES, compared
 from benchmarks.science.gardeners.tuning import note, noted
 from esper_core.leyline import WAIT, Action, Op
@@ -261,11 +261,33 @@ def test_no_seed_from_which_a_table_was_trained_is_played_again() -> None:
     ] == []
 
 
+class Clocked:
+    """A course that took a second for each step that a seed was trained in beside the host, and half of one without."""
+
+    def seconds(self, node: Node) -> float:
+        return 1.0 if node.kept or node.pending else 0.5
+
+
+def test_seconds_of_an_episode_are_those_of_where_it_came_by() -> None:
+    plant = Action(Op.GERMINATE, *SPROUTS[1])
+    looked = [plant, Action(Op.PRUNE, *SPROUTS[1]), WAIT, WAIT]
+    assert passed(looked) == [Node(0), Node(0).planted(1), Node(2), Node(3), Node(4)]
+    assert seconds(Clocked(), [WAIT] * DECISIONS) == 1.0
+    assert seconds(Clocked(), looked) == pytest.approx((0.5 + 1.0 + 3 * 0.5) / 2.5)
+    assert seconds(Clocked(), [plant, WAIT, WAIT, Action(Op.ADVANCE, *SPROUTS[1])]) == pytest.approx(4.5 / 2.5)
+
+
 def fresh_problem(number: int, ppo: list[list[float]], heuristic: list[float]) -> dict[str, Any]:
     """What two players came to in one problem: by controller and seed; on test a point more."""
     told = {"ppo": ppo, "heuristic": [heuristic]}
     players = {
-        name: {"reward": own, "on_test": [[one + 1 for one in each] for each in own], "kept": [0.5] * len(own)}
+        name: {
+            "reward": own,
+            "on_test": [[one + 1 for one in each] for each in own],
+            "kept": [0.5] * len(own),
+            "points": [float(number)] * len(own),
+            "took": [[1.0 + number, 1.0, 1.0, 1.0, 2.0 + place] for place in range(len(own))],
+        }
         for name, own in told.items()
     }
     return {"problem": number, "players": players}
@@ -284,6 +306,9 @@ def test_a_fresh_problem_counts_once_however_many_seeds_and_controllers_it_has()
     assert found["ppo_less"]["heuristic"]["reward"]["n"] == 3
     assert found["players"]["ppo"]["on_test"]["mean"] == pytest.approx(found["players"]["ppo"]["reward"]["mean"] + 1)
     assert found["players"]["ppo"]["by_controller"] == pytest.approx([(2.1 + 0.1 + 1.0) / 3, (2.3 + 0.1 + 1.0) / 3])
+    assert found["players"]["ppo"]["points"]["mean"] == pytest.approx(1.0)
+    assert found["players"]["ppo"]["points"]["n"] == 3
+    assert (found["players"]["ppo"]["parameters"], found["players"]["ppo"]["seconds"]) == pytest.approx((2.0, 2.5))
     assert [one["mean"] for one in found["by_controller_less_heuristic"]] == pytest.approx([0.0, 0.2 / 3])
     assert found["problem_by_problem"] == {"better": 1, "worse": 1, "same_from_each_seed": 1}
     assert found["deviation"]["of_one_seed"] == pytest.approx(0.0, abs=1e-9)

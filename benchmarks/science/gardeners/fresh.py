@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from benchmarks.science.gardeners.judging import DIGITS, interval, worth_on_test
+from benchmarks.science.gardeners.judging import DIGITS, interval, points_on_test, worth_on_test
 from benchmarks.science.gardeners.players import HEADLINE
-from esper_tasks.growbench.growing import growing
+from benchmarks.science.gardeners.spending import SECONDS, SPENT, seconds, spent
+from esper_tasks.growbench.growing import Growing, growing
 from esper_tasks.growbench.playing import Bench, Match
 from esper_tasks.growbench.puzzles import puzzle
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from esper_core.leyline import Policy
+    from esper_core.leyline import Played, Policy
+    from esper_tasks.growbench.plans import Node
 
     Players = Mapping[str, Sequence[Policy]]
 
@@ -36,6 +38,9 @@ SEEDS: Final = 20
 FIRST_SEED: Final = 70_000
 JUDGED, BESIDE = "ppo", "heuristic"
 """Who is held against whom, problem by problem."""
+
+TOOK: Final = (*SPENT, SECONDS)
+"""What is told of the cost of an episode, in this order: multiples of what the host alone takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +59,31 @@ def tasks(numbers: Sequence[int], players: Players, *, quick: bool) -> list[Task
 
 
 def played(task: Task) -> dict[str, Any]:
-    """What came of a problem: by player, for each controller, what it was paid from each seed, and on test."""
+    """What came of a problem: by player, for each controller, from each seed what it was paid, and would be on test.
+
+    And, by controller, means over seeds: accuracy on test over the host alone, seeds kept, and what episodes took.
+    """
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
-    bench = Bench(growing(puzzle(task.number, "held_out"), range(FIRST_SEED, FIRST_SEED + task.seeds)))
+    courses = growing(puzzle(task.number, "held_out"), range(FIRST_SEED, FIRST_SEED + task.seeds))
+    bench = Bench(courses)
     asked = [Match(place, HEADLINE) for place in range(task.seeds)]
     told: dict[str, Any] = {}
     for name, controllers in task.players.items():
-        ends = [bench.play(policy, asked)[1] for policy in controllers]
+        episodes = [bench.play(policy, asked) for policy in controllers]
+        ends = [own for _, own in episodes]
         told[name] = {
             what: [[round(worth(bench, *at), DIGITS) for at in zip(asked, own, strict=True)] for own in ends]
             for what, worth in (("reward", Bench.total), ("on_test", worth_on_test))
         }
         told[name]["kept"] = [sum(len(end.kept) for end in own) / task.seeds for own in ends]
+        told[name]["points"] = [
+            _mean([points_on_test(bench, *at) for at in zip(asked, own, strict=True)]) for own in ends
+        ]
+        told[name]["took"] = [
+            _mean([_took(bench, courses, *at) for at in zip(asked, rollout.episodes, own, strict=True)])
+            for rollout, own in episodes
+        ]
     return {"problem": task.number, "players": told}
 
 
@@ -91,6 +108,8 @@ def summed_up(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 "less_heuristic": interval(own.mean((1, 2)) - beside.mean((1, 2))),
                 "by_controller": own.mean((0, 2)).tolist(),
                 "seeds_kept": float(np.mean([one["kept"] for one in by_name[name]])),
+                "points": interval(np.mean([one["points"] for one in by_name[name]], axis=1)),
+                **dict(zip(TOOK, np.mean([one["took"] for one in by_name[name]], axis=(0, 1)).tolist(), strict=True)),
             }
             for name, own in worth["reward"].items()
         },
@@ -99,6 +118,15 @@ def summed_up(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "problem_by_problem": _verdicts(differences),
         "deviation": {"of_one_seed": _within(differences), "of_problems": float(differences.mean(1).std(ddof=1))},
     }
+
+
+def _took(bench: Bench, courses: Growing, match: Match, episode: Played, end: Node) -> list[float]:
+    actions = [turn.action for turn in episode.turns]
+    return [*spent(bench, match, episode, end), seconds(courses.courses[match.puzzle], actions)]
+
+
+def _mean(values: Sequence[float] | Sequence[Sequence[float]]) -> Any:
+    return np.mean(np.array(values, dtype=np.float64), axis=0).round(DIGITS).tolist()
 
 
 def _worth(own: Sequence[Mapping[str, Any]], what: str) -> NDArray[np.float64]:

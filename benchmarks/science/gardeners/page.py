@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.science.gardeners.judging import interval
 from benchmarks.science.gardeners.players import HEADLINE, PRICES
-from benchmarks.science.gardeners.spending import SPENT
+from benchmarks.science.gardeners.spending import SECONDS, SPENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+COLUMNS: Final = (
+    "accuracy on test",
+    "parameters in the end",
+    "over the steps",
+    "operations in the end",
+    "over the steps",
+)
+"""Of what episodes bring and take, but for seconds."""
 
 
 def page(found: Mapping[str, Any]) -> str:
@@ -85,11 +95,10 @@ def _spent(players: Mapping[str, Any]) -> Iterator[str]:
     yield f"What it brings at a price of {HEADLINE:g}, over the host alone, and what it takes, as multiples of the"
     yield "host alone; means over problems. Seeds that are looked at are trained, too, whatever becomes of them, beside"
     yield "a copy of the host; of that the operations are counted, its parameters are not. There are no seconds:"
-    yield "nothing is trained where a table is played."
+    yield "nothing is trained where a table is played; they stand below, where it is from many seeds."
     yield ""
-    columns = ["accuracy on test", "parameters in the end", "over the steps", "operations in the end", "over the steps"]
-    yield f"| player | {' | '.join(columns)} |"
-    yield f"|---|{'--:|' * len(columns)}"
+    yield f"| player | {' | '.join(COLUMNS)} |"
+    yield f"|---|{'--:|' * len(COLUMNS)}"
     for name, by_price in players.items():
         own = by_price[f"{HEADLINE:g}"]
         yield f"| {name} | {both(own['points'])} | {' | '.join(f'{own[what]:.3f} ×' for what in SPENT)} |"
@@ -193,6 +202,7 @@ def _from_many_seeds(fresh: Mapping[str, Any]) -> Iterator[str]:
     yield "By controller of `ppo` less the heuristic: " + ", ".join(
         both(one) for one in fresh["by_controller_less_heuristic"]
     )
+    yield from _took(fresh["players"])
     found, deviation = fresh["problem_by_problem"], fresh["deviation"]
     yield ""
     better, worse, same = (found[what] for what in ("better", "worse", "same_from_each_seed"))
@@ -200,6 +210,17 @@ def _from_many_seeds(fresh: Mapping[str, Any]) -> Iterator[str]:
     yield f"worse in {worse}, and does the same from each seed in {same}. The deviation of their difference is"
     yield f"{deviation['of_one_seed']:.1f} points from seed to seed of a problem, and {deviation['of_problems']:.1f}"
     yield f"from problem to problem, of means of {fresh['seeds']} seeds."
+
+
+def _took(players: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "What it brings, over the host alone, and what it takes, as multiples of the host alone; seconds are those"
+    yield "that a processor worked on the steps of an episode, without its twin:"
+    yield ""
+    yield f"| player | {' | '.join([*COLUMNS, 'seconds'])} |"
+    yield f"|---|{'--:|' * (len(COLUMNS) + 1)}"
+    for name, own in players.items():
+        yield f"| {name} | {both(own['points'])} | {' | '.join(f'{own[what]:.3f} ×' for what in (*SPENT, SECONDS))} |"
 
 
 def _verdicts(what: str, differences: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -1,14 +1,15 @@
-"""What does an episode on the table take? What is left of it, what was trained over its steps, and what it computes.
+"""What does an episode take? What is left of it, what was trained over its steps, what it computes, and for how long.
 
-Each as a multiple of what the host takes that never grows: hosts of the table are of several sizes. Nothing is trained
-where a table is played, so there are no seconds; these are told of runs of the engine.
+Each as a multiple of what the host takes that never grows: hosts of the problems are of several sizes. Nothing is
+trained where a table is played, so it has no seconds.
 """
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
-from esper_core.leyline import Op
+from esper_core.leyline import WAIT, Op
 from esper_tasks.growbench.building import COLUMNS
 from esper_tasks.growbench.plans import SPROUTS, Node
 from esper_tasks.growbench.playing import after, mask_at
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from esper_core.leyline import Action, Candidate, Place, Played
+    from esper_tasks.growbench.growing import Course
     from esper_tasks.growbench.playing import Bench, Match
 
 SPENT: Final = ("parameters", "parameter_steps", "flops", "flops_over_steps")
 """In this order."""
+
+SECONDS: Final = "seconds"
 
 _FIRST: Final = 1
 """The step before the first decision."""
@@ -56,20 +60,28 @@ def spent(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[float
     )
 
 
+def seconds(course: Course, actions: Sequence[Action]) -> float:
+    """For how long an episode was trained, as a multiple of that of the host that never grows; the twin is left out."""
+    alone, own = ([course.seconds(node) for node in way] for way in (passed([WAIT] * DECISIONS), passed(actions)))
+    return sum(own) / sum(alone)
+
+
+def passed(actions: Sequence[Action]) -> list[Node]:
+    """Where an episode comes by, from where it begins to its end."""
+    return list(accumulate(actions, after, initial=Node(0)))
+
+
 def living(actions: Sequence[Action]) -> list[tuple[list[int], int | None]]:
     """Behind each decision the seeds that are trained: those that were kept, and one that incubates, where one does."""
-    node = Node(0)
     found: list[tuple[list[int], int | None]] = []
-    for action in actions:
+    for action, (node, now) in zip(actions, pairwise(passed(actions)), strict=True):
         possible = mask_at(node).allows(action)
-        now = after(node, action)
         looked_at = None
         if possible and action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
             looked_at = SPROUTS.index((action.slot, action.blueprint))
         elif node.pending is not None and (not possible or action.op is Op.WAIT):
             looked_at = node.pending[0]
         found.append(([one.sprout for one in now.kept], looked_at))
-        node = now
     return found
 
 

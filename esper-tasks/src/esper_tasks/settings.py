@@ -7,6 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from esper_core.leyline import SiteKind
+
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Width = Annotated[int, Field(ge=1, le=65_536)]
 OddWidth = Literal[1, 3, 5, 7]
@@ -145,7 +147,7 @@ class NpzSettings(OwnDataSettings):
     path: str = Field(min_length=1, description="An .npz, or a folder of .npy files; relative to the current folder.")
     inputs: str = Field(default="inputs", min_length=1, description="Name of the array with the inputs.")
     targets: str = Field(default="targets", min_length=1, description="Name of the array with what is to be told.")
-    kind: Literal["image", "sequence", "tokens", "vector"] | None = Field(
+    kind: SiteKind | None = Field(
         default=None, description="What an example is; null: by its dimensions a vector, a sequence or an image."
     )
 

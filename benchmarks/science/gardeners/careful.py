@@ -7,7 +7,6 @@ that they learnt on, to see what such caution costs where growing pays.
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +14,7 @@ import torch
 
 from benchmarks.science.gardeners.judging import interval
 from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, played
-from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE
+from benchmarks.science.gardeners.players import CONTROLLERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,9 +44,8 @@ def run_careful(visit: Visit) -> dict[str, Any]:
     """Run every controller on a control with each caution; by arm and seed what its episodes came to."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
-    rules = dict(json.loads((visit.folder / "heuristic.json").read_text(encoding="utf-8"))[f"{HEADLINE:g}"])
-    order = rules.pop("order")
-    plain = {name: arm for name, arm in arms_of(visit, rules).items() if name.startswith("ppo-")}
+    everybody, order = arms_of(visit)
+    plain = {name: arm for name, arm in everybody.items() if name.startswith("ppo-")}
     arms = {
         arm_of(name, sure): {**arm, "settings": {**arm["settings"], "sure": sure}}
         for sure in SURE

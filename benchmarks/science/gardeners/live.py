@@ -90,19 +90,24 @@ def cells(*, quick: bool) -> Iterator[Cell]:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One cell that is to be run, in a process of its own, by those whose tuning stands in ``folder``."""
+    """One cell that is to be run, in a process of its own, by those whose tuning stands in ``folder``.
+
+    best: the best price-blind plan.
+    """
 
     cell: Cell
     folder: Path
     best: Node
 
 
-def arms_of(visit: Visit, rules: Mapping[str, Any]) -> dict[str, Any]:
-    """Everybody who plays, but for the bandit. best: the best price-blind plan."""
+def arms_of(visit: Visit) -> tuple[dict[str, Any], Sequence[str]]:
+    """Everybody who plays, but for the bandit; and the order in which the rules were tuned to try blueprints."""
+    rules = dict(json.loads((visit.folder / "heuristic.json").read_text(encoding="utf-8"))[f"{HEADLINE:g}"])
+    order = rules.pop("order")
     gardener = {"learn": False, "auto_fossilise": True, "one_at_a_time": True}
     common = {"decide_every": EVERY, "last": LAST, "speeds": [RAMP]}
     homes = [str((visit.folder / f"gardener-{seed}").resolve()) for seed in range(CONTROLLERS)]
-    return {
+    arms = {
         "random": {"use": "policies/random", "settings": {"speeds": [RAMP]}},
         "plan": {"use": "policies/schedule", "settings": {"plan": plan_to(visit.best, visit.cell.late)}},
         "heuristic": {"use": "policies/heuristic", "settings": {**RULES, **rules}},
@@ -111,6 +116,7 @@ def arms_of(visit: Visit, rules: Mapping[str, Any]) -> dict[str, Any]:
             for number, home in enumerate(homes)
         },
     }
+    return arms, order
 
 
 def run_cell(visit: Visit) -> dict[str, Any]:
@@ -118,10 +124,7 @@ def run_cell(visit: Visit) -> dict[str, Any]:
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
     begin = time.monotonic()
-    cell, told = visit.cell, json.loads((visit.folder / "heuristic.json").read_text(encoding="utf-8"))
-    rules = dict(told[f"{HEADLINE:g}"])
-    order = rules.pop("order")
-    arms = arms_of(visit, rules)
+    cell, (arms, order) = visit.cell, arms_of(visit)
     settings = {"preview": EVERY, "first": 0.0, "speed": RAMP, "explore_rounds": BANDIT_ROUNDS - 1}
     bandit = {"bandit": {"use": "policies/bandit", "settings": settings}}
     before = FIRST_SEED - (BANDIT_ROUNDS - 1) * cell.seeds

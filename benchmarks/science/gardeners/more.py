@@ -6,7 +6,6 @@ twenty of them that cannot be seen. So the cells are run again, by these two alo
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +14,7 @@ import torch
 
 from benchmarks.science.gardeners.judging import interval
 from benchmarks.science.gardeners.live import arms_of, played
-from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE
+from benchmarks.science.gardeners.players import CONTROLLERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,9 +36,8 @@ def run_more(visit: Visit) -> dict[str, Any]:
     """Run one cell; by arm and seed what its episodes came to."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
-    rules = dict(json.loads((visit.folder / "heuristic.json").read_text(encoding="utf-8"))[f"{HEADLINE:g}"])
-    order = rules.pop("order")
-    arms = {name: arm for name, arm in arms_of(visit, rules).items() if name in (RULES, *GARDENERS)}
+    everybody, order = arms_of(visit)
+    arms = {name: arm for name, arm in everybody.items() if name in (RULES, *GARDENERS)}
     seeds = TIMES * visit.cell.seeds
     episodes, _, _ = played(visit.cell.config(arms, FIRST_SEED, order, environments=seeds, capacity=False))
     return {

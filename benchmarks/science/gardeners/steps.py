@@ -7,7 +7,6 @@ the start, and for the host that never grows. What is shown is of the seeds that
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ import torch
 
 from benchmarks.science.gardeners.judging import interval
 from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, prepared
-from benchmarks.science.gardeners.players import HEADLINE
 from esper_core.app.compose import Surroundings
 from esper_core.app.threads import one_thread
 from esper_core.leyline import CALM
@@ -66,9 +64,8 @@ class Walk:
     def config(self, size: float, *only: str) -> dict[str, Any]:
         """The run of these arms, or of all, at some size."""
         cell = self.visit.cell
-        rules = dict(json.loads((self.visit.folder / "heuristic.json").read_text(encoding="utf-8"))[f"{HEADLINE:g}"])
-        order = rules.pop("order")
-        arms = {name: arm for name, arm in arms_of(self.visit, rules).items() if name != "random"}
+        everybody, order = arms_of(self.visit)
+        arms = {name: arm for name, arm in everybody.items() if name != "random"}
         first, count = (FIRST_TO_TUNE_ON, min(TO_TUNE_ON, cell.seeds)) if self.to_tune else (FIRST_SEED, cell.seeds)
         steps = {"optimizer": {whose: {"learning_rate": size} for whose in ("host", "seed")}}
         wanted = {name: arms[name] for name in only or arms}

@@ -15,6 +15,7 @@ from esper_core.app.running import resume, run
 from esper_core.cli.main import main as command
 from esper_core.leyline import GovernorStop, PluginError, Problem, RunFolderError
 from esper_core.runs.reading import read_run
+from esper_core.telemetry import read_events
 
 
 class Pipe:
@@ -106,6 +107,126 @@ def test_a_plugin_file_that_is_another_one_by_now_is_told(halfway, capsys, more)
     command.main(["resume", str(halfway), "--quiet"], standalone_mode=False)
     told = f"{halfway.name} began with another own_plugin.py, and goes on with this one: its numbers may be others"
     assert (told in capsys.readouterr().err) == bool(more)
+
+
+class Heard:
+    """A listener that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def hear(self, event: object) -> None:
+        """Keep it."""
+        self.events.append(event)
+
+    def settle(self) -> None:
+        """Nothing."""
+
+
+def checkpoint_numbers(directory: Path) -> list[int]:
+    return sorted(int(path.name) for path in (directory / "checkpoints").iterdir())
+
+
+def events_at(directory: Path, number: int) -> int:
+    """The position in events.jsonl at which a checkpoint was written."""
+    state = json.loads((directory / "checkpoints" / f"{number:06}" / "state.json").read_bytes())["state"]
+    position = state["events"]
+    assert isinstance(position, int)
+    return position
+
+
+def cut_events(directory: Path, length: int) -> None:
+    with (directory / "events.jsonl").open("r+b") as file:
+        file.truncate(length)
+
+
+@pytest.fixture
+def expected(configured, tmp_path) -> list[str]:
+    """The lines of events.jsonl of the run that ``halfway`` begins, when nothing interrupts it, without its id."""
+    outcome = run(prepare(configured("checkpoints: {every: 1}")), runs_dir=tmp_path / "whole")
+    return (outcome.path / "events.jsonl").read_text().splitlines()[1:]
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("behind", [["not an event"], ["episode-finished", "not an event"]])
+def test_nothing_behind_the_checkpoints_position_is_read_when_a_run_is_resumed(expected, halfway, behind) -> None:
+    """Resuming cuts the file there, so what is behind need not be valid, and nobody is told of it."""
+    file = halfway / "events.jsonl"
+    assert '"episode-finished"' in expected[-2]
+    lines = [expected[-2] if line == "episode-finished" else line for line in behind]
+    file.write_text("\n".join([file.read_text() + lines[0], *lines[1:], "torn"]))
+    heard = Heard()
+    resume(prepare(halfway / "config.yaml"), read_run(halfway), listeners=[heard])
+    assert file.read_text().splitlines()[1:] == expected
+    assert heard.events == list(read_events(file))
+
+
+@pytest.mark.members
+def test_an_invalid_event_before_the_checkpoints_position_is_refused_and_nothing_changes(halfway) -> None:
+    file, (*_, newest) = halfway / "events.jsonl", checkpoint_numbers(halfway)
+    kept = bytearray(file.read_bytes())
+    kept[events_at(halfway, newest) - 10] = 0
+    file.write_bytes(kept)
+    with pytest.raises(RunFolderError, match="E421"):
+        resume(prepare(halfway / "config.yaml"), read_run(halfway))
+    assert file.read_bytes() == kept
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("missing", [10, 1])
+def test_a_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(expected, halfway, missing) -> None:
+    older, newest = checkpoint_numbers(halfway)
+    length = events_at(halfway, newest)
+    cut_events(halfway, length - missing)
+    said: list[str] = []
+    outcome = resume(prepare(halfway / "config.yaml"), read_run(halfway), tell=said.append)
+    warning = (
+        f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: events.jsonl has "
+        f"{length - missing:,} bytes, and had {length:,} when the checkpoint was written)"
+    )
+    assert said == [warning]
+    assert outcome.warnings[-1] == warning
+    assert (halfway / "events.jsonl").read_text().splitlines()[1:] == expected
+
+
+@pytest.mark.members
+def test_a_checkpoint_that_does_not_fit_the_events_is_deleted_when_the_run_is_resumed(halfway, monkeypatch) -> None:
+    """Later events would make the file long enough for it, at a position that is another one by then."""
+
+    def die(course: object) -> None:
+        raise KeyboardInterrupt
+
+    older, newest = checkpoint_numbers(halfway)
+    cut_events(halfway, events_at(halfway, newest) - 10)
+    monkeypatch.setattr(training, "run_study", die)
+    with pytest.raises(KeyboardInterrupt):
+        resume(prepare(halfway / "config.yaml"), read_run(halfway))
+    assert checkpoint_numbers(halfway) == [older]
+    assert (halfway / "latest").read_text() == f"{older:06}\n"
+
+
+@pytest.mark.members
+def test_a_checkpoint_whose_position_is_within_a_line_is_not_used(halfway) -> None:
+    older, newest = checkpoint_numbers(halfway)
+    file = halfway / "events.jsonl"
+    file.write_bytes(file.read_bytes()[: events_at(halfway, newest) - 1] + b" " * 10 + b"\n")
+    said: list[str] = []
+    resume(prepare(halfway / "config.yaml"), read_run(halfway), tell=said.append)
+    (warning,) = said
+    assert warning.startswith(f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: ")
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("left", [100, 0, None])
+def test_a_run_whose_events_are_shorter_than_every_checkpoint_needs_is_refused(halfway, left) -> None:
+    older, newest = checkpoint_numbers(halfway)
+    cut_events(halfway, left or 0)
+    if left is None:
+        (halfway / "events.jsonl").unlink()
+    with pytest.raises(RunFolderError, match=f"000{older:03}: events.jsonl has {left or 0} bytes") as caught:
+        resume(prepare(halfway / "config.yaml"), read_run(halfway))
+    assert caught.value.problems[0].code == "E413"
+    assert checkpoint_numbers(halfway) == [older, newest]
 
 
 @pytest.mark.members

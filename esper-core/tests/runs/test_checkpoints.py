@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from esper_core.leyline import RunFolderError, State
+from esper_core.runs import checkpoints
 from esper_core.runs.checkpoints import Checkpoints
 from esper_core.runs.holding import held
 
@@ -23,7 +24,7 @@ def state(number: int) -> State:
 def newest(run: Path) -> tuple[int, float]:
     found = Checkpoints(run).newest()
     assert found is not None
-    number, read = found
+    number, read, _ = found
     assert read.plain["number"] == read.part("inner").plain["n"]
     return number, read.part("inner").tensors["w"][0].item()
 
@@ -97,6 +98,59 @@ def test_run_13_whenever_the_process_dies_while_it_writes_there_is_a_whole_one(
     assert at > 20
 
 
+def test_a_checkpoint_is_renamed_into_place_only_after_its_files_were_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not leave a complete folder name with empty files in it."""
+    synced: dict[int, int] = {}
+    renamed: dict[str, set[str]] = {}
+    real_fsync, real_rename = os.fsync, Path.rename
+
+    def fsync(descriptor: int) -> None:
+        real_fsync(descriptor)
+        about = os.fstat(descriptor)
+        synced[about.st_ino] = about.st_size
+
+    def is_synced(path: Path) -> bool:
+        """Whether the last sync saw the path as it is now."""
+        return synced.get(path.stat().st_ino) == path.stat().st_size
+
+    def rename(source: Path, target: Path) -> Path:
+        assert is_synced(source), "the folder that is renamed lists its files"
+        renamed[target.name] = {file.name for file in source.iterdir() if is_synced(file)}
+        synced.pop(target.parent.stat().st_ino, None)  # whatever was synced of it, this rename was not
+        return real_rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        patch.setattr(Path, "rename", rename)
+        Checkpoints(tmp_path).write(1, state(1))
+    assert renamed == {"000001": {"tensors.safetensors", "state.json", "COMPLETE"}}
+    assert is_synced(tmp_path / "checkpoints"), "the rename itself is on disk"
+
+
+def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "FORMAT", checkpoints.FORMAT + 1)
+        Checkpoints(tmp_path).write(1, state(1))
+    with pytest.raises(RunFolderError, match="000001: it has the format 2, and this esper-core reads 1") as caught:
+        Checkpoints(tmp_path).newest()
+    assert caught.value.problems[0].code == "E413"
+
+
+def test_newest_passes_over_checkpoints_that_the_caller_cannot_use(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, kept=3)
+    for number in (1, 2, 3):
+        store.write(number, state(number))
+    (tmp_path / "checkpoints" / "000003" / "COMPLETE").write_bytes(b"")
+    found = store.newest(lambda state: "too new" if state.plain["number"] > 1 else None)
+    assert found is not None
+    assert (found.number, found.skipped[1]) == (1, "000002: too new")
+    assert found.skipped[0].startswith("000003: JSONDecodeError")
+    with pytest.raises(RunFolderError, match="000001: unsuitable"):
+        store.newest(lambda state: "unsuitable")
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_run_13_a_disk_that_takes_no_more_is_told_and_the_last_one_is_intact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
@@ -136,7 +190,7 @@ def test_a_damaged_one_is_passed_over_and_with_none_left_it_is_told(tmp_path: Pa
     assert newest(tmp_path) == (1, 1.0)
 
     (tmp_path / "checkpoints" / "000001" / "COMPLETE").unlink()
-    with pytest.raises(RunFolderError, match="is whole") as caught:
+    with pytest.raises(RunFolderError, match="can be used") as caught:
         store.newest()
     assert caught.value.problems[0].code == "E413"
 

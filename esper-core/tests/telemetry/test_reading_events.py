@@ -112,6 +112,18 @@ def test_a_line_that_is_no_event_is_refused_with_its_number_and_the_reason(line:
     assert "packages.txt" in (problem.hint or "")
 
 
+def test_reading_stops_at_the_given_byte_whatever_is_behind_it(write: Write) -> None:
+    file = write(told())
+    length, first = file.stat().st_size, file.read_bytes().index(b"\n") + 1
+    with file.open("ab") as more:
+        more.write(b"not an event\n")
+    assert repr(list(read_events(file, end=length))) == repr(EVENTS)
+    assert repr(list(read_events(file, end=first))) == repr(EVENTS[:1])
+    assert list(read_events(file, end=0)) == []
+    with pytest.raises(RunFolderError, match="E421"):
+        list(read_events(file))
+
+
 def test_a_torn_last_line_is_left_out_and_told(write: Write, caplog: pytest.LogCaptureFixture) -> None:
     file = write(told())
     with file.open("ab") as torn:

@@ -18,7 +18,7 @@ from esper_core.leyline.resuming import State
 from esper_core.telemetry import read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from esper_core.config import CheckpointConfig
@@ -41,10 +41,14 @@ class Said(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where an interrupted run is: its newest checkpoint, what it holds, and the episodes that were over by then."""
+    """Where an interrupted run is resumed: a checkpoint, its state, and the episodes that were finished by then.
+
+    skipped: the newer checkpoints that cannot be used, each with the reason.
+    """
 
     number: int
     state: State
+    skipped: tuple[str, ...]
     finished: tuple[EpisodeFinished, ...]
 
     @property
@@ -86,19 +90,35 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def position_in(run: Path, checkpoints: Checkpoints) -> Position | None:
-    """Where the run in this folder is; None where it had no checkpoint yet. RunFolderError where none is whole."""
-    newest = checkpoints.newest()
+    """Return where to resume the run: at its newest checkpoint whose events are all in events.jsonl.
+
+    Nothing in events.jsonl behind the checkpoint's position is read: resuming cuts the file there.
+
+    Returns:
+        None where the run has no checkpoint yet.
+
+    Raises:
+        RunFolderError: No checkpoint can be used (E413), or the events before its position are invalid (E421).
+    """
+    path = run / "events.jsonl"
+    newest = checkpoints.newest(lambda state: _reason_events_missing(path, state.plain["events"]))
     if newest is None:
         return None
-    number, state = newest
-    path = run / "events.jsonl"
+    kept = read_events(path, end=newest.state.plain["events"])
+    finished = tuple(event for event in kept if isinstance(event, EpisodeFinished))
+    return Position(newest.number, newest.state, newest.skipped, finished)
+
+
+def _reason_events_missing(path: Path, position: int) -> str | None:
+    """Return why the file of events cannot be cut at this position; None where it can."""
     length = path.stat().st_size if path.exists() else 0
-    if length < state.plain["events"]:
-        message = f"{path} is shorter than it was: {length:,} bytes of {state.plain['events']:,}"
-        hint = "Something took a part of it away. Run it again from the start."
-        raise RunFolderError(Problem("E413", message, hint=hint))
-    over = (event for event in read_events(path) if isinstance(event, EpisodeFinished))
-    return Position(number, state, tuple(event for event, _ in zip(over, range(state.plain["finished"]), strict=False)))
+    if length < position:
+        return f"{path.name} has {length:,} bytes, and had {position:,} when the checkpoint was written"
+    with path.open("rb") as file:
+        file.seek(position - 1)
+        if file.read(1) != b"\n":
+            return f"{path.name} was changed: no line of it ends at byte {position:,}, where the checkpoint was written"
+    return None
 
 
 class Keeping:
@@ -130,7 +150,6 @@ class Keeping:
         self._number = 0 if position is None else position.number
         self._due = 0.0
         self.stage = 0
-        self.before: Sequence[EpisodeFinished] = ()
 
     def pause(self, course: Course) -> None:
         """Write down where the run is, if it is time. Interrupted where somebody asked for the end."""
@@ -163,7 +182,6 @@ class Keeping:
         told: dict[str, Any] = {
             "stage": self.stage,
             "events": self._events.length,
-            "finished": len(self.before) + len(course.finished),
             "seconds": self._clock.seconds,
             "total": self._clock.total,
             "warnings": self._said.told,

@@ -101,9 +101,9 @@ def resume(
     found: Callable[[Outcome], None] = lambda outcome: None,
     tell: Callable[[str], None] = tell_plainly,
 ) -> Outcome:
-    """Go on with the run that ``record`` is of, from its newest checkpoint, to the numbers that it would have had.
+    """Resume the run of ``record`` from its newest usable checkpoint, to the numbers that it would have had.
 
-    prepared: its own configuration. RunFolderError where another process is at work there, or nothing is whole.
+    prepared: its own configuration. RunFolderError where another process works there, or no checkpoint can be used.
     """
     path = prepared.started_in / record.path
     with held(path):
@@ -136,7 +136,9 @@ def _carried_out(
     about, observers = _about(directory, prepared.composition), Observers(prepared.plugins)
     log_file = directory.path / "log.txt"
     with told_where(named), logged(log_file, tell) as said, _observed(observers, about) as done:
-        said.told += [] if position is None else position.state.plain["warnings"]
+        if position is not None:
+            said.told += position.state.plain["warnings"]
+            _warn_of_skipped(position)
         with _closing(directory):
             finished, clock = train(prepared, about, observers, listeners, said, position, partial(tell_of_end, named))
             sections = collected_sections(prepared.plugins, about)
@@ -145,6 +147,13 @@ def _carried_out(
             _write_end(directory, finished, outcome)
         done(outcome)
     return outcome
+
+
+def _warn_of_skipped(position: Position) -> None:
+    """Warn where the run resumes from an older checkpoint than its newest."""
+    if position.skipped:
+        reasons = "; ".join(position.skipped)
+        log.warning("resuming from checkpoint %06d: newer ones cannot be used (%s)", position.number, reasons)
 
 
 def _write_beginning(directory: RunDirectory, prepared: Prepared) -> None:

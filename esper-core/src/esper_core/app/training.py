@@ -77,12 +77,14 @@ def train(
         clock, others = Clock(), [*listeners, *sinks, observers]
         events = EventFile(path, after=0 if position is None else position.events)
         closing.callback(events.close)
-        bus = Bus([events, *others])
+        bus, checkpoints = Bus([events, *others]), Checkpoints(about.path, config.checkpoints.keep)
+        if position is not None:
+            checkpoints.discard_after(position.number)
         try:
             _tell_of_beginning(about, prepared.composition.task.metric, bus, listeners, sinks, path, position)
             observers.run_started(about)
             keeping = Keeping(
-                Checkpoints(about.path, config.checkpoints.keep),
+                checkpoints,
                 events,
                 clock,
                 said,
@@ -120,7 +122,7 @@ def _stages(
             continue
         if (study := make()) is None:
             continue
-        keeping.stage, keeping.before = number, tuple(finished)
+        keeping.stage = number
         course = Course(study)
         try:
             if position is not None and number == position.stage:

@@ -1,8 +1,9 @@
-"""How does a run outlive its process? By checkpoints, each of which is there whole or not at all.
+"""Checkpoints: write, find and restore run state.
 
-checkpoints/000200/   tensors.safetensors, state.json, and COMPLETE, which says how long the others are and what their
-                      bytes add up to: written beside, put on the disk, and then renamed
-latest                the name of the newest one
+checkpoints/000200/   tensors.safetensors, state.json, and COMPLETE with the length and SHA-256 of both files
+latest                the name of the newest checkpoint
+
+A checkpoint is written to a temporary folder, synced to disk and then renamed, so it is complete or absent.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import shutil
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -21,13 +22,21 @@ from esper_core.leyline.resuming import State
 from esper_core.runs.files import settle, told_plainly, write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 FORMAT: Final = 1
 """Of a checkpoint. One of another format is not read."""
 
 _TENSORS, _PLAIN, _COMPLETE = "tensors.safetensors", "state.json", "COMPLETE"
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read. skipped: the newer ones that cannot be used, each with the reason."""
+
+    number: int
+    state: State
+    skipped: tuple[str, ...]
 
 
 class Checkpoints:
@@ -64,10 +73,15 @@ class Checkpoints:
                 shutil.rmtree(beside, ignore_errors=True)
                 raise
         self.point_to(number)
-        there = self._numbers()
-        before, behind = [one for one in there if one <= number], [one for one in there if one > number]
-        for old in (*before[: -self._kept], *behind):  # what stands behind this one is not whole
-            shutil.rmtree(self._folder / f"{old:06}", ignore_errors=True)
+        self.discard_after(number)  # these cannot be used, or the run would have resumed from them
+        for old in self._numbers()[: -self._kept]:
+            self._discard(old)
+
+    def discard_after(self, number: int) -> None:
+        """Delete the checkpoints that are newer than this one."""
+        for newer in self._numbers():
+            if newer > number:
+                self._discard(newer)
 
     def point_to(self, number: int) -> None:
         """Let ``latest`` name this one. A process that died behind a checkpoint and before that left the one before."""
@@ -75,21 +89,30 @@ class Checkpoints:
         if not path.exists() or path.read_text(encoding="utf-8") != named:
             write_whole(path, named)
 
-    def newest(self) -> tuple[int, State] | None:
-        """The newest whole one, with its number; None where there is none.
+    def newest(self, reason_unusable: Callable[[State], str | None] = lambda state: None) -> Checkpoint | None:
+        """Return the newest checkpoint that is complete and can be used; None where there are no checkpoints.
 
-        RunFolderError where there are some, and none of them is whole; or where nobody can see what there is.
+        Args:
+            reason_unusable: Returns why a complete checkpoint cannot be used, or None where it can.
+
+        Raises:
+            RunFolderError: There are checkpoints, and none can be used; or the folder cannot be read.
         """
-        flaws: list[str] = []
+        skipped: list[str] = []
         for number in reversed(self._numbers()):
             found = _read(self._folder / f"{number:06}")
-            if isinstance(found, State):
-                return number, found
-            flaws.append(f"{number:06}: {found}")
-        if flaws:
-            message = f"no checkpoint in {self._folder} is whole"
-            raise RunFolderError(Problem("E413", message, hint="\n".join([*flaws[:5], "Run it again from the start."])))
+            reason = reason_unusable(found) if isinstance(found, State) else found
+            if isinstance(found, State) and reason is None:
+                return Checkpoint(number, found, tuple(skipped))
+            skipped.append(f"{number:06}: {reason}")
+        if skipped:
+            message = f"no checkpoint in {self._folder} can be used"
+            hint = "\n".join([*skipped[:5], "Run it again from the start."])
+            raise RunFolderError(Problem("E413", message, hint=hint))
         return None
+
+    def _discard(self, number: int) -> None:
+        shutil.rmtree(self._folder / f"{number:06}", ignore_errors=True)
 
     def _numbers(self) -> list[int]:
         try:

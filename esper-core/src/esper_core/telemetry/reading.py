@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, get_args
 
 from pydantic import ValidationError
 
@@ -24,8 +24,12 @@ TYPES: Final = frozenset(kind.__dataclass_fields__["type"].default for kind in g
 """The types of events that this version knows."""
 
 
-def read_events(path: str | Path, *, tell: Callable[[str], None] | None = None) -> Iterator[Event]:
+def read_events(
+    path: str | Path, *, tell: Callable[[str], None] | None = None, end: int | None = None
+) -> Iterator[Event]:
     """The events of a file, in their order. RunFolderError (E421) at a line that is none, with its number.
+
+    ``end`` is the byte at which reading stops, as if the file ended there; None: at its end.
 
     ``tell`` is given a line of text for whatever is left out, each once: a torn last line, which a killed process
     leaves, or one that is still being written; events of a type, and fields, that this version does not know. None: it
@@ -42,7 +46,7 @@ def read_events(path: str | Path, *, tell: Callable[[str], None] | None = None) 
                 tell(said)
 
     with Path(path).open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(_lines(file, end), start=1):
             if not line.endswith(b"\n"):
                 tell_once(f"line {number}, the last one, is torn, and left out: {len(line)} bytes without their end")
                 return
@@ -54,6 +58,12 @@ def read_events(path: str | Path, *, tell: Callable[[str], None] | None = None) 
                 raise _of_another_version(path, number, error.version) from error
             if event is not None:
                 yield event
+
+
+def _lines(file: BinaryIO, end: int | None) -> Iterator[bytes]:
+    """Yield the lines of a file up to byte ``end``."""
+    while line := file.readline(-1 if end is None else end - file.tell()):
+        yield line
 
 
 class _OtherVersionError(ValueError):

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from asyncio import CancelledError
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
@@ -164,6 +165,40 @@ def test_a_second_ctrl_c_still_leaves_at_once() -> None:
             os.kill(os.getpid(), signal.SIGINT)
         assert caught.error is None
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+@pytest.fixture
+def on_hang_up() -> Iterator[Callable[[Any], None]]:
+    """``on_hang_up(handler)``: handle SIGHUP so until the end of the test, whatever the test run does with it."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield lambda handler: signal.signal(signal.SIGHUP, handler)
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hang_up_ends_the_run_once_and_a_second_one_is_ignored(on_hang_up) -> None:
+    """A terminal that is closed sends SIGHUP more than once; the checkpoint must still be written."""
+    own: list[int] = []
+    on_hang_up(lambda number, frame: own.append(number))
+    with heeded_signals() as pause:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        with pytest.raises(Interrupted) as caught:
+            pause()
+    assert caught.value.status == 129
+    assert own == []
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert own == [signal.SIGHUP]
+
+
+def test_a_hang_up_that_was_ignored_stays_ignored(on_hang_up) -> None:
+    """As under nohup."""
+    on_hang_up(signal.SIG_IGN)
+    with heeded_signals() as pause:
+        os.kill(os.getpid(), signal.SIGHUP)
+        pause()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_who_asks_for_the_end_is_told_at_once_and_nobody_else() -> None:

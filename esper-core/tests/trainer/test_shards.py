@@ -341,6 +341,7 @@ def test_signals_that_ask_a_run_to_end_are_its_parents_to_mind(
 ) -> None:
     shards = pools(make_recipe(steps=3), 2, 2)
     for pid in pids(shards):
+        os.kill(pid, signal.SIGHUP)
         os.kill(pid, signal.SIGINT)
         os.kill(pid, signal.SIGTERM)
     played(shards, 3)

@@ -1,4 +1,8 @@
-"""How does a run end when somebody asks it to? The step in progress is finished; a second request leaves at once."""
+"""Interrupts: finish the step in progress when SIGINT, SIGTERM or SIGHUP asks a run to end.
+
+A second SIGINT or SIGTERM ends the process at once. A second SIGHUP is ignored, because a terminal that is closed sends
+more than one. Where SIGHUP is ignored when the run starts, as under nohup, it stays ignored.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+def _handled_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that ask a run to end: SIGHUP only where it exists and is not ignored."""
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) not in (signal.SIG_IGN, None):
+        return signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    return signal.SIGINT, signal.SIGTERM
 
 
 class _Note:
@@ -22,21 +31,24 @@ class _Note:
     pressed = False
 
     def __init__(self) -> None:
+        self.signals = _handled_signals()
         self.numbers: list[int] = []
         self.asked = threading.Event()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.numbers.append(number)
         self.asked.set()
-        for one in _SIGNALS:
-            signal.signal(one, signal.SIG_DFL)
+        for one in self.signals:
+            ends_at_once = one in (signal.SIGINT, signal.SIGTERM)
+            signal.signal(one, signal.SIG_DFL if ends_at_once else signal.SIG_IGN)
 
 
 @contextmanager
 def heeded_signals(tell: Callable[[], None] = lambda: None) -> Iterator[Callable[[], None]]:
-    """While this lasts SIGINT and SIGTERM are noted; the function it gives raises Interrupted where one was.
+    """Note SIGINT, SIGTERM and SIGHUP within this block; the function it yields raises Interrupted after one.
 
-    tell: called as soon as one is there, in a thread of its own: the step in progress may take a while yet.
+    Args:
+        tell: Called as soon as a signal comes, in a thread of its own: the step in progress may take a while yet.
     """
     note = _Note()
 
@@ -48,7 +60,7 @@ def heeded_signals(tell: Callable[[], None] = lambda: None) -> Iterator[Callable
         yield pause
         return
     with _told_once(note, tell):
-        before = {one: signal.signal(one, note) for one in _SIGNALS}
+        before = {one: signal.signal(one, note) for one in note.signals}
         try:
             yield pause
         finally:

@@ -100,9 +100,15 @@ def _told(command: click.Group, arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         print_line("\nInterrupted.", stream=sys.stderr)
         return INTERRUPTED
+    except Interrupted as error:
+        try:
+            print_problems(error.problems)
+        except OSError:  # the terminal was closed, which is why SIGHUP came
+            _silence()
+        return error.status
     except EsperError as error:
         print_problems(error.problems)
-        return error.status if isinstance(error, Interrupted) else error.exit_code
+        return error.exit_code
     except click.ClickException as error:
         error.show()
         if isinstance(error, click.MissingParameter) and error.param in _runs(error.ctx):

@@ -10,7 +10,7 @@
     ├── GovernorStop           4   the run was stopped because it went wrong
     ├── RunFolderError         1   the run directory cannot be written or read
     ├── WorkerLost             1   a process that a run is spread over was killed
-    └── Interrupted      130/143   SIGINT or SIGTERM, after the step was finished
+    └── Interrupted  129/130/143   SIGHUP, SIGINT or SIGTERM, after the step was finished
 
 A message ends with what was received and how to mend it.
 """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
 
-_ASKING_TO_END: Final = {signal.SIGINT, signal.SIGTERM}
+_ASKING_TO_END: Final = {one for one in signal.Signals if one.name in ("SIGHUP", "SIGINT", "SIGTERM")}
 
 
 def can_fork() -> bool:

@@ -137,6 +137,19 @@ def test_a_new_episode_begins_with_all_its_rollbacks_and_no_history(drive) -> No
     assert driven.poisoned_step().act is Act.ROLL_BACK
 
 
+def test_a_mutation_of_one_episode_is_not_blamed_for_a_panic_in_the_next(drive, grow_and_keep) -> None:
+    faults = FaultBook(limit=1)
+    driven = drive(Governor(faults=faults), grow_and_keep)
+    for _ in range(5):
+        driven.step()
+    driven.environment.reset(1, 4)
+    driven.governor.begin(driven.environment.garden)
+    driven.plan, driven.now = {}, 0
+    decision = driven.poisoned_step()
+    assert (decision.act, decision.culprit) == (Act.ROLL_BACK, None)
+    assert not faults.is_withdrawn("test/local-conv")
+
+
 def test_where_rolling_back_is_switched_off_a_panic_is_a_stop(drive) -> None:
     decision = drive(Governor(settings(rollback=False))).poisoned_step()
     assert decision.act is Act.STOP

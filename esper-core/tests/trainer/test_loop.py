@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from esper_core.config import ComputeConfig
 from esper_core.leyline import (
     WAIT,
     Action,
@@ -112,6 +114,23 @@ def test_a_run_tells_every_step_of_every_environment_once_and_in_order(make_reci
     assert {(e.round, e.seed) for e in steps} == {(0, 10), (0, 11), (1, 12), (1, 13)}
     assert len(finished) == len(recorder.of(EpisodeFinished)) == 8
     assert recorder.settled == 2 * (6 + 1)
+
+
+def test_arms_that_end_a_round_with_different_loss_scales_are_warned_of(
+    make_recipe: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In float16, arms of one seed that overflowed at different steps were trained on different batches."""
+    recipe = replace(make_recipe(), compute=ComputeConfig(precision="float16"))
+    made, _ = study(recipe, Planned(LIFE), rounds=2)
+
+    def pause(course: Course) -> None:
+        if (course.round, course.step) == (1, 6):
+            made.pool.environments[0].keeper.scaler.update(1024.0)
+
+    run_study(Course(replace(made, pause=pause)))
+    said = [record.getMessage() for record in caplog.records if "factors on the loss" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].endswith("seed 12: grown 1024, twin 65536")
 
 
 def test_a_seeds_life_is_told_and_ends_in_the_network_that_is_measured(make_recipe: Make) -> None:

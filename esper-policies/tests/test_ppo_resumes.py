@@ -301,6 +301,7 @@ def test_what_the_settings_say_is_what_it_is_built_with():
         ({"discount": 1.01}, ("discount",)),
         ({"teacher": "random"}, ("teacher",)),
         ({"together": 0}, ("together",)),
+        ({"value_clip": 1e308}, ("value_clip",)),
     ],
 )
 def test_settings_out_of_bounds_are_refused_with_their_place(settings_, place):

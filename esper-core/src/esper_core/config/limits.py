@@ -28,6 +28,12 @@ MAX_SHOWN: Final = 60
 MAX_EPISODES: Final = 10_000_000
 """Episodes of one run: rounds × environments × arms, the twin among them."""
 
+MAX_PRICE: Final = 1_000_000
+"""Of growth.price: times any number of parameters it stays a finite number."""
+
+MAX_AMOUNT: Final = 1e30
+"""Of weight decay, and of the penalty for a rollback: both fit into a float32, as does a sum of many of them."""
+
 MAX_BASES: Final = 10
 """Files that one configuration is built on, each on the next."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from esper_core.config.limits import MAX_AMOUNT, MAX_PRICE
 from esper_core.leyline import constants
 from esper_core.leyline.specs import SiteKind
 
@@ -90,7 +91,7 @@ class OptimizerConfig(Section):
     kind: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="The algorithm.")
     learning_rate: float = Field(default=3e-3, gt=0, le=10, description="Step size.")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum, read by sgd.")
-    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay.")
+    weight_decay: float = Field(default=0.0, ge=0, le=MAX_AMOUNT, description="Weight decay.")
     clip_norm: float | None = Field(default=None, gt=0, description="Largest global gradient norm; null: no clipping.")
     schedule: Use | None = Field(
         default=None,
@@ -120,6 +121,7 @@ class GrowthConfig(Section):
     price: float = Field(
         default=constants.NATS_PER_PARAMETER,
         ge=0,
+        le=MAX_PRICE,
         description="Validation loss in nats by which a seed has to pay for each of its parameters, read by the gates.",
     )
     auto_advance: bool = Field(
@@ -160,7 +162,10 @@ class GovernorConfig(Section):
         description="Rollbacks of an environment in an episode; the next panic stops the run.",
     )
     penalty: float = Field(
-        default=constants.ROLLBACK_PENALTY, ge=0, description="What a rollback costs, in the reward's units."
+        default=constants.ROLLBACK_PENALTY,
+        ge=0,
+        le=MAX_AMOUNT,
+        description="What a rollback costs, in the reward's units.",
     )
     snapshot_steps: Count = Field(
         default=constants.SNAPSHOT_STEPS,

@@ -76,7 +76,9 @@ class PpoSettings(Settings):
     discount: float = Field(default=1.0, gt=0, le=1, description="What a reward is worth one decision later.")
     trace: float = Field(default=0.97, ge=0, le=1, description="How far advantages look ahead (lambda).")
     clip: float = Field(default=0.2, gt=0, le=10, description="How far a decision's chance may move in a round.")
-    value_clip: float | None = Field(default=None, gt=0, description="The same for values; null: as far as they like.")
+    value_clip: float | None = Field(
+        default=None, gt=0, le=1e6, description="The same for values; null: as far as they like."
+    )
     value_share: float = Field(default=0.5, ge=0, le=100, description="Weight of the values' loss.")
     entropy: float = Field(default=0.02, ge=0, le=10, description="Weight of being undecided, in the first round.")
     entropy_end: float = Field(default=0.002, ge=0, le=10, description="The same in the end.")

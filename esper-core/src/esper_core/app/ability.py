@@ -1,4 +1,4 @@
-"""Can what was built do what its kind does? Found out before anything is trained, with its package named."""
+"""Check that built components have what their kind requires, before anything is trained."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def demand_able(kind: ComponentKind, built: Any, label: Label) -> None:
     methods = [name for name, own in vars(protocol).items() if isfunction(own) and not name.startswith("_")]
     if missing := [name for name in methods if not callable(getattr(built, name, None))]:
         what = f"builds {_article(built)} without the method {' and '.join(missing)}"
-        raise _unable(label, what, f"A {kind} has {', '.join(methods)}: see esper_core.{protocol.__name__}.")
+        raise _unable(label, what, f"A {kind} has {', '.join(methods)}: see esper_core.leyline.{protocol.__name__}.")
     for name, wanted in _PARTS.get(kind, {}).items():
         if not isinstance(found := getattr(built, name, None), wanted):
             what = f"builds {_article(built)} whose {name} is {_article(found)}"

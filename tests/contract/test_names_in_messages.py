@@ -1,0 +1,63 @@
+"""Every dotted name of this project that a message, a hint or a docstring contains can be imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import esper_core
+from esper_core.app import ability
+from esper_core.plugins.faults import Label
+
+ROOT = Path(__file__).parents[2]
+MEMBERS = sorted(path.name.removeprefix("esper-") for path in ROOT.glob("esper-*") if path.is_dir())
+NAME = re.compile(rf"\besper_(?:{'|'.join(MEMBERS)})(?:\.[A-Za-z_]\w*)+")
+
+
+def resolve(dotted: str) -> object:
+    """Import a dotted name: modules first, then attributes. ImportError where there is no such name."""
+    first, *rest = dotted.split(".")
+    found: object = importlib.import_module(first)
+    path = first
+    for part in rest:
+        path = f"{path}.{part}"
+        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(path)
+    return found
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Each string in the sources of the members, with its place."""
+    for file in sorted(ROOT.glob("esper-*/src/**/*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield f"{file.relative_to(ROOT)}:{node.lineno}", node.value
+
+
+def test_every_name_in_a_string_resolves() -> None:
+    wrong = []
+    for place, text in texts():
+        for name in NAME.findall(text):
+            try:
+                resolve(name)
+            except ImportError:
+                wrong.append(f"{place} {name}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("kind", ability._PROTOCOLS)
+def test_the_hint_of_a_component_without_its_methods_names_its_protocol(kind: str) -> None:
+    with pytest.raises(esper_core.EsperError) as caught:
+        ability.demand_able(kind, object(), Label("a component", "module:target"))  # type: ignore[arg-type]
+    (name,) = NAME.findall(caught.value.problems[0].hint or "")
+    assert resolve(name) is ability._PROTOCOLS[kind]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["Policy", "Reward", "Task"])
+def test_the_protocols_that_plugins_implement_are_public_at_the_root(name: str) -> None:
+    assert name in esper_core.__all__
+    assert getattr(esper_core, name) is getattr(esper_core.leyline, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import socket
 import threading
@@ -136,6 +137,25 @@ def test_too_large_a_file_is_refused_before_it_is_read(tmp_path):
 def test_a_file_that_hides_its_size_is_read_with_a_bound(monkeypatch):
     monkeypatch.setattr("esper_core.config.files.MAX_BYTES", 10)
     assert refused("/proc/self/maps")[0].code == "E102"
+
+
+@pytest.mark.parametrize("path", ["/proc/kmsg", "/proc/self/mem", "/proc/self/status", "/proc/1/environ"])
+def test_a_file_of_the_kernel_is_refused_with_a_code(path):
+    if not Path(path).exists():
+        pytest.skip(f"{path} exists on Linux only")
+    assert refused_soon(path)[0].code.startswith("E10")
+
+
+def test_a_file_that_has_no_data_yet_is_refused_instead_of_waited_for(tmp_path, monkeypatch):
+    class Silent(io.BytesIO):
+        def read(self, *_):
+            return None  # what a non-blocking read returns that would have to wait
+
+    (tmp_path / "x").touch()
+    monkeypatch.setattr("esper_core.leyline.files.open_regular", lambda _: Silent())
+    (problem,) = refused(tmp_path / "x")
+    assert problem.code == "E101"
+    assert "would wait for data" in problem.message
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 300, "a\x1b[31mb", "\udcff.yaml"])

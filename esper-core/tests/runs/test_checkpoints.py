@@ -195,6 +195,31 @@ def test_a_damaged_one_is_passed_over_and_with_none_left_it_is_told(tmp_path: Pa
     assert caught.value.problems[0].code == "E413"
 
 
+@pytest.mark.parametrize("file", ["COMPLETE", "state.json", "tensors.safetensors"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "nested"])
+def test_a_checkpoint_with_something_in_the_place_of_a_file_is_passed_over(
+    tmp_path: Path, file: str, kind: str
+) -> None:
+    store = Checkpoints(tmp_path)
+    store.write(1, state(1))
+    store.write(2, state(2))
+    place = tmp_path / "checkpoints" / "000002" / file
+    place.unlink()
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place.write_text("[" * 100_000)
+    assert newest(tmp_path) == (1, 1.0)
+
+
+def test_latest_is_written_in_the_place_of_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "latest")
+    Checkpoints(tmp_path).write(1, state(1))
+    assert (tmp_path / "latest").read_text() == "000001\n"
+
+
 @pytest.mark.parametrize("kept", [1, 2, 3])
 def test_the_one_that_was_just_written_stays_whatever_damaged_ones_stand_behind_it(tmp_path: Path, kept: int) -> None:
     for number in (4, 8, 9, 10):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -237,6 +238,11 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def change(*, signed: bool = True, **values: Any) -> Callable[[Path], None]:
     return edit(lambda record: record.update(values), signed=signed)
 
@@ -265,6 +271,8 @@ HARM = {
     "a bit turned": ("numbers", flip, "E332", "checksum"),
     "numbers gone": ("numbers", Path.unlink, "E332", "cannot read"),
     "journal gone": ("growth.json", Path.unlink, "E332", "cannot read"),
+    "journal a pipe": ("growth.json", replace_by_pipe, "E332", "received a pipe"),
+    "numbers a pipe": ("numbers", replace_by_pipe, "E332", "received a pipe"),
     "journal cut off": ("growth.json", cut, "E330", "is no growth journal"),
     "journal empty": ("growth.json", lambda path: path.write_text(""), "E330", "is no growth journal"),
     "journal of something else": ("growth.json", lambda path: path.write_text('{"a": 1}'), "E330", "no growth journal"),

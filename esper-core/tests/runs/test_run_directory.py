@@ -82,6 +82,17 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
     assert path.read_text() == "old"
 
 
+def test_writing_follows_no_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    for name in ("summary.json", ".summary.json.part"):
+        (tmp_path / name).symlink_to(precious)
+    write_whole(tmp_path / "summary.json", "new")
+    assert precious.read_text() == "mine"
+    assert not (tmp_path / "summary.json").is_symlink()
+    assert (tmp_path / "summary.json").read_text() == "new"
+
+
 def test_a_root_that_is_a_file_is_told_plainly(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     with pytest.raises(RunFolderError, match="--runs-dir"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError, read_events
-from esper_core.leyline import Problem, Stage
+from esper_core.leyline import Problem, RunFolderError, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
     GovernorActed,
@@ -18,6 +17,7 @@ from esper_core.leyline.events import (
     StageChanged,
     StepFinished,
 )
+from esper_core.leyline.files import read_json
 from esper_watch.standing import standing
 
 if TYPE_CHECKING:
@@ -155,9 +155,12 @@ class Story:
 
 
 def read_story(run: Path) -> Story:
-    """The story of a run directory, whole or torn. EsperError where it is none, or has a line that is no event."""
+    """The story of a run directory, whole or torn.
+
+    EsperError where it is none, where its events are no file, or where a line of them is no event.
+    """
     events = run / "events.jsonl"
-    if not events.is_file():
+    if not events.exists():
         hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
         raise EsperError(Problem("E420", f"{run} is no run directory: it has no events.jsonl", hint=hint))
     story = Story(_name(run))
@@ -170,8 +173,8 @@ def read_story(run: Path) -> Story:
 
 def _name(run: Path) -> str:
     try:
-        return str(json.loads((run / "manifest.json").read_text(encoding="utf-8"))["id"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(read_json(run / "manifest.json")["id"])
+    except (OSError, RunFolderError, KeyError, TypeError):
         return run.name
 
 

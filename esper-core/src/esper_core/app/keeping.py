@@ -7,6 +7,7 @@ not say which, as often as the time for it stays a small share of the run's.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from esper_core.leyline.constants import CHECKPOINT_SHARE
 from esper_core.leyline.errors import Interrupted, Problem, RunFolderError
 from esper_core.leyline.events import EpisodeFinished
+from esper_core.leyline.files import open_regular
 from esper_core.leyline.resuming import State
 from esper_core.telemetry import read_events
 
@@ -111,13 +113,19 @@ def position_in(run: Path, checkpoints: Checkpoints) -> Position | None:
 
 def _reason_events_missing(path: Path, position: int) -> str | None:
     """Return why the file of events cannot be cut at this position; None where it can."""
-    length = path.stat().st_size if path.exists() else 0
+    try:
+        with open_regular(path) as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(max(0, position - 1))
+            before = file.read(1)
+    except FileNotFoundError:
+        length, before = 0, b""
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror or error}"
     if length < position:
         return f"{path.name} has {length:,} bytes, and had {position:,} when the checkpoint was written"
-    with path.open("rb") as file:
-        file.seek(position - 1)
-        if file.read(1) != b"\n":
-            return f"{path.name} was changed: no line of it ends at byte {position:,}, where the checkpoint was written"
+    if before != b"\n":
+        return f"{path.name} was changed: no line of it ends at byte {position:,}, where the checkpoint was written"
     return None
 
 

@@ -91,9 +91,6 @@ class Run:
             if self.summary is not None:
                 hint = "The run came to its end, so there were events. Was the file taken away?"
                 raise RunFolderError(Problem("E430", f"there is no file {file}", hint=hint)) from None
-        except OSError as error:
-            message = f"cannot read {file}: {error.strerror or error}"
-            raise RunFolderError(Problem("E430", message, hint="Check its permissions.")) from None
 
     def steps(self) -> list[rows.StepRow]:
         """A row for each environment and step: losses, metric, parameters, reward, action."""

@@ -89,8 +89,8 @@ def _told_of(path: Path, seed: int | None, tell: Callable[[str], None]) -> _Told
                 told.seeds.setdefault(event.arm, set()).add(event.seed)
             if getattr(event, "seed", None) == seed and hasattr(event, "arm"):
                 told.by_arm.setdefault(event.arm, []).append(event)
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror or error}"
+    except FileNotFoundError as error:
+        message = f"cannot read {path}: {error.strerror}"
         raise RunFolderError(Problem("E430", message, hint="Without its events no episode can be replayed.")) from None
     return told
 

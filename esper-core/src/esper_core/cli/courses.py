@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.config.limits import CAPACITY
+from esper_core.leyline.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +65,7 @@ class Course:
 def course_of(run: RunRecord) -> Course | None:
     """The course of a run's best arm that may grow, or of the first; None where it has none that could be read."""
     try:
-        with (run.path / "events.jsonl").open("rb") as file:
+        with open_regular(run.path / "events.jsonl") as file:
             started = json.loads(file.readline(LONGEST_LINE))
             arm = _best(run.results, started["arms"])
             steps = _Steps(file, file.tell())

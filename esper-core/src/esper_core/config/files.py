@@ -1,9 +1,8 @@
-"""Which bytes does the configuration's file hold? A regular file of at most a mebibyte; all else is refused."""
+"""Read the bytes of a configuration file: a regular file of at most one mebibyte."""
 
 from __future__ import annotations
 
 import os
-import stat
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from esper_core.config.encoding import too_large
 from esper_core.config.limits import MAX_BYTES
 from esper_core.config.showing import visible
 from esper_core.leyline import ConfigError, Problem
+from esper_core.leyline.files import NotRegularFileError, read_bytes
 from esper_core.leyline.nearest import nearest
 
 _NEIGHBOURS = 1000
@@ -23,46 +23,30 @@ def file_name(path: str | Path) -> str:
 
 
 def read_file(path: str | Path) -> bytes:
-    """The bytes of the file. ConfigError E101 where it cannot be read, E102 where it is too large.
-
-    The file is looked at before it is opened: a pipe would wait for ever, a device might never end.
-    """
+    """Return the bytes of the file. ConfigError E101 where it cannot be read, E102 where it is too large."""
     file = file_name(path)
     if not str(path):
         raise ConfigError(Problem("E101", "expected the name of a file, received nothing", hint="Name a YAML file."))
     try:
-        _require_regular(Path(path), os.stat(path).st_mode, file)  # noqa: PTH116  one call, one answer
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with os.fdopen(descriptor, "rb") as stream:
-            status = os.fstat(descriptor)
-            _require_regular(Path(path), status.st_mode, file)
-            if status.st_size > MAX_BYTES:
-                raise ConfigError(too_large(file, status.st_size))
-            data = stream.read(MAX_BYTES + 1)
+        data = read_bytes(path, MAX_BYTES + 1)
+        size = Path(path).stat().st_size if len(data) > MAX_BYTES else 0
+    except NotRegularFileError as error:
+        raise ConfigError(_not_regular(Path(path), error, file)) from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a NUL in it
         raise ConfigError(_unreadable(Path(path), error, file)) from None
     if len(data) > MAX_BYTES:
-        raise ConfigError(too_large(file))
+        raise ConfigError(too_large(file, size if size > MAX_BYTES else None))
     return data
 
 
-def _require_regular(path: Path, mode: int, file: str) -> None:
-    if stat.S_ISREG(mode):
-        return
-    if not stat.S_ISDIR(mode):
-        message = f"expected a regular file, received {_KINDS.get(stat.S_IFMT(mode), 'something else')}"
-        raise ConfigError(Problem("E101", message, file, hint="Write what it holds to a file, and name that."))
+def _not_regular(path: Path, error: NotRegularFileError, file: str) -> Problem:
+    if not error.is_folder:
+        return Problem(
+            "E101", str(error.strerror), file, hint="Copy its content to a regular file, and name that file."
+        )
     inside = [name for name in ("config.yaml", "plugins.yaml") if (path / name).is_file()]
     hint = f"Did you mean {file_name(path / inside[0])}?" if inside else "Name a YAML file inside it."
-    raise ConfigError(Problem("E101", "expected a file, received a folder", file, hint=hint))
-
-
-_KINDS = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
+    return Problem("E101", "expected a file, received a folder", file, hint=hint)
 
 
 def _unreadable(path: Path, error: OSError | ValueError, file: str) -> Problem:

@@ -142,6 +142,15 @@ class RunFolderError(EsperError):
         hint = "What was written before is intact. Choose another place with --runs-dir."
         return cls(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint))
 
+    @classmethod
+    def unreadable(cls, path: object, why: str | OSError) -> RunFolderError:
+        """The error for a file of a run that is damaged, may not be read, or is not what its name says."""
+        hint = "It was cut off or changed, or is another program's."
+        if isinstance(why, OSError):
+            hint = "Check its permissions." if isinstance(why, PermissionError) else hint
+            why = why.strerror or str(why)
+        return cls(Problem("E430", f"cannot read {path}: {why}", hint=hint))
+
 
 class WorkerLost(EsperError):
     """A process that has some of a run's environments ended before its time."""

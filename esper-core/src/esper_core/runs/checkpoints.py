@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.leyline.files import read_bytes
 from esper_core.leyline.resuming import State
 from esper_core.runs.files import settle, told_plainly, write_whole
 
@@ -86,7 +87,11 @@ class Checkpoints:
     def point_to(self, number: int) -> None:
         """Let ``latest`` name this one. A process that died behind a checkpoint and before that left the one before."""
         path, named = self._run / "latest", f"{number:06}\n"
-        if not path.exists() or path.read_text(encoding="utf-8") != named:
+        try:
+            current = read_bytes(path)
+        except OSError:  # missing, or not a file: either way it is replaced
+            current = b""
+        if current != named.encode():
             write_whole(path, named)
 
     def newest(self, reason_unusable: Callable[[State], str | None] = lambda state: None) -> Checkpoint | None:
@@ -134,15 +139,15 @@ def _write(path: Path, data: bytes) -> None:
 def _read(path: Path) -> State | str:
     """The state that the checkpoint holds, or why it is not whole."""
     try:
-        told: dict[str, dict[str, Any]] = json.loads((path / _COMPLETE).read_bytes())
-        data = {name: (path / name).read_bytes() for name in (_TENSORS, _PLAIN)}
+        told: dict[str, dict[str, Any]] = json.loads(read_bytes(path / _COMPLETE))
+        data = {name: read_bytes(path / name) for name in (_TENSORS, _PLAIN)}
         if damaged := list(_damaged(told, data)):
             return f"{' and '.join(damaged)} changed since it was written"
         plain = json.loads(data[_PLAIN])
         if plain["format"] != FORMAT:
             return f"it has the format {plain['format']}, and this esper-core reads {FORMAT}"
         return State(plain["state"], load(data[_TENSORS]))
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
         return f"{type(error).__name__}: {error}"
 
 

@@ -1,4 +1,4 @@
-"""How is a file written so that it is whole or not there? Beside its place, to the disk, and then renamed."""
+"""Write files as a whole or not at all: beside their place, synced to the disk, and then renamed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file, or leave the one that is there. RunFolderError where the disk does not take it."""
+    """Write a file, or leave the one that is there. A link in its place is replaced, never followed.
+
+    RunFolderError where the disk does not take it.
+    """
     data = content.encode() if isinstance(content, str) else content
     beside = path.with_name(f".{path.name}.part")
     with told_plainly(path):
         try:
-            with beside.open("wb") as file:
+            if os.path.lexists(beside):  # of a save that was cut off, or a link
+                beside.unlink()
+            with beside.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -26,6 +26,7 @@ from esper_core.growth.planting import Variety
 from esper_core.growth.rebuilding import rebuild
 from esper_core.growth.state_keys import HOME, JOURNAL, network_in
 from esper_core.leyline.errors import GraftError, GrowthError, Problem
+from esper_core.leyline.files import read_bytes
 from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
 from esper_core.runs.files import told_plainly, write_json, write_whole
@@ -208,7 +209,7 @@ def _digest(record: Mapping[str, Any]) -> str:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except (OSError, ValueError) as error:  # ValueError: a name with a zero in it, which is no path at all
         said = error.strerror if isinstance(error, OSError) and error.strerror else error
         hint = f"A saved network is a folder with {JOURNAL_FILE} and the numbers that it names in it."

@@ -10,7 +10,6 @@ esper_core.leyline.errors.RunFolderError: E420 there is no folder runs/nothing
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
@@ -19,6 +18,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, V
 
 from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.leyline.files import read_json
 from esper_core.runs.directory import STATUS_RUNNING
 from esper_core.runs.liveness import is_alive
 
@@ -175,16 +175,20 @@ def read_run(path: Path) -> RunRecord:
     """The run in the folder ``path``. RunFolderError: E420 where it holds none, E430 where it cannot be read."""
     if not path.is_dir():
         raise RunFolderError(Problem("E420", f"there is no folder {path}", hint=EXAMPLE))
-    if not (path / "manifest.json").is_file():
-        raise RunFolderError(Problem("E420", f"{path} is no run directory: it has no manifest.json", hint=EXAMPLE))
-    manifest = _read_json(path / "manifest.json")
+    try:
+        manifest = read_json(path / "manifest.json")
+    except FileNotFoundError:
+        message = f"{path} is no run directory: it has no manifest.json"
+        raise RunFolderError(Problem("E420", message, hint=EXAMPLE)) from None
     known = _checked(_Manifest, manifest, path / "manifest.json")
     if known.format != RUN_FORMAT:
         message = f"{path} is a run directory of format {known.format}; this Esper reads format {RUN_FORMAT}"
         raise RunFolderError(Problem("E430", message, hint="Read it with the version of Esper that wrote it."))
-    summary = None
-    if (path / "summary.json").is_file():
-        summary = _read_json(path / "summary.json")
+    try:
+        summary = read_json(path / "summary.json")
+    except FileNotFoundError:
+        summary = None
+    else:
         _checked(_Summary, summary, path / "summary.json")
     died = known.status == STATUS_RUNNING and not is_alive(manifest.get("process"))
     return RunRecord(path, manifest, summary, DIED if died else known.status, known.started, known.finished)
@@ -193,10 +197,12 @@ def read_run(path: Path) -> RunRecord:
 def read_growth(path: Path) -> dict[str, list[list[str]]]:
     """What grew in each episode of each arm, as ``blueprint in slot``; empty where the run has no growth.json."""
     file = path / "growth.json"
-    if not file.is_file():
+    try:
+        told = read_json(file)
+    except FileNotFoundError:
         return {}
     found: dict[str, list[list[str]]] = {}
-    for episode in _checked(_GrowthFile, _read_json(file), file).episodes:
+    for episode in _checked(_GrowthFile, told, file).episodes:
         grown = [f"{growth.blueprint} in {growth.slot}" for growth in episode.grown]
         found.setdefault(episode.arm, []).append(grown)
     return found
@@ -217,26 +223,10 @@ def can_go_on(path: Path, status: str) -> bool:
     return (path / "latest").is_file() or (status == DIED and (path / "config.yaml").is_file())
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise _unreadable(path, error.strerror or str(error)) from None
-    except ValueError as error:  # no JSON, or no UTF-8
-        raise _unreadable(path, f"it is no JSON: {error}") from None
-    except RecursionError:
-        raise _unreadable(path, "it is nested too deeply") from None
-
-
 def _checked(model: type[_Model], value: Any, path: Path) -> _Model:
     try:
         return model.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise _unreadable(path, f"{where}: {first['msg']}") from None
-
-
-def _unreadable(path: Path, why: str) -> RunFolderError:
-    hint = "It was cut off or changed, or is another program's."
-    return RunFolderError(Problem("E430", f"cannot read {path}: {why}", hint=hint))
+        raise RunFolderError.unreadable(path, f"{where}: {first['msg']}") from None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from pydantic import ValidationError
 
@@ -13,10 +12,12 @@ from esper_core import __version__
 from esper_core.leyline.constants import EVENT_FORMAT
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.events import Event
+from esper_core.leyline.files import open_regular
 from esper_core.telemetry.codec import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 log = logging.getLogger("esper")
 
@@ -27,13 +28,18 @@ TYPES: Final = frozenset(kind.__dataclass_fields__["type"].default for kind in g
 def read_events(
     path: str | Path, *, tell: Callable[[str], None] | None = None, end: int | None = None
 ) -> Iterator[Event]:
-    """The events of a file, in their order. RunFolderError (E421) at a line that is none, with its number.
+    """The events of a file, in their order.
 
     ``end`` is the byte at which reading stops, as if the file ended there; None: at its end.
 
     ``tell`` is given a line of text for whatever is left out, each once: a torn last line, which a killed process
     leaves, or one that is still being written; events of a type, and fields, that this version does not know. None: it
     is a warning of the logger ``esper``, with the file's name.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RunFolderError: E421 at a line that is no event, with its number; E430 where the file cannot be read, or is a
+            folder, a pipe or a device.
     """
     told: set[str] = set()
 
@@ -45,25 +51,30 @@ def read_events(
             else:
                 tell(said)
 
-    with Path(path).open("rb") as file:
-        for number, line in enumerate(_lines(file, end), start=1):
-            if not line.endswith(b"\n"):
-                tell_once(f"line {number}, the last one, is torn, and left out: {len(line)} bytes without their end")
-                return
-            try:
-                event = _event_of(line, tell_once)
-            except ValidationError as error:
-                raise _no_event(path, number, error) from error
-            except _OtherVersionError as error:
-                raise _of_another_version(path, number, error.version) from error
-            if event is not None:
-                yield event
+    for number, line in enumerate(_lines(path, end), start=1):
+        if not line.endswith(b"\n"):
+            tell_once(f"line {number}, the last one, is torn, and left out: {len(line)} bytes without their end")
+            return
+        try:
+            event = _event_of(line, tell_once)
+        except ValidationError as error:
+            raise _no_event(path, number, error) from error
+        except _OtherVersionError as error:
+            raise _of_another_version(path, number, error.version) from error
+        if event is not None:
+            yield event
 
 
-def _lines(file: BinaryIO, end: int | None) -> Iterator[bytes]:
+def _lines(path: str | Path, end: int | None) -> Iterator[bytes]:
     """Yield the lines of a file up to byte ``end``."""
-    while line := file.readline(-1 if end is None else end - file.tell()):
-        yield line
+    try:
+        with open_regular(path) as file:
+            while line := file.readline(-1 if end is None else end - file.tell()):
+                yield line
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RunFolderError.unreadable(path, error) from None
 
 
 class _OtherVersionError(ValueError):

@@ -6,14 +6,13 @@ killed, has no summary, and is told by its events alone.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError, read_events
-from esper_core.leyline import Problem, Stage
+from esper_core.leyline import Problem, RunFolderError, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
     GovernorActed,
@@ -24,6 +23,7 @@ from esper_core.leyline.events import (
     StepFinished,
     UpdateFinished,
 )
+from esper_core.leyline.files import read_bytes, read_json
 from esper_watch.report.wording import UNKNOWN, finite
 from esper_watch.standing import standing
 
@@ -246,9 +246,12 @@ class Record:
 
 
 def read_record(run: Path) -> Record:
-    """The record of a run directory, whole or torn. EsperError where it is none, or has a line that is no event."""
+    """The record of a run directory, whole or torn.
+
+    EsperError where it is none, where its events are no file, or where a line of them is no event.
+    """
     events = run / "events.jsonl"
-    if not events.is_file():
+    if not events.exists():
         hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
         raise EsperError(Problem("E420", f"{run} is no run directory: it has no events.jsonl", hint=hint))
     manifest = _json_in(run / "manifest.json") or {}
@@ -261,8 +264,7 @@ def read_record(run: Path) -> Record:
     if record.summary is None:
         record.summary_fault = "cannot be read" if (run / "summary.json").exists() else "is missing"
     record.can_go_on = (run / "latest").exists()
-    if (run / "config.yaml").is_file():
-        record.config = (run / "config.yaml").read_text(encoding="utf-8", errors="replace")[:LARGEST_TEXT]
+    record.config = _text_in(run / "config.yaml")
     return record
 
 
@@ -297,7 +299,16 @@ def _comparison(told: Mapping[str, Any]) -> dict[str, Any]:
 
 def _json_in(path: Path) -> dict[str, Any] | None:
     try:
-        known = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        known = read_json(path)
+    except (OSError, RunFolderError):
         return None
     return known if isinstance(known, dict) else None
+
+
+def _text_in(path: Path) -> str:
+    """The text of a file, as much of it as a page shows; empty where there is no file that can be read."""
+    try:
+        data = read_bytes(path, 4 * LARGEST_TEXT)  # no character takes more than 4 bytes
+    except OSError:
+        return ""
+    return data.decode(errors="replace")[:LARGEST_TEXT]

@@ -1,4 +1,4 @@
-"""How does a report get to where somebody opens it? Written beside, and moved there whole."""
+"""Write reports and pictures: beside their place first, then moved there as a whole."""
 
 from __future__ import annotations
 
@@ -28,24 +28,34 @@ def write_picture(run: Path, to: Path) -> Path:
 def write_report(run: Path, to: Path | None = None) -> Path:
     """Write the report of a run into its folder, or to a file; where it is.
 
+    A link in the place of the report is replaced, not followed: the folder may be somebody else's, and the link could
+    lead to any file of the user. A link that the user names is followed.
+
     EsperError: E420 where there is no run, E410 where the report cannot be written.
     """
     path = run / REPORT if to is None else to
-    return _written(path, lambda: page_of(read_record(run)), "Choose another place:  esper report RUN --out FILE")
+    hint = "Choose another place:  esper report RUN --out FILE"
+    return _written(path, lambda: page_of(read_record(run)), hint, follow=to is not None)
 
 
-def _written(path: Path, make: Callable[[], str], hint: str) -> Path:
+def _written(path: Path, make: Callable[[], str], hint: str, *, follow: bool = True) -> Path:
+    """Write what ``make`` returns to ``path``. follow: whether a link is written through, or else replaced."""
+    if follow or not path.is_symlink():
+        _require_writable(path, hint)
+    text = make()
+    try:
+        _write_whole(path.resolve() if follow else path, text)
+    except OSError as error:
+        raise EsperError(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint)) from error
+    return path
+
+
+def _require_writable(path: Path, hint: str) -> None:
     if path.is_dir():
         message = f"cannot write {path}: it is a folder"
         raise EsperError(Problem("E410", message, hint=f"Name a file in it:  {path / REPORT}"))
     if path.exists() and not path.is_file():
         raise EsperError(Problem("E410", f"cannot write {path}: it is no file, but a device or a pipe", hint=hint))
-    text = make()
-    try:
-        _write_whole(path.resolve(), text)  # a link stays a link, to what is written
-    except OSError as error:
-        raise EsperError(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint)) from error
-    return path
 
 
 def _write_whole(path: Path, text: str) -> None:

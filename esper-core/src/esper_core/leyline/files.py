@@ -1,0 +1,91 @@
+"""Read files that may have been written by somebody else: the files of runs, saved networks and configurations.
+
+A run directory can come from anywhere, and anything may stand in the place of one of its files. Every file of a run is
+opened by ``open_regular``, which refuses folders, pipes, sockets and devices instead of waiting for them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.leyline.errors import RunFolderError
+
+if TYPE_CHECKING:
+    from io import BufferedReader
+    from pathlib import Path
+
+_KINDS: Final = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+class NotRegularFileError(OSError):
+    """The path leads to a folder, a pipe, a socket or a device. ``is_folder`` tells the first from the others."""
+
+    def __init__(self, path: str | Path, mode: int) -> None:
+        self.is_folder = stat.S_ISDIR(mode)
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        number = errno.EISDIR if self.is_folder else errno.EINVAL
+        super().__init__(number, f"expected a regular file, received {kind}", str(path))
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a regular file for reading, without ever waiting for a writer.
+
+    The file is checked before it is opened, since opening a device can have effects of its own, and again afterwards,
+    since another file may have taken its place.
+
+    Raises:
+        NotRegularFileError: the path leads to something else, directly or through a link.
+        OSError: the file is missing or may not be read.
+        ValueError: no file can have this name, for example because it contains a NUL.
+    """
+    _require_regular(path, os.stat(path))  # noqa: PTH116  ``path`` may be a text
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        _require_regular(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: str | Path, limit: int = -1) -> bytes:
+    """Read a regular file, or its first ``limit`` bytes. Raises as ``open_regular`` does."""
+    with open_regular(path) as file:
+        data: bytes | None = file.read(limit)
+    if data is None:  # a file of the kernel, such as /proc/kmsg, that has nothing to say yet
+        raise BlockingIOError(errno.EAGAIN, "reading it would wait for data that may never come", str(path))
+    return data
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of a run directory.
+
+    Raises:
+        FileNotFoundError: there is no such file. Some files of a run are optional, so the caller decides.
+        RunFolderError: E430, the file cannot be read, is no regular file, or does not contain JSON.
+    """
+    try:
+        return json.loads(read_bytes(path))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RunFolderError.unreadable(path, error) from None
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise RunFolderError.unreadable(path, f"it is no JSON: {error}") from None
+    except RecursionError:
+        raise RunFolderError.unreadable(path, "it is nested too deeply") from None
+
+
+def _require_regular(path: str | Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise NotRegularFileError(path, status.st_mode)

@@ -1,0 +1,54 @@
+"""Files are read only if they are regular files, and what cannot be read is reported with a code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from esper_core.leyline import RunFolderError
+from esper_core.leyline.files import NotRegularFileError, open_regular, read_bytes, read_json
+
+
+def test_a_regular_file_is_read_directly_and_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"[1, 2]")
+    (tmp_path / "link").symlink_to("file")
+    assert read_bytes(tmp_path / "link") == b"[1, 2]"
+    assert read_bytes(str(tmp_path / "file"), 3) == b"[1,"
+    assert read_json(tmp_path / "file") == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
+def test_anything_else_is_refused_without_waiting(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(NotRegularFileError, match=f"expected a regular file, received a {kind}") as caught:
+        open_regular(path)
+    assert caught.value.is_folder == (kind == "folder")
+    with pytest.raises(RunFolderError) as refused:
+        read_json(path)
+    assert refused.value.problems[0].code == "E430"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"{", "it is no JSON"), (b"\xff", "it is no JSON"), (b"[" * 100_000, "it is nested too deeply")],
+)
+def test_a_file_that_is_not_json_is_refused_with_its_path(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    path.write_bytes(content)
+    with pytest.raises(RunFolderError, match=reason) as refused:
+        read_json(path)
+    assert refused.value.problems[0].code == "E430"
+    assert str(path) in refused.value.problems[0].message
+
+
+def test_a_missing_file_is_left_to_the_caller(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "growth.json")

@@ -1,0 +1,133 @@
+"""Commands that read a run directory neither hang nor crash, whatever stands in the place of one of its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Esper = Callable[..., Any]
+
+FILES = ["manifest.json", "summary.json", "growth.json", "events.jsonl", "config.yaml", "report.html", "latest"]
+NESTED = "[" * 100_000
+SECONDS = 60
+
+needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+
+
+@pytest.fixture(autouse=True)
+def no_hanging() -> Iterator[None]:
+    """Fails a test in which something waits, for example for somebody to write into a pipe."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a command waited for a pipe")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def run(esper: Esper, small: Path, tmp_path: Path) -> Path:
+    """A finished run."""
+    esper("run", small, "--runs-dir", tmp_path / "runs", "--name", "mine", "--quiet", "--set", "episode.steps=2")
+    (path,) = (tmp_path / "runs").iterdir()
+    return path
+
+
+def put(kind: str, place: Path) -> None:
+    """Put a pipe, a folder, or deeply nested JSON in the place of a file."""
+    place.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place.write_text(NESTED)
+
+
+@needs_pipes
+@pytest.mark.parametrize("kind", ["pipe", "folder", "nested"])
+def test_no_command_hangs_or_crashes_on_what_stands_in_the_place_of_a_file(
+    kind: str, run: Path, esper: Esper, tmp_path: Path
+) -> None:
+    commands: list[tuple[str | Path, ...]] = [
+        ("runs", "list", "--runs-dir", run.parent),
+        ("runs", "list", "--json", "--runs-dir", run.parent),
+        ("runs", "show", run),
+        ("compare", run),
+        ("watch", run),
+        ("replay", run, "--episode", "0", "--quiet"),
+        ("resume", run, "--quiet"),
+        ("report", run, "--out", tmp_path / "out.html"),
+        ("report", run),
+    ]
+    whole = tmp_path / "whole"
+    run.rename(whole)
+    for name in FILES:
+        for command in commands:
+            shutil.copytree(whole, run)
+            put(kind, run / name)
+            answer = esper_without_oracle(esper, command)
+            assert "Traceback" not in answer.err, (name, command)
+            assert answer.code == 0 or answer.err.startswith("E"), (name, command, answer)
+            shutil.rmtree(run)
+
+
+def esper_without_oracle(esper: Esper, command: tuple[str | Path, ...]) -> Any:
+    """Call a command with --runs-dir=FOLDER in one word: the fixture then does not read the damaged events itself."""
+    words = list(command)
+    if "--runs-dir" in words:
+        place = words.index("--runs-dir")
+        words[place : place + 2] = [f"--runs-dir={words[place + 1]}"]
+    return esper(*words)
+
+
+@needs_pipes
+@pytest.mark.parametrize("command", [("report",), ("watch",), ("replay", "--episode", "0")])
+def test_events_that_are_a_pipe_are_refused_with_their_path(command: tuple[str, ...], run: Path, esper: Esper) -> None:
+    put("pipe", run / "events.jsonl")
+    answer = esper(command[0], run, *command[1:])
+    assert answer.code == 1
+    expected = f"E430 cannot read {run / 'events.jsonl'}: expected a regular file, received a pipe"
+    assert expected in answer.err
+
+
+@needs_pipes
+@pytest.mark.parametrize("name", ["manifest.json", "summary.json", "growth.json"])
+def test_a_pipe_in_the_place_of_a_json_file_is_refused_with_its_path(name: str, run: Path, esper: Esper) -> None:
+    put("pipe", run / name)
+    answer = esper("runs", "show", run)
+    assert answer.code == 1
+    assert f"E430 cannot read {run / name}: expected a regular file, received a pipe" in answer.err
+
+
+@needs_pipes
+@pytest.mark.parametrize("kind", ["pipe", "folder", "nested"])
+def test_an_interrupted_run_is_not_resumed_without_its_events(kind: str, run: Path, esper: Esper) -> None:
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
+    put(kind, run / "events.jsonl")
+    answer = esper("resume", run, "--quiet")
+    assert answer.code == 1
+    assert answer.err.startswith(("E413 ", "E421 "))
+    assert "events.jsonl" in answer.err
+
+
+def test_a_report_replaces_a_link_and_leaves_alone_what_it_leads_to(run: Path, esper: Esper, tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    (run / "report.html").unlink()
+    (run / "report.html").symlink_to(precious)
+    assert esper("report", run).code == 0
+    assert precious.read_text() == "mine"
+    assert not (run / "report.html").is_symlink()
+    assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")

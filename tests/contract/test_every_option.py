@@ -436,7 +436,6 @@ ROWS = [
     Row(
         "compute.compile", "compute.compile=true", lambda w: type(w.environment().way).__name__, "AsWritten", "Compiled"
     ),
-    Row("compute.cuda_graphs", "compute.cuda_graphs=true", lambda w: w.refusal, None, "E114"),
     Row("compute.allocator", "compute.allocator=default", tells_glibc, True, False),
     Row("compute.layout", "compute.layout=plain", lays_channels_last, True, False, IMAGES),
     Row("compute.data", "compute.data=streamed", has_a_feed, False, True),

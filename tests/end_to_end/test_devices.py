@@ -54,10 +54,8 @@ class Stopping:
 
 
 @pytest.mark.parametrize("device", PLACES)
-@pytest.mark.parametrize("compute", [*WAYS, pytest.param("{cuda_graphs: true}", marks=ON_A_GPU)])
+@pytest.mark.parametrize("compute", WAYS)
 def test_a_run_grows_learns_and_goes_on(tmp_path: Path, device: str, compute: str) -> None:
-    if device == "cpu" and "cuda" in compute:
-        pytest.skip("graphs are recorded on a GPU")
     file = tmp_path / "run.yaml"
     file.write_text(f"{RUN}compute: {compute}\ndevice: {device}\n", encoding="utf-8")
     told: dict[str, Any] = {"runs_dir": tmp_path / "runs", "tell": lambda warning: None}

@@ -1,10 +1,9 @@
-"""Compiled, recorded, or as it is written: what fails is told once and tried again, and a recording is never stale."""
+"""The training pass, eager or compiled: a failure to compile is reported once and retried with the next structure."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
 from esper_core.leyline import WAIT, Action, Op, PluginError
-from esper_core.trainer.capture import WARM_UPS, CudaRecorder
 from esper_core.trainer.compiling import Compiled
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.passes import way_for
@@ -29,7 +27,7 @@ ADVANCE, FOSSILISE, PRUNE = (Action(op, "early", speed=0) for op in (Op.ADVANCE,
 
 
 class Plain(nn.Module):
-    """No BatchNorm: a stand-in for a recording runs its pass once more."""
+    """A small host without BatchNorm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,125 +210,3 @@ def test_torchs_compiler_gives_the_same_course_in_all_but_last_bits(
     for one, other in zip(compiled, written, strict=True):
         for left, right in zip(one, other, strict=True):
             torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
-
-
-# --- recorded
-
-
-class FakeRecorder:
-    """Records as a device does: what was launched is done when it is replayed, and lands in the same tensors."""
-
-    def __init__(self, fails: bool = False) -> None:
-        self.log: list[str] = []
-        self._fails = fails
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        self.log.append("aside")
-        yield
-
-    def record(self, act: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-        self.log.append("record")
-        if self._fails:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        before = torch.get_rng_state()
-        loss = act()
-        torch.set_rng_state(before)
-        model = self.model
-        static = [(parameter, parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
-
-        def replay() -> None:
-            self.log.append("replay")
-            loss.copy_(act())
-            for parameter, gradient in static:
-                assert gradient is not None
-                assert parameter.grad is not None
-                gradient.copy_(parameter.grad)
-                parameter.grad = None
-
-        return replay, loss
-
-
-def recorded(make_recipe: Make, host: Any = Plain, fails: bool = False) -> tuple[Recipe, FakeRecorder]:
-    recorder = FakeRecorder(fails)
-    recipe = asked(make_recipe, host)
-
-    def new_way(settings: ComputeConfig, garden: Any, notices: Any) -> Any:
-        recorder.model = garden.model  # type: ignore[attr-defined]
-        on = ComputeConfig(cuda_graphs=True)
-        return way_for(on, garden, notices, new_recorder=lambda device: recorder)
-
-    return replace(recipe, new_way=new_way), recorder
-
-
-def test_a_pass_is_recorded_after_some_batches_and_replayed_with_the_same_numbers(make_recipe: Make) -> None:
-    recipe, recorder = recorded(make_recipe)
-    replayed = course(Pool(recipe, ["grown"], 1), {}, 2)
-    assert recorder.log == ["aside"] * WARM_UPS + ["record"] + ["replay"] * (12 - WARM_UPS)
-    assert_same(replayed, course(Pool(asked(make_recipe), ["grown"], 1), {}, 2))
-
-
-def test_nothing_is_recorded_while_alpha_moves_and_a_structure_is_recorded_anew(make_recipe: Make) -> None:
-    """A whole life: alone, with a seed in the shadow, while it blends (not), holding, kept; and the same numbers."""
-    recipe, recorder = recorded(make_recipe)
-    replayed = course(Pool(recipe, ["grown"], 1), LIFE, 9)
-    begins = [place for place, entry in enumerate(recorder.log) if entry == "record"]
-    assert len(begins) == 4, recorder.log
-    assert recorder.log.count("aside") == 4 * WARM_UPS + 1, "alpha arrives with the last batch of a step"
-    assert recorder.log.count("replay") == 9 * 6 - (4 * WARM_UPS + 1) - 5, "all but the batches in which alpha moved"
-    assert_same(replayed, course(Pool(asked(make_recipe), ["grown"], 1), LIFE, 9))
-
-
-def test_no_generator_is_read_or_set_while_a_pass_is_recorded(make_recipe: Make) -> None:
-    """A device refuses it: the host that draws in its forward pass has the generators already."""
-    recipe, recorder = recorded(make_recipe)
-    environment = Environment(recipe, arm="a", index=0)
-    environment.reset(0, 3)
-    held: list[bool] = []
-    record = recorder.record
-
-    def noting(act: Callable[[], Tensor]) -> Any:
-        held.append(environment.training_stream._lender is not None)
-        return record(act)
-
-    recorder.record = noting  # type: ignore[method-assign]
-    environment.train()
-    assert held == [True]
-
-
-def test_what_lies_elsewhere_is_recorded_anew(make_recipe: Make) -> None:
-    """As when a branch becomes the host: a graph reads and writes by address."""
-    recipe, recorder = recorded(make_recipe)
-    pool = Pool(recipe, ["grown"], 1)
-    course(pool, {}, 1)
-    first = next(iter(pool.environments[0].model.parameters()))
-    pool.train(1)
-    assert recorder.log.count("record") == 1
-    first.data = first.data.clone()
-    pool.train(2)
-    assert recorder.log.count("record") == 2
-
-
-def test_a_recording_that_fails_is_told_once_and_tried_again_when_the_structure_changes(
-    make_recipe: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    recipe, recorder = recorded(make_recipe, fails=True)
-    failing = course(Pool(recipe, ["grown"], 1), {1: GERMINATE}, 4)
-    assert recorder.log.count("record") == 2
-    (record,) = caplog.records
-    assert "compute.cuda_graphs" in record.getMessage()
-    assert_same(failing, course(Pool(asked(make_recipe), ["grown"], 1), {1: GERMINATE}, 4))
-
-
-@pytest.mark.gpu
-@pytest.mark.slow
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_replays_what_it_would_have_computed(make_recipe: Make, noisy_host: Callable[[], nn.Module]) -> None:
-    recipe = asked(make_recipe, noisy_host).on(torch.device("cuda", 0))
-    graphs = replace(recipe, compute=ComputeConfig(cuda_graphs=True))
-    assert CudaRecorder(recipe.device)
-    for one, other in zip(
-        course(Pool(graphs, ["grown"], 1), LIFE, 9), course(Pool(recipe, ["grown"], 1), LIFE, 9), strict=True
-    ):
-        for left, right in zip(one, other, strict=True):
-            torch.testing.assert_close(left, right)

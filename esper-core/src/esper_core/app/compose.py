@@ -206,7 +206,6 @@ def compose(resolution: Resolution) -> Composition:
     """Build and check every piece. ConfigError or PluginError with a place in the file where there is one."""
     config = resolution.loaded.config
     devices = choose_devices(resolution)
-    _check_recording(resolution, devices)
     device = devices[0]
     task = AnswerableTask(cast("Task", _built(resolution, resolution.task)), resolution.task.label)
     data = {name: _on_device(resolution, task, name, device) for name in SPLITS}
@@ -326,14 +325,6 @@ def _on_device(resolution: Resolution, task: Task, name: SplitName, device: torc
     with answerable(resolution.task.label, f'with its split "{name}"'):
         home = torch.device("cpu") if resolution.loaded.config.compute.data == "streamed" else device
         return type(split)(split.inputs.to(home), split.targets.to(home))
-
-
-def _check_recording(resolution: Resolution, devices: Sequence[torch.device]) -> None:
-    others = [str(device) for device in devices if device.type != "cuda"]
-    if resolution.loaded.config.compute.cuda_graphs and others:
-        message = f"a pass is recorded as a CUDA graph on a GPU alone, received the device {others[0]}"
-        hint = "Write compute.cuda_graphs: false, or device: cuda where there is a GPU."
-        raise ConfigError(resolution.loaded.problem("E114", ("compute", "cuda_graphs"), message, hint))
 
 
 def _check_batches(resolution: Resolution, train: Split) -> None:

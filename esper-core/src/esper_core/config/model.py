@@ -219,9 +219,6 @@ class ComputeConfig(Section):
         default=1, le=1_000_000, description="Parts of a batch that pass one after the other; their gradients add up."
     )
     compile: bool = Field(default=False, description="Whether torch compiles the pass in which the host is trained.")
-    cuda_graphs: bool = Field(
-        default=False, description="Whether that pass is recorded once for each architecture, and replayed; on a GPU."
-    )
     allocator: Literal["tuned", "default"] = Field(
         default="tuned", description="Whether glibc is told to keep the memory that it has; no other number changes."
     )

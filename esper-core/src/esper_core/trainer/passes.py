@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from esper_core.growth import device_of
-from esper_core.trainer.capture import CudaRecorder, Recorded
 from esper_core.trainer.compiling import Compiled, torch_compiler
 from esper_core.trainer.ways import AsWritten
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from esper_core.config import ComputeConfig
     from esper_core.growth import Garden
     from esper_core.leyline.protocols import Task
-    from esper_core.trainer.capture import Recorder
     from esper_core.trainer.compiling import Compiler
     from esper_core.trainer.ways import Notices, Way
 
@@ -89,14 +86,6 @@ def half_of(precision: str, device: torch.device) -> torch.dtype | None:
     return {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(precision)
 
 
-def way_for(
-    settings: ComputeConfig,
-    garden: Garden,
-    notices: Notices,
-    *,
-    compiler: Compiler = torch_compiler,
-    new_recorder: Callable[[torch.device], Recorder] = CudaRecorder,
-) -> Way:
-    """By whose code the host of one garden is trained."""
-    way: Way = Compiled(garden, notices, compiler) if settings.compile else AsWritten(garden.model)
-    return Recorded(garden, notices, new_recorder(device_of(garden.model)), way) if settings.cuda_graphs else way
+def way_for(settings: ComputeConfig, garden: Garden, notices: Notices, *, compiler: Compiler = torch_compiler) -> Way:
+    """Choose who runs the training pass of the garden's host: torch's compiler, or the network itself."""
+    return Compiled(garden, notices, compiler) if settings.compile else AsWritten(garden.model)

@@ -1,0 +1,223 @@
+"""Compare the numbers of small runs between two revisions of the project, to the last bit.
+
+    python -m benchmarks.golden BASE [HEAD]
+
+BASE and HEAD are git revisions; HEAD defaults to the current commit. Each revision is cloned and set up once, in the
+system's temporary folder, and every golden configuration is run in both. Losses, steps, rewards, stages and growth must
+be equal to the bit, intervals and p-values to 1e-9. Exit status 0: all equal.
+
+Besides plain runs it compares a governor rollback, two rewards in turn, ``esper replay``, PPO with and without memory,
+a run that is killed and resumed, and one run in threads and in processes.
+
+When a change renames a key of an event, add it to ALIASES; when it renames an option, give the newer revision its own
+text in NEWER.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PLAN = """
+policy:
+  use: schedule
+  settings:
+    plan:
+      - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2}
+      - {step: 3, op: advance, slot: early}
+      - {step: 6, op: fossilise, slot: early}
+"""
+STRIPES = "task: stripes\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [conv_light]}\n"
+TWO_BLUEPRINTS = "task: stripes\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [conv_light, pointwise]}\n"
+SMALL = "environments: 2\nepisode: {steps: 8, batches: 4, batch_size: 20}\n"
+EASILY_ALARMED = "governor: {surge_sigmas: 0, surge_ratio: 1.0, surge_steps: 1, history_steps: 2, rollbacks: 100}\n"
+
+RUNS = {
+    "plan": STRIPES + PLAN + SMALL + "capacity: true\n",
+    "branch": STRIPES + PLAN + SMALL + "growth: {incubation: branch}\n",
+    "strict-heuristic": "task: mnist1d\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [pointwise, conv_light]}\n"
+    "  late: {blueprints: [mlp]}\npolicy: heuristic\ngrowth: {nursery: 2, gates: strict}\n"
+    "environments: 2\nepisode: {steps: 30, batches: 8, batch_size: 100}\n",
+    "tokens": "task: marked-sum\nhost: token-mlp\nslots:\n  early: {blueprints: [attention, gru_mixer, mlp]}\n"
+    "policy: random\nenvironments: 2\nepisode: {steps: 6, batches: 3, batch_size: 20}\n",
+    "rollback": TWO_BLUEPRINTS + EASILY_ALARMED + "policy: random\nenvironments: 2\n"
+    "episode: {steps: 20, batches: 2, batch_size: 10}\noptimizer: {host: {learning_rate: 0.02}}\n",
+    "two-rewards": TWO_BLUEPRINTS + "policy: random\nrewards: [team, {use: team, settings: {price: 10.0}}]\n" + SMALL,
+    "ppo": TWO_BLUEPRINTS + "policy: {use: ppo, settings: {memory: false}}\nrounds: 2\n" + SMALL,
+    "ppo-with-memory": TWO_BLUEPRINTS + "policy: {use: ppo, settings: {memory: true}}\nrounds: 3\n" + SMALL,
+    "processes": STRIPES + PLAN + SMALL + "lanes: 2\nworkers: processes\n",
+}
+KILLED = (
+    STRIPES + PLAN + "environments: 2\nepisode: {steps: 24, batches: 30, batch_size: 100}\ncheckpoints: {every: 1}\n"
+)
+NEWER: dict[str, str] = {}
+ALIASES: dict[str, str] = {}
+IGNORED = {"run", "timing", "seconds", "sections", "warnings", "v", "reason", "hint"}
+LOOSE = ("ci_", "p", "boot_", "u_p", "effect_size", "cliffs")
+RUN_SECONDS = 600
+
+Numbers = dict[str, object]
+
+
+def set_up(revision: str, home: Path) -> Path:
+    """Clone a revision and install it, unless an earlier call has; return the clone."""
+    commit = subprocess.run(["git", "rev-parse", revision], capture_output=True, text=True, check=True).stdout.strip()
+    clone = home / commit[:12]
+    if not (clone / ".golden-ready").exists():
+        log = home / "log"
+        _shell(["git", "clone", "-q", str(Path.cwd()), str(clone)], home, log)
+        _shell(["git", "checkout", "-q", commit], clone, log)
+        _shell(["make", ".venv/.ready"], clone, log)
+        (clone / ".golden-ready").touch()
+    return clone
+
+
+def numbers(data: object, path: str = "") -> Numbers:
+    """Flatten nested data to path -> leaf, without the keys that differ between two identical runs."""
+    if isinstance(data, dict):
+        items = [(ALIASES.get(key, key), value) for key, value in data.items() if key not in IGNORED]
+    elif isinstance(data, list):
+        items = [(str(place), value) for place, value in enumerate(data)]
+    else:
+        return {path: data}
+    found: Numbers = {}
+    for key, value in items:
+        found |= numbers(value, f"{path}/{key}")
+    return found
+
+
+def run_numbers(run: Path) -> Numbers:
+    """Read what a run directory holds: results, events and growth."""
+    found = numbers(json.loads((run / "summary.json").read_text()).get("results"), "results")
+    seen: dict[str, int] = {}
+    for line in (run / "events.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        kind = str(event.get("type"))
+        if kind in {"run-started", "run-finished"}:
+            continue
+        seen[kind] = seen.get(kind, -1) + 1
+        found |= numbers(event, f"{kind}/{seen[kind]}")
+    growth = run / "growth.json"
+    return found | (numbers(json.loads(growth.read_text()), "growth") if growth.exists() else {})
+
+
+class Revision:
+    """The command ``esper`` of one revision, run in folders of its own."""
+
+    def __init__(self, clone: Path) -> None:
+        self._esper = str(clone / ".venv/bin/esper")
+
+    def plain(self, text: str) -> Numbers:
+        """Run a configuration to its end."""
+        with tempfile.TemporaryDirectory() as folder:
+            return run_numbers(self._run(text, Path(folder)))
+
+    def killed_and_resumed(self, text: str) -> Numbers:
+        """Kill a run once it has written some checkpoints, and resume it."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            command = self._command(text, folder)
+            process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            deadline = time.monotonic() + RUN_SECONDS
+            while process.poll() is None and len(list(folder.glob("runs/*/checkpoints/*/COMPLETE"))) < 2:
+                if time.monotonic() > deadline:
+                    process.kill()
+                    sys.exit("killed-and-resumed: no checkpoint was written in time")
+                time.sleep(0.02)
+            if process.poll() is not None:
+                sys.exit("killed-and-resumed: the run ended before it could be killed")
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            (run,) = (folder / "runs").iterdir()
+            self._call(["resume", str(run), "--quiet"], folder)
+            return run_numbers(run)
+
+    def replayed(self, text: str) -> Numbers:
+        """Replay one episode of a run, as it was and with another action."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            run = self._run(text, folder)
+            episode = ["replay", str(run), "--episode", "schedule:0", "--quiet", "--json"]
+            what_if = ["--step", "3", "--action", "prune early"]
+            found = {f"same{key}": value for key, value in numbers(self._answer(episode, folder)).items()}
+            found |= {f"other{key}": value for key, value in numbers(self._answer(episode + what_if, folder)).items()}
+            return found
+
+    def _command(self, text: str, folder: Path) -> list[str]:
+        (folder / "run.yaml").write_text(text)
+        return [self._esper, "run", str(folder / "run.yaml"), "--quiet", "--runs-dir", str(folder / "runs")]
+
+    def _run(self, text: str, folder: Path) -> Path:
+        self._call(self._command(text, folder)[1:], folder)
+        (run,) = [one for one in (folder / "runs").iterdir() if (one / "summary.json").exists()]
+        return run
+
+    def _answer(self, arguments: list[str], folder: Path) -> object:
+        return json.loads(self._call(arguments, folder).strip().splitlines()[-1])
+
+    def _call(self, arguments: list[str], folder: Path) -> str:
+        done = subprocess.run(
+            [self._esper, *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_SECONDS,
+            env={**os.environ, "COLUMNS": "200"},
+        )
+        if done.returncode:
+            sys.exit(f"esper {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+
+def compare(name: str, before: Numbers, after: Numbers) -> bool:
+    """Print one line for a golden run, and the first keys that differ; return whether all are equal."""
+    differing = sorted(key for key in before.keys() | after.keys() if not _same(key, before.get(key), after.get(key)))
+    print(
+        f"{name:20} {len(before):6} values  {'identical' if not differing else f'{len(differing)} differ'}", flush=True
+    )
+    for key in differing[:8]:
+        print(f"    {key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}")
+    return not differing
+
+
+def main() -> int:
+    """Compare two revisions, and within the newer one killed against uninterrupted, processes against threads."""
+    if not 2 <= len(sys.argv) <= 3:
+        print(__doc__)
+        return 2
+    home = Path(tempfile.gettempdir(), "esper-golden")
+    home.mkdir(exist_ok=True)
+    base, head = (Revision(set_up(name, home)) for name in (sys.argv[1], *(sys.argv[2:] or ["HEAD"])))
+    equal = [compare(name, base.plain(text), head.plain(NEWER.get(name, text))) for name, text in RUNS.items()]
+    equal.append(compare("replay", base.replayed(RUNS["plan"]), head.replayed(NEWER.get("plan", RUNS["plan"]))))
+    equal.append(compare("killed-and-resumed", base.plain(KILLED), head.killed_and_resumed(KILLED)))
+    threads = STRIPES + PLAN + SMALL + "lanes: 2\nworkers: threads\n"
+    equal.append(compare("threads-processes", head.plain(threads), head.plain(RUNS["processes"])))
+    return 0 if all(equal) else 1
+
+
+def _same(key: str, one: object, other: object) -> bool:
+    if one == other:
+        return True
+    if not (isinstance(one, float | int) and isinstance(other, float | int)):
+        return False
+    loose = key.startswith("results") and key.rsplit("/", 1)[-1].startswith(LOOSE)
+    return loose and abs(one - other) <= 1e-9 * max(1.0, abs(one), abs(other))
+
+
+def _shell(command: list[str], cwd: Path, log: Path) -> None:
+    with log.open("ab") as out:
+        done = subprocess.run(command, cwd=cwd, stdout=out, stderr=out, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed in {cwd.name} ({done.returncode}); see {log}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from esper_core.app.resolution import Chosen, Path, Resolution
+    from esper_core.app.resolution import Chosen, Resolution
+    from esper_core.config.paths import KeyPath
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.health import HealthSnapshot, Verdict
     from esper_core.leyline.protocols import Policy, Reward, Schedule, SplitName, Task
@@ -261,7 +262,7 @@ def choose_devices(resolution: Resolution) -> tuple[torch.device, ...]:
     return (_device(resolution, config.device, ("device",)),)
 
 
-def _device(resolution: Resolution, wanted: str, path: Path) -> torch.device:
+def _device(resolution: Resolution, wanted: str, path: KeyPath) -> torch.device:
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(wanted)
@@ -359,7 +360,7 @@ def _grafted(
 
 def _at_slot(resolution: Resolution, problem: Problem) -> Problem:
     name = (problem.path or "").removeprefix("slots.").partition(":")[0]
-    path: Path = ("slots", name) if name in resolution.places else ("slots",)
+    path: KeyPath = ("slots", name) if name in resolution.places else ("slots",)
     at = (*path, "at") if len(path) > 1 and resolution.loaded.config.slots[name].at is not None else path
     return resolution.loaded.problem(problem.code, at, problem.message, problem.hint)
 

@@ -20,6 +20,7 @@ from esper_core.leyline.nearest import suggestion
 from esper_core.leyline.specs import HostSpec, RewardSpec, SlotPlace
 
 if TYPE_CHECKING:
+    from esper_core.config.paths import KeyPath
     from collections.abc import Callable, Iterable, Mapping
 
     from esper_core.config import LoadedConfig, RunConfig, Use
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from esper_core.plugins import Component, Registry
     from esper_core.plugins.faults import Label
 
-Path = tuple[str | int, ...]
+
 T = TypeVar("T")
 
 TWIN = "twin"
@@ -40,7 +41,7 @@ class Chosen:
 
     component: Component
     settings: Mapping[str, Any]
-    path: Path
+    path: KeyPath
 
     @property
     def label(self) -> Label:
@@ -125,7 +126,7 @@ class _Search:
             blueprints=blueprints,
         )
 
-    def choose(self, kind: ComponentKind, use: Use, path: Path) -> Chosen | None:
+    def choose(self, kind: ComponentKind, use: Use, path: KeyPath) -> Chosen | None:
         """The component of this name, and its settings as it wants them."""
         named = (*path, "use")
         if kind == "host" and ":" in use.use:
@@ -186,7 +187,7 @@ class _Search:
                 found[component.id] = component
         return tuple(found.values())
 
-    def attempt(self, path: Path, look: Callable[[], T]) -> T | None:
+    def attempt(self, path: KeyPath, look: Callable[[], T]) -> T | None:
         """What ``look`` finds, or None with its problems written down at ``path``, or at the plugin author's line."""
         try:
             return look()
@@ -198,12 +199,12 @@ class _Search:
             return None
 
 
-def rewards_of(config: RunConfig) -> list[tuple[Use, Path]]:
+def rewards_of(config: RunConfig) -> list[tuple[Use, KeyPath]]:
     """The rewards that the file names, each with its place: the one, or those that stand in its place."""
     return [(use, ("rewards", index)) for index, use in enumerate(config.rewards)] or [(config.reward, ("reward",))]
 
 
-def _policies(loaded: LoadedConfig) -> dict[str, tuple[Use, Path]]:
+def _policies(loaded: LoadedConfig) -> dict[str, tuple[Use, KeyPath]]:
     config = loaded.config
     if config.policy is not None:
         name = config.policy.use.rpartition("/")[2]

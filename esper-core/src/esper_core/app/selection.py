@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from esper_core.app.resolution import Path, Resolution
+    from esper_core.app.resolution import Resolution
+    from esper_core.config.paths import KeyPath
     from esper_core.growth import Slot
     from esper_core.leyline.errors import Problem
     from esper_core.leyline.specs import Site
@@ -64,7 +65,7 @@ def _own(slot: Slot) -> str:
     return slot.name.partition(":")[0]
 
 
-def _spoken(resolution: Resolution, slot: Slot, id_: str) -> Path:
+def _spoken(resolution: Resolution, slot: Slot, id_: str) -> KeyPath:
     """Where the file names the blueprint; the whole list where a glob chose it."""
     named = resolution.loaded.config.slots[_own(slot)].blueprints
     spoken = [index for index, name in enumerate(named) if name in (id_, id_.rpartition("/")[2])]

@@ -26,7 +26,8 @@ from esper_core import cli
 from esper_core.cli.commands import external_commands
 from esper_core.config.model import RunConfig, Use
 from esper_core.hooks import spec as hooks
-from esper_core.leyline import events, features, lifecycle, signals
+from esper_core.leyline import events, lifecycle, signals
+from esper_core.leyline import observations as features
 from esper_rewards import page as rewards_page
 from esper_testing import components_of
 from esper_testing.reward_probes import probe_table

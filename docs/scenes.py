@@ -95,7 +95,7 @@ def stopped(folder: Path) -> Path:
 @contextlib.contextmanager
 def in_use(folder: Path) -> Iterator[None]:
     """A run that something is at work in."""
-    from esper_core.runs.holding import held
+    from esper_core.runs.directory import held
 
     with held(stopped(folder)):
         yield

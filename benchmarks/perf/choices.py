@@ -15,8 +15,7 @@ from benchmarks.perf.sides import Side
 from benchmarks.perf.turns import medians, timed
 from benchmarks.perf.work import conv
 from benchmarks.table import Row, Table, answer
-from esper_core.app.allocator import tune_allocator
-from esper_core.app.threads import one_thread
+from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.config import ComputeConfig
 from esper_core.trainer.environment import Environment
 

@@ -17,7 +17,7 @@ from torch import nn
 from benchmarks.perf.turns import timed, times
 from benchmarks.table import Row, Table, answer
 from esper_core import graft
-from esper_core.app.threads import one_thread
+from esper_core.app.runtime import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from benchmarks.perf.turns import ALLOCATORS, allocated, medians, timed
 from benchmarks.table import Row, Table, answer
 from esper_blueprints.conv_light import ConvLight
 from esper_core import BlueprintSpec, graft
-from esper_core.app.threads import one_thread
+from esper_core.app.runtime import one_thread
 from esper_core.config import GrowthConfig, OptimizerConfig
 from esper_core.growth import Garden, OptimizerKeeper, Variety
 from esper_core.leyline import Action, DataShape, Op

@@ -15,8 +15,7 @@ import torch
 
 from benchmarks.perf.work import SEED, one_d
 from benchmarks.table import Row, Table, answer
-from esper_core.app.allocator import tune_allocator
-from esper_core.app.threads import one_thread
+from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.leyline import WAIT, Action, Op
 from esper_core.trainer.pool import Pool
 

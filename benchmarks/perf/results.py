@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.table import table_of
-from esper_core.runs.provenance import machine
+from esper_core.runs.directory import machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.perf.turns import medians, timed
 from benchmarks.perf.work import blend_in, conv
 from benchmarks.table import Row, Table, answer
-from esper_core.app.allocator import tune_allocator
-from esper_core.app.threads import one_thread
+from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.trainer.pool import Pool
 
 if TYPE_CHECKING:

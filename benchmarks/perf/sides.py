@@ -28,7 +28,7 @@ import torch
 from benchmarks.perf.turns import timed
 from benchmarks.perf.work import Narrow, PlainLoop, blend_in, conv, one_d
 from esper_blueprints.conv_light import ConvLight
-from esper_core.app.allocator import tune_allocator
+from esper_core.app.runtime import tune_allocator
 from esper_core.growth import Counterfactuals
 from esper_core.growth.shares import coalitions
 from esper_core.trainer.lanes import lanes_for

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.perf.turns import ALLOCATORS, allocated, medians, timed
 from benchmarks.perf.work import PlainLoop, conv, one_d
 from benchmarks.table import Row, Table, answer
-from esper_core.app.threads import one_thread
+from esper_core.app.runtime import one_thread
 from esper_core.trainer.environment import Environment
 
 if TYPE_CHECKING:

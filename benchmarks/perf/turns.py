@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.app.allocator import tune_allocator
+from esper_core.app.runtime import tune_allocator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -21,7 +21,7 @@ from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, Optim
 from esper_core.growth import Draws, Variety, graft
 from esper_core.leyline import Action, DataShape, Op, SlotPlace, Split, SplitName
 from esper_core.trainer.environment import Recipe
-from esper_core.trainer.layout import laid_out
+from esper_core.trainer.forward import laid_out
 from esper_tasks.classification import Classification
 from esper_tasks.convolutional import cnn2d
 from esper_tasks.mnist1d import mnist1d

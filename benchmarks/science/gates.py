@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from esper_core.leyline import Task
-    from esper_core.leyline.evidence import Gain
+    from esper_core.leyline.signals import Gain
 
     Bound = Callable[[Gain, float], float]
 

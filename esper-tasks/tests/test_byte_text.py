@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from esper_core.leyline import ConfigError, DataShape, Metric, Split, Task
-from esper_core.trainer.evaluation import evaluate
+from esper_core.trainer.measurements import evaluate
 from esper_tasks.byte_text import NextByte, byte_text
 from esper_tasks.settings import BytesSettings
 

@@ -81,7 +81,7 @@ def test_the_twin_of_a_course_is_trained_once_however_many_courses_there_are(sma
     twin_of = Play._undisturbed
     monkeypatch.setattr(Play, "_undisturbed", lambda self, seed: trained.append(seed) or twin_of(self, seed))
     alone = growing(small, [OTHER_SEED])
-    monkeypatch.setattr("esper_core.app.playing.TWINS_KEPT", 1)
+    monkeypatch.setattr("esper_core.app.episode.TWINS_KEPT", 1)
     beside = growing(small, [small.seed, OTHER_SEED])
     for decision in range(1, 4):
         for place in (0, 1):

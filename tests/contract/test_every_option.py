@@ -134,7 +134,7 @@ def tells_glibc(world: Any) -> bool:
 
     around: Any = SimpleNamespace(bus=None, clock=None, pause=None, check_health=None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("esper_core.app.allocator.glibc_mallopt", lambda: mallopt)
+        patch.setattr("esper_core.app.runtime.glibc_mallopt", lambda: mallopt)
         world.composition.study(around).pool.close()
     return bool(asked)
 

@@ -27,7 +27,7 @@ from esper_core.leyline.constants import (
     NATS_PER_PARAMETER,
     SINK_DRAIN_SECONDS,
 )
-from esper_core.leyline.features import LIMIT
+from esper_core.leyline.observations import LIMIT
 from esper_policies.ppo.settings import PpoSettings
 from esper_tasks.digits import digits
 

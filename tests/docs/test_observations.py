@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from esper_core.leyline import features
+from esper_core.leyline import observations as features
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "observations.md"

@@ -13,7 +13,7 @@ from esper_core.app.preparing import prepare
 from esper_core.app.running import resume, run
 from esper_core.leyline.errors import Interrupted
 from esper_core.leyline.events import Event, StepFinished
-from esper_core.runs.reading import read_run
+from esper_core.runs.records import read_run
 
 RUN = """
 task: {use: tasks/mnist1d, settings: {samples: 800, validation: 200}}

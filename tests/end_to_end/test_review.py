@@ -19,7 +19,7 @@ import pytest
 
 from esper_core.config import parse_config
 from esper_core.leyline import ConfigError
-from esper_core.runs.reading import read_run
+from esper_core.runs.records import read_run
 
 Esper = Callable[..., Any]
 

@@ -11,7 +11,7 @@ import pytest
 from esper_core.app.preparing import prepare
 from esper_core.app.running import resume
 from esper_core.leyline import RunFolderError
-from esper_core.runs.reading import read_run
+from esper_core.runs.records import read_run
 from tests.end_to_end.conftest import SMALL, Answer
 
 ROOT = Path(__file__).parents[2]

@@ -40,7 +40,7 @@ from esper_core.growth import RandomStream, derive_seed
 from esper_core.growth.describing import flops
 from esper_core.growth.optimizers import build_optimizer
 from esper_core.trainer.batches import BatchOrder
-from esper_core.trainer.evaluation import evaluate
+from esper_core.trainer.measurements import evaluate
 from esper_rewards.costs import FEE
 from esper_rewards.gains import POINTS
 from esper_tasks.growbench.puzzles import DECISIONS, EVERY, ROOM, STEPS

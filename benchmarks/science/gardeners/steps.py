@@ -17,12 +17,12 @@ import torch
 from benchmarks.science.gardeners.judging import interval
 from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, prepared
 from esper_core.app.compose import Surroundings
-from esper_core.app.threads import one_thread
+from esper_core.app.runtime import one_thread
 from esper_core.leyline import CALM
 from esper_core.plugins.faults import lent_streams
 from esper_core.telemetry import Bus, Clock
-from esper_core.trainer.course import Course
 from esper_core.trainer.loop import run_study
+from esper_core.trainer.progress import Course
 from esper_tasks.growbench.puzzles import LEARNING_RATE
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.science.incubation.cells import TWIN
 from esper_core.app.compose import Surroundings
 from esper_core.app.preparing import prepare
-from esper_core.leyline.health import CALM
+from esper_core.leyline.signals import CALM
 from esper_core.telemetry import Bus, Clock
-from esper_core.trainer.course import Course
 from esper_core.trainer.loop import run_study
+from esper_core.trainer.progress import Course
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from benchmarks.science.incubation.cells import TWIN
 from esper_core.app.preparing import prepare
 from esper_core.app.running import run
 from esper_core.leyline.events import EpisodeFinished, StageChanged, StepFinished
-from esper_core.leyline.evidence import Gain
 from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.signals import Gain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

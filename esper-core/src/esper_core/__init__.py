@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from esper_core.app.episode import Moment, Play
     from esper_core.app.giving import given_settings
     from esper_core.app.looking import Run, load_run
-    from esper_core.app.playing import Moment, Play
     from esper_core.app.prefixes import Remembered
     from esper_core.config import GrowthConfig, OptimizerConfig
     from esper_core.growth import Course, Garden, OptimizerKeeper, Regimen, Seed, Variety
@@ -51,10 +51,10 @@ _HOME = {
     "Garden": "esper_core.growth",
     "GrowthConfig": "esper_core.config",
     "HostSpec": "esper_core.leyline",
-    "Moment": "esper_core.app.playing",
+    "Moment": "esper_core.app.episode",
     "OptimizerConfig": "esper_core.config",
     "OptimizerKeeper": "esper_core.growth",
-    "Play": "esper_core.app.playing",
+    "Play": "esper_core.app.episode",
     "PluginInfo": "esper_core.leyline",
     "Plugins": "esper_core.plugins",
     "Policy": "esper_core.leyline",

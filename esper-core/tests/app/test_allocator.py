@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from esper_core.app.allocator import M_MMAP_THRESHOLD, M_TOP_PAD, M_TRIM_THRESHOLD, glibc_mallopt, tune_allocator
+from esper_core.app.runtime import M_MMAP_THRESHOLD, M_TOP_PAD, M_TRIM_THRESHOLD, glibc_mallopt, tune_allocator
 
 FAULTS = """
 import resource, sys, torch
-from esper_core.app.allocator import tune_allocator
+from esper_core.app.runtime import tune_allocator
 assert sys.argv[1] == "default" or tune_allocator()
 for number in range(40):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

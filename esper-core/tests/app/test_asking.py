@@ -12,7 +12,7 @@ from esper_core.app.asking import action_asked, as_typed, possible_in
 from esper_core.leyline import Action, ActionMask, ActionSpace, Blend, ConfigError, Curve, Op, Signals
 from esper_core.leyline.events import StepFinished
 from esper_core.telemetry import decode, encode
-from esper_core.trainer.narration import action_of, arguments_of, describe
+from esper_core.trainer.event_records import action_of, arguments_of, describe
 
 SPACE = ActionSpace({"early": ("blueprints/conv_light", "blueprints/mlp", "other/mlp"), "late": ("blueprints/mlp",)})
 READ = {

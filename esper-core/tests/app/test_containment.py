@@ -15,7 +15,7 @@ import click
 import pytest
 import torch
 
-from esper_core.app.interruption import heeded_signals
+from esper_core.app.interrupts import heeded_signals
 from esper_core.app.preparing import prepare
 from esper_core.growth.faults import SeedFault, blamed_on, in_words, without_folders
 from esper_core.leyline import Interrupted, PluginError

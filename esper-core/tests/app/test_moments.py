@@ -14,12 +14,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from esper_core.app.episode import Moment, Undisturbed
 from esper_core.app.moments import moment_of, told_of_moment, told_of_twin, twin_of
-from esper_core.app.playing import Moment, Undisturbed
 from esper_core.app.prefix_folder import PrefixFolder
 from esper_core.growth import Growth
 from esper_core.leyline import ActionMask, GrowthError, Observation, Op, RewardBreakdown, Signals, State
-from esper_core.leyline.terrain import Place
+from esper_core.leyline.specs import Place
 from esper_core.trainer.pool import Ending
 
 ODD = (math.nan, math.inf, -math.inf, -0.0, 5e-324, 0.1 + 0.2, 1e308)

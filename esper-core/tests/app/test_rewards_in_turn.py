@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from esper_core import Play, read_events
-from esper_core.app.keeping import Keeping
+from esper_core.app.checkpointing import Keeping
 from esper_core.app.preparing import prepare
 from esper_core.app.recording import recording_in
 from esper_core.app.replaying import replay
@@ -19,7 +19,7 @@ from esper_core.app.running import resume, run
 from esper_core.leyline import ConfigError
 from esper_core.leyline.events import EpisodeFinished, Event, StepFinished
 from esper_core.runs.joining import join
-from esper_core.runs.reading import read_run
+from esper_core.runs.records import read_run
 
 pytestmark = pytest.mark.members
 

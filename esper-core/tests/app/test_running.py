@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from esper_core.app import training
+from esper_core.app.checkpointing import Keeping
 from esper_core.app.compose import Composition
-from esper_core.app.keeping import Keeping
 from esper_core.app.preparing import prepare
 from esper_core.app.running import resume, run
 from esper_core.cli.main import main as command
 from esper_core.leyline import GovernorStop, PluginError, Problem, RunFolderError
-from esper_core.runs.reading import read_run
+from esper_core.runs.records import read_run
 from esper_core.telemetry import read_events
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.app.keeping import Keeping
+from esper_core.app.checkpointing import Keeping
 from esper_core.app.preparing import prepare
 from esper_core.app.running import resume, run
 from esper_core.cli.main import main as command
 from esper_core.leyline import GovernorStop, Interrupted, PluginError, RunFolderError
-from esper_core.runs.reading import read_run
+from esper_core.runs.records import read_run
 
 FAILING = """
 from pathlib import Path

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from esper_core.config import GovernorConfig
 from esper_core.governor import History, judge_step
 from esper_core.leyline import GradientHealth, Metric, Signals, SlotSignals, SlotState
-from esper_core.leyline.health import Level, Verdict
 from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.signals import Level, Verdict
 
 SETTINGS = GovernorConfig()
 LEARNT = [2.3, 2.0, 1.7, 1.5, 1.4, 1.3, 1.25, 1.2]

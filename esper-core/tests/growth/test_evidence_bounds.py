@@ -11,7 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from esper_core.growth.evidence import NUMBERS, lower_bound, paired, price_of, read_gain, upper_bound
-from esper_core.leyline.evidence import Gain
+from esper_core.leyline.signals import Gain
 
 levels = st.floats(1e-6, 0.5)
 samples = st.lists(st.floats(-9, 9), min_size=100, max_size=140).filter(lambda values: statistics.stdev(values) > 1e-3)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from esper_core.growth.evidence import Gate, judge, lower_bound
 from esper_core.leyline.constants import FIRST_LOOK, GATE_ALPHA, GATE_LOOKS, MIN_EXAMPLES_FOR_EVIDENCE
-from esper_core.leyline.evidence import Finding, Gain, Opinion
+from esper_core.leyline.signals import Finding, Gain, Opinion
 
 GOOD = Gain(800, 0.15, 0.5, -2.0, -5.0, 2.0)
 PRICE = 0.04

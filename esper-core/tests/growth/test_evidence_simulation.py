@@ -16,7 +16,7 @@ import torch
 
 from esper_core.growth.evidence import Gate, paired, read_gain
 from esper_core.leyline.constants import GATE_ALPHA
-from esper_core.leyline.evidence import Gain
+from esper_core.leyline.signals import Gain
 
 STEPS, CORRELATION = 20, 0.85
 POWER = 0.8

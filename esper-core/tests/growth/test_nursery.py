@@ -12,7 +12,7 @@ import torch
 from esper_core import BlueprintSpec
 from esper_core.growth import Gates, Variety
 from esper_core.leyline import WAIT, Action, GrowthError, LifecycleError, Op, Stage
-from esper_core.leyline.evidence import Gain
+from esper_core.leyline.signals import Gain
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 

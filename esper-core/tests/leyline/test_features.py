@@ -27,8 +27,7 @@ from esper_core.leyline import (
     SlotState,
     Stage,
 )
-from esper_core.leyline.evidence import Finding
-from esper_core.leyline.features import (
+from esper_core.leyline.observations import (
     CANDIDATE_COLUMNS,
     GLOBAL_COLUMNS,
     LIMIT,
@@ -37,8 +36,8 @@ from esper_core.leyline.features import (
     Rows,
     rows_of,
 )
-from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
-from esper_core.leyline.terrain import Candidate, Place
+from esper_core.leyline.signals import Finding
+from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS, Candidate, Place
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from esper_core.hooks import spec
-from esper_core.leyline import health, running
+from esper_core.leyline import protocols, signals
 from esper_core.plugins.validation import hook_manager, known_hooks
 
 HOOKS = {name: getattr(spec, name) for name in known_hooks()}
@@ -60,9 +60,9 @@ def test_a_hook_has_no_defaults_and_every_argument_a_type(name: str) -> None:
 
 
 def test_what_hooks_are_passed_is_frozen() -> None:
-    found = [*vars(health).values(), *vars(running).values()]
+    found = [*vars(signals).values(), *vars(protocols).values()]
     records = [one for one in found if isinstance(one, type) and dataclasses.is_dataclass(one)]
-    assert len(records) == 7
+    assert {protocols.RunInfo, protocols.RunOutcome, signals.HealthSnapshot} <= set(records)
     assert all(record.__dataclass_params__.frozen for record in records)
 
 

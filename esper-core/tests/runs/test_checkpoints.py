@@ -14,7 +14,7 @@ import torch
 from esper_core.leyline import RunFolderError, State
 from esper_core.runs import checkpoints
 from esper_core.runs.checkpoints import Checkpoints
-from esper_core.runs.holding import held
+from esper_core.runs.directory import held
 
 
 def state(number: int) -> State:
@@ -249,7 +249,7 @@ def test_a_state_that_json_cannot_hold_is_a_fault_and_leaves_nothing(tmp_path: P
 HOLD = """
 import sys
 from pathlib import Path
-from esper_core.runs.holding import held
+from esper_core.runs.directory import held
 with held(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()

@@ -14,7 +14,7 @@ from esper_core.cli.courses import POINTS, course_of
 from esper_core.leyline import Metric, Signals
 from esper_core.leyline.events import RunStarted, StageChanged, StepFinished
 from esper_core.leyline.lifecycle import Stage
-from esper_core.runs.reading import read_run
+from esper_core.runs.records import read_run
 from esper_core.telemetry import encode
 
 OTTER = "20261121-101512-quiet-otter"

@@ -10,8 +10,8 @@ import pytest
 from esper_core.leyline import Metric, RunFolderError
 from esper_core.runs.comparing import Sample, compare_all, shared_seeds
 from esper_core.runs.joining import join
-from esper_core.runs.provenance import process
-from esper_core.runs.reading import read_run
+from esper_core.runs.directory import process
+from esper_core.runs.records import read_run
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.001 * place for place, value in enumerate(NOISE)]

@@ -42,7 +42,7 @@ from esper_core.leyline import Action, Metric, Op, Problem, Signals, markup
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, SeedLost, StepFinished
 from esper_core.plugins import PluginRecord, Registry
 from esper_core.runs import display
-from esper_core.runs.reading import RunRecord, read_run
+from esper_core.runs.records import RunRecord, read_run
 from esper_core.telemetry import encode
 
 NAME = "20261121-101512-quiet-otter"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from esper_core.leyline import RunFolderError
-from esper_core.runs.listing import find_run, list_runs
-from esper_core.runs.liveness import is_alive
-from esper_core.runs.provenance import process
-from esper_core.runs.reading import read_growth, read_run
+from esper_core.runs.records import find_run, list_runs
+from esper_core.runs.directory import is_alive
+from esper_core.runs.directory import process
+from esper_core.runs.records import read_growth, read_run
 
 ARMS = {"grown": [0.8, 0.9], "twin": [0.5, 0.6]}
 
@@ -200,5 +200,5 @@ def test_a_name_that_is_none_gets_the_way_to_the_list(write_run, tmp_path):
 
 
 def test_reading_a_run_imports_no_torch():
-    code = "import esper_core.runs.listing, sys; sys.exit('torch' in sys.modules)"
+    code = "import esper_core.runs.records, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,9 +12,9 @@ import pytest
 
 from esper_core.leyline import RunFolderError
 from esper_core.runs import RunDirectory, plain
-from esper_core.runs.files import write_json, write_whole
-from esper_core.runs.naming import run_id, two_words
-from esper_core.runs.provenance import git_state, packages
+from esper_core.runs.directory import write_json, write_whole
+from esper_core.runs.directory import run_id, two_words
+from esper_core.runs.directory import git_state, packages
 
 
 def begin(root: Path, **more: object) -> RunDirectory:

@@ -12,7 +12,7 @@ import pytest
 
 from esper_core.cli import main
 from esper_core.leyline import Metric
-from esper_core.runs.provenance import process
+from esper_core.runs.directory import process
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.002 * place for place, value in enumerate(NOISE)]

@@ -20,7 +20,7 @@ from esper_core.leyline.events import (
     StageChanged,
     StepFinished,
 )
-from esper_core.leyline.evidence import Finding, Gain, Opinion
+from esper_core.leyline.signals import Finding, Gain, Opinion
 from esper_core.telemetry import Bus, EventFile, decode, encode, read_events
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)

@@ -16,8 +16,7 @@ import pytest
 from esper_core.leyline import Signals
 from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
 from esper_core.telemetry import BestEffort
-from esper_core.telemetry.printing import Parted
-from esper_core.telemetry.waiting import Mark, Waiting
+from esper_core.telemetry.sinks import Mark, Parted, Waiting
 
 LABEL = 'sink "x/y" (x 1.0)'
 STARTED = RunStarted(run="r", arms=("grown",), rounds=1, environments=1, steps=9)

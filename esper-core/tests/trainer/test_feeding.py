@@ -18,9 +18,8 @@ from torch import Tensor
 from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
 from esper_core.leyline import WAIT, Action, Op, Split
-from esper_core.trainer.batches import BatchOrder
+from esper_core.trainer.batches import BatchOrder, Resident, Streamed
 from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.feeding import Resident, Streamed
 from esper_core.trainer.pool import Pool
 
 Make = Callable[..., Recipe]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from esper_core.governor import Act, Watch
 from esper_core.growth import Garden, OptimizerKeeper, Presence, Transition, Variety, host_parameters
 from esper_core.leyline import WAIT, Action, ActionMask, BlueprintSpec, Op, SlotPlace, Stage
-from esper_core.leyline.health import Level, Verdict
+from esper_core.leyline.signals import Level, Verdict
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 

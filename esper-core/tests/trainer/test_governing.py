@@ -23,13 +23,13 @@ from esper_core.leyline import (
     Stage,
 )
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, StageChanged, StepFinished
-from esper_core.leyline.health import CALM, HealthSnapshot, Level, Verdict
-from esper_core.leyline.learning import Rollout
+from esper_core.leyline.protocols import Rollout
+from esper_core.leyline.signals import CALM, HealthSnapshot, Level, Verdict
 from esper_core.telemetry import Bus, Clock
-from esper_core.trainer.course import Course
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
+from esper_core.trainer.progress import Course
 from esper_core.trainer.study import Arm, Judge, Study
 
 Make = Callable[..., Recipe]

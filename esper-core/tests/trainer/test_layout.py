@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from esper_core.config import ComputeConfig
 from esper_core.growth import Variety, graft
 from esper_core.leyline import Action, BlueprintSpec, Op, Site, SlotPlace, Split
-from esper_core.trainer.batches import BatchOrder
+from esper_core.trainer.batches import BatchOrder, Resident, chunks
 from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.feeding import Resident, chunks
-from esper_core.trainer.layout import laid_out
+from esper_core.trainer.forward import laid_out
 
 Make = Callable[..., Recipe]
 

@@ -10,7 +10,7 @@ import torch
 
 from esper_core.leyline import WAIT, Action, Op, SeedSignals
 from esper_core.trainer.environment import Recipe
-from esper_core.trainer.evaluation import evaluate
+from esper_core.trainer.measurements import evaluate
 from esper_core.trainer.pool import Pool
 
 Make = Callable[..., Recipe]

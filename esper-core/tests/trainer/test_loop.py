@@ -27,10 +27,10 @@ from esper_core.leyline import (
 )
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, StageChanged, StepFinished
 from esper_core.telemetry import Bus, Clock
-from esper_core.trainer.course import Course
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
+from esper_core.trainer.progress import Course
 from esper_core.trainer.study import Arm, Judge, Study
 
 Make = Callable[..., Recipe]

@@ -16,13 +16,13 @@ from esper_core.growth import Draws
 from esper_core.leyline import WAIT, Action, Op, Signals
 from esper_core.leyline.actions import Blend
 from esper_core.leyline.events import StepFinished
-from esper_core.leyline.health import CALM
-from esper_core.telemetry.codec import decode, encode
+from esper_core.leyline.signals import CALM
+from esper_core.telemetry.event_log import decode, encode
 from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.evaluation import evaluate
-from esper_core.trainer.passes import Passes, half_of
+from esper_core.trainer.forward import Passes, half_of
+from esper_core.trainer.loop import warn_of_scales
+from esper_core.trainer.measurements import evaluate
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.scaling import warn_of_scales
 
 Make = Callable[..., Recipe]
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)

@@ -37,7 +37,7 @@ from esper_core.leyline import (
 from esper_core.leyline.errors import GovernorStop, WorkerLost
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.forking import can_fork
-from esper_core.trainer.passes import way_for
+from esper_core.trainer.forward import way_for
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.shard import sendable
 from esper_core.trainer.shards import Shards, split

@@ -15,11 +15,9 @@ from torch import Tensor, nn
 from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
 from esper_core.leyline import WAIT, Action, Op, PluginError
-from esper_core.trainer.compiling import Compiled
 from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.passes import way_for
+from esper_core.trainer.forward import AsWritten, Compiled, way_for
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.ways import AsWritten
 
 Make = Callable[..., Recipe]
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from esper_core.leyline import ARGUMENTS, Action, Blend, ConfigError, Curve, Op, Problem, SettingError
 from esper_core.leyline.constants import FULL, RAMP_STEPS
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

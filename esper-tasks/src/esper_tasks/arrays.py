@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import suggestion
 from esper_tasks.own_data import SPLITS, Examples, demand_numbers, found, own_task, parted_by_lot
 from esper_tasks.refusing import refuse
 from esper_tasks.settings import NpzSettings

@@ -28,7 +28,7 @@ from esper_core.leyline import (
     rows_of,
 )
 from esper_core.leyline.constants import RAMP_STEPS
-from esper_core.leyline.features import LIMIT
+from esper_core.leyline.observations import LIMIT
 
 try:
     import gymnasium

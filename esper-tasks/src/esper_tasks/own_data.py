@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from esper_core.leyline import Split
-from esper_core.leyline.nearest import nearest
+from esper_core.leyline.errors import nearest
 from esper_tasks.classification import Classification
 from esper_tasks.drawing_lots import drawn_parts
 from esper_tasks.refusing import refuse

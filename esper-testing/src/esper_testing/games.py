@@ -40,7 +40,7 @@ from esper_core.leyline import (
     Stage,
     Turn,
 )
-from esper_core.leyline.terrain import Candidate, Place
+from esper_core.leyline.specs import Candidate, Place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core import BlueprintSpec, Component, HostSpec, given_settings, load_plugins
 from esper_core.leyline import ConfigError, PluginError, Problem
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import suggestion
 from esper_testing import suites
 from esper_testing.checks import Check, NotApplicable, run_checks
 from esper_testing.fakes import fake_plugin

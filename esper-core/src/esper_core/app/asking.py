@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from esper_core.config.showing import quoted
 from esper_core.leyline.actions import ARGUMENTS, Action, ActionSpace, Blend, Curve, Op
 from esper_core.leyline.constants import FULL
-from esper_core.leyline.errors import ConfigError, Problem
-from esper_core.leyline.nearest import suggestion
-from esper_core.trainer.narration import arguments_of, describe
+from esper_core.leyline.errors import ConfigError, Problem, suggestion
+from esper_core.trainer.event_records import arguments_of, describe
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

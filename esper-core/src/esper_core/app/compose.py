@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from esper_core.app.ability import demand_able
-from esper_core.app.allocator import tune_allocator
 from esper_core.app.blaming import AnswerableSchedule, AnswerableTask
 from esper_core.app.resolution import TWIN
+from esper_core.app.runtime import tune_allocator
 from esper_core.app.selection import select_varieties
 from esper_core.app.spreading import processes_for
 from esper_core.config import parse_path
@@ -33,14 +33,14 @@ from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split
-from esper_core.leyline.terrain import Operations
+from esper_core.leyline.specs import Operations
 from esper_core.trainer.answerable import answerable
+from esper_core.trainer.batches import sent
 from esper_core.trainer.environment import Recipe
-from esper_core.trainer.feeding import sent
-from esper_core.trainer.layout import laid_out
+from esper_core.trainer.event_records import record_of
+from esper_core.trainer.forward import laid_out
+from esper_core.trainer.measurements import count_parameters
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.reading import count_parameters
-from esper_core.trainer.records import record_of
 from esper_core.trainer.shards import Shards
 from esper_core.trainer.study import Arm, Judge, Study
 
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from esper_core.app.resolution import Chosen, Resolution
     from esper_core.config.paths import KeyPath
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.leyline.health import HealthSnapshot, Verdict
     from esper_core.leyline.protocols import Policy, Reward, Schedule, SplitName, Task
+    from esper_core.leyline.signals import HealthSnapshot, Verdict
     from esper_core.telemetry import Bus, Clock
-    from esper_core.trainer.course import Course
+    from esper_core.trainer.progress import Course
     from esper_core.trainer.study import AnyPool
 
 HOST_DTYPE = torch.float32

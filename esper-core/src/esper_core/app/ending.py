@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from esper_core.leyline.errors import EsperError, GovernorStop, Interrupted
 
 if TYPE_CHECKING:
-    from esper_core.leyline.running import RunStatus
+    from esper_core.leyline.protocols import RunStatus
 
 READER_GONE: Final = 141
 """What a shell expects of a command that wrote to a pipe which nobody reads: 128 + SIGPIPE."""

@@ -13,8 +13,7 @@ from esper_core.config.overrides import apply_override, read_overrides
 from esper_core.config.places import Place, Tree
 from esper_core.config.showing import shown
 from esper_core.config.wording import objections_to_settings
-from esper_core.leyline.errors import ConfigError, Problem
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import ConfigError, Problem, suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

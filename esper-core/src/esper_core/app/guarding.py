@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from esper_core.app.observing import module_of
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.health import Level, Verdict, most_severe
+from esper_core.leyline.signals import Level, Verdict, most_severe
 from esper_core.plugins.calling import callers
 from esper_core.plugins.faults import Label, place_of
 from esper_core.plugins.loading import blame
@@ -16,7 +16,7 @@ from esper_core.trainer.answerable import answerable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from esper_core.leyline.health import HealthSnapshot
+    from esper_core.leyline.signals import HealthSnapshot
     from esper_core.plugins import Plugins
 
 HOOK = "esper_check_health"

@@ -13,8 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from esper_core.leyline.errors import ConfigError, PluginError, Problem, SettingError
-from esper_core.leyline.nearest import nearest, suggestion
+from esper_core.leyline.errors import ConfigError, PluginError, Problem, SettingError, nearest, suggestion
 from esper_core.leyline.specs import HostSpec
 from esper_core.plugins import Component
 from esper_core.plugins.faults import attempt, fault_in, root_of

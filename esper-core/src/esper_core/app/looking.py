@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.markup import printable
 from esper_core.runs import display, rows
-from esper_core.runs.listing import find_run
+from esper_core.runs.records import find_run
 from esper_core.telemetry import read_events
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from esper_core.leyline.events import Event
-    from esper_core.runs.reading import RunRecord
+    from esper_core.runs.records import RunRecord
 
 
 @dataclass(frozen=True, slots=True, repr=False)

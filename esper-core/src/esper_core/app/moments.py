@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from esper_core.app.playing import Moment, Undisturbed, ending_of, plain_ending
+from esper_core.app.episode import Moment, Undisturbed, ending_of, plain_ending
 from esper_core.growth import heard, told
 from esper_core.leyline.actions import ActionMask
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
-from esper_core.trainer.records import plain_of, record_of
+from esper_core.trainer.event_records import plain_of, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
 
-    from esper_core.leyline.resuming import State
+    from esper_core.leyline.protocols import State
 
 
 def told_of_moment(moment: Moment) -> State:

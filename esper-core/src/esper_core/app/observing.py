@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import Problem
 from esper_core.leyline.events import GovernorActed, StageChanged, StepFinished, UpdateFinished
-from esper_core.leyline.running import PluginConfig, frozen
+from esper_core.leyline.protocols import PluginConfig, frozen
 from esper_core.plugins.calling import callers
 from esper_core.plugins.faults import attempt, fault_in, root_of
 from esper_core.plugins.loading import blame
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from esper_core.leyline.events import Event
-    from esper_core.leyline.running import RunInfo, RunOutcome
+    from esper_core.leyline.protocols import RunInfo, RunOutcome
     from esper_core.plugins import Plugins
 
 log = logging.getLogger("esper")

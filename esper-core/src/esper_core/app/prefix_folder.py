@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from esper_core.app.saying import log
-from esper_core.leyline.resuming import State
+from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,9 +17,9 @@ from esper_core.app.sameness import identity_of
 from esper_core.leyline.errors import GrowthError
 
 if TYPE_CHECKING:
-    from esper_core.app.playing import Moment, Play, Undisturbed
+    from esper_core.app.episode import Moment, Play, Undisturbed
     from esper_core.leyline.actions import Action, ActionSpace
-    from esper_core.leyline.resuming import State
+    from esper_core.leyline.protocols import State
     from esper_core.leyline.signals import Metric
 
 T = TypeVar("T")

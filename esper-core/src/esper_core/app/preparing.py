@@ -70,7 +70,7 @@ def prepare(
     resolution = resolve(loaded, plugins.registry, problems_in_file(loaded, plugins))
 
     from esper_core.app.compose import compose
-    from esper_core.app.threads import one_thread
+    from esper_core.app.runtime import one_thread
 
     with one_thread(), lent_streams():
         composition = compose(resolution)

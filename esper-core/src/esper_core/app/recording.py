@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from esper_core.app.asking import refused
 from esper_core.app.resolution import TWIN
 from esper_core.config.showing import quoted
-from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.leyline.errors import Problem, RunFolderError, nearest
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, RunFinished, StepFinished
-from esper_core.leyline.nearest import nearest
 from esper_core.telemetry import read_events
-from esper_core.trainer.narration import action_of
+from esper_core.trainer.event_records import action_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

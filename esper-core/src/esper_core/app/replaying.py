@@ -12,11 +12,11 @@ from esper_core.app.asking import as_typed, possible_in, refused
 from esper_core.app.compose import Surroundings
 from esper_core.app.differing import first_before, first_difference
 from esper_core.app.guarding import health_check
-from esper_core.app.interruption import heeded_signals
+from esper_core.app.interrupts import heeded_signals
 from esper_core.app.observing import Observers
 from esper_core.app.resolved import resolved_config
+from esper_core.app.runtime import one_thread
 from esper_core.app.saying import tell_plainly, warned
-from esper_core.app.threads import one_thread
 from esper_core.app.whereabouts import tell_of_end
 from esper_core.config.plain import plain
 from esper_core.growth import Growth
@@ -24,9 +24,9 @@ from esper_core.leyline.actions import WAIT
 from esper_core.leyline.errors import GovernorStop
 from esper_core.leyline.events import EpisodeFinished, RunStarted, StepFinished
 from esper_core.telemetry import Bus, Clock
-from esper_core.trainer.course import Course
+from esper_core.trainer.event_records import record_of
 from esper_core.trainer.loop import run_study
-from esper_core.trainer.records import record_of
+from esper_core.trainer.progress import Course
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

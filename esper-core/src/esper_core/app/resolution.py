@@ -15,15 +15,14 @@ from pydantic import ValidationError
 from esper_core.app.import_path import host_at
 from esper_core.config import settings_problems
 from esper_core.config.limits import CAPACITY
-from esper_core.leyline.errors import ConfigError, EsperError, PluginError, Problem
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import ConfigError, EsperError, PluginError, Problem, suggestion
 from esper_core.leyline.specs import HostSpec, RewardSpec, SlotPlace
 
 if TYPE_CHECKING:
-    from esper_core.config.paths import KeyPath
     from collections.abc import Callable, Iterable, Mapping
 
     from esper_core.config import LoadedConfig, RunConfig, Use
+    from esper_core.config.paths import KeyPath
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins import Component, Registry
     from esper_core.plugins.faults import Label

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from esper_core.app.checkpointing import position_in
 from esper_core.app.ending import reason, status_of
-from esper_core.app.keeping import position_in
 from esper_core.app.observing import Observers
 from esper_core.app.resolved import resolved_config
 from esper_core.app.results import results
@@ -23,22 +23,22 @@ from esper_core.app.training import train
 from esper_core.app.whereabouts import tell_of_end, told_where
 from esper_core.config import dump_config
 from esper_core.leyline.errors import Problem, RunFolderError
-from esper_core.leyline.running import RunInfo, RunOutcome, frozen
+from esper_core.leyline.protocols import RunInfo, RunOutcome, frozen
 from esper_core.plugins.discovery import LOCAL_FILE
 from esper_core.runs import RunDirectory
 from esper_core.runs.checkpoints import Checkpoints
-from esper_core.runs.holding import held
-from esper_core.runs.reading import read_run
+from esper_core.runs.directory import held
+from esper_core.runs.records import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from esper_core.app.checkpointing import Position
     from esper_core.app.compose import Composition
-    from esper_core.app.keeping import Position
     from esper_core.app.preparing import Prepared
     from esper_core.app.sections import OwnSection
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.runs.reading import RunRecord
+    from esper_core.runs.records import RunRecord
     from esper_core.telemetry import Clock, Listener
 
 log = logging.getLogger("esper")

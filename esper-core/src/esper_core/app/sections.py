@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from esper_core.app.observing import warn_of
-from esper_core.leyline.running import ReportSection
+from esper_core.leyline.protocols import ReportSection
 from esper_core.plugins.calling import callers
 from esper_core.plugins.faults import contained
 
 if TYPE_CHECKING:
-    from esper_core.leyline.running import RunInfo
+    from esper_core.leyline.protocols import RunInfo
     from esper_core.plugins import Plugins
 
 HOOK = "esper_report_sections"

@@ -14,7 +14,7 @@ from esper_core.plugins.loading import blame
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from esper_core.leyline.running import RunContext
+    from esper_core.leyline.protocols import RunContext
     from esper_core.plugins import Plugins
 
 T = TypeVar("T")

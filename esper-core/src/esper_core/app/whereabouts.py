@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 from esper_core.app.ending import status_of
 from esper_core.leyline.errors import EsperError, GovernorStop, Interrupted, PluginError, RunFolderError
 from esper_core.leyline.markup import printable
-from esper_core.runs.reading import DIED, way_on
+from esper_core.runs.records import DIED, way_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from esper_core.leyline.running import RunStatus
+    from esper_core.leyline.protocols import RunStatus
 
 REPORT: Final = "report.html"
 """What a run directory calls its report, where a package is installed that writes one."""

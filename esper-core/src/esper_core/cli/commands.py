@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from esper_core.cli.rendering import visible
-from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.nearest import nearest
+from esper_core.leyline.errors import PluginError, Problem, nearest
 from esper_core.plugins.discovery import COMMAND_GROUP, discover
 from esper_core.plugins.faults import attempt, fault_in, root_of
 from esper_core.plugins.gate import is_first_party, other_core_wanted, safe_mode_from_environment, taken_twice

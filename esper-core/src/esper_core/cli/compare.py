@@ -15,7 +15,7 @@ from esper_core.leyline.errors import RunFolderError
 
 if TYPE_CHECKING:
     from esper_core.runs.joining import Joined
-    from esper_core.runs.reading import RunRecord
+    from esper_core.runs.records import RunRecord
 
 
 def _page_file(_context: click.Context, _parameter: click.Parameter, given: Path | None) -> Path | None:
@@ -66,7 +66,7 @@ def compare(
     there where none has a name in common. The controls themselves are compared with --all, or with --arm.
     """
     from esper_core.runs.joining import join
-    from esper_core.runs.listing import find_run
+    from esper_core.runs.records import find_run
 
     records = [find_run(name, runs_dir) for name in runs]
     joined = join(records, arms, every=every)
@@ -82,7 +82,7 @@ def compare(
 
 def _write_page(page: Path, joined: Joined, records: list[RunRecord], comparisons: list[dict[str, Any]]) -> None:
     from esper_core.cli.page import comparison_page
-    from esper_core.runs.files import write_whole
+    from esper_core.runs.directory import write_whole
 
     try:
         write_whole(page, comparison_page(joined, records, comparisons))

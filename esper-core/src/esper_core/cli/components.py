@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from esper_core.cli.rendering import aligned, print_json, print_line, print_table, visible
-from esper_core.leyline.errors import PluginError
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import PluginError, suggestion
 from esper_core.leyline.specs import COMPONENT_KINDS, BlueprintSpec, HostSpec
 
 if TYPE_CHECKING:

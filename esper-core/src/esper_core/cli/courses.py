@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from io import BufferedReader
 
-    from esper_core.runs.reading import RunRecord
+    from esper_core.runs.records import RunRecord
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 LETTERS: Final = "_.-:=+*#"

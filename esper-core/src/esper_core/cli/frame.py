@@ -98,7 +98,7 @@ def _head(tally: Tally, width: int, told: _Words, *, colour: bool) -> str:
     name, (least, most) = told(tally.run), BAR
     room = width - columns(tail) - 2
     if columns(name) + 2 + least > room:  # the words say which run it is; its time, when it began, is left out
-        from esper_core.runs.listing import words_of
+        from esper_core.runs.records import words_of
 
         name = told(words_of(tally.run))
     bar = min(most, room - columns(name) - 2)

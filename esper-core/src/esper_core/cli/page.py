@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from esper_core.runs.joining import Joined
-    from esper_core.runs.reading import RunRecord
+    from esper_core.runs.records import RunRecord
 
 WIDTH: Final = 220
 """Pixels of a drawing."""

@@ -77,8 +77,8 @@ def replay(
     if action is not None and step is None:
         msg = "--action needs --step: after which step is it to be done?"
         raise click.UsageError(msg, context)
-    from esper_core.runs.listing import find_run
-    from esper_core.runs.versions import changed_packages
+    from esper_core.runs.directory import changed_packages
+    from esper_core.runs.records import find_run
 
     record = find_run(run, runs_dir)
     prepared = prepared_run(record.path / "config.yaml", ())
@@ -173,7 +173,7 @@ def _told(event: StepFinished | None) -> dict[str, Any] | None:
 
 def _in_words(event: StepFinished) -> str:
     from esper_core.app.asking import as_typed
-    from esper_core.trainer.narration import action_of
+    from esper_core.trainer.event_records import action_of
 
     return as_typed(action_of(event))
 

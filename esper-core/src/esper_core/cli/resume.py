@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from esper_core.app.preparing import Prepared
     from esper_core.app.running import Outcome
-    from esper_core.runs.reading import RunRecord
+    from esper_core.runs.records import RunRecord
 
 
 @click.command()
@@ -35,8 +35,8 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
     esper resume runs/20261121-101512-quiet-otter
     esper resume quiet-otter
     """
-    from esper_core.runs.listing import find_run
-    from esper_core.runs.versions import changed_packages
+    from esper_core.runs.directory import changed_packages
+    from esper_core.runs.records import find_run
 
     record = find_run(run, runs_dir)
     if record.status == "done":

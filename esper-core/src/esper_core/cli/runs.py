@@ -19,8 +19,7 @@ from esper_core.leyline.columns import cut
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from esper_core.runs.listing import Oddity
-    from esper_core.runs.reading import RunRecord
+    from esper_core.runs.records import Oddity, RunRecord
 
 
 REASON: Final = 100
@@ -47,7 +46,7 @@ def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> No
     A run that says that it is running and whose process is gone has died. The course is that of the validation metric:
     of the best arm that may grow, mean over its environments, drawn between its lowest and its highest figure.
     """
-    from esper_core.runs.listing import list_runs
+    from esper_core.runs.records import list_runs
 
     asked_for = context.get_parameter_source("runs_dir") is not ParameterSource.DEFAULT
     found = list_runs(runs_dir) if asked_for or runs_dir.exists() else []
@@ -71,8 +70,7 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
     esper runs show runs/20261121-101512-quiet-otter
     esper runs show quiet-otter                          below --runs-dir
     """
-    from esper_core.runs.listing import find_run
-    from esper_core.runs.reading import read_growth
+    from esper_core.runs.records import find_run, read_growth
 
     record = find_run(run, runs_dir)
     grown = {arm: _average(episodes) for arm, episodes in read_growth(record.path).items()}
@@ -98,7 +96,7 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
 def _show_absence(run: RunRecord) -> None:
     """Why a run has no figures, and the way on where it can go on."""
     from esper_core.runs.directory import STATUS_RUNNING
-    from esper_core.runs.reading import DIED, can_go_on, way_on
+    from esper_core.runs.records import DIED, can_go_on, way_on
 
     if run.status == STATUS_RUNNING:
         print_line("\nThere are no figures yet: the run goes on.")
@@ -129,7 +127,7 @@ def _print_list(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _entry(one: RunRecord | Oddity) -> dict[str, Any]:
-    from esper_core.runs.listing import Oddity
+    from esper_core.runs.records import Oddity
 
     if isinstance(one, Oddity):
         return {"id": one.path.name, "path": str(one.path), "status": one.status, "problem": one.problem.as_json()}
@@ -148,7 +146,7 @@ def _entry(one: RunRecord | Oddity) -> dict[str, Any]:
 
 
 def _row(one: RunRecord | Oddity, signs: str) -> list[str]:
-    from esper_core.runs.listing import Oddity
+    from esper_core.runs.records import Oddity
 
     if isinstance(one, Oddity):
         return [one.path.name, one.status, "", "", "", _cut(_within(one))]

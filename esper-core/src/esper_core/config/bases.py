@@ -17,7 +17,7 @@ from esper_core.config.presets import offered, preset
 from esper_core.config.reading import read_document
 from esper_core.config.showing import quoted, shown
 from esper_core.leyline import ConfigError, Problem
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import suggestion
 
 if TYPE_CHECKING:
     from esper_core.config.places import Place, Tree

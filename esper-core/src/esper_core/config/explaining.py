@@ -16,7 +16,7 @@ from esper_core.config.plain import plain
 from esper_core.config.showing import quoted, shown
 from esper_core.config.typewords import words
 from esper_core.leyline import ConfigError, Problem
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

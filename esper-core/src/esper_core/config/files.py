@@ -10,8 +10,8 @@ from esper_core.config.encoding import too_large
 from esper_core.config.limits import MAX_BYTES
 from esper_core.config.showing import visible
 from esper_core.leyline import ConfigError, Problem
+from esper_core.leyline.errors import nearest
 from esper_core.leyline.files import NotRegularFileError, read_bytes
-from esper_core.leyline.nearest import nearest
 
 _NEIGHBOURS = 1000
 """Entries of a folder that are looked at for a name that may have been meant."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core.config.scalars import NumberError, meaning
 from esper_core.config.showing import cut, shown
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import suggestion
 
 if TYPE_CHECKING:
     from esper_core.config.fields import Entry

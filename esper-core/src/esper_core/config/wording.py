@@ -12,7 +12,7 @@ from esper_core.config.paths import KeyPath, path_text
 from esper_core.config.remedies import remedy
 from esper_core.config.showing import cut, quoted, shown, visible
 from esper_core.config.typewords import words
-from esper_core.leyline.nearest import nearest, suggestion
+from esper_core.leyline.errors import nearest, suggestion
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from esper_core.leyline.health import CALM, Verdict
+from esper_core.leyline.signals import CALM, Verdict
 
 if TYPE_CHECKING:
     from esper_core.governor.watch import Culprit

@@ -18,9 +18,9 @@ from esper_core.governor.shelf import Kept, Shelf
 from esper_core.governor.watch import Watch
 from esper_core.growth import FaultBook
 from esper_core.leyline.actions import Op
-from esper_core.leyline.health import CALM, Level, Verdict, most_severe
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.resuming import State
+from esper_core.leyline.protocols import State
+from esper_core.leyline.signals import CALM, Level, Verdict, most_severe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

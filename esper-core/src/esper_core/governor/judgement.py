@@ -10,7 +10,7 @@ from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
 from esper_core.leyline.constants import CLEAR_GAIN_SHARE, HISTORY_STEPS_NEEDED, TRIFLE_SHARE
-from esper_core.leyline.health import CALM, Level, Verdict, most_severe
+from esper_core.leyline.signals import CALM, Level, Verdict, most_severe
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

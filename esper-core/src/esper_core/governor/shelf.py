@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from esper_core.governor.history import History
 from esper_core.growth import Snapshot
-from esper_core.leyline.resuming import State
+from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
     from esper_core.growth import Garden

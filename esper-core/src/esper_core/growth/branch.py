@@ -20,7 +20,7 @@ from esper_core.growth.memory import heard, told, unfit
 from esper_core.growth.optimizer_memory import recalled, remembered, scaler_told, scaler_with
 from esper_core.growth.probe import device_of
 from esper_core.growth.seed import Presence
-from esper_core.leyline.resuming import State
+from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,14 +23,13 @@ from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.growth.replay import Replay, planned
 from esper_core.growth.slot import Slot
 from esper_core.growth.tracing import Trace, same_bits, shadowed, watchable
-from esper_core.leyline.errors import GrowthError, Problem
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import GrowthError, Problem, suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from esper_core.growth.replay import Configuration, Plan
-    from esper_core.leyline.resuming import State
+    from esper_core.leyline.protocols import State
 
     Judge = Callable[[Any, Tensor], Tensor]
     Batch = tuple[Tensor, Tensor]

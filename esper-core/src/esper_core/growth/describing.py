@@ -18,7 +18,7 @@ from esper_core.growth.blend import blend_parameters, changes_at_birth
 from esper_core.growth.probe import in_mode, untouched
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.leyline.actions import Blend
-from esper_core.leyline.terrain import Candidate, Place
+from esper_core.leyline.specs import Candidate, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

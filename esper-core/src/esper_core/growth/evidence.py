@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, get_args
 import torch
 
 from esper_core.leyline.constants import CONFIDENCE, FIRST_LOOK, GATE_ALPHA, GATE_LOOKS, MIN_EXAMPLES_FOR_EVIDENCE
-from esper_core.leyline.evidence import Evidence, Finding, Gain, Opinion, Strictness
+from esper_core.leyline.signals import Evidence, Finding, Gain, Opinion, Strictness
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

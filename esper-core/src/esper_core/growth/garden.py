@@ -23,9 +23,8 @@ from esper_core.growth.remembering import recall, regrow, state_of
 from esper_core.growth.seed import Presence
 from esper_core.growth.transaction import whole_or_nothing
 from esper_core.leyline.actions import Action, ActionMask, Op
-from esper_core.leyline.errors import GrowthError, LifecycleError, Problem
+from esper_core.leyline.errors import GrowthError, LifecycleError, Problem, suggestion
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, may, next_slot_state
-from esper_core.leyline.nearest import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from esper_core.growth.optimizers import OptimizerKeeper
     from esper_core.growth.seed import Seed
     from esper_core.growth.slot import Slot
-    from esper_core.leyline.resuming import State
+    from esper_core.leyline.protocols import State
 
 
 @dataclass(frozen=True, slots=True)

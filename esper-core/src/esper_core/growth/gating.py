@@ -14,15 +14,15 @@ from esper_core.growth.evidence import Gate, price_of
 from esper_core.growth.memory import heard, told
 from esper_core.leyline.actions import Op
 from esper_core.leyline.constants import GATE_ALPHA, GATE_LOOKS
-from esper_core.leyline.evidence import Evidence, Finding, Gain, Opinion
 from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.signals import Evidence, Finding, Gain, Opinion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from esper_core.config import GrowthConfig
     from esper_core.growth.seed import Seed
-    from esper_core.leyline.resuming import State
+    from esper_core.leyline.protocols import State
 
 _OP_BEHIND: Final = {Stage.TRAINING: Op.ADVANCE, Stage.HOLDING: Op.FOSSILISE}
 """What a seed in a stage asks a gate for."""

@@ -24,8 +24,7 @@ from esper_core.growth.likeness import outputs, refuse_unlike
 from esper_core.growth.probe import observe
 from esper_core.growth.slot import Slot, Slots, key_of
 from esper_core.growth.state_keys import HOME
-from esper_core.leyline.errors import GraftError, Problem
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import GraftError, Problem, suggestion
 from esper_core.leyline.specs import SlotPlace
 
 MATCH_LIMIT = 256

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_core.leyline.resuming import State
+from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

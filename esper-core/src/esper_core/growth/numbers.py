@@ -17,7 +17,7 @@ from esper_core.growth.probe import device_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from esper_core.leyline.resuming import State
+    from esper_core.leyline.protocols import State
 
 _SETTLED: Final = "torch.nn."
 """Where classes come from whose buffers are all there from the beginning, and keep their shape."""

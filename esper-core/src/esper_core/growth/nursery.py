@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from esper_core.leyline.actions import ARGUMENTS, Action, Op
-from esper_core.leyline.errors import GrowthError, LifecycleError, Problem
+from esper_core.leyline.errors import GrowthError, LifecycleError, Problem, suggestion
 from esper_core.leyline.lifecycle import SeedEvent, SlotState, Stage, may
-from esper_core.leyline.nearest import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from esper_core.leyline.resuming import State
+    from esper_core.leyline.protocols import State
 
 Memory = dict[Any, dict[str, Any]]
 """What an optimizer remembers of each parameter: momenta, counts of steps."""

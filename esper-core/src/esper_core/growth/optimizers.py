@@ -24,7 +24,7 @@ from esper_core.growth.memory import heard, told, unfit
 from esper_core.growth.optimizer_memory import recalled, remembered, scaler_told, scaler_with, settings_of
 from esper_core.growth.swift import SwiftAdam, SwiftAdamW
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_core.leyline.resuming import State
+from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

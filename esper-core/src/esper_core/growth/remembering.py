@@ -15,9 +15,8 @@ from esper_core.growth.journal import parse_network, read_network, resume
 from esper_core.growth.memory import heard, unfit
 from esper_core.growth.numbers import numbers_of, put_numbers
 from esper_core.growth.rebuilding import replant
-from esper_core.leyline.errors import GrowthError, Problem
-from esper_core.leyline.nearest import suggestion
-from esper_core.leyline.resuming import State
+from esper_core.leyline.errors import GrowthError, Problem, suggestion
+from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from esper_core.growth.garden import Garden
-    from esper_core.leyline.resuming import State
+    from esper_core.leyline.protocols import State
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 """What numbers of so many bytes are read as when their bits are added up; larger ones as 64-bit integers."""

@@ -6,13 +6,15 @@ An observer is told of what happened, one plugin after the other; one that raise
 message that names its package, and neither the run nor the other observers notice.
 
 What is collected comes from every plugin, one after the other; what one of them raises is told, and the rest stays.
+
+How does a function become a hook of Esper?
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from esper_core.hooks.markers import hookspec
+import pluggy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +22,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from esper_core.leyline.events import GovernorActed, StageChanged, StepFinished, UpdateFinished
-    from esper_core.leyline.health import HealthSnapshot, Verdict
-    from esper_core.leyline.protocols import Registrar
-    from esper_core.leyline.running import PluginConfig, ReportSection, RunContext, RunInfo, RunOutcome
+    from esper_core.leyline.protocols import PluginConfig, Registrar, ReportSection, RunContext, RunInfo, RunOutcome
+    from esper_core.leyline.signals import HealthSnapshot, Verdict
     from esper_core.leyline.specs import (
         BlueprintSpec,
         ComponentKind,
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
         SinkSpec,
         TaskSpec,
     )
+
+
+PROJECT: Final = "esper"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 @hookspec

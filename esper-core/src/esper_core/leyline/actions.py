@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from esper_core.leyline.constants import FULL, RAMP_STEPS
-from esper_core.leyline.terrain import Place  # noqa: TC001  pydantic reads it
+from esper_core.leyline.specs import Place  # noqa: TC001  pydantic reads it
 
 
 class Op(StrEnum):

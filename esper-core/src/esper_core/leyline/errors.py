@@ -13,15 +13,18 @@
     └── Interrupted  129/130/143   SIGHUP, SIGINT or SIGTERM, after the step was finished
 
 A message ends with what was received and how to mend it.
+
+Which known name was probably meant?
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +170,37 @@ class Interrupted(EsperError):
     def status(self) -> int:
         """The exit code that a shell expects: 128 + the signal's number."""
         return 128 + self.signal_number
+
+
+ALIKE: Final = 0.6
+"""Share of letters in common (as difflib counts them) from which a name may have been meant."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is closest to ``name``, or None where none is close.
+
+    >>> nearest("polcy", ["policy", "task"])
+    'policy'
+    """
+    candidates = sorted(set(known))
+    folded = {candidate.casefold().replace("-", "_"): candidate for candidate in candidates}
+    wanted = name.casefold().replace("-", "_")
+    if wanted in folded:
+        return folded[wanted]
+    close = get_close_matches(wanted[:200], list(folded), n=1, cutoff=ALIKE)
+    return folded[close[0]] if close else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The hint that an unknown name deserves: the nearest one, or the list of what there is.
+
+    >>> suggestion("polcy", ["policy", "task"])
+    'Did you mean "policy"?'
+    """
+    known = sorted(set(known))
+    if close := nearest(name, known):
+        return f'Did you mean "{close}"?'
+    if not known:
+        return "There is nothing to choose from."
+    shown = ", ".join(known[:12])
+    return f"Known: {shown}" + (", …" if len(known) > 12 else "")

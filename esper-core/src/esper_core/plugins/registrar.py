@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import PluginError, Problem, suggestion
 from esper_core.leyline.specs import (
     BLUEPRINT_TRAITS,
     SITE_KINDS,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from esper_core.leyline.errors import ConfigError, PluginError, Problem
-from esper_core.leyline.nearest import nearest
+from esper_core.leyline.errors import ConfigError, PluginError, Problem, nearest
 from esper_core.plugins.gate import FIRST_PARTY, compact
 
 if TYPE_CHECKING:

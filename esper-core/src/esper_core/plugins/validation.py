@@ -15,8 +15,7 @@ import pluggy
 from esper_core import __version__
 from esper_core.hooks import PROJECT, spec
 from esper_core.leyline.constants import API_LEVEL
-from esper_core.leyline.errors import Problem
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import Problem, suggestion
 from esper_core.leyline.specs import PluginInfo
 from esper_core.plugins.faults import attempt, place_of
 from esper_core.plugins.loading import raised

@@ -1,6 +1,6 @@
 """Runs: the folder that a run leaves behind, and the statistics of what it found."""
 
 from esper_core.runs.directory import RunDirectory
-from esper_core.runs.files import plain
+from esper_core.runs.directory import plain
 
 __all__ = ["RunDirectory", "plain"]

@@ -19,8 +19,8 @@ from safetensors.torch import load, save
 
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.files import read_bytes
-from esper_core.leyline.resuming import State
-from esper_core.runs.files import settle, told_plainly, write_whole
+from esper_core.leyline.protocols import State
+from esper_core.runs.directory import settle, told_plainly, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from esper_core.leyline.events import Event
-    from esper_core.runs.reading import RunRecord
+    from esper_core.runs.records import RunRecord
 
 COLOURS: Final = ("#2e7fc7", "#cf5a00", "#1f9150", "#b850a8", "#c8413f", "#7b6fd0")
 """Of the arms' curves, in the order of the arms: each stands out from white and from the dark of a notebook."""

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.config.files import read_file
 from esper_core.config.reading import read_document
 from esper_core.leyline.errors import ConfigError, Problem, RunFolderError
-from esper_core.leyline.nearest import suggestion
+from esper_core.leyline.errors import suggestion
 from esper_core.runs.comparing import Sample, compare_pairs, shared_seeds
-from esper_core.runs.listing import words_of
+from esper_core.runs.records import words_of
 from esper_core.runs.pairing import JoinedArm, asked_for
-from esper_core.runs.reading import way_on
+from esper_core.runs.records import way_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from esper_core.runs.reading import RunRecord
+    from esper_core.runs.records import RunRecord
 
 ARMS_AND_NAMES: Final = frozenset(
     (

@@ -29,7 +29,7 @@ from esper_core.leyline.errors import GraftError, GrowthError, Problem
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
-from esper_core.runs.files import told_plainly, write_json, write_whole
+from esper_core.runs.directory import told_plainly, write_json, write_whole
 
 if TYPE_CHECKING:
     from torch import nn

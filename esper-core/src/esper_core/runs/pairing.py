@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from esper_core.runs.comparing import Sample
-    from esper_core.runs.reading import RunRecord
+    from esper_core.runs.records import RunRecord
 
 TWIN: Final = "twin"
 """What a run calls its arm without growth."""

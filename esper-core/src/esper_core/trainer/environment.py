@@ -36,15 +36,10 @@ from esper_core.growth import (
     without_folders,
 )
 from esper_core.leyline.constants import PROBE_EXAMPLES
-from esper_core.trainer.batches import BatchOrder
-from esper_core.trainer.evaluation import Measured, evaluate
-from esper_core.trainer.feeding import feed_for, sent
-from esper_core.trainer.leaning import Leaning
-from esper_core.trainer.passes import Passes, way_for
-from esper_core.trainer.reading import Reading
+from esper_core.trainer.batches import BatchOrder, feed_for, sent
+from esper_core.trainer.forward import Notices, Passes, way_for
+from esper_core.trainer.measurements import Leaning, Measured, Reading, Scales, evaluate
 from esper_core.trainer.remembering import bring_back, state_of
-from esper_core.trainer.ways import Notices
-from esper_core.trainer.weighing import Scales
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,14 +50,10 @@ if TYPE_CHECKING:
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth, Transition, Variety
     from esper_core.leyline.actions import Action, ActionMask
-    from esper_core.leyline.health import Verdict
-    from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
-    from esper_core.leyline.resuming import State
-    from esper_core.leyline.signals import Signals
-    from esper_core.leyline.specs import SlotPlace
-    from esper_core.leyline.terrain import Operations
-    from esper_core.trainer.passes import Loss
-    from esper_core.trainer.ways import Way
+    from esper_core.leyline.protocols import Schedule, Split, SplitName, State, Task
+    from esper_core.leyline.signals import Signals, Verdict
+    from esper_core.leyline.specs import Operations, SlotPlace
+    from esper_core.trainer.forward import Loss, Way
 
 T = TypeVar("T")
 

@@ -10,16 +10,22 @@ and their policies decide what grows. A study is made by ``app.compose``; the pi
     record    keeps what learners learn from                                           trainer.rollout
     governor  one in each environment: brings back what has gone wrong, or stops it    esper_core.governor
     bus       tells what happened                                                      esper_core.telemetry
+
+Did the factors on the loss drift apart? Then arms of one seed were not trained alike, and whoever compares is told.
+
+In float16 each environment searches for a factor of its own: one that overflows leaves a step out and halves it. Where
+the arms of a seed end with different ones, some of them were trained on fewer batches than others.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from esper_core.governor import Act
 from esper_core.leyline.actions import WAIT
 from esper_core.leyline.errors import GovernorStop, Problem
-from esper_core.trainer.narration import (
+from esper_core.trainer.event_records import (
     episode_finished,
     governor_acted,
     seeds_lost,
@@ -27,7 +33,6 @@ from esper_core.trainer.narration import (
     steps_finished,
     updates_finished,
 )
-from esper_core.trainer.scaling import warn_of_scales
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -36,11 +41,29 @@ if TYPE_CHECKING:
     from esper_core.leyline.actions import Action
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.signals import Signals
-    from esper_core.trainer.course import Course
-    from esper_core.trainer.ledger import Ledger
     from esper_core.trainer.pool import Ending
-    from esper_core.trainer.rollout import RoundRecord
-    from esper_core.trainer.study import Study
+    from esper_core.trainer.progress import Course
+    from esper_core.trainer.rollouts import Ledger, RoundRecord
+    from esper_core.trainer.study import Member, Study
+
+
+log = logging.getLogger("esper")
+
+
+def warn_of_scales(environments: Sequence[Member], signals_E: Sequence[Signals]) -> None:
+    """At the end of a round: one warning that names the seeds whose arms have different factors, with these."""
+    factors: dict[int, dict[str, float]] = {}
+    for environment, signals in zip(environments, signals_E, strict=True):
+        if signals.loss_scale is not None:
+            factors.setdefault(environment.seed, {})[environment.arm] = signals.loss_scale
+    apart = [
+        f"seed {seed}: {', '.join(f'{arm} {factor:g}' for arm, factor in own.items())}"
+        for seed, own in factors.items()
+        if len(set(own.values())) > 1
+    ]
+    if apart:
+        what = "the factors on the loss (float16) differ between arms, which were not trained on the same batches"
+        log.warning("%s: %s", what, "; ".join(apart))
 
 
 def run_study(course: Course) -> list[EpisodeFinished]:

@@ -17,13 +17,13 @@ from esper_core.governor import Act
 from esper_core.growth import Draws, FaultBook, Transition, read_network, slots_of
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.health import CALM
+from esper_core.leyline.signals import CALM
 from esper_core.plugins.faults import lent_streams
 from esper_core.trainer.answerable import busily_answerable
 from esper_core.trainer.environment import Environment, Mishap, Recipe
 from esper_core.trainer.lanes import lanes_for
 from esper_core.trainer.remembering import parts_of_all, state_of_all
-from esper_core.trainer.roster import Member, Roster, interleaved
+from esper_core.trainer.study import Member, Roster, interleaved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
-    from esper_core.leyline.health import Verdict
-    from esper_core.leyline.resuming import State
-    from esper_core.leyline.signals import Signals
+    from esper_core.leyline.protocols import State
+    from esper_core.leyline.signals import Signals, Verdict
     from esper_core.trainer.lanes import Lanes
 
 T = TypeVar("T")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from esper_core.growth import Transition, heard, told, unfit
 from esper_core.leyline.errors import GrowthError
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.resuming import State
+from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Signals
-from esper_core.trainer.records import plain_of, record_of
+from esper_core.trainer.event_records import plain_of, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

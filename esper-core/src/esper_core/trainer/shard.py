@@ -16,8 +16,8 @@ from safetensors.torch import load, save
 
 from esper_core.leyline.actions import WAIT
 from esper_core.leyline.errors import EsperError
-from esper_core.leyline.resuming import State
-from esper_core.trainer.ways import Notices
+from esper_core.leyline.protocols import State
+from esper_core.trainer.forward import Notices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Transition
     from esper_core.leyline.actions import Action, ActionMask
-    from esper_core.leyline.health import Verdict
-    from esper_core.leyline.signals import Signals
+    from esper_core.leyline.signals import Signals, Verdict
     from esper_core.trainer.environment import Environment, Mishap, Recipe
     from esper_core.trainer.pool import Ending, Pool
 

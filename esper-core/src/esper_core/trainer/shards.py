@@ -18,8 +18,8 @@ from esper_core.leyline.actions import Action, Op
 from esper_core.trainer.forking import Fork, Lifeline
 from esper_core.trainer.pool import Changes, Ending, Mishaps, Pool
 from esper_core.trainer.remembering import parts_of_all, state_of_all
-from esper_core.trainer.roster import Roster, interleaved
 from esper_core.trainer.shard import Packed, Reply, Request, Standing, serve
+from esper_core.trainer.study import Roster, interleaved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
     from esper_core.leyline.actions import ActionMask
-    from esper_core.leyline.health import Verdict
-    from esper_core.leyline.resuming import State
-    from esper_core.leyline.signals import Signals
+    from esper_core.leyline.protocols import State
+    from esper_core.leyline.signals import Signals, Verdict
     from esper_core.trainer.environment import Mishap, Recipe
     from esper_core.trainer.shard import Placed
 

@@ -16,7 +16,7 @@ from esper_core.leyline.constants import CHECKPOINT_SHARE
 from esper_core.leyline.errors import Interrupted, Problem, RunFolderError
 from esper_core.leyline.events import EpisodeFinished
 from esper_core.leyline.files import open_regular
-from esper_core.leyline.resuming import State
+from esper_core.leyline.protocols import State
 from esper_core.telemetry import read_events
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from esper_core.config import CheckpointConfig
     from esper_core.runs.checkpoints import Checkpoints
     from esper_core.telemetry import Clock, EventFile
-    from esper_core.trainer.course import Course
+    from esper_core.trainer.progress import Course
 
 
 FREE: Final = frozenset(

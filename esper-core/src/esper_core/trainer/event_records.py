@@ -1,8 +1,14 @@
-"""How is what happened in an environment told? As events: the record of a thing with its place in the run."""
+"""How is what happened in an environment told? As events: the record of a thing with its place in the run.
+
+How is a record, an observation say, written as plain data and read again? As its fields are typed.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+
+from pydantic import TypeAdapter
 
 from esper_core.governor import Act
 from esper_core.leyline.actions import ARGUMENTS, Action, Op
@@ -14,16 +20,33 @@ from esper_core.leyline.events import (
     StepFinished,
     UpdateFinished,
 )
-from esper_core.trainer.records import record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from esper_core.governor import Decision, RolledBack
     from esper_core.leyline.signals import RewardBreakdown, Signals
     from esper_core.trainer.pool import Changes, Ending, Mishaps
-    from esper_core.trainer.roster import Member
-    from esper_core.trainer.study import AnyPool
+    from esper_core.trainer.study import AnyPool, Member
+
+
+T = TypeVar("T")
+
+
+def plain_of(record: Any) -> Any:
+    """What ``record_of`` makes a record again: text, numbers (NaN among them), lists and mappings."""
+    return None if record is None else _adapter(cast("Hashable", type(record))).dump_python(record, mode="json")
+
+
+def record_of(kind: type[T], plain: Any) -> T:
+    """The record of this kind that ``plain_of`` was given; ValueError where it was none."""
+    record: T = _adapter(cast("Hashable", kind)).validate_python(plain)
+    return record
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 class _Place(TypedDict):

@@ -16,17 +16,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.actions import Op
-from esper_core.leyline.evidence import Finding
 from esper_core.leyline.lifecycle import INCUBATING, SlotState, Stage
+from esper_core.leyline.signals import Finding
 from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from esper_core.leyline.actions import ActionMask, ActionSpace
-    from esper_core.leyline.evidence import Gain
-    from esper_core.leyline.signals import Observation, SeedSignals, SlotSignals
-    from esper_core.leyline.terrain import Candidate, Place
+    from esper_core.leyline.signals import Gain, Observation, SeedSignals, SlotSignals
+    from esper_core.leyline.specs import Candidate, Place
+
 
 SCHEMA: Final = 2
 """Version of the columns."""

@@ -1,26 +1,56 @@
-"""What was measured in a step, and how is it read? It stays on the device, and is read in one tensor, once a step."""
+"""What was measured in a step, and how is it read? It stays on the device, and is read in one tensor, once a step.
+
+What do seeds gain? The losses of the same examples, with and without them; the differences stay on the device.
+
+While a seed incubates, or is on a branch, it is weighed against the host itself. Once it acts on the host there is no
+host without it any more, and it is weighed against the twin at the same step, less what the twin was behind when it
+began. Where two seeds act at once, or another was kept since, nobody can tell whose the gain is: then it is unknown,
+until there is a step in which none acts.
+
+How much does a network lean on each of the seeds that act in it? Its losses with each left out, by prefix replay.
+
+That is dependence, and not what a seed is good for: a network leans on whatever it was trained with. No gate minds it.
+
+How good is the network as it acts now? Its losses and its metric on a split, in inference mode, on the device.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from esper_core.growth import NUMBERS, WIDTH, heard, host_parameters, read_gain, read_health, told
+from esper_core.growth import (
+    NUMBERS,
+    WIDTH,
+    Counterfactuals,
+    SeedFault,
+    device_of,
+    disturbed,
+    each_left_out,
+    heard,
+    host_parameters,
+    paired,
+    read_gain,
+    read_health,
+    told,
+)
 from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
+from esper_core.trainer.batches import chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor, nn
 
-    from esper_core.growth import Garden, Seed
-    from esper_core.leyline.resuming import State
-    from esper_core.leyline.terrain import Operations
-    from esper_core.trainer.leaning import Leaning
-    from esper_core.trainer.weighing import Scales
+    from esper_core.growth import Garden, RandomStream, Seed
+    from esper_core.leyline.protocols import Split, Task
+    from esper_core.leyline.specs import Operations
 
 
 class Reading:
@@ -196,3 +226,159 @@ def _dealt(numbers: list[float], seeds: Iterable[int], width: int) -> Iterator[t
     for seed in list(seeds):
         yield seed, numbers[:width]
         del numbers[:width]
+
+
+class Scales:
+    """What living seeds gained in the last step: ``gains`` holds what ``growth.paired`` tells, by the seeds' numbers.
+
+    stream: of the random numbers that a trial draws, so that it takes none from the host's evaluation.
+    """
+
+    def __init__(self, garden: Garden, stream: RandomStream) -> None:
+        self._garden = garden
+        self._stream = stream
+        self._lead: Tensor | None = None
+        self._fossils: tuple[Seed, ...] = ()
+        self.gains: dict[int, Tensor] = {}
+
+    def weigh(self, evaluate: Callable[[], Measured], losses: Tensor, undisturbed: Tensor | None) -> None:
+        """Weigh every living seed.
+
+        evaluate: the network as it acts, on the validation split. losses: what it gave without any trial, one for each
+        example; ``undisturbed`` those of the twin, None where there is none.
+        """
+        self.gains = {}
+        acting = self._garden.blended
+        for number in self._garden.incubating:
+            if number not in acting:
+                self.gains[number] = paired(losses, self._tried(number, evaluate))
+        if undisturbed is None:
+            return
+        fossils = tuple(seed for slot in self._garden.slots.values() for seed in slot.fossils)
+        if not any(slot.strength > 0.0 for slot in self._garden.slots.values()):
+            self._lead, self._fossils = undisturbed - losses, fossils
+        elif len(acting) != 1 or fossils != self._fossils:
+            self._lead = None
+        elif self._lead is not None:
+            self.gains[acting[0]] = paired(undisturbed - self._lead, losses)
+
+    def forget_lead(self) -> None:
+        """The twin is not what it was: what a seed gains that acts now is unknown until none does."""
+        self._lead = None
+
+    def state(self) -> State:
+        """The gains, what the twin was behind when no seed acted, with which fossils, and the random numbers."""
+        return told(
+            {
+                "gains": self.gains,
+                "lead": self._lead,
+                "fossils": [seed.number for seed in self._fossils],
+                "stream": self._stream.state(),
+            }
+        )
+
+    def load(self, state: State) -> None:
+        """Know what other scales knew, of a garden that has grown as this one has."""
+        known = heard(state, device_of(self._garden.model))
+        fossils = {seed.number: seed for slot in self._garden.slots.values() for seed in slot.fossils}
+        self.gains, self._lead = known["gains"], known["lead"]
+        self._fossils = tuple(fossils[number] for number in known["fossils"])
+        self._stream.go_to(known["stream"])
+
+    def _tried(self, number: int, evaluate: Callable[[], Measured]) -> Tensor:
+        """The losses with one incubating seed, who answers for what it does to torch on the way."""
+        with self._garden.trial(number), self._stream:
+            tried = evaluate().losses
+        if done := disturbed():
+            slot, _ = self._garden.home_of(number)
+            raise SeedFault([slot.name], done, number=number)
+        return tried
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a network does on a split: the loss of each example in nats, and the metric of them all."""
+
+    losses: Tensor
+    metric: Tensor
+
+    def means(self) -> Tensor:
+        """(mean loss, metric)."""
+        return torch.stack([self.losses.mean(), self.metric])
+
+
+def as_written(model: nn.Module, inputs: Tensor) -> Tensor:
+    """What the model puts out."""
+    outputs: Tensor = model(inputs)
+    return outputs
+
+
+def evaluate(
+    model: nn.Module, task: Task, split: Split, run: Callable[[nn.Module, Tensor], Tensor] = as_written
+) -> Measured:
+    """What ``model`` does on the whole ``split``. The model is left in training mode. run: how a pass is computed."""
+    model.eval()
+    losses: list[Tensor] = []
+    scores: list[Tensor] = []
+    with torch.inference_mode():
+        for inputs, targets in chunks(split, device_of(model)):
+            outputs = run(model, inputs)
+            losses.append(task.losses(outputs, targets))
+            scores.append(task.scores(outputs, targets))
+        own, metric = torch.cat(losses), torch.cat(scores).mean()
+        if task.metric.exponential:
+            metric = metric.exp()
+    model.train()
+    return Measured(own.clone(), metric.to(own.dtype).clone())
+
+
+log = logging.getLogger("esper")
+
+
+class Leaning:
+    """What was found in the last step: ``dependences`` holds what ``growth.paired`` tells, by the seeds' numbers.
+
+    seed: of the random numbers that the network may draw, the same with and without a seed. quiet: it draws none.
+    run: how a pass is computed.
+    """
+
+    def __init__(
+        self,
+        garden: Garden,
+        seed: int,
+        *,
+        quiet: bool = False,
+        run: Callable[[nn.Module, Tensor], Tensor] = as_written,
+    ) -> None:
+        self._garden = garden
+        self._counterfactuals = Counterfactuals(garden.model, seed=seed, quiet=quiet, run=run)
+        self.dependences: dict[int, Tensor] = {}
+
+    def measure(self, task: Task, split: Split) -> None:
+        """Measure each acting seed on ``split``. The model is left in training mode."""
+        self.dependences = {}
+        main = self._counterfactuals.main()
+        if not main:
+            return
+        model = self._garden.model
+        model.eval()
+        try:
+            batches = chunks(split, device_of(model))
+            measured = self._counterfactuals.measure(each_left_out(main), batches, task.losses)
+        finally:
+            model.train()
+        if measured.news:
+            log.info("each configuration of %s takes a pass of its own: %s", type(model).__name__, measured.news)
+        for name in main:
+            seed = self._garden.slots[name].living
+            assert seed is not None
+            self.dependences[seed.number] = paired(measured.rows[main - {name}], measured.rows[main])
+
+    def state(self) -> State:
+        """What was found, and what is known of the way to find it."""
+        return State.of({"found": told(self.dependences), "way": self._counterfactuals.state()})
+
+    def load(self, state: State) -> None:
+        """Know what another one knew, of a garden that has grown as this one has."""
+        self.dependences = heard(state.part("found"), device_of(self._garden.model))
+        self._counterfactuals.load(state.part("way"))

@@ -1,14 +1,32 @@
-"""Does memory that was freed stay with the process? By default glibc gives large blocks back at once, and a network
-that allocates the same ones with every batch waits for the kernel to clear them, page by page."""
+"""How many threads compute? One in each lane: another number gives other bits, and small networks are no faster.
+
+Does memory that was freed stay with the process? By default glibc gives large blocks back at once, and a network
+that allocates the same ones with every batch waits for the kernel to clear them, page by page.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+import torch
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A block in which torch computes with one intra-op thread in this thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
 
 M_TRIM_THRESHOLD: Final = -1
 M_TOP_PAD: Final = -2

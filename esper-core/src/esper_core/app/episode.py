@@ -11,20 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.app.allocator import tune_allocator
 from esper_core.app.guarding import health_check
 from esper_core.app.preparing import prepare
 from esper_core.app.resolution import TWIN
-from esper_core.app.threads import one_thread
+from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.governor import Act
 from esper_core.growth import FaultBook, Growth, heard, told
 from esper_core.leyline.errors import GovernorStop, LifecycleError, Problem
-from esper_core.leyline.health import HealthSnapshot
-from esper_core.leyline.resuming import State
-from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
-from esper_core.trainer.ledger import Ledger
+from esper_core.leyline.protocols import State
+from esper_core.leyline.signals import HealthSnapshot, Observation, RewardBreakdown, Signals
+from esper_core.trainer.event_records import plain_of, record_of
 from esper_core.trainer.pool import Ending, Pool
-from esper_core.trainer.records import plain_of, record_of
+from esper_core.trainer.rollouts import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,8 +34,8 @@ if TYPE_CHECKING:
     from esper_core.app.preparing import Prepared
     from esper_core.governor import Decision
     from esper_core.leyline.actions import Action, ActionMask, ActionSpace
-    from esper_core.leyline.health import Verdict
-    from esper_core.leyline.signals import Metric
+    from esper_core.leyline.signals import Metric, Verdict
+
 
 PLAYER: Final = "player"
 """The arm of who plays."""

@@ -3,25 +3,161 @@
 A sink works on a thread of its own, and the run hands over what happens without waiting. What finds no place is
 dropped and counted; a sink that raises is shut off after one clear message; one that does not come to an end is left
 behind. The run's own thread tells of all this, and reads for it what the other thread has noted.
+
+What does a sink still have to be told? A queue with so many places, into which the run puts without waiting.
+
+Where does it go what a thread beside the run prints? To stderr: stdout belongs to the command's result.
+
+``contextlib.redirect_stdout`` turns the streams of every thread, and two threads that use it at once may leave them
+turned. Here one stream stands before the real one and looks who writes.
 """
 
 from __future__ import annotations
 
 import logging
-from threading import Thread
-from typing import TYPE_CHECKING
+import sys
+import threading
+from collections import deque
+from enum import Enum, auto
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline.constants import SINK_CLOSING_SECONDS, SINK_DRAIN_SECONDS
+from esper_core.leyline.constants import SINK_CLOSING_SECONDS, SINK_DRAIN_SECONDS, SINK_PLACES, SINK_PLACES_KEPT
 from esper_core.leyline.errors import Problem
+from esper_core.leyline.events import Event, StepFinished
 from esper_core.plugins.faults import Label, place_in, summary_of
-from esper_core.telemetry.printing import Parted, parted_streams
-from esper_core.telemetry.waiting import Mark, Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from typing import TextIO
 
-    from esper_core.leyline.events import Event
     from esper_core.leyline.protocols import Sink
+
+
+class Mark(Enum):
+    """What stands in the queue between events."""
+
+    SETTLED = auto()
+    """A step is over."""
+    END = auto()
+    """No more will come."""
+
+
+class Waiting:
+    """Events in their order, and where among them a step was over.
+
+    The flood of a run is its ``step-finished``: they find no place where ``places`` events wait. The others, which are
+    few, have as many as ``kept`` places more.
+    """
+
+    def __init__(self, places: int = SINK_PLACES, kept: int = SINK_PLACES_KEPT) -> None:
+        self._places: Final = places
+        self._kept: Final = kept
+        self._items: deque[Event | Mark] = deque()
+        self._events = 0
+        self._changed = Condition()
+        self._ended = False
+
+    def put(self, event: Event) -> bool:
+        """Whether there was a place for the event, and none where it has ended."""
+        with self._changed:
+            places = self._places if isinstance(event, StepFinished) else self._places + self._kept
+            if self._ended or self._events >= places:
+                return False
+            self._items.append(event)
+            self._events += 1
+            self._changed.notify()
+            return True
+
+    def settle(self) -> None:
+        """A step is over. Said once, however often, until an event follows."""
+        with self._changed:
+            if not self._ended and not (self._items and self._items[-1] is Mark.SETTLED):
+                self._items.append(Mark.SETTLED)
+                self._changed.notify()
+
+    def take(self) -> Event | Mark:
+        """What is next, as soon as there is something."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._items) or self._ended)
+            if not self._items:
+                return Mark.END
+            item = self._items.popleft()
+            if not isinstance(item, Mark):
+                self._events -= 1
+            return item
+
+    def end(self) -> None:
+        """Nothing more is put in; what waits is still to be had."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+
+    def cut(self, keep: int) -> int:
+        """How many events are given up: all that wait but the last ``keep``."""
+        with self._changed:
+            events = [item for item in self._items if not isinstance(item, Mark)]
+            kept = events[len(events) - keep :] if keep else []
+            self._items = deque([*kept, Mark.SETTLED] if kept else ())
+            self._events = len(kept)
+            return len(events) - len(kept)
+
+
+class Parted:
+    """``sys.stdout`` or ``sys.stderr`` for all threads but its guests: what these print goes to stderr.
+
+    A guest cannot close it. It is put in place, and taken away, by the thread that the run is on.
+    """
+
+    def __init__(self, name: str, own: TextIO) -> None:
+        self._name = name
+        self._own = own
+        self._guests: set[int] = set()
+
+    def take_in(self, thread: int) -> None:
+        """From now on this thread, by its number, is a guest."""
+        self._guests.add(thread)
+
+    def let_go(self, thread: int) -> None:
+        """It is none any more; the last one that goes leaves things as they were."""
+        self._guests.discard(thread)
+        if not self._guests and getattr(sys, self._name) is self:
+            setattr(sys, self._name, self._own)
+
+    @property
+    def _stream(self) -> Any:
+        return sys.stderr if self._name == "stdout" and self._has_guest else self._own
+
+    @property
+    def _has_guest(self) -> bool:
+        return threading.get_ident() in self._guests
+
+    def close(self) -> None:
+        """Close it; a guest only has written what is waiting."""
+        if self._has_guest:
+            self._stream.flush()
+        else:
+            self._own.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stream)
+
+
+def parted_streams(thread: int) -> list[Parted]:
+    """Both streams, with this thread as a guest; ``let_go`` ends it."""
+    parted = []
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, Parted):
+            stream = Parted(name, stream)
+            setattr(sys, name, stream)
+        stream.take_in(thread)
+        parted.append(stream)
+    return parted
+
 
 log = logging.getLogger("esper")
 

@@ -10,16 +10,16 @@ from torch import Tensor
 from esper_core.growth import heard, told
 from esper_core.growth.memory import kept
 from esper_core.leyline.errors import GrowthError, PluginError, Problem
-from esper_core.leyline.resuming import Resumable, State
+from esper_core.leyline.protocols import Resumable, State
 from esper_core.trainer.answerable import answerable
-from esper_core.trainer.ledger import Ledger
-from esper_core.trainer.rollout import RoundRecord
+from esper_core.trainer.rollouts import Ledger, RoundRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.trainer.study import Arm, Study
+
 
 _STATES: Final = (
     "A State holds tensors, text, whole and finite numbers, booleans, None, lists, and mappings with text as keys."

@@ -100,9 +100,11 @@ def test_a_control_goes_on_from_what_was_written_down(make_recipe: Make) -> None
 
 
 def test_sim_med_1_one_train_step_for_all_stages_which_asks_for_none() -> None:
+    """Only the key by which a compiled pass is looked up may read a seed's stage."""
     folder = Path(esper_core.trainer.__file__).parent
     for name in ("environment.py", "forward.py"):
         tree = ast.parse((folder / name).read_text(encoding="utf-8"))
+        tree.body = [node for node in tree.body if getattr(node, "name", "") != "structure_of"]
         asked = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "Stage"]
         asked += [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "stage"]
         assert asked == [], name

@@ -157,7 +157,8 @@ def make_run(tmp_path: Path) -> MakeRun:
             file.writelines(encode(event) + "\n" for event in told.events())
         (run / "summary.json").write_text(json.dumps(summary(told)), encoding="utf-8")
         manifest = {
-            "id": f"20261121-101512-quiet-otter{word}", "status": f"done{word}", "started": f"2026-11-21{word}",
+            "format": 1, "id": f"20261121-101512-quiet-otter{word}", "status": f"done{word}",
+            "started": "2026-11-21T10:15:12+00:00",
             "argv": ["/usr/bin/esper", "run", f"plugins.yaml{word}"], "machine": {f"cores{word}": f"2{word}"},
             "seeds": {"first": 0, "count": f"8{word}"}, "git": {"sha": f"abc{word}"},
             "plugins": [{"id": f"own{word}", "package": f"own{word}", "version": f"1{word}", "sha256": f"{word}f"}],
@@ -169,12 +170,12 @@ def make_run(tmp_path: Path) -> MakeRun:
     return make
 
 
-def _browsing() -> ModuleType:
+def _browser_driver() -> ModuleType:
     """The module beside this one: test files are not a package."""
-    spec = importlib.util.spec_from_file_location("browsing", Path(__file__).with_name("browsing.py"))
+    spec = importlib.util.spec_from_file_location("browser_driver", Path(__file__).with_name("browser_driver.py"))
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules["browsing"] = importlib.util.module_from_spec(spec)
+    module = sys.modules["browser_driver"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -182,9 +183,9 @@ def _browsing() -> ModuleType:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium; the test is skipped where there is none."""
-    browsing = _browsing()
-    program = browsing.found()
+    browser_driver = _browser_driver()
+    program = browser_driver.found()
     if program is None:
         pytest.skip("needs Chromium: no program called chromium, chromium-browser or google-chrome is in the PATH")
-    with browsing.Browser(program) as opened:
+    with browser_driver.Browser(program) as opened:
         yield opened

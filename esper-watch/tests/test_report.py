@@ -1,4 +1,4 @@
-"""A report tells what its run did, no more; nobody's words become markup; and it stays small."""
+"""Reports: what they say of a run, that names cannot inject markup, and how they are written."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from esper_core import EsperError
 from esper_core.leyline import RunInfo, RunOutcome
-from esper_watch import plugin
+from esper_watch import plugin, templating
 from esper_watch.command import report
-from esper_watch.report import page_of, read_record, write_picture, write_report
-from esper_watch.report.markup import EMPTY, UNPRINTABLE, element
-from esper_watch.report.scale import Scale, around
+from esper_watch.figures import Scale, scale_around
+from esper_watch.history import read_history
+from esper_watch.report import read_report, report_page, write_picture, write_report
 
 MakeRun = Callable[..., Path]
 
@@ -40,8 +40,12 @@ HOSTILE = [
 ]
 
 
+EMPTY = {"circle", "line", "meta", "path", "polygon", "polyline", "rect"}
+"""Elements without content."""
+
+
 class Seen(HTMLParser):
-    """What a browser would make of it: the elements that are open, all attributes, all text."""
+    """A page as a browser parses it: its elements, attributes and text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,22 +83,30 @@ def seen(page: str) -> Seen:
     return parser
 
 
+def shown(text: str) -> str:
+    """Return a text as templates prepare it, before it is escaped."""
+    return str(templating.printable(text))
+
+
 @given(text=st.text(), name=st.text())
-def test_every_text_comes_back_as_it_was_given(text: str, name: str) -> None:
-    told = seen(element("p", element("b", text, title=name), None).render())
-    assert told.tags == ["p", "b"]
-    assert told.text == UNPRINTABLE.sub("\ufffd", text).replace("\r\n", "\n").replace("\r", "\n") or told.text == text
-    assert told.attributes == [("title", UNPRINTABLE.sub("\ufffd", name))]
+@example("<b>{{ 7 * 7 }}</b>", '" onclick="alert(1)')
+def test_templates_escape_texts_and_attributes(text: str, name: str) -> None:
+    template = templating._environment().from_string('<p><b title="{{ name }}">{{ text }}</b></p>')
+    page = seen(template.render(text=text, name=name))
+    assert page.tags == ["p", "b"]
+    assert page.text == shown(text).replace("\r\n", "\n").replace("\r", "\n") or page.text == shown(text)
+    assert page.attributes == [("title", shown(name))]
 
 
-@pytest.mark.parametrize("name", ["onclick", "on_load", "a b", "", "1x", 'x"'])
-def test_no_attribute_runs_anything_and_no_name_is_markup(name: str) -> None:
-    with pytest.raises(ValueError, match="no element and no attribute"):
-        element("p", **{name: "x"})
+def test_no_template_turns_escaping_off() -> None:
+    folder = Path(templating.__file__).with_name("templates")
+    templates = [path.read_text(encoding="utf-8") for path in folder.iterdir() if path.suffix in (".html", ".svg")]
+    assert len(templates) >= 4
+    assert [one for one in templates if re.search(r"\|\s*safe\b|autoescape|Markup", one)] == []
 
 
 @pytest.mark.parametrize("word", HOSTILE)
-def test_names_of_plugins_and_files_are_told_and_do_nothing(word: str, make_run: MakeRun) -> None:
+def test_hostile_names_are_shown_and_have_no_effect(word: str, make_run: MakeRun) -> None:
     page = write_report(make_run(environments=2, steps=10, word=word)).read_text(encoding="utf-8")
     told = seen(page)
     assert told.tags.count("script") == 1
@@ -105,14 +117,14 @@ def test_names_of_plugins_and_files_are_told_and_do_nothing(word: str, make_run:
     ] == []
     assert {value[:1] for name, value in told.attributes if name == "href"} == {"#"}
     assert told.comments == []
-    readable = UNPRINTABLE.sub("\ufffd", word)
+    readable = shown(word)
     for said in ("grown", "mind the gap", "More", "of it", "own", "surge", "esper-test", "plugins.yaml", "loss"):
         assert f"{said}{readable}" in told.text or f"{said} {readable}" in told.text, said
     assert re.search(r"https?://", re.sub(r"<pre.*?</pre>", "", page)) is None
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
-def test_what_is_no_file_stays_what_it_is(kind: str, make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_pipe_is_refused_and_a_symbolic_link_is_kept(kind: str, make_run: MakeRun, tmp_path: Path) -> None:
     run, place, behind = make_run(environments=2, steps=4), tmp_path / "out.html", tmp_path / "behind.html"
     if kind == "pipe":
         os.mkfifo(place)
@@ -126,57 +138,58 @@ def test_what_is_no_file_stays_what_it_is(kind: str, make_run: MakeRun, tmp_path
         assert behind.read_text().startswith("<!doctype html>")
 
 
-def test_nothing_is_drawn_of_what_is_not_known_yet(make_run: MakeRun) -> None:
+def test_an_unfinished_run_is_drawn_up_to_its_last_step(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=40, arms=("grown", "twin", "capacity"))
     (run / "summary.json").unlink()
     late = re.compile(r'"step":(3[6-9])\b|"type":"(episode|update|run)-finished"')
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
     known = [line for line in lines if not late.search(line) and ("capacity" not in line or "run-started" in line)]
     (run / "events.jsonl").write_text("".join(known))
-    record = read_record(run)
-    assert 0.55 < record.share_done < 0.65, "two of three arms, 36 of 40 steps"
-    assert record.steps_of((0, record.arms[0], 0)) == 36
-    ends = re.findall(r"from step \d+ to step (\d+)", page_of(record))
+    record = read_report(run)
+    assert 0.55 < record.history.share_done < 0.65, "two of three arms, 36 of 40 steps"
+    assert record.history.steps_of((0, record.history.arms[0], 0)) == 36
+    ends = re.findall(r"from step \d+ to step (\d+)", report_page(record))
     assert max(map(int, ends)) == 36
 
 
-def test_a_run_without_an_end_has_no_verdict(make_run: MakeRun) -> None:
+def test_an_unfinished_run_has_no_verdict(make_run: MakeRun) -> None:
     run = make_run(environments=4, steps=20)
     (run / "summary.json").unlink()
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
     (run / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + lines[-2][:40])
-    told = seen(page_of(read_record(run)))
+    told = seen(report_page(read_report(run)))
     assert re.search(
-        r"It did not end, as far as its events tell: [^.]*\. 4\d % of it was trained; there is no verdict", told.text
+        r"The run has no final event: [^.]*\. 4\d % of the training is done; there is no verdict", told.text
     )
     assert "was better" not in told.text
-    assert "How it went" in told.text
-    assert "The seeds' lives" in told.text
-    assert "The arms" not in told.text, "no episode ended"
+    assert "Learning curves" in told.text
+    assert "Seed lives" in told.text
+    assert "The test split was read once" not in told.text, "no episode ended"
 
 
-def test_a_run_that_has_just_begun_is_told_too(make_run: MakeRun) -> None:
+def test_a_run_without_steps_has_a_report(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4)
     (run / "summary.json").unlink()
     first = (run / "events.jsonl").read_text().splitlines(keepends=True)[0]
     for text in ("", first):
         (run / "events.jsonl").write_text(text)
-        assert "0 % of it was trained" in seen(page_of(read_record(run))).text
+        assert "0 % of the training is done" in seen(report_page(read_report(run))).text
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"results": 3, "timing": {}}', '{"results": {}, "timing": {}}', "\x00"]
 )
-def test_a_summary_that_is_none_is_done_without(text: str, make_run: MakeRun) -> None:
+def test_a_damaged_summary_or_manifest_is_ignored(text: str, make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4)
     for name in ("summary.json", "manifest.json"):
         (run / name).write_text(text)
-    told = seen(page_of(read_record(run))).text
-    assert "There is no verdict: the run came to its end, but its summary.json cannot be read." in told
-    assert "single arm" not in told
+        told = seen(report_page(read_report(run))).text
+        assert f"There is no verdict: cannot read {name}: " in told
+        assert "one arm" not in told
+        assert "Seed lives" in told
 
 
-def test_where_nothing_was_shown_the_page_says_so(make_run: MakeRun) -> None:
+def test_the_headline_says_that_no_difference_was_shown(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4)
     told = (
         (run / "summary.json")
@@ -184,51 +197,55 @@ def test_where_nothing_was_shown_the_page_says_so(make_run: MakeRun) -> None:
         .replace('"better", "why": null', '"no difference shown", "why": "too few seeds"')
     )
     (run / "summary.json").write_text(told)
-    text = seen(page_of(read_record(run))).text
-    assert "No difference was shown between networks that grew and the same networks that never did: there were" in text
-    assert "too few networks to show one" in text
+    text = seen(report_page(read_report(run))).text
+    headline = "No difference was shown between networks with growth and the same networks without"
+    assert f"{headline}: there were too few networks." in text
     assert "grown against twin: no difference shown. Measured: +30.0 points" in text
-    assert "A verdict takes 8 environment seeds at least, a network of each arm for each; here there are 2." in text
+    assert "A verdict needs at least 8 environment seeds" in text
+    assert "this run has 2." in text
 
 
-def test_figures_that_are_no_numbers_are_unknown(make_run: MakeRun) -> None:
+def test_figures_that_are_not_finite_are_unknown(make_run: MakeRun) -> None:
     run = make_run(environments=3, steps=6)
     told = (run / "events.jsonl").read_text()
     for name in ("test_metric", "validation_metric"):
         told = re.sub(rf'"{name}":[-0-9.e]+', f'"{name}":"NaN"', told, count=3)
     (run / "events.jsonl").write_text(told)
-    page = page_of(read_record(run))
+    page = report_page(read_report(run))
     assert "unknown" in seen(page).text
     assert [value for value in re.findall(r'="([^"]*)"', page) if "nan" in re.split(r"[ ,]", value)] == []
 
 
-def test_what_was_seen_of_a_seed_in_the_step_that_decided_on_it_is_told(make_run: MakeRun) -> None:
-    first, second = read_record(make_run(environments=1, steps=40)).lives
-    assert first.shown is not None
-    assert second.shown is not None
-    assert (first.stages[-1][0], first.shown.step) == (8, 8), "pruned on what was measured then"
-    assert (second.stages[-1][0], second.shown.step) == (32, 32), "kept on what was measured then"
+def test_the_gain_of_the_step_that_ended_a_seed_is_kept(make_run: MakeRun) -> None:
+    first, second = read_history(make_run(environments=1, steps=40)).seeds
+    assert first.gain is not None
+    assert second.gain is not None
+    assert (first.changes[-1].step, first.gain.step) == (8, 8), "pruned"
+    assert (second.changes[-1].step, second.gain.step) == (32, 32), "kept"
 
 
-def test_the_headline_hides_no_harm_and_claims_no_growth(make_run: MakeRun) -> None:
+def test_the_headline_reports_harm_and_claims_no_growth_where_nothing_was_kept(make_run: MakeRun) -> None:
     run = make_run(environments=8, steps=20, arms=("grown", "twin", "greedy"))
     told = json.loads((run / "summary.json").read_text())
     (better,) = told["results"]["comparisons"]
     told["results"]["comparisons"].append({**better, "a": "greedy", "verdict": "worse", "difference": -0.2})
     (run / "summary.json").write_text(json.dumps(told))
-    text = seen(page_of(read_record(run))).text
+    text = seen(report_page(read_report(run))).text
     assert "Growing helped: grown ended better" in text
-    assert "Growing did harm: greedy ended worse" in text
+    assert "Growing hurt: greedy ended worse" in text
 
     told["results"]["comparisons"] = [{**better, "verdict": "no difference shown", "why": "interval"}]
     (run / "summary.json").write_text(json.dumps(told))
     events = (run / "events.jsonl").read_text().replace('"fossils":1', '"fossils":0')
     (run / "events.jsonl").write_text(events)
-    assert "Nothing was kept: every network ended with the parts it began with" in seen(page_of(read_record(run))).text
+    assert (
+        "Nothing was kept: every network ended with the parts it started with"
+        in seen(report_page(read_report(run))).text
+    )
 
 
-def test_only_what_grew_is_called_good_or_bad_by_a_colour(make_run: MakeRun) -> None:
-    """That the twin is worse than a control by capacity is told, and is no bad news of anything that grew."""
+def test_controls_are_neither_green_nor_red(make_run: MakeRun) -> None:
+    """A twin that is worse than a capacity control is no bad news about anything that grew."""
     run = make_run(environments=8, steps=20, arms=("grown", "twin", "capacity"))
     told = json.loads((run / "summary.json").read_text())
     (better,) = told["results"]["comparisons"]
@@ -239,7 +256,7 @@ def test_only_what_grew_is_called_good_or_bad_by_a_colour(make_run: MakeRun) -> 
         {**better, **worse, "a": "grown", "b": "capacity"},
     ]
     (run / "summary.json").write_text(json.dumps(told))
-    found = re.findall(r'<li class="(better|worse|neither)">(\w+ was \w+ than \w+)', page_of(read_record(run)))
+    found = re.findall(r'<li class="(better|worse|neither)">(\w+ was \w+ than \w+)', report_page(read_report(run)))
     assert found == [
         ("better", "grown was better than twin"),
         ("worse", "grown was worse than capacity"),
@@ -248,29 +265,31 @@ def test_only_what_grew_is_called_good_or_bad_by_a_colour(make_run: MakeRun) -> 
     ]
 
 
-def test_what_the_clock_calls_shadow_is_told_in_words(make_run: MakeRun) -> None:
-    (time_part,) = re.findall(r'<section id="time">(.*?)</section>', page_of(read_record(make_run())), flags=re.DOTALL)
-    assert time_part.count("shadow (seeds learning in isolation)") == 5, (
-        "the bar, its drawing's words twice, legend, and table"
+def test_the_shadow_region_is_explained(make_run: MakeRun) -> None:
+    (time_part,) = re.findall(
+        r'<section id="time">(.*?)</section>', report_page(read_report(make_run())), flags=re.DOTALL
+    )
+    assert time_part.count("shadow (seeds training in isolation)") == 5, (
+        "the bar, the chart's description and label, the legend, and the table"
     )
 
 
-def test_what_plugins_say_stands_where_the_pages_say(make_run: MakeRun) -> None:
-    parts = re.findall(r'<section id="([\w-]+)">', page_of(read_record(make_run())))
+def test_plugin_sections_come_before_the_provenance(make_run: MakeRun) -> None:
+    parts = re.findall(r'<section id="([\w-]+)">', report_page(read_report(make_run())))
     assert parts[parts.index("governor") :] == ["governor", "plugin-0", "provenance"]
 
 
 def test_the_same_run_gives_the_same_page(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4)
-    assert page_of(read_record(run)) == page_of(read_record(run))
+    assert report_page(read_report(run)) == report_page(read_report(run))
 
 
-def test_a_page_of_a_usual_run_is_small(make_run: MakeRun) -> None:
+def test_the_page_of_a_usual_run_is_small(make_run: MakeRun) -> None:
     run = make_run(arms=("grown", "twin", "capacity"))
     assert write_report(run).stat().st_size < 250_000, "500 kB are the bound"
 
 
-def test_a_page_of_a_large_run_is_not_large(make_run: MakeRun) -> None:
+def test_the_page_of_a_large_run_stays_below_5_mb(make_run: MakeRun) -> None:
     run = make_run(environments=64, steps=200, arms=("grown", "twin", "capacity"))
     began = time.perf_counter()
     path = write_report(run)
@@ -279,9 +298,7 @@ def test_a_page_of_a_large_run_is_not_large(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize("word", ["", *HOSTILE])
-def test_a_picture_stands_alone_and_nobodys_words_do_anything_in_it(
-    word: str, make_run: MakeRun, tmp_path: Path
-) -> None:
+def test_a_picture_is_valid_svg_with_any_names(word: str, make_run: MakeRun, tmp_path: Path) -> None:
     run, path = make_run(environments=4, steps=20, word=word), tmp_path / "growing.svg"
     answer = CliRunner().invoke(report, [str(run), "--picture", str(path)])
     assert (answer.exit_code, answer.output) == (0, f"{path}\n")
@@ -309,13 +326,13 @@ def test_a_picture_stands_alone_and_nobodys_words_do_anything_in_it(
     assert both.exit_code == 2
 
 
-def test_a_run_without_a_step_has_an_empty_picture(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_run_without_steps_has_an_empty_picture(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(environments=2, steps=4)
     (run / "events.jsonl").write_text("")
     assert minidom.parseString(write_picture(run, tmp_path / "x.svg").read_text()).getElementsByTagName("text") == []
 
 
-def test_the_command_says_where_the_page_is(make_run: MakeRun, tmp_path: Path) -> None:
+def test_the_command_prints_the_path_of_the_page(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(environments=2, steps=4)
     answer = CliRunner().invoke(report, [str(run)])
     assert (answer.exit_code, answer.output) == (0, f"{run / 'report.html'}\n")
@@ -324,7 +341,7 @@ def test_the_command_says_where_the_page_is(make_run: MakeRun, tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["20261121-101512-quiet-otter", "other.html"]
 
 
-def test_a_run_is_found_by_the_words_of_its_name(
+def test_a_run_is_found_by_the_words_of_its_id(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(environments=2, steps=4)
@@ -339,14 +356,14 @@ def test_a_run_is_found_by_the_words_of_its_name(
 
 
 @pytest.mark.parametrize(("out", "said"), [("", "it is a folder"), ("not/there.html", "No such file or directory")])
-def test_a_place_where_nothing_can_be_written_is_told(out: str, said: str, make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(out: str, said: str, make_run: MakeRun, tmp_path: Path) -> None:
     with pytest.raises(EsperError, match=said) as caught:
         write_report(make_run(environments=2, steps=4), tmp_path / out)
     assert caught.value.problems[0].code == "E410"
 
 
-def test_what_is_no_run_is_told(tmp_path: Path) -> None:
-    with pytest.raises(EsperError, match="no run directory") as caught:
+def test_a_folder_that_is_not_a_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EsperError, match="not a run directory") as caught:
         write_report(tmp_path)
     assert caught.value.problems[0].code == "E420"
 
@@ -357,15 +374,14 @@ def outcome_of(path: Path) -> tuple[RunInfo, RunOutcome]:
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["folder", "events"])
-def test_of_a_run_whose_folder_was_taken_away_nothing_is_said(left: bool, make_run: MakeRun) -> None:
-    """The run itself tells it: whoever writes reports is not to blame."""
+def test_the_hook_is_silent_if_the_folder_was_removed(left: bool, make_run: MakeRun) -> None:
     path = make_run(environments=2, steps=4)
     (path / "events.jsonl").unlink() if left else shutil.rmtree(path)
     plugin.esper_run_finished(*outcome_of(path))
     assert not (path / "report.html").exists()
 
 
-def test_of_a_run_that_is_there_it_is_said_why_it_has_no_report(make_run: MakeRun) -> None:
+def test_the_hook_raises_if_the_report_cannot_be_written(make_run: MakeRun) -> None:
     path = make_run(environments=2, steps=4)
     (path / "report.html").mkdir()
     with pytest.raises(EsperError, match="it is a folder"):
@@ -373,7 +389,7 @@ def test_of_a_run_that_is_there_it_is_said_why_it_has_no_report(make_run: MakeRu
 
 
 @pytest.mark.parametrize("name", ["x.png", "x", "x.html"])
-def test_a_picture_is_an_svg_and_is_called_so(name: str, make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_picture_must_be_named_svg(name: str, make_run: MakeRun, tmp_path: Path) -> None:
     answer = CliRunner().invoke(report, [str(make_run(environments=2, steps=4)), "--picture", str(tmp_path / name)])
     assert answer.exit_code == 2
     told = " ".join(answer.stderr.replace("│", " ").split())
@@ -383,14 +399,14 @@ def test_a_picture_is_an_svg_and_is_called_so(name: str, make_run: MakeRun, tmp_
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=6), st.floats(1, 1e3))
 @example([1.7e308, -1.7e308, 0.5], 100.0)
-def test_every_number_finds_its_place_on_a_scale(numbers: list[float], width: float) -> None:
-    scale = around(numbers, start=10.0, end=10.0 + width)
+def test_a_scale_shows_every_usable_number(numbers: list[float], width: float) -> None:
+    scale = scale_around(numbers, start=10.0, end=10.0 + width)
     finite = [number for number in numbers if abs(number) < 1e150]
     assert all(10.0 - 1e-6 <= scale(number) <= 10.0 + width + 1e-6 for number in finite)
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
-def test_ticks_are_few_and_within(low: float, width: float) -> None:
+def test_ticks_are_few_and_within_the_scale(low: float, width: float) -> None:
     ticks = Scale(low, low + width, 0.0, 1.0).ticks()
     assert len(ticks) <= 12
     assert all(low - 1e-6 * width <= tick <= low + width * (1 + 1e-6) for tick in ticks)

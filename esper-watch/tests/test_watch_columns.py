@@ -13,7 +13,8 @@ from esper_core.leyline import Stage
 from esper_core.leyline.columns import columns, cut, padded, wrapped
 from esper_core.leyline.events import RunFinished, RunStarted, StageChanged
 from esper_core.telemetry import encode
-from esper_watch import draw, read_story
+from esper_watch import read_history
+from esper_watch.terminal import draw
 
 SEED = StageChanged(
     round=0, arm="grown", seed=3, step=0, slot="early", seed_id=0, blueprint="a/conv",
@@ -72,7 +73,7 @@ def drawn(run: Path, arms: tuple[str, ...], *events: object, width: int = 80) ->
     start = RunStarted(run="r", arms=arms, rounds=1, environments=1, steps=8)
     told = [start, *events, RunFinished(status="failed", reason="双" * 200)]
     (run / "events.jsonl").write_text("".join(encode(event) + "\n" for event in told))
-    return draw(read_story(run), width=width).splitlines()
+    return draw(read_history(run), width=width).splitlines()
 
 
 def before(line: str, sign: str) -> int:

@@ -207,13 +207,13 @@ def test_a_page_that_is_not_followed_here_has_a_test_of_its_own() -> None:
     assert {page.name for page in PAGES.glob("*.md")} - {page.name for page in FOLLOWED} == TOLD
 
 
-def test_the_page_on_reports_tells_of_every_part_of_one_in_its_order(reader: Quick) -> None:
+def test_the_how_to_on_reports_describes_every_section_in_order(reader: Quick) -> None:
     page = (PAGES / "read-a-report.md").read_text(encoding="utf-8")
     written, _, told = page.partition("## From top to bottom")
     tutorials.follow(written, reader)
     report = (reader.folder / "otter.html").read_text(encoding="utf-8")
     assert re.findall(r"^\*\*(.+?)\.\*\*", told, re.MULTILINE) == re.findall("<h2>(.*?)</h2>", report)
-    assert "What the words mean" in report
+    assert "Glossary" in report
 
 
 def test_a_false_answer_is_found_out(reader: Quick) -> None:

@@ -12,7 +12,7 @@ from xml.dom import minidom
 
 import pytest
 
-from esper_watch.report.lives import names
+from esper_watch.views import stage_legend
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -74,10 +74,10 @@ def test_the_picture_is_drawn_as_the_code_draws_today() -> None:
     drawn = minidom.parse(str(ROOT / PICTURE))
     texts = [(node, node.firstChild.data) for node in drawn.getElementsByTagName("text") if node.firstChild]
     (pruned,) = [node.getAttribute("y") for node, told in texts if told == "✕ pruned"]
-    legend = names(untrained=False)
-    assert [told for node, told in texts if node.getAttribute("y") == pruned] == [*legend.values(), "✕ pruned"]
+    *legend, _ = stage_legend(untrained=False)
+    assert [told for node, told in texts if node.getAttribute("y") == pruned] == [*dict(legend), "✕ pruned"]
     classes = [node.getAttribute("class") for node in drawn.getElementsByTagName("g")]
-    kinds = [f"stage-{stage.value}" for stage in legend]
+    kinds = [css_class for _, css_class in legend]
     assert [one for one in classes if one.startswith("stage-")] == kinds
     assert {one.removeprefix("mark ") for one in classes if one.startswith("mark stage-")} <= {*kinds}
 

@@ -1,4 +1,4 @@
-"""Each run leaves a report, however it ended; one that was killed is told by its events."""
+"""Every run leaves a report, however it ended; the report of a killed run is made from its events."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def test_a_run_leaves_its_report(esper: Esper, small: Path, tmp_path: Path) -> N
     assert (answer.code, answer.out.splitlines()[-1]) == (0, f"Its report: {run / 'report.html'}")
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "against twin: no difference shown" in page
-    assert "A verdict takes 8 environment seeds" in page
+    assert "A verdict needs at least 8 environment seeds" in page
     assert "early" in page
     again = esper("report", run, "--out", tmp_path / "again.html")
     assert (again.code, again.out) == (0, f"{tmp_path / 'again.html'}\n")
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
 
 
-def test_a_run_that_fails_leaves_one_too(esper: Esper, small: Path, tmp_path: Path) -> None:
+def test_a_failed_run_leaves_its_report(esper: Esper, small: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(
         "from esper_core import RewardSpec, hookimpl\n"
         "class Bad:\n"
@@ -42,11 +42,11 @@ def test_a_run_that_fails_leaves_one_too(esper: Esper, small: Path, tmp_path: Pa
     assert esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet").code == 3
     run = only(tmp_path / "runs")
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert "It failed." in page
+    assert "The run failed." in page
     assert "no idea" in page
 
 
-def test_a_run_that_was_killed_can_be_told(esper: Esper, small: Path, tmp_path: Path) -> None:
+def test_a_killed_run_has_a_report(esper: Esper, small: Path, tmp_path: Path) -> None:
     assert esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet").code == 0
     run = only(tmp_path / "runs")
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
@@ -61,6 +61,6 @@ def test_a_run_that_was_killed_can_be_told(esper: Esper, small: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(("given", "code"), [("nothing", "E420"), (".", "E420")])
-def test_what_is_no_run_is_told(given: str, code: str, esper: Esper, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_an_error(given: str, code: str, esper: Esper, tmp_path: Path) -> None:
     answer = esper("report", tmp_path / given)
     assert (answer.code, code in answer.err) == (1, True)

@@ -1,6 +1,6 @@
-"""Reads Esper's run directories, and nothing else, and shows what grew; brings a sink for TensorBoard.
+"""Views of Esper runs: a report, a terminal view, and a sink for TensorBoard.
 
-Names are imported when they are first used: the plugin of this package is loaded with every command.
+Names are imported when first used: the plugin of this package is loaded with every command.
 """
 
 from __future__ import annotations
@@ -9,22 +9,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esper_watch.drawing import draw, sparkline
-    from esper_watch.story import Life, Story, read_story
+    from esper_watch.history import History, SeedLife, Step, read_history
+    from esper_watch.report import write_picture, write_report
 
-_HOME = {"Life": "story", "Story": "story", "draw": "drawing", "read_story": "story", "sparkline": "drawing"}
+_MODULES = {
+    "History": "history",
+    "SeedLife": "history",
+    "Step": "history",
+    "read_history": "history",
+    "write_picture": "report",
+    "write_report": "report",
+}
 
-__all__ = ["Life", "Story", "draw", "read_story", "sparkline"]
+__all__ = ["History", "SeedLife", "Step", "read_history", "write_picture", "write_report"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    value = getattr(import_module(f"esper_watch.{_HOME[name]}"), name)
+    value = getattr(import_module(f"esper_watch.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

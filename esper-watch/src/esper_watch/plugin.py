@@ -1,4 +1,4 @@
-"""What does this package bring to a run? A report at its end, and sinks; they are imported when they are needed."""
+"""Plugin of this package: a report at the end of each run, and sinks. Both are imported when needed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 @hookimpl
 def esper_plugin_info() -> PluginInfo:
-    """What this plugin is."""
-    return PluginInfo(summary="Shows how a run goes, to people and to other programs.")
+    """Describe this plugin."""
+    return PluginInfo(summary="Shows runs to people and to other programs.")
 
 
 @hookimpl
 def esper_register_sinks(registry: Any) -> None:
-    """Adds the sinks."""
+    """Register the TensorBoard sink."""
     registry.add(
         "tensorboard",
-        "esper_watch.curves:tensorboard",
+        "esper_watch.tensorboard:tensorboard",
         SinkSpec(
             summary="Curves of every environment for TensorBoard: pip install esper-watch[tensorboard].",
             settings="esper_watch.settings:TensorboardSettings",
@@ -31,16 +31,16 @@ def esper_register_sinks(registry: Any) -> None:
 
 @hookimpl
 def esper_run_finished(run: RunInfo, outcome: RunOutcome) -> None:
-    """Writes ``report.html`` into the run's folder, however the run ended.
+    """Write ``report.html`` into the run's folder, however the run ended.
 
-    Nothing where somebody took that away, or where it is why the run failed that nothing can be written there: the run
-    itself tells what became of its folder.
+    Errors are ignored if the folder was removed, or if the run failed because nothing can be written there: the run
+    itself reports that.
     """
     from esper_watch.report import write_report
 
     try:
         write_report(run.path)
     except (EsperError, OSError) as error:
-        refused = isinstance(error.__cause__, OSError)  # by the system, as it refused the run
+        refused = isinstance(error.__cause__, OSError)
         if (run.path / "events.jsonl").exists() and not (refused and outcome.status == "failed"):
             raise

@@ -234,7 +234,7 @@ def esper_report_sections(run: RunInfo) -> Sequence[ReportSection] | None:
 
     When: once, when a run ended well and its events are written; ``run.path`` is its directory, to be read.
     Returns: sections, in order, or None. They are shown at the end of ``esper run`` and stand in summary.json; in the
-    report they come after "Governor and mishaps" and before "Where this is from".
+    report they come after "Governor and lost seeds" and before "Provenance".
     Errors: what is raised, or another type, is told once with the package; the report does without these sections.
     """
 

@@ -1,4 +1,4 @@
-"""A run in TensorBoard: which folders, which curves, which notes; and what is said where it is not installed."""
+"""The TensorBoard sink: its folders, curves and texts, and the error if TensorBoard is not installed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from esper_core.leyline.events import RunStarted, StageChanged, StepFinished
 from esper_testing import check_sink, recorded_events
 from esper_testing.event_samples import sick_events
 from esper_watch import plugin
-from esper_watch.curves import Curves, tensorboard
 from esper_watch.settings import TensorboardSettings
+from esper_watch.tensorboard import TensorboardSink, tensorboard
 
 
 class Recorded:
-    """Stands for a writer: keeps what it is given, and refuses what comes after its end."""
+    """A writer that keeps what it is given, and fails if it is used after it was closed."""
 
     def __init__(self) -> None:
         self.scalars: dict[str, list[tuple[int, float]]] = {}
@@ -40,17 +40,17 @@ class Recorded:
 
 
 class Shelf(dict[str, Recorded]):
-    """The writers that were opened, by their folder."""
+    """The writers that were opened, by folder."""
 
-    def sink(self, every: int = 1) -> Curves:
-        return Curves(Path("top"), self.opened, every)
+    def sink(self, every: int = 1) -> TensorboardSink:
+        return TensorboardSink(Path("top"), self.opened, every)
 
     def opened(self, place: Path) -> Recorded:
         assert place.as_posix() not in self
         return self.setdefault(place.as_posix(), Recorded())
 
 
-def test_each_environment_of_an_arm_has_curves_of_its_own_and_what_grew_as_text() -> None:
+def test_each_environment_has_its_own_curves_and_stage_changes_as_text() -> None:
     sink = (shelf := Shelf()).sink()
     for event in recorded_events():
         sink.hear(event)
@@ -82,7 +82,7 @@ def test_each_environment_of_an_arm_has_curves_of_its_own_and_what_grew_as_text(
     assert shelf["top"].texts == [("run", "done", 0)]
 
 
-def test_an_environment_keeps_its_folder_from_round_to_round_and_its_steps_go_on() -> None:
+def test_an_environment_keeps_its_folder_and_its_steps_keep_counting() -> None:
     sink = (shelf := Shelf()).sink()
     sink.hear(RunStarted(run="r", arms=("grown",), rounds=2, environments=2, steps=3))
     (step,) = [event for event in recorded_events() if isinstance(event, StepFinished)][:1]
@@ -93,7 +93,7 @@ def test_an_environment_keeps_its_folder_from_round_to_round_and_its_steps_go_on
     assert [[at for at, _ in one.scalars["loss/train"]] for one in shelf.values()] == [[2, 5], [2, 5]]
 
 
-def test_a_curve_may_have_fewer_points_and_no_note_is_lost() -> None:
+def test_every_thins_out_curves_but_not_texts() -> None:
     sink = (shelf := Shelf()).sink(every=3)
     steps = [event for event in recorded_events() if isinstance(event, StepFinished)]
     changed = next(event for event in recorded_events() if isinstance(event, StageChanged))
@@ -105,7 +105,7 @@ def test_a_curve_may_have_fewer_points_and_no_note_is_lost() -> None:
     assert [at for *_, at in writer.texts] == list(range(8))
 
 
-def test_what_is_no_number_is_drawn_as_it_is() -> None:
+def test_figures_that_are_not_finite_are_written_as_they_are() -> None:
     sink = (shelf := Shelf()).sink()
     for event in sick_events():
         sink.hear(event)
@@ -113,11 +113,11 @@ def test_what_is_no_number_is_drawn_as_it_is() -> None:
     assert "reward/episode" not in shelf["top/grown/environment-0"].scalars
 
 
-def test_it_keeps_what_a_sink_promises() -> None:
+def test_the_sink_passes_the_conformance_checks() -> None:
     assert {one.status for one in check_sink(lambda run: Shelf().sink())} == {"passed"}
 
 
-def test_without_tensorboard_the_command_that_installs_it_is_named(
+def test_a_missing_tensorboard_is_reported_with_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
@@ -130,7 +130,7 @@ def test_without_tensorboard_the_command_that_installs_it_is_named(
     assert refusal.value.exit_code == 3
 
 
-def test_what_tensorboard_reads_is_what_was_told(tmp_path: Path) -> None:
+def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -146,7 +146,7 @@ def test_what_tensorboard_reads_is_what_was_told(tmp_path: Path) -> None:
     assert {one.status for one in check_sink(tensorboard, settings={"folder": "elsewhere"})} == {"passed"}
 
 
-def test_the_plugin_brings_the_sink_with_the_settings_that_it_takes(tmp_path: Path) -> None:
+def test_the_plugin_registers_the_sink_with_its_settings(tmp_path: Path) -> None:
     added = {}
 
     class Registry:
@@ -154,6 +154,6 @@ def test_the_plugin_brings_the_sink_with_the_settings_that_it_takes(tmp_path: Pa
             added[name] = (target, spec.settings)
 
     plugin.esper_register_sinks(Registry())
-    assert added == {"tensorboard": ("esper_watch.curves:tensorboard", "esper_watch.settings:TensorboardSettings")}
+    assert added == {"tensorboard": ("esper_watch.tensorboard:tensorboard", "esper_watch.settings:TensorboardSettings")}
     assert set(TensorboardSettings.model_fields) == set(tensorboard.__annotations__) - {"run", "return"}
     assert TensorboardSettings().model_dump() == tensorboard.__kwdefaults__

@@ -1,4 +1,4 @@
-"""Stories of run directories: finished, torn, foreign, and how they are drawn."""
+"""``esper watch``: histories of finished, torn and foreign runs, and how they are drawn in a terminal."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from esper_core.leyline.events import (
     StepFinished,
 )
 from esper_core.telemetry import encode
-from esper_watch import draw, read_story, sparkline
+from esper_watch import read_history
 from esper_watch.command import report, watch
-from esper_watch.drawing import LEGEND, MARKS
+from esper_watch.terminal import LEGEND, STAGE_SIGNS, as_json, draw, sparkline
 
 HOSTILE = "\x1b]0;pwned\x07\x9b2J\nsecond\u202eline"
-"""A title for the terminal, an order to clear it, a line of its own, and a turn of what follows."""
+"""Sets the terminal's title, clears it, adds a line, and reverses the text that follows."""
 
 
 def changed(step: int, was: Stage | None, now: Stage) -> StageChanged:
@@ -70,11 +70,11 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_finished_run_is_told_whole(run: Path) -> None:
-    story = read_story(run)
-    assert (story.name, story.status, story.share_done) == ("20261121-101512-quiet-otter", "done", 1.0)
-    assert story.curve("twin") == pytest.approx([0.1 * step for step in range(8)])
-    (life,) = story.lives.values()
+def test_the_history_of_a_finished_run_is_complete(run: Path) -> None:
+    history = read_history(run)
+    assert (history.name, history.status, history.share_done) == ("20261121-101512-quiet-otter", "done", 1.0)
+    assert history.mean_metric("twin") == pytest.approx([0.1 * step for step in range(8)])
+    (life,) = history.seeds
     assert [life.stage_at(step) for step in range(8)] == [
         Stage.GERMINATED,
         Stage.GERMINATED,
@@ -87,51 +87,50 @@ def test_a_finished_run_is_told_whole(run: Path) -> None:
     ]
 
 
-def test_a_killed_run_is_told_as_far_as_it_went(run: Path) -> None:
+def test_the_history_of_a_killed_run_ends_with_its_last_line(run: Path) -> None:
     whole = (run / "events.jsonl").read_bytes().split(b"\n")
     (run / "events.jsonl").write_bytes(b"\n".join(whole[:9]) + b"\n" + whole[9][:20])
-    story = read_story(run)
-    assert story.status == "running or killed"
-    assert story.share_done == 0.5
+    history = read_history(run)
+    assert history.status == "running or killed"
+    assert history.share_done == 0.5
 
 
 @pytest.mark.parametrize(("process", "status"), [({"pid": os.getpid(), "start": None}, "running"), (None, "died")])
-def test_whether_a_run_without_an_end_still_runs_is_told(run: Path, process: object, status: str) -> None:
-    """As ``esper runs list`` tells it."""
+def test_an_unfinished_run_is_running_or_died(run: Path, process: object, status: str) -> None:
     known = {"format": 1, "id": "otter", "status": "running", "started": "2026-11-21T10:15:12+00:00"}
     (run / "manifest.json").write_text(json.dumps({**known, "process": process}))
     write(run, *EVENTS[:9])
     assert load_run(run).status == status
-    assert read_story(run).status == status
-    assert draw(read_story(run)).startswith(f"otter   {status}, 50 % trained\n")
+    assert read_history(run).status == status
+    assert draw(read_history(run)).startswith(f"otter   {status}, 50 % trained\n")
 
 
-def test_what_is_left_out_of_the_story_is_told(run: Path) -> None:
+def test_skipped_events_are_reported(run: Path) -> None:
     with (run / "events.jsonl").open("a") as file:
         file.write('{"type": "seed-moved", "v": 1}\n{"type": "step-fin')
-    story = read_story(run)
-    assert story.share_done == 1.0
+    history = read_history(run)
+    assert history.share_done == 1.0
     told = ['events of type "seed-moved" are left out', f"line {len(EVENTS) + 2}, the last one, is torn, and left out"]
-    assert [one[: len(start)] for one, start in zip(story.as_json()["left_out"], told, strict=True)] == told
-    drawing = draw(story, width=60)
+    assert [one[: len(start)] for one, start in zip(as_json(history)["left_out"], told, strict=True)] == told
+    drawing = draw(history, width=60)
     assert max(map(len, drawing.splitlines())) <= 60
     assert all(start in " ".join(drawing.split()) for start in told)
 
 
 def test_the_drawing_fits_its_width_and_shows_lives(run: Path) -> None:
     for width in (80, 200):
-        drawing = draw(read_story(run), width=width)
+        drawing = draw(read_history(run), width=width)
         assert max(len(line) for line in drawing.splitlines()) <= width
     assert "grown 3 early conv_light  ··░░▒▒▓█" in drawing
     assert "100 % trained" in drawing
 
 
-def test_what_is_no_run_is_told(tmp_path: Path, run: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_an_error(tmp_path: Path, run: Path) -> None:
     with pytest.raises(EsperError, match="E420"):
-        read_story(tmp_path / "nothing")
+        read_history(tmp_path / "nothing")
     (run / "events.jsonl").write_text('{"type": "from-the-future"}\n')
     with pytest.raises(EsperError, match="E421"):
-        read_story(run)
+        read_history(run)
 
 
 def test_the_command_prints_a_drawing_or_json(run: Path) -> None:
@@ -141,14 +140,14 @@ def test_the_command_prints_a_drawing_or_json(run: Path) -> None:
     assert told["lives"][0]["stages"][-1] == {"step": 6, "stage": "fossilized"}
 
 
-def test_a_sparkline_leaves_blank_what_is_no_number() -> None:
+def test_a_sparkline_leaves_values_that_are_not_finite_blank() -> None:
     assert sparkline([0.0, float("nan"), 1.0], 8) == "▁ █"
     assert sparkline([], 8) == ""
     assert sparkline([2.0, 2.0], 8) == "▁▁"
     assert len(sparkline(range(1000), 40)) == 40
 
 
-def test_what_the_governor_did_is_told_and_an_episode_that_ended_early_is_done(run: Path) -> None:
+def test_acts_of_the_governor_are_shown_and_a_stopped_episode_counts_as_done(run: Path) -> None:
     kept = [event for event in EVENTS if not (isinstance(event, StepFinished) and event.step > 4)]
     kept = [replace(event, steps=5) if isinstance(event, EpisodeFinished) else event for event in kept]
     acts = [
@@ -157,19 +156,18 @@ def test_what_the_governor_did_is_told_and_an_episode_that_ended_early_is_done(r
     ]
     twin = replace(next(event for event in kept if isinstance(event, EpisodeFinished)), arm="twin")
     (run / "events.jsonl").write_text("".join(encode(event) + "\n" for event in [*kept[:-1], twin, *acts, kept[-1]]))
-    story = read_story(run)
-    assert story.share_done == 1.0
-    assert [one["act"] for one in story.as_json()["governor"]] == ["warn", "roll-back", "early-stop"]
-    drawing = draw(story)
+    history = read_history(run)
+    assert history.share_done == 1.0
+    assert [one["act"] for one in as_json(history)["governor"]] == ["warn", "roll-back", "early-stop"]
+    drawing = draw(history)
     assert "grown 3, step 2: roll-back: too hot" in drawing
     assert "warn" not in drawing
-    assert max(map(len, draw(story, width=50).splitlines())) <= 50
-    story.governed = acts * 9
-    assert "… and 13 more of the governor's" in draw(story)
+    assert max(map(len, draw(history, width=50).splitlines())) <= 50
+    history.governor = acts * 9
+    assert "… and 13 more acts of the governor" in draw(history)
 
 
-def test_no_terminal_obeys_what_a_run_says(run: Path) -> None:
-    """Names come from files, and reasons carry what a plugin's exception says."""
+def test_control_characters_of_a_run_are_escaped(run: Path) -> None:
     arms = (f"grown{HOSTILE}", "twin")
     hostile = [
         replace(EVENTS[0], arms=arms),
@@ -194,7 +192,7 @@ def test_no_terminal_obeys_what_a_run_says(run: Path) -> None:
         assert told in drawing
 
 
-def test_the_path_of_a_report_is_no_order_either(run: Path) -> None:
+def test_control_characters_of_a_path_are_escaped(run: Path) -> None:
     place = run / "a\x1b]0;pwned\x07"
     place.mkdir()
     for file in ("events.jsonl", "manifest.json"):
@@ -205,38 +203,37 @@ def test_the_path_of_a_report_is_no_order_either(run: Path) -> None:
     assert (place / "report.html").is_file()
 
 
-def test_what_finds_no_room_ends_with_a_sign_that_says_so(run: Path) -> None:
+def test_lines_that_are_cut_end_with_an_ellipsis(run: Path) -> None:
     act = GovernorActed(round=0, arm="grown", seed=3, step=2, act="roll-back", verdict="panic", reason="hot " * 40)
     write(run, *EVENTS[:-1], act, RunFinished(status="stopped", reason="E402 " + "too hot " * 40))
-    lines = draw(read_story(run), width=60).splitlines()
+    lines = draw(read_history(run), width=60).splitlines()
     (reason,) = [line for line in lines if "E402" in line]
     (governor,) = [line for line in lines if "roll-back" in line]
     assert [(len(one), one[-1]) for one in (reason, governor)] == [(60, "…"), (60, "…")]
 
 
-def test_a_reason_without_a_word_is_no_crash(run: Path) -> None:
+def test_an_empty_reason_is_accepted(run: Path) -> None:
     act = GovernorActed(round=0, arm="grown", seed=3, step=2, act="roll-back", verdict="", reason="")
     write(run, *EVENTS[:-1], act, RunFinished(status="failed", reason="\n"))
-    assert "grown 3, step 2: roll-back:" in draw(read_story(run))
+    assert "grown 3, step 2: roll-back:" in draw(read_history(run))
 
 
-def test_a_life_goes_no_further_than_its_environment(run: Path) -> None:
-    """Who was killed at step 5 of 8 did not train on until the end."""
+def test_a_life_ends_with_the_last_step_of_its_environment(run: Path) -> None:
     write(run, *(one for one in EVENTS[:-2] if getattr(one, "step", 0) < 5))
-    story = read_story(run)
-    drawing = draw(story)
+    history = read_history(run)
+    drawing = draw(history)
     assert "conv_light  ··░░▒" in drawing
     assert "conv_light  ··░░▒▒" not in drawing
-    assert story.as_json()["lives"][0]["last_step"] == 4
+    assert as_json(history)["lives"][0]["last_step"] == 4
 
 
-def test_a_life_that_was_told_of_by_its_stages_alone_ends_with_the_last_of_them(run: Path) -> None:
+def test_a_life_without_steps_ends_with_its_last_stage_change(run: Path) -> None:
     write(run, EVENTS[0], *(one for one in EVENTS if isinstance(one, StageChanged) and one.step < 5))
-    assert "conv_light  ··░░\n" in draw(read_story(run)) + "\n"
+    assert "conv_light  ··░░\n" in draw(read_history(run)) + "\n"
 
 
 @pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
-def test_a_figure_that_is_no_number_is_null_in_json(run: Path, strange: float) -> None:
+def test_figures_that_are_not_finite_are_null_in_json(run: Path, strange: float) -> None:
     events = [replace(one, test_metric=strange) if isinstance(one, EpisodeFinished) else one for one in EVENTS]
     events[1] = finished("grown", 0, strange)
     write(run, *events)
@@ -249,25 +246,25 @@ def test_a_figure_that_is_no_number_is_null_in_json(run: Path, strange: float) -
     assert told["arms"]["grown"]["validation"][:2] == [None, 0.1]
 
 
-def test_figures_without_a_mean_are_told_and_drawn(run: Path) -> None:
+def test_figures_without_a_mean_are_drawn_as_blanks(run: Path) -> None:
     huge = [finished("grown", 0, one) for one in (math.inf, -math.inf)]
     huge += [finished("grown", 1, 1.7e308), finished("grown", 1, 1.7e308)]
     huge += [finished("grown", 2, 1.7e308), finished("grown", 3, -1.7e308)]
     write(run, EVENTS[0], *huge)
-    story = read_story(run)
-    assert story.as_json()["arms"]["grown"]["validation"] == [None, None, 1.7e308, -1.7e308]
-    assert "grown    █▁" in draw(story)
+    history = read_history(run)
+    assert as_json(history)["arms"]["grown"]["validation"] == [None, None, 1.7e308, -1.7e308]
+    assert "grown    █▁" in draw(history)
 
 
-def test_every_stage_has_a_sign_of_its_own_and_the_legend_names_them() -> None:
-    assert len(set(MARKS.values())) == len(MARKS) == len(Stage)
+def test_every_stage_has_its_own_sign_in_the_legend() -> None:
+    assert len(set(STAGE_SIGNS.values())) == len(STAGE_SIGNS) == len(Stage)
     told = {"fossilized": "kept"}
-    for stage, mark in MARKS.items():
+    for stage, mark in STAGE_SIGNS.items():
         assert stage is Stage.PRUNED or f"{mark} {told.get(stage.value, stage.value)}" in LEGEND
 
 
-def test_the_legend_finds_room_in_a_narrow_terminal(run: Path) -> None:
-    drawing = draw(read_story(run), width=40)
+def test_the_legend_wraps_in_a_narrow_terminal(run: Path) -> None:
+    drawing = draw(read_history(run), width=40)
     assert max(map(len, drawing.splitlines())) <= 40
     for name in ("germinated", "training", "blending", "holding", "draining", "kept"):
         assert f" {name}" in drawing

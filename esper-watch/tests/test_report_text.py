@@ -1,4 +1,4 @@
-"""A stranger is not misled: each word of a report means one thing, and says no more than is known."""
+"""The words of a report: the headline, the hints, and one meaning for each term."""
 
 from __future__ import annotations
 
@@ -16,33 +16,40 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from esper_watch.report import page_of, read_record
+from esper_watch.report import read_report, report_page
 
 MakeRun = Callable[..., Path]
 
 NOWHERE = {"pid": 2**22 + 1, "start": 1}
-"""A process that there is not: numbers of processes end below."""
+"""A process that does not exist: process ids are smaller."""
 
 
 def text_of(run: Path) -> str:
-    """What stands on the page, marks' own words included, without the script and the style."""
-    page = re.sub(r"<(script|style)>.*?</\1>", "", page_of(read_record(run)), flags=re.DOTALL)
+    """Return the text of the page with that of its marks, without script and style."""
+    page = re.sub(r"<(script|style)>.*?</\1>", "", report_page(read_report(run)), flags=re.DOTALL)
     return unescape(re.sub(r"<[^>]+>", "\n", page))
 
 
 def headline_of(run: Path) -> str:
-    (told,) = re.findall(r'<p class="headline">(.*?)</p>', page_of(read_record(run)))
+    (told,) = re.findall(r'<p class="headline">(.*?)</p>', report_page(read_report(run)))
     return unescape(told)
 
 
 def marks_of(run: Path, part: str) -> list[str]:
-    """What the titles in a part of the page say."""
-    (inside,) = re.findall(rf'<section id="{part}">(.*?)</section>', page_of(read_record(run)), flags=re.DOTALL)
+    """Return the texts of the marks in a section."""
+    (inside,) = re.findall(rf'<section id="{part}">(.*?)</section>', report_page(read_report(run)), flags=re.DOTALL)
     return [unescape(one) for one in re.findall(r"<title>(.*?)</title>", inside)]
 
 
+def rows_of(run: Path, part: str) -> list[list[str]]:
+    """Return the rows of all tables in a section."""
+    (inside,) = re.findall(rf'<section id="{part}">(.*?)</section>', report_page(read_report(run)), flags=re.DOTALL)
+    rows = re.findall(r"<tr>\s*(<td.*?)</tr>", inside, flags=re.DOTALL)
+    return [[unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows]
+
+
 def killed(run: Path, process: object = NOWHERE) -> Path:
-    """The same run, killed in the middle of writing a line."""
+    """Make it a run that was killed while it wrote a line."""
     (run / "summary.json").unlink()
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
     (run / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + lines[-2][:40])
@@ -55,7 +62,7 @@ def killed(run: Path, process: object = NOWHERE) -> Path:
 
 
 def stopped(run: Path, status: str, reason: str) -> Path:
-    """The same run, with another end."""
+    """Make it a run that ended in another way."""
     (run / "summary.json").unlink()
     end = json.dumps({"type": "run-finished", "v": 1, "status": status, "reason": reason})
     lines = (run / "events.jsonl").read_text().splitlines()[:-20]
@@ -63,32 +70,33 @@ def stopped(run: Path, status: str, reason: str) -> Path:
     return run
 
 
-def test_a_run_with_several_arms_and_no_summary_says_what_is_missing(make_run: MakeRun) -> None:
+def test_a_missing_summary_is_named_with_a_way_to_get_it(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4, arms=("grown", "twin", "capacity"))
     whole = (run / "summary.json").read_text()
     (run / "summary.json").write_text(whole[: len(whole) // 2])
-    assert headline_of(run) == "There is no verdict: the run came to its end, but its summary.json cannot be read."
-    assert f"can be trained again:  esper run runs/{run.name}" in text_of(run)
-    for name in ("summary.json", "manifest.json", "config.yaml"):
+    assert headline_of(run).startswith("There is no verdict: cannot read summary.json: it is no JSON")
+    assert f"train the same numbers again:  esper run runs/{run.name}" in text_of(run)
+    for name in ("summary.json", "config.yaml", "manifest.json"):
         (run / name).unlink()
-    assert headline_of(run) == "There is no verdict: the run came to its end, but its summary.json is missing."
-    assert "put it beside events.jsonl" in text_of(run)
-    assert "trained again" not in text_of(run), "nobody knows its configuration"
+        missing = "summary.json" if (run / "manifest.json").exists() else "manifest.json"
+        assert headline_of(run) == f"There is no verdict: {missing} is missing."
+    assert "Copy manifest.json and summary.json" in text_of(run)
+    assert "train the same numbers again" not in text_of(run), "there is no configuration"
 
 
-def test_a_run_with_a_single_arm_says_so_with_and_without_a_summary(make_run: MakeRun) -> None:
+def test_a_run_with_one_arm_has_nothing_to_compare(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4)
     events = [line for line in (run / "events.jsonl").read_text().splitlines() if '"arm":"twin"' not in line]
     (run / "events.jsonl").write_text("\n".join(events).replace('"arms":["grown","twin"]', '"arms":["grown"]') + "\n")
     told = json.loads((run / "summary.json").read_text())
     told["results"]["comparisons"] = []
     (run / "summary.json").write_text(json.dumps(told))
-    assert headline_of(run) == "The run had a single arm, and nothing to compare it with."
+    assert headline_of(run) == "The run had one arm, so there is nothing to compare."
     (run / "summary.json").unlink()
-    assert headline_of(run) == "The run had a single arm, and nothing to compare it with."
+    assert headline_of(run) == "The run had one arm, so there is nothing to compare."
 
 
-def test_seeds_are_what_grows_and_networks_are_numbered(make_run: MakeRun) -> None:
+def test_seed_means_a_grown_block_and_networks_have_numbers(make_run: MakeRun) -> None:
     text = text_of(make_run(environments=9, steps=20))
     assert "16 pairs of seeds" not in text
     assert "9 pairs of networks" in text
@@ -99,38 +107,40 @@ def test_seeds_are_what_grows_and_networks_are_numbered(make_run: MakeRun) -> No
     assert re.findall(r"(?i)\bseed \d|pairs of seeds|mean over environments|environments each", text) == []
 
 
-def test_what_an_arm_is_and_what_the_words_mean_is_told(make_run: MakeRun) -> None:
+def test_arms_are_described_and_terms_are_in_the_glossary(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4, arms=("grown", "twin", "capacity"))
     text = " ".join(text_of(run).split())
-    assert "grown : networks that may grow while they are trained" in text
-    assert "twin : the same networks on the same data in the same order, in which nothing may grow." in text
+    assert "grown : networks that can grow while they train" in text
+    assert "twin : the same networks on the same data in the same order, without growth." in text
     assert "capacity : networks that have from their first batch what the growing arm grew" in text
     for word in ("nats", "price", "gate", "slot", "governor", "seed"):
-        assert re.search(rf"<dt>{word}</dt><dd>[A-Z]", page_of(read_record(run))), word
+        assert re.search(rf"<dt>{word}</dt><dd>[A-Z]", report_page(read_report(run))), word
 
 
-def test_steps_are_counted_in_one_way(make_run: MakeRun) -> None:
-    """The second seed of a network is planted on the event of step 8: the ninth step, where its bar begins."""
+def test_steps_count_from_one_everywhere(make_run: MakeRun) -> None:
+    """The event that germinates a network's second seed says step 8: that is the ninth step, where its bar begins."""
     run = make_run(environments=2, steps=40)
     told = marks_of(run, "lives")
-    assert "test/conv in early, 72 parameters: planted at step 9, training in isolation at step 10, " in " ".join(told)
-    assert "early  conv: planted at step 9, training in isolation from step 10 to step 17. asked for" in told
+    assert "test/conv in early, 72 parameters: germinated at step 9, training in isolation at step 10, " in " ".join(
+        told
+    )
+    assert "early  conv: germinated at step 9, training in isolation from step 10 to step 17. asked for" in told
     assert "early  conv: kept from step 33 to step 40. asked for" in told
     assert "early  conv: pruned at step 9. asked for" in told
     assert "governor, step 4: roll-back. surge" in told
-    (acts,) = re.findall(r'<section id="governor">(.*?)</section>', page_of(read_record(run)), flags=re.DOTALL)
-    assert '<td>grown 1</td><td class="number">4</td><td>roll-back</td>' in acts
-    assert '<td>grown 1</td><td class="number">4</td><td>conv in early</td>' in acts
+    rows = rows_of(run, "governor")
+    assert rows[0][:3] == ["grown 1", "4", "roll-back"]
+    assert rows[1][:3] == ["grown 1", "4", "conv in early"]
     assert ", step 9, training in isolation; pruned: asked for" in " ".join(marks_of(run, "evidence"))
 
 
-def test_a_control_that_had_all_from_the_start_has_kept_nothing(make_run: MakeRun) -> None:
+def test_a_capacity_control_keeps_no_seeds(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4, arms=("grown", "twin", "capacity"))
     events = (run / "events.jsonl").read_text().splitlines()
     events = [line.replace('"fossils":0,', '"fossils":1,') if '"arm":"capacity"' in line else line for line in events]
     (run / "events.jsonl").write_text("\n".join(events) + "\n")
-    (row,) = re.findall(r"<tr><td>capacity</td>(.*?)</tr>", page_of(read_record(run)))
-    assert re.findall(r">([^<]*)</td>", row)[4] == "–"
+    (row,) = [row for row in rows_of(run, "arms") if row[0] == "capacity"]
+    assert row[5] == "–"
 
 
 @pytest.mark.parametrize(
@@ -142,52 +152,52 @@ def test_a_control_that_had_all_from_the_start_has_kept_nothing(make_run: MakeRu
         ("", "pruned"),
     ],
 )
-def test_why_a_seed_was_not_kept_stands_beside_it(reason: str, said: str, make_run: MakeRun) -> None:
+def test_the_reason_for_pruning_is_shown_beside_a_seed(reason: str, said: str, make_run: MakeRun) -> None:
     run = make_run(environments=1, steps=40)
     lines = (run / "events.jsonl").read_text().splitlines()
     lines = [re.sub('"reason":"[^"]*"', f'"reason":"{reason}"', one) if '"pruned"' in one else one for one in lines]
     (run / "events.jsonl").write_text("\n".join(lines) + "\n")
-    (forest,) = re.findall(r'<section id="evidence">(.*?)<details>', page_of(read_record(run)), flags=re.DOTALL)
+    (forest,) = re.findall(r'<section id="evidence">(.*?)<details>', report_page(read_report(run)), flags=re.DOTALL)
     shown = re.findall(r"<text[^>]*>([^<]+)<", forest)
     assert said in shown
     assert "kept" in shown
 
 
-def test_a_run_whose_process_is_gone_died_and_can_go_on(make_run: MakeRun) -> None:
+def test_a_dead_run_is_called_dead_and_can_be_resumed(make_run: MakeRun) -> None:
     run = killed(make_run(environments=2, steps=40))
-    assert headline_of(run).startswith("It died: ")
+    assert headline_of(run).startswith("The run died: ")
     text = text_of(run)
     assert f"esper resume {run.name}" in text
     assert "running or killed" not in text
-    assert "test split, above" not in text
+    assert "the test split has not been read yet" in text
     assert "still living" in text
-    (forest,) = re.findall(r'<section id="evidence">(.*?)<details>', page_of(read_record(run)), flags=re.DOTALL)
+    (forest,) = re.findall(r'<section id="evidence">(.*?)<details>', report_page(read_report(run)), flags=re.DOTALL)
     assert 'class="mark living"' in forest
 
 
-def test_a_run_that_runs_is_not_called_dead(make_run: MakeRun) -> None:
+def test_a_running_run_is_not_called_dead(make_run: MakeRun) -> None:
     run = killed(make_run(environments=2, steps=40), {"pid": os.getpid(), "start": None})
-    assert headline_of(run).startswith("It is still running. ")
+    assert headline_of(run).startswith("The run is still going. ")
     assert "esper resume" not in text_of(run)
 
 
-def test_a_run_of_which_there_are_only_events_did_not_end(make_run: MakeRun) -> None:
+def test_a_run_with_only_events_has_an_unknown_status(make_run: MakeRun) -> None:
     run = killed(make_run(environments=2, steps=40))
     (run / "manifest.json").unlink()
-    assert headline_of(run).startswith("It did not end, as far as its events tell")
+    assert headline_of(run).startswith("The run has no final event")
     assert "esper resume" not in text_of(run)
 
 
-def test_a_headline_is_short_and_the_message_stands_below(make_run: MakeRun) -> None:
+def test_the_message_of_a_stopped_run_is_below_the_headline(make_run: MakeRun) -> None:
     message = 'E402 arm "grown", seed 1, step 7: surge (governor.rollbacks)\n  A smaller learning rate may help.'
     run = stopped(make_run(environments=2, steps=40), "stopped", message)
     told = headline_of(run)
-    assert re.fullmatch(r"It was stopped by the governor\. \d+ % of it was trained; there is no verdict .*\.", told)
+    assert re.fullmatch(r"The governor stopped the run\. \d+ % of the training is done; there is no verdict .*\.", told)
     assert message in text_of(run)
-    assert "it counts steps from 0" in text_of(run)
+    assert "steps count from 0" in text_of(run)
 
 
-def test_an_interrupted_run_says_how_it_goes_on(make_run: MakeRun) -> None:
+def test_an_interrupted_run_names_the_command_to_resume_it(make_run: MakeRun) -> None:
     run = stopped(make_run(environments=2, steps=40), "interrupted", "E401 interrupted by signal 2")
     assert "esper resume" not in text_of(run), "there is no checkpoint"
     (run / "latest").write_text("000002")
@@ -197,13 +207,11 @@ def test_an_interrupted_run_says_how_it_goes_on(make_run: MakeRun) -> None:
 @pytest.mark.parametrize(
     ("status", "caution"),
     [
-        ("failed", "Mend first what failed: it is done again."),
-        ("stopped", "As it is, it is stopped at the same step again."),
+        ("failed", "Fix the cause first: resuming repeats the failed step."),
+        ("stopped", "With the same settings it is stopped at the same step again."),
     ],
 )
-def test_a_run_that_failed_or_was_stopped_says_how_it_goes_on_and_what_will_come(
-    status: str, caution: str, make_run: MakeRun
-) -> None:
+def test_resuming_a_failed_or_stopped_run_comes_with_a_warning(status: str, caution: str, make_run: MakeRun) -> None:
     run = stopped(make_run(environments=2, steps=40), status, "E231 it raised")
     assert "esper resume" not in text_of(run), "there is no checkpoint"
     assert caution not in text_of(run)
@@ -212,7 +220,7 @@ def test_a_run_that_failed_or_was_stopped_says_how_it_goes_on_and_what_will_come
     assert caution in text_of(run)
 
 
-def test_what_is_adjusted_and_what_is_not_is_told_once(make_run: MakeRun) -> None:
+def test_the_adjustment_of_p_values_is_mentioned_once(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4, arms=("grown", "twin", "capacity"))
     told = json.loads((run / "summary.json").read_text())
     told["results"]["comparisons"].append({**told["results"]["comparisons"][0], "b": "capacity"})
@@ -220,7 +228,7 @@ def test_what_is_adjusted_and_what_is_not_is_told_once(make_run: MakeRun) -> Non
     assert text_of(run).count("The intervals are not adjusted") == 1
 
 
-def test_how_to_have_the_same_numbers_again_names_the_run(make_run: MakeRun) -> None:
+def test_the_command_to_reproduce_the_numbers_names_the_run(make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4)
     assert f"esper run runs/{run.name}" in text_of(run)
     assert "RUN" not in text_of(run)
@@ -228,23 +236,23 @@ def test_how_to_have_the_same_numbers_again_names_the_run(make_run: MakeRun) -> 
 
 @pytest.mark.parametrize("value", ['"NaN"', "NaN", "1e308", "-1e308", "Infinity", "[]", "{}", "true", "null", '""'])
 @pytest.mark.parametrize("name", ["difference", "ci_low", "p", "p_holm", "n", "why", "train", "shadow", "total"])
-def test_a_figure_that_is_none_is_unknown(name: str, value: str, make_run: MakeRun) -> None:
+def test_figures_of_a_summary_that_are_not_usable_are_unknown(name: str, value: str, make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4)
     told = (run / "summary.json").read_text()
     told, times = re.subn(rf'"{name}": ("[^"]*"|[^,}}\]]+)', lambda _: f'"{name}": {value}', told, count=1)
     assert times == 1
     (run / "summary.json").write_text(told)
     text = text_of(run)
-    assert "Where this is from" in text
+    assert "Provenance" in text
     assert re.findall(r"(?i)\bnan\b|\binf\b|infinity|\d{40}", text) == []
 
 
-def test_a_price_that_is_no_number_is_no_place_on_a_drawing(make_run: MakeRun) -> None:
+def test_a_price_that_is_not_finite_is_not_drawn(make_run: MakeRun) -> None:
     run = make_run(environments=1, steps=40)
     told = (run / "events.jsonl").read_text()
     assert '"price":0.02' in told
     (run / "events.jsonl").write_text(told.replace('"price":0.02', '"price":"NaN"'))
-    assert re.findall(r'="nan"', page_of(read_record(run))) == []
+    assert re.findall(r'="nan"', report_page(read_report(run))) == []
 
 
 JSON = st.recursive(
@@ -261,7 +269,7 @@ def whole(make_run: MakeRun) -> Path:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
-def test_whatever_stands_in_a_summary_or_a_manifest_there_is_a_page(data: st.DataObject, whole: Path) -> None:
+def test_any_content_of_summary_and_manifest_gives_a_page(data: st.DataObject, whole: Path) -> None:
     name = data.draw(st.sampled_from(["summary.json", "manifest.json"]))
     kept = (whole / name).read_text()
     told = copy.deepcopy(json.loads(kept))
@@ -275,6 +283,6 @@ def test_whatever_stands_in_a_summary_or_a_manifest_there_is_a_page(data: st.Dat
     where[key] = data.draw(JSON)
     try:
         (whole / name).write_text(json.dumps(told))
-        assert "Where this is from" in page_of(read_record(whole))
+        assert "Provenance" in report_page(read_report(whole))
     finally:
         (whole / name).write_text(kept)

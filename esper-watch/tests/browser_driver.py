@@ -1,4 +1,4 @@
-"""How does a test see what a reader sees? It drives Chromium over a pipe, as Chromium's own tools do."""
+"""Drive headless Chromium over a pipe, with its DevTools protocol."""
 
 from __future__ import annotations
 

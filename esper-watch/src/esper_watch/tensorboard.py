@@ -1,7 +1,7 @@
-"""How does a run look in TensorBoard? A curve for each figure of each environment, and what grew there as text."""
+"""TensorBoard sink: a curve for each figure of each environment, and stage changes as text."""
 
 # mypy: disable-error-code="import-not-found,import-untyped"
-# It is an extra: where it is not installed there is nothing to be checked against.
+# TensorBoard is an optional dependency.
 
 from __future__ import annotations
 
@@ -28,25 +28,31 @@ if TYPE_CHECKING:
 
 
 class Writer(Protocol):
-    """What is asked of a ``torch.utils.tensorboard.SummaryWriter``, which writes the curves of one folder."""
+    """The methods of ``torch.utils.tensorboard.SummaryWriter`` that are used; it writes the curves of one folder."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> None:
-        """One point of a curve."""
+        """Add a point to a curve."""
         ...
 
     def add_text(self, tag: str, text_string: str, global_step: int, /) -> None:
-        """A note at a step."""
+        """Add a text at a step."""
         ...
 
     def close(self) -> None:
-        """Everything is written."""
+        """Write everything to disk."""
         ...
 
 
-def tensorboard(run: str | Path, *, folder: str = "tensorboard", every: int = 1) -> Curves:
-    """The sink. PluginError (E219) where TensorBoard is not installed.
+def tensorboard(run: str | Path, *, folder: str = "tensorboard", every: int = 1) -> TensorboardSink:
+    """Build the sink.
 
-    run: the run directory; ``folder`` is below it. every: decision steps between two points of a curve.
+    Args:
+        run: The run directory.
+        folder: Folder for the curves, below ``run``.
+        every: Decision steps between two points of a curve.
+
+    Raises:
+        PluginError: E219 if TensorBoard is not installed.
     """
     try:
         import tensorboard as _installed  # noqa: F401
@@ -56,20 +62,22 @@ def tensorboard(run: str | Path, *, folder: str = "tensorboard", every: int = 1)
         raise PluginError(Problem("E219", message, hint=hint)) from error
     from torch.utils.tensorboard import SummaryWriter
 
-    return Curves(Path(run, folder), lambda place: cast("Writer", SummaryWriter(str(place), flush_secs=5)), every)
+    def open_writer(path: Path) -> Writer:
+        return cast("Writer", SummaryWriter(str(path), flush_secs=5))
+
+    return TensorboardSink(Path(run, folder), open_writer, every)
 
 
-class Curves:
-    """A sink that draws. TensorBoard takes each folder for a run of its own, and lays their curves over each other.
+class TensorboardSink:
+    """Writes events as curves. TensorBoard shows every folder as a run, and overlays their curves.
 
-    So each environment of an arm has one, ``grown/environment-0``, and what concerns an arm or the run as a whole
-    stands above. The seeds of a round follow each other, so that an environment keeps its place from round to round;
-    its steps go on counting.
+    Each environment of an arm has a folder, such as ``grown/environment-0``; what concerns an arm or the whole run is
+    written to the folders above. An environment keeps its folder from round to round, and its steps keep counting.
     """
 
-    def __init__(self, folder: Path, opened: Callable[[Path], Writer], every: int = 1) -> None:
+    def __init__(self, folder: Path, open_writer: Callable[[Path], Writer], every: int = 1) -> None:
         self._folder = folder
-        self._opened = opened
+        self._open_writer = open_writer
         self._every = every
         self._writers: dict[Path, Writer] = {}
         self._steps = 0
@@ -77,16 +85,16 @@ class Curves:
         self._closed = False
 
     def hear(self, event: Event) -> None:
-        """Draw what there is to see of it."""
+        """Write what the event measured."""
         if self._closed:
             return
         if isinstance(event, RunStarted):
             self._steps, self._environments = event.steps, max(1, event.environments)
         elif isinstance(event, StepFinished):
             if event.step % self._every == 0:
-                self._draw(event, event.step, _figures_of_a_step(event))
+                self._write(event, event.step, _step_figures(event))
         elif isinstance(event, EpisodeFinished):
-            self._draw(event, event.steps - 1, _figures_of_an_episode(event))
+            self._write(event, event.steps - 1, _episode_figures(event))
         elif isinstance(event, UpdateFinished):
             writer, step = self._writer(event.arm), self._count(event.round, self._steps - 1)
             for name, value in event.figures.items():
@@ -97,34 +105,34 @@ class Curves:
             self._writer().add_text("run", f"{event.status}  \n{event.reason}".rstrip(), 0)
 
     def settle(self) -> None:
-        """Nothing: the writers see to it that what they hold is on disk after some seconds."""
+        """Do nothing: the writers flush every few seconds."""
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write everything to disk."""
         self._closed = True
         while self._writers:
             self._writers.popitem()[1].close()
 
-    def _draw(self, event: StepFinished | EpisodeFinished, step: int, figures: Mapping[str, float]) -> None:
+    def _write(self, event: StepFinished | EpisodeFinished, step: int, figures: Mapping[str, float]) -> None:
         writer, at = self._of(event), self._count(event.round, step)
         for name, value in figures.items():
             writer.add_scalar(name, value, at)
 
     def _count(self, round_: int, step: int) -> int:
-        """The step, counted from the beginning of the run."""
+        """Return the step, counted from the start of the run."""
         return max(0, round_ * self._steps + step)
 
     def _of(self, event: StepFinished | EpisodeFinished | StageChanged | SeedLost | GovernorActed) -> Writer:
         return self._writer(event.arm, f"environment-{event.seed % self._environments}")
 
-    def _writer(self, *way: str) -> Writer:
-        place = self._folder.joinpath(*way)
-        if place not in self._writers:
-            self._writers[place] = self._opened(place)
-        return self._writers[place]
+    def _writer(self, *parts: str) -> Writer:
+        path = self._folder.joinpath(*parts)
+        if path not in self._writers:
+            self._writers[path] = self._open_writer(path)
+        return self._writers[path]
 
 
-def _figures_of_a_step(event: StepFinished) -> dict[str, float]:
+def _step_figures(event: StepFinished) -> dict[str, float]:
     signals = event.signals
     figures = {
         "loss/train": signals.train_loss,
@@ -136,16 +144,16 @@ def _figures_of_a_step(event: StepFinished) -> dict[str, float]:
     return {**figures, "reward/step": fsum(event.reward.values())} if event.reward else figures
 
 
-def _figures_of_an_episode(event: EpisodeFinished) -> dict[str, float]:
+def _episode_figures(event: EpisodeFinished) -> dict[str, float]:
     figures = {"test/loss": event.test_loss, "test/metric": event.test_metric, "test/parameters": event.parameters}
     return figures if event.reward is None else {**figures, "reward/episode": event.reward}
 
 
 def _note(event: StageChanged | SeedLost | GovernorActed) -> tuple[str, str]:
-    """What is written under which name, in Markdown."""
+    """Return the tag and the text of an event, in Markdown."""
     if isinstance(event, StageChanged):
-        way = event.now.value if event.was is None else f"{event.was.value} → {event.now.value}"
-        return "growth", f"`{event.slot}`: `{event.blueprint}` {way}: {event.reason}"
+        change = event.now.value if event.was is None else f"{event.was.value} → {event.now.value}"
+        return "growth", f"`{event.slot}`: `{event.blueprint}` {change}: {event.reason}"
     if isinstance(event, SeedLost):
         return "growth", f"`{event.slot}`: `{event.blueprint}` lost: {event.what}"
     return "governor", f"{event.act}, {event.verdict}: {event.reason}"

@@ -1,4 +1,4 @@
-"""What is on the screen when a report is opened: wide and narrow, in light and dark, by pointer and by keys."""
+"""The report in a browser: on wide and narrow screens, in light and dark, by pointer, keys and touch."""
 
 from __future__ import annotations
 
@@ -155,24 +155,24 @@ def page(make_run: MakeRun, browser: Any) -> Any:
     return browser.open(write_report(make_run()))
 
 
-def test_everything_that_was_asked_for_is_on_the_screen_and_nothing_is_fetched(page: Any) -> None:
+def test_all_sections_are_visible_and_nothing_is_fetched(page: Any) -> None:
     text = page.evaluate(VISIBLE)
     for said in (
-        "Growing helped: grown ended better than the same networks that never grew.",
+        "Growing helped: grown ended better than the same networks without growth.",
         "grown was better than twin by 30.0 points (95 % interval +28.0 to +32.0 points",
-        "The arms",
-        "How it went",
-        "What it cost",
-        "The seeds' lives",
+        "Arms",
+        "Learning curves",
+        "Metric against size",
+        "Seed lives",
         "16 seeds: 8 kept, 8 pruned.",
-        "The networks that came out",
+        "Resulting networks",
         "8 of 8 networks: 500 parameters of the host, 72 grown.",
-        "What each seed was good for",
-        "What the policies learnt",
-        "Where the time went",
+        "Evidence for each seed",
+        "Policy updates",
+        "Time",
         "roll-back",
         "More",
-        "Where this is from",
+        "Provenance",
     ):
         assert said in text, said
     assert page.complaints == []
@@ -180,18 +180,18 @@ def test_everything_that_was_asked_for_is_on_the_screen_and_nothing_is_fetched(p
     assert len(page.requests) == 1
 
 
-def test_where_the_pointer_rests_a_value_is_told(page: Any) -> None:
+def test_the_pointer_shows_the_value_of_a_mark(page: Any) -> None:
     page.resize(1000, 900)
     where = page.evaluate(MIDDLE)
     page.point(*where)
     assert page.evaluate(TOLD) == (
-        "early  conv: planted at step 1, training in isolation from step 2 to step 9. asked for"
+        "early  conv: germinated at step 1, training in isolation from step 2 to step 9. asked for"
     )
     page.point(2, 2)
     assert page.evaluate(TOLD) == ""
 
 
-def test_the_arrow_keys_go_from_value_to_value(page: Any) -> None:
+def test_the_arrow_keys_go_from_mark_to_mark(page: Any) -> None:
     page.evaluate("document.querySelector('#courses svg').focus()")
     page.press("ArrowRight")
     first = page.evaluate(TOLD)
@@ -207,7 +207,7 @@ def test_the_arrow_keys_go_from_value_to_value(page: Any) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_can_be_read_in_light_and_in_dark(page: Any, dark: bool) -> None:
+def test_contrast_is_sufficient_in_light_and_dark(page: Any, dark: bool) -> None:
     page.resize(1000, 900, dark=dark)
     found = page.evaluate(CONTRAST)
     drawn = {name: ratio for name, ratio in found.items() if name in ("line", "mark")}
@@ -217,12 +217,12 @@ def test_it_can_be_read_in_light_and_in_dark(page: Any, dark: bool) -> None:
 
 
 @pytest.mark.parametrize("width", [320, 390, 1400])
-def test_no_screen_is_too_narrow(page: Any, width: int) -> None:
+def test_the_page_is_not_wider_than_the_screen(page: Any, width: int) -> None:
     page.resize(width, 800)
     assert page.evaluate(WIDE) <= width
 
 
-def test_it_can_be_printed(page: Any) -> None:
+def test_the_page_can_be_printed(page: Any) -> None:
     assert len(page.call("Page.printToPDF")["data"]) > 10_000
     page.resize(1000, 900, media="print")
     assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
@@ -237,7 +237,7 @@ def printed(page: Any, marked: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("before", range(0, 900, 100))
-def test_no_heading_and_no_legend_is_printed_without_what_it_is_for(page: Any, before: int) -> None:
+def test_headings_and_legends_are_printed_with_their_charts(page: Any, before: int) -> None:
     """Wherever on a sheet they would come to stand: so many pixels are in front of them."""
     page.evaluate(f"document.querySelector('main').style.paddingTop = '{before}px'")
     sheets = printed(page, CALLED)
@@ -247,13 +247,13 @@ def test_no_heading_and_no_legend_is_printed_without_what_it_is_for(page: Any, b
         assert len({sheets[name] for name in names}) == 1, {name: sheets[name] for name in names}
 
 
-def test_what_is_folded_up_is_printed_too_and_folded_up_again(page: Any) -> None:
+def test_folded_parts_are_printed_and_folded_again(page: Any) -> None:
     marked = "for (const one of document.querySelectorAll('details td')) one.role = 'heading'; 1"
     assert {"grown 0", "own 1"} <= printed(page, marked).keys()
     assert page.evaluate("document.querySelectorAll('details[open]').length") == 0
 
 
-def test_nothing_is_wider_than_a_sheet(page: Any) -> None:
+def test_nothing_is_wider_than_a_sheet_of_paper(page: Any) -> None:
     """739 pixels are what Chromium leaves of a sheet of 8.5 inches."""
     page.resize(390, 800)
     page.evaluate(SETTLED)
@@ -264,16 +264,16 @@ def test_nothing_is_wider_than_a_sheet(page: Any) -> None:
     assert page.evaluate(WIDE) <= 739
 
 
-def test_it_is_opened_in_less_than_a_second(make_run: MakeRun, browser: Any) -> None:
+def test_the_page_opens_in_less_than_a_second(make_run: MakeRun, browser: Any) -> None:
     path = write_report(make_run(arms=("grown", "twin", "capacity")))
     browser.open(path)
     began = time.perf_counter()
     page = browser.open(path)
     assert time.perf_counter() - began < 1.0
-    assert "How it went" in page.evaluate(VISIBLE)
+    assert "Learning curves" in page.evaluate(VISIBLE)
 
 
-def test_planted_markup_is_read_and_not_run(make_run: MakeRun, browser: Any) -> None:
+def test_markup_in_names_is_shown_and_not_run(make_run: MakeRun, browser: Any) -> None:
     word = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     page = browser.open(write_report(make_run(word=word)))
     assert "owned" not in page.evaluate("document.title").replace(word, "")
@@ -283,7 +283,7 @@ def test_planted_markup_is_read_and_not_run(make_run: MakeRun, browser: Any) -> 
 
 
 @pytest.mark.parametrize("part", ["arms", "courses", "parameters", "lives", "networks", "evidence", "time"])
-def test_a_finger_gets_the_value_that_a_pointer_gets(part: str, page: Any) -> None:
+def test_a_tap_shows_the_value_of_a_mark(part: str, page: Any) -> None:
     page.resize(390, 800)
     told, x, y = page.evaluate(TAPPED % part)
     page.tap(x, y)
@@ -295,7 +295,7 @@ def test_a_finger_gets_the_value_that_a_pointer_gets(part: str, page: Any) -> No
     assert page.evaluate(TOLD) == ""
 
 
-def test_a_finger_may_go_from_drawing_to_drawing(page: Any) -> None:
+def test_a_tap_on_another_chart_moves_the_value(page: Any) -> None:
     """The drawing that is tapped takes the focus from the one before: that must not take the value away."""
     page.resize(390, 4000)
     for part in ("arms", "courses", "arms"):
@@ -304,7 +304,7 @@ def test_a_finger_may_go_from_drawing_to_drawing(page: Any) -> None:
         assert page.evaluate(TOLD) == told, part
 
 
-def test_a_finger_that_misses_a_small_mark_by_little_gets_it(page: Any) -> None:
+def test_a_tap_close_to_a_small_mark_hits_it(page: Any) -> None:
     page.resize(390, 800)
     told, x, y = page.evaluate(TAPPED.replace(".mark", ".mark:not(.single)") % "arms")
     page.tap(x, y + 9)
@@ -320,7 +320,7 @@ def meet(one: dict[str, float], other: dict[str, float]) -> bool:
     ("part", "least"),
     [("arms", 10.9), ("courses", 10.9), ("parameters", 10.9), ("lives", 10.0), ("evidence", 10.0), ("networks", 9.0)],
 )
-def test_letters_on_a_phone_are_large_enough_and_do_not_touch(part: str, least: float, page: Any) -> None:
+def test_text_on_a_phone_is_large_enough_and_does_not_overlap(part: str, least: float, page: Any) -> None:
     page.resize(390, 800)
     letters = page.evaluate(LETTERS % part)
     assert min(one["size"] for one in letters) >= least
@@ -344,7 +344,7 @@ def long_names(run: Path) -> Path:
 
 
 @pytest.mark.parametrize("part", ["arms", "lives", "evidence"])
-def test_long_names_on_a_phone_can_be_read_too(part: str, make_run: MakeRun, browser: Any) -> None:
+def test_long_names_on_a_phone_do_not_overlap(part: str, make_run: MakeRun, browser: Any) -> None:
     run = long_names(make_run(arms=("grown-by-a-careful-gardener", "twin", "capacity-of-it-all")))
     page = browser.open(write_report(run))
     page.resize(390, 800)
@@ -358,7 +358,7 @@ def test_long_names_on_a_phone_can_be_read_too(part: str, make_run: MakeRun, bro
 
 
 @pytest.mark.parametrize("part", ["lives", "evidence"])
-def test_a_name_on_a_phone_stands_above_what_it_names_and_on_nothing(part: str, page: Any) -> None:
+def test_names_on_a_phone_do_not_overlap_marks(part: str, page: Any) -> None:
     page.resize(390, 800)
     letters, marks = page.evaluate(LETTERS % part), page.evaluate(MARKS % part)
     assert len(marks) >= 16
@@ -368,7 +368,7 @@ def test_a_name_on_a_phone_stands_above_what_it_names_and_on_nothing(part: str, 
                 assert max(one["top"], mark["top"]) - min(one["bottom"], mark["bottom"]) >= -1.0, (one, mark)
 
 
-def test_a_gain_on_a_phone_stands_where_the_axis_says(page: Any) -> None:
+def test_gains_on_a_phone_match_the_axis(page: Any) -> None:
     """The plot is made narrower there by the style, and its letters are not."""
     for width in (320, 390, 600, 1000):
         page.resize(width, 800)
@@ -386,18 +386,18 @@ def test_a_gain_on_a_phone_stands_where_the_axis_says(page: Any) -> None:
 
 @pytest.mark.parametrize("width", [320, 390, 600])
 @pytest.mark.parametrize("steps", [40, 200])
-def test_no_drawing_is_cut_off_on_a_phone(width: int, steps: int, make_run: MakeRun, browser: Any) -> None:
+def test_no_chart_is_cut_off_on_a_phone(width: int, steps: int, make_run: MakeRun, browser: Any) -> None:
     page = browser.open(write_report(make_run(steps=steps)))
     page.resize(width, 800)
     assert page.evaluate(CUT_OFF) == []
     assert page.evaluate(WIDE) <= width
 
 
-def test_what_scrolls_sideways_is_reached_by_keys_and_says_what_it_is(page: Any) -> None:
+def test_a_scrolling_table_can_be_focused_and_is_labelled(page: Any) -> None:
     page.resize(390, 800)
     tab, role, name = page.evaluate(REGION)
     assert (tab, role) == ("0", "region")
-    assert name == "The arms: wider than the screen, scrolls sideways"
+    assert name == "Arms: wider than the screen, scrolls sideways"
     assert "gradient" in page.evaluate(
         "getComputedStyle(document.querySelector('#arms .scroll:has(table)')).backgroundImage"
     )
@@ -413,7 +413,7 @@ def test_a_table_that_is_cut_off_says_so(page: Any) -> None:
     assert page.complaints == []
 
 
-def test_what_is_narrowed_and_printed_gives_nothing_to_complain_of(page: Any) -> None:
+def test_resizing_and_printing_cause_no_browser_errors(page: Any) -> None:
     """An observer that changes what it observes in the same moment is told of by the browser, as an error."""
     for width in (390, 320, 1400, 390):
         page.resize(width, 900)
@@ -423,7 +423,7 @@ def test_what_is_narrowed_and_printed_gives_nothing_to_complain_of(page: Any) ->
     assert page.complaints == []
 
 
-def test_nothing_in_where_it_is_from_is_cut_off(make_run: MakeRun, browser: Any) -> None:
+def test_the_provenance_wraps_long_words(make_run: MakeRun, browser: Any) -> None:
     run = make_run()
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["git"] = {"sha": "0123456789abcdef" * 4}
@@ -435,7 +435,7 @@ def test_nothing_in_where_it_is_from_is_cut_off(make_run: MakeRun, browser: Any)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_page_of_a_run_that_was_killed_can_be_read(make_run: MakeRun, browser: Any, dark: bool) -> None:
+def test_the_page_of_a_killed_run_is_readable(make_run: MakeRun, browser: Any, dark: bool) -> None:
     """Its events end in the middle of a line, and of nothing there is an end."""
     run = make_run(environments=4, steps=40)
     (run / "summary.json").unlink()
@@ -443,9 +443,15 @@ def test_the_page_of_a_run_that_was_killed_can_be_read(make_run: MakeRun, browse
     (run / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + lines[len(lines) // 2][:40])
     page = browser.open(write_report(run))
     text = page.evaluate(VISIBLE)
-    for said in ("It did not end", "there is no verdict before the end", "How it went", "The seeds' lives", "left out"):
+    for said in (
+        "The run has no final event",
+        "there is no verdict before the end",
+        "Learning curves",
+        "Seed lives",
+        "events not read",
+    ):
         assert said in text, said
-    assert "The arms" not in text
+    assert "The test split was read once" not in text
     assert page.complaints == []
     page.resize(390, 800, dark=dark)
     assert page.evaluate(WIDE) <= 390
@@ -473,7 +479,7 @@ episode: {steps: 6, batches: 2, batch_size: 20}
 """
 
 
-def test_the_page_that_a_run_leaves_can_be_read(tmp_path: Path, browser: Any) -> None:
+def test_the_page_written_by_a_real_run_is_readable(tmp_path: Path, browser: Any) -> None:
     """By the command, from the configuration to the page: nothing in between is made up here."""
     (tmp_path / "run.yaml").write_text(RUN)
     with pytest.raises(SystemExit) as ended:
@@ -482,7 +488,7 @@ def test_the_page_that_a_run_leaves_can_be_read(tmp_path: Path, browser: Any) ->
     (left,) = tmp_path.glob("runs/*/report.html")
     page = browser.open(left)
     text = page.evaluate(VISIBLE)
-    for said in ("schedule", "twin", "capacity", "conv_light", "pairs of networks", "Where the time went"):
+    for said in ("schedule", "twin", "capacity", "conv_light", "pairs of networks", "Time"):
         assert said in text, said
     page.resize(390, 800)
     assert page.evaluate(WIDE) <= 390

@@ -1,0 +1,488 @@
+"""Charts of a report as data: scales, axes, and what is drawn. The templates in ``charts.html`` turn them into SVG.
+
+Every mark of a chart has a text that says what it stands for: shown when the pointer rests on it, read aloud by screen
+readers, and reached with the arrow keys. Positions are in user units of an SVG that is 720 wide.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core import mean_interval
+from esper_core.leyline import Stage
+from esper_core.leyline.constants import CONFIDENCE
+from esper_watch.formatting import format_tick, format_value, plural, short_name, shorten
+from esper_watch.history import is_usable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from esper_core.leyline import Metric
+    from esper_core.leyline.events import EpisodeFinished, GovernorActed
+    from esper_watch.history import History, SeedGain, SeedLife
+
+WIDTH: Final = 720.0
+AXIS_HEIGHT: Final = 58.0
+"""Height of a horizontal axis with its labels, which are larger on a narrow screen."""
+
+PLOT_LEFT, LIVES_LEFT, GAINS_LEFT, GAINS_RIGHT = 84.0, 190.0, 236.0, 152.0
+RIGHT, TOP, BOTTOM = 24.0, 14.0, 300.0
+
+COLOURS: Final = 8
+"""Number of arm colours in the stylesheet; further arms reuse them with another dash pattern."""
+
+DASHES: Final = (None, "7 4", "2 3", "9 3 2 3")
+
+MAX_DOTS: Final = 400
+"""Networks of an arm that are drawn one by one."""
+
+MAX_POINTS: Final = 200
+"""Points of a curve."""
+
+Z_95: Final = 1.96
+"""Standard errors on each side of a mean for a 95 % interval of a large sample."""
+
+STAGE_NAMES: Final = {
+    Stage.GERMINATED: "germinated, not trained yet",
+    Stage.TRAINING: "training in isolation",
+    Stage.BLENDING: "blending in",
+    Stage.HOLDING: "holding",
+    Stage.DRAINING: "draining",
+    Stage.FOSSILIZED: "kept",
+    Stage.PRUNED: "pruned",
+}
+
+_CHOSEN: Final = " was chosen from the nursery"
+_REASONS: Final = {"asked for": "pruned by its policy", "alpha at 0": "pruned after draining"}
+"""Reasons of stage changes, in the words of a report."""
+
+Grown = tuple[tuple[str, str, int], ...]
+"""Slot, blueprint and parameters of each kept seed, in the order in which they act."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A linear scale from ``low``..``high`` to ``start``..``end``."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, number: float) -> float:
+        """Return the position of ``number``, clipped to the scale's ends."""
+        share = (min(max(number, self.low), self.high) - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, about: int = 5) -> list[float]:
+        """Return about this many round numbers within the scale.
+
+        >>> Scale(0.13, 0.87, 0, 100).ticks()
+        [0.2, 0.4, 0.6, 0.8]
+        """
+        least = (self.high - self.low) / max(1, about)
+        power = 10.0 ** math.floor(math.log10(least))
+        step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1 - 1e-9))
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+def scale_around(numbers: Iterable[float], *, start: float, end: float, room: float = 0.06) -> Scale:
+    """Return a scale that shows all usable numbers, with some room at both ends."""
+    usable = [number for number in numbers if is_usable(number)]
+    low, high = (min(usable), max(usable)) if usable else (0.0, 1.0)
+    width = high - low
+    if width <= 1e-12 * max(abs(low), abs(high), 1e-300):
+        width, room = abs(low) or 1.0, 0.5
+    return Scale(low - room * width, high + room * width, start, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis: its scale, where it stands, where its grid lines end, how its figures read, and its title."""
+
+    scale: Scale
+    at: float
+    grid_to: float
+    text: Callable[[float], str]
+    title: str = ""
+
+    def ticks(self, about: int) -> list[tuple[float, str]]:
+        """Return position and text of about this many figures."""
+        return [(self.scale(tick), self.text(tick)) for tick in self.scale.ticks(about)]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart: what it is called, what it shows in a sentence, and what the template macro ``kind`` draws."""
+
+    kind: str
+    title: str
+    description: str
+    height: float
+    data: Any
+    x: Axis | None = None
+    y: Axis | None = None
+    width: float = WIDTH
+
+
+@dataclass(frozen=True, slots=True)
+class ArmStyle:
+    """Colour and dash pattern of an arm, the same in every chart."""
+
+    css_class: str
+    dash: str | None
+
+
+def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
+    """Return a style for each arm."""
+    return {
+        arm: ArmStyle(f"arm-{number % COLOURS}", DASHES[(number + number // COLOURS) % len(DASHES)])
+        for number, arm in enumerate(arms)
+    }
+
+
+# --- arms at the end
+
+
+@dataclass(frozen=True, slots=True)
+class ArmResult:
+    """The finished episodes of an arm, and their mean test metric with its interval."""
+
+    name: str
+    style: ArmStyle
+    episodes: Sequence[EpisodeFinished]
+    mean: float
+    """NaN if an episode has no usable figure."""
+    low: float | None
+    high: float | None
+
+    @property
+    def parameters(self) -> float:
+        """Mean number of parameters."""
+        return fmean(episode.parameters for episode in self.episodes)
+
+    @property
+    def fossils(self) -> float:
+        """Mean number of kept seeds."""
+        return fmean(episode.fossils for episode in self.episodes)
+
+    @property
+    def reward(self) -> float | None:
+        """Mean reward, or None if it is unknown for an episode."""
+        known = [episode.reward for episode in self.episodes if episode.reward is not None]
+        return fmean(known) if len(known) == len(self.episodes) else None
+
+    @property
+    def drawable(self) -> list[EpisodeFinished]:
+        """The episodes that are drawn one by one."""
+        return [episode for episode in self.episodes if is_usable(episode.test_metric)][:MAX_DOTS]
+
+
+def arm_results(history: History, metric: Metric) -> list[ArmResult]:
+    """Return the results of all arms with a finished episode."""
+    found = []
+    for arm, style in arm_styles(history.arms).items():
+        episodes = [episode for episode in history.episodes if episode.arm == arm]
+        values = [episode.test_metric for episode in episodes]
+        if values and all(map(is_usable, values)):
+            interval = mean_interval(values, CONFIDENCE, share=metric.is_share)
+            found.append(ArmResult(arm, style, episodes, interval.mean, interval.low, interval.high))
+        elif values:
+            found.append(ArmResult(arm, style, episodes, math.nan, None, None))
+    return found
+
+
+def arm_intervals(metric: Metric, results: Sequence[ArmResult]) -> Chart:
+    """Chart the mean of each arm with its interval, and every network as a ring."""
+    row = 34.0
+    numbers = [episode.test_metric for result in results for episode in result.episodes]
+    numbers += [edge for result in results for edge in (result.low, result.high) if edge is not None]
+    bottom = 12 + row * len(results)
+    scale = scale_around(numbers, start=150.0, end=WIDTH - RIGHT)
+    means = "; ".join(f"{result.name} {format_value(metric, result.mean)}" for result in results)
+    return Chart(
+        "arm_intervals",
+        "Arms at the end",
+        f"Means on the test split: {means}.",
+        bottom + AXIS_HEIGHT,
+        {"metric": metric, "rows": [(12 + row * (n + 0.5), result) for n, result in enumerate(results)]},
+        x=Axis(scale, bottom, 6, lambda one: format_tick(metric, one), f"test {metric.name}"),
+    )
+
+
+def metric_against_size(metric: Metric, results: Sequence[ArmResult]) -> Chart:
+    """Chart the test metric against the number of parameters, with a line through the arms on the Pareto front."""
+    episodes = [episode for result in results for episode in result.episodes]
+    x = scale_around([episode.parameters for episode in episodes], start=PLOT_LEFT, end=WIDTH - RIGHT)
+    y = scale_around([episode.test_metric for episode in episodes], start=BOTTOM, end=TOP)
+    front = pareto_front(results, upwards=metric.direction == "up")
+    return Chart(
+        "metric_against_size",
+        "Metric against parameters",
+        f"On the front: {', '.join(result.name for result in front)}.",
+        BOTTOM + AXIS_HEIGHT,
+        {"metric": metric, "results": results, "front": front},
+        x=Axis(x, BOTTOM, TOP, lambda one: f"{one:,.0f}", "parameters"),
+        y=Axis(y, PLOT_LEFT, WIDTH - RIGHT, lambda one: format_tick(metric, one)),
+    )
+
+
+def pareto_front(results: Sequence[ArmResult], *, upwards: bool) -> list[ArmResult]:
+    """Return the arms that no other arm beats in both metric and size, from small to large."""
+    sign = 1.0 if upwards else -1.0
+    points = [(sign * result.mean, -result.parameters) for result in results]
+
+    def is_beaten(own: tuple[float, float]) -> bool:
+        return any(other != own and other[0] >= own[0] and other[1] >= own[1] for other in points)
+
+    front = [result for result, point in zip(results, points, strict=True) if not is_beaten(point)]
+    return sorted(front, key=lambda result: result.parameters)
+
+
+# --- curves
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of a curve: the mean of ``n`` values, its interval, and the smallest and largest value."""
+
+    at: int
+    mean: float
+    low: float
+    high: float
+    n: int
+    least: float
+    most: float
+
+
+def curve_points(curve: Mapping[int, Sequence[float]], *, share: bool = False) -> list[Point]:
+    """Return the points of a curve, thinned out if it is long. share: see ``mean_interval``."""
+    steps = sorted(curve)
+    every = -(-len(steps) // MAX_POINTS) if steps else 1
+    found = []
+    for index, step in enumerate(steps):
+        values = [value for value in curve[step] if is_usable(value)]
+        if values and (index % every == 0 or step == steps[-1]):
+            interval = mean_interval(values, CONFIDENCE, share=share)
+            low, high = (interval.mean if edge is None else edge for edge in (interval.low, interval.high))
+            found.append(Point(step, interval.mean, low, high, interval.n, min(values), max(values)))
+    return found
+
+
+def latest_curves(history: History, metric: Metric) -> dict[str, list[Point]]:
+    """Return the validation curve of each arm in the latest round."""
+    last = max(history.rounds, default=0)
+    curves = {arm: curve_points(history.metric_by_step(last, arm), share=metric.is_share) for arm in history.arms}
+    return {arm: points for arm, points in curves.items() if points}
+
+
+def learning_curves(
+    history: History, metric: Metric, curves: Mapping[str, Sequence[Point]], *, left: float = PLOT_LEFT
+) -> Chart:
+    """Chart the curves with their bands. What is measured after a step is drawn where the next one begins."""
+    styles = arm_styles(history.arms)
+    edges = [edge for points in curves.values() for point in points for edge in (point.least, point.most)]
+    at_step: dict[int, list[tuple[str, Point]]] = {}
+    for arm, points in curves.items():
+        for point in points:
+            at_step.setdefault(point.at, []).append((arm, point))
+    x = Scale(0.0, float(max(1, history.steps_per_episode)), left, WIDTH - RIGHT)
+    y = scale_around(edges, start=BOTTOM, end=TOP, room=0.04)  # a band that is wider is cut off
+    ends = "; ".join(f"{arm} ends at {format_value(metric, points[-1].mean)}" for arm, points in curves.items())
+    return Chart(
+        "learning_curves",
+        "Learning curves",
+        f"{ends}.",
+        BOTTOM + AXIS_HEIGHT,
+        {
+            "metric": metric,
+            "curves": [(styles[arm], points) for arm, points in curves.items()],
+            "columns": sorted(at_step.items()),
+            "width": max(1.0, (x.end - x.start) / max(1, len(at_step))),
+        },
+        x=Axis(x, BOTTOM, TOP, lambda step: f"{step:g}", "decision step"),
+        y=Axis(y, left, WIDTH - RIGHT, lambda one: format_tick(metric, one)),
+    )
+
+
+def curves_by_round(history: History, metric: Metric) -> Chart | None:
+    """Chart the mean test metric round by round, or return None if only one round has finished episodes."""
+    styles = arm_styles(history.arms)
+    values: dict[str, dict[int, list[float]]] = {}
+    for episode in history.episodes:
+        if is_usable(episode.test_metric):
+            values.setdefault(episode.arm, {}).setdefault(episode.round, []).append(episode.test_metric)
+    curves = [
+        (arm, styles[arm], [(at, fmean(own)) for at, own in sorted(rounds.items())]) for arm, rounds in values.items()
+    ]
+    points = [point for _, _, line in curves for point in line]
+    if len({at for at, _ in points}) < 2:
+        return None
+    x = scale_around([at for at, _ in points], start=PLOT_LEFT, end=WIDTH - RIGHT, room=0.02)
+    y = scale_around([mean for _, mean in points], start=BOTTOM, end=TOP)
+    return Chart(
+        "curves_by_round",
+        "Round by round",
+        "Means on the test split at the end of each round.",
+        BOTTOM + AXIS_HEIGHT,
+        {"metric": metric, "curves": curves},
+        x=Axis(x, BOTTOM, TOP, lambda at: f"{at:g}", "round"),
+        y=Axis(y, PLOT_LEFT, WIDTH - RIGHT, lambda one: format_tick(metric, one)),
+    )
+
+
+# --- seeds
+
+
+def seed_lives(
+    history: History, arm: str, lives: Mapping[int, Sequence[SeedLife]], acts: Sequence[GovernorActed]
+) -> Chart:
+    """Chart the lives of the seeds in some networks of an arm, and what the governor did there."""
+    y, networks = 6.0, []
+    for seed, seeds in lives.items():
+        rows = [
+            (y + 20 + 15 * number, life, list(life_spans(life, history.steps_of(life.environment))))
+            for number, life in enumerate(seeds)
+        ]
+        networks.append((y, seed, [act for act in acts if act.seed == seed], rows))
+        y += 20 + 15 * len(rows) + 5
+    x = Scale(0.0, float(max(1, history.steps_per_episode)), LIVES_LEFT, WIDTH - RIGHT)
+    return Chart(
+        "seed_lives",
+        f"Lives of seeds, {arm}",
+        f"{plural(sum(map(len, lives.values())), 'seed')} in {plural(len(lives), 'network')} of {arm}.",
+        y + AXIS_HEIGHT,
+        networks,
+        x=Axis(x, y, 6, lambda step: f"{step:g}", "decision step"),
+    )
+
+
+def life_spans(life: SeedLife, steps: int) -> Iterator[tuple[Stage, int, int, str]]:
+    """Yield the spans that are drawn of a life: stage, first and last step, and what the mark says.
+
+    A change takes effect in the step after it. Events count steps from 0, the report from 1. A seed starts to train
+    in the step after its germination, so both are one span.
+    """
+    starts = [change.step + 1 for change in life.changes]
+    stops = [*starts[1:], max(steps, starts[-1])]
+    following = [*(change.now for change in life.changes[1:]), None]
+    germinated: tuple[int, str] | None = None
+    for change, after, start, stop in zip(life.changes, following, starts, stops, strict=True):
+        stage, first, reason = change.now, start, change.reason
+        text = f"{STAGE_NAMES[stage]} from step {start} to step {stop}"
+        if stage in (Stage.GERMINATED, Stage.PRUNED):
+            text = f"{stage.value} at step {start}"
+        elif stage is Stage.TRAINING and germinated is not None:
+            first, reason = germinated
+            text = f"germinated at step {first}, {text}"
+        germinated = (start, change.reason) if stage is Stage.GERMINATED else None
+        if germinated is None or after is not Stage.TRAINING:
+            yield stage, first, stop, f"{text}. {reason}".strip()
+
+
+def life_text(life: SeedLife) -> str:
+    """Describe a seed's life in one sentence."""
+    names = {**STAGE_NAMES, Stage.GERMINATED: "germinated"}
+    told = ", ".join(f"{names[change.now]} at step {change.step + 1}" for change in life.changes)
+    return f"{life.blueprint} in {life.slot}, {plural(life.parameters, 'parameter')}: {told}"
+
+
+def seed_gains(gains: Sequence[tuple[SeedLife, SeedGain]]) -> Chart:
+    """Chart the latest gain of each seed with its interval and its gate's price."""
+    edges = [gain.mean + side * Z_95 * gain.error for _, gain in gains for side in (-1, 1)]
+    prices = [gain.price for _, gain in gains if gain.price is not None]
+    scale = scale_around([*edges, *prices, 0.0], start=GAINS_LEFT, end=WIDTH - GAINS_RIGHT)
+    rows = []
+    for number, (life, gain) in enumerate(gains):
+        name = f"{shorten(life.arm, 12)} {life.seed}  {life.slot}  {short_name(life.blueprint)}"
+        price = "" if gain.price is None else f", price {gain.price:.3g}"
+        figures = f"gain {gain.mean:+.3f} ± {gain.error:.3f} nats (n = {gain.examples}){price}"
+        text = f"{name}: {figures}, step {gain.step + 1}, {STAGE_NAMES[gain.stage]}; {fate(life)}"
+        rows.append((10 + 16 * (number + 0.5), life, gain, name, text))
+    bottom = 10.0 + 16 * len(rows)
+    return Chart(
+        "seed_gains",
+        "Gains of seeds",
+        f"{plural(len(gains), 'seed')}; {sum(life.kept for life, _ in gains)} of them kept.",
+        bottom + AXIS_HEIGHT,
+        rows,
+        x=Axis(scale, bottom, 6, lambda one: f"{one:g}", "gain in nats"),
+    )
+
+
+def fate_class(life: SeedLife) -> str:
+    """Return the CSS class of a seed's fate."""
+    if life.kept:
+        return "stage-fossilized"
+    return "stage-pruned" if life.ended else "living"
+
+
+def short_fate(life: SeedLife) -> str:
+    """Return what became of a seed, in a few words."""
+    if life.kept:
+        return "kept"
+    if not life.ended:
+        return "still living"
+    if life.reason.endswith(_CHOSEN):
+        return f"{short_name(life.reason.removesuffix(_CHOSEN))} was chosen"
+    return _REASONS.get(life.reason) or life.reason.partition(":")[0] or "pruned"
+
+
+def fate(life: SeedLife) -> str:
+    """Return what became of a seed, with the reason."""
+    if not life.ended:
+        return f"still {STAGE_NAMES[life.stage]}"
+    return f"{STAGE_NAMES[life.stage]}: {life.reason}" if life.reason else STAGE_NAMES[life.stage]
+
+
+# --- networks and time
+
+
+def grown_seeds(episode: EpisodeFinished) -> Grown:
+    """Return what an episode's network kept."""
+    return tuple(
+        (str(seed.get("slot", "")), str(seed.get("blueprint", "")), _whole(seed.get("parameters")))
+        for seed in episode.grown
+    )
+
+
+def _whole(number: Any) -> int:
+    return number if isinstance(number, int) else 0
+
+
+def network(slots: Sequence[str], grown: Grown, description: str) -> Chart:
+    """Chart a network as boxes: the host with its slots, and what was kept in them."""
+    box, ring, gap = 112.0, 28.0, 26.0
+    x, marks = 8.0, []
+
+    def add(kind: str, width: float, css_class: str, name: str, text: str, below: str = "") -> None:
+        nonlocal x
+        marks.append((kind, x, width, css_class, name, text, below))
+        x += width + gap
+
+    add("box", box, "host", "input", "where the data comes in")
+    for slot in dict.fromkeys([*slots, *(own for own, _, _ in grown)]):
+        kept = [(blueprint, parameters) for own, blueprint, parameters in grown if own == slot]
+        text = "followed by what was kept" if kept else "nothing was kept here"
+        add("slot", ring, "slot" if kept else "slot empty", slot, f"slot {slot}: {text}")
+        for blueprint, parameters in kept:
+            text = f"{blueprint}, kept in slot {slot}: {plural(parameters, 'parameter')}"
+            add("box", box, "stage-fossilized", short_name(blueprint), text, f"{parameters:,} param.")
+    add("box", box, "host", "output", "what the network puts out")
+    end = x - gap
+    return Chart("network", "A network", description, 82.0, {"marks": marks, "end": end}, width=max(420.0, end + 8))
+
+
+def time_shares(seconds: Mapping[str, float], total: float) -> Chart:
+    """Chart the share of each region of a run's time, given from the longest to the shortest."""
+    x, bars = 0.0, []
+    for number, (name, spent) in enumerate(seconds.items()):
+        width = WIDTH * spent / total
+        bars.append((x, width, f"region-{min(number, COLOURS - 1)}", name, spent))
+        x += width
+    longest = ", ".join(f"{name} {100 * spent / total:.0f} %" for name, spent in list(seconds.items())[:3])
+    return Chart("time_shares", "Time", f"{longest}.", 38.0, {"bars": bars, "total": total})

@@ -1,0 +1,168 @@
+"""Text view of a run for ``esper watch``: a sparkline for each arm, and a line of stages for each seed.
+
+Names come from files, and reasons from exceptions of third parties' packages: control characters in them are escaped.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.leyline import Stage
+from esper_core.leyline.columns import columns, cut, padded, wrapped
+from esper_core.leyline.markup import printable
+from esper_watch.formatting import short_name
+from esper_watch.history import mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from esper_core.leyline.events import GovernorActed
+    from esper_watch.history import History, SeedLife
+
+BARS: Final = "▁▂▃▄▅▆▇█"
+
+STAGE_SIGNS: Final = {
+    Stage.GERMINATED: "·",
+    Stage.TRAINING: "░",
+    Stage.BLENDING: "▒",
+    Stage.HOLDING: "▓",
+    Stage.DRAINING: "▚",
+    Stage.FOSSILIZED: "█",
+    Stage.PRUNED: " ",
+}
+
+LEGEND: Final = "· germinated  ░ training  ▒ blending  ▓ holding  ▚ draining  █ kept"
+
+MAX_ACTS: Final = 5
+"""Acts of the governor that are shown."""
+
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+
+
+def as_json(history: History) -> dict[str, Any]:
+    """Return the history as ``esper watch --json`` prints it. Figures that are not finite are None."""
+    tests: dict[str, list[float]] = {}
+    for episode in history.episodes:
+        tests.setdefault(episode.arm, []).append(episode.test_metric)
+    announced = () if history.started is None else history.started.arms
+    return {
+        "run": history.name,
+        "status": history.status,
+        "reason": history.reason,
+        "left_out": history.skipped,
+        "share_done": history.share_done,
+        "arms": {
+            arm: {
+                "validation": [_finite(value) for value in history.mean_metric(arm)],
+                "test": _finite(mean(tests[arm])) if arm in tests else None,
+            }
+            for arm in announced
+        },
+        "governor": [
+            {key: getattr(act, key) for key in ("round", "arm", "seed", "step", "act", "reason")}
+            for act in history.governor
+        ],
+        "lives": [
+            {
+                **{key: getattr(life, key) for key in ("round", "arm", "seed", "slot", "blueprint")},
+                "stages": [{"step": change.step, "stage": change.now.value} for change in life.changes],
+                "last_step": history.steps_of(life.environment) - 1,
+            }
+            for life in history.seeds
+        ],
+    }
+
+
+def draw(history: History, *, width: int = 80, lives: int = 16) -> str:
+    """Draw a run in lines of at most ``width`` columns, with the first ``lives`` seeds."""
+    lines = [f"{printable(history.name)}   {printable(history.status)}, {100 * history.share_done:.0f} % trained"]
+    if history.reason:
+        lines.append(f"  {_first_line(history.reason)}")
+    for text in history.skipped:
+        lines += wrapped(printable(text), width, then="    ")
+    lines += [*_curves(history, width), *_governor(history.governor), *_lives(history, width, lives)]
+    return "\n".join(cut(line, width).rstrip() for line in lines)
+
+
+def _curves(history: History, width: int) -> list[str]:
+    announced = () if history.started is None else history.started.arms
+    names = {arm: cut(printable(arm), max(8, width // 3)) for arm in announced}
+    name_width = max(map(columns, names.values()), default=0)
+    lines = []
+    for arm, name in names.items():
+        curve = history.mean_metric(arm)
+        last = f"{curve[-1]:.4g}" if curve else "nothing yet"
+        lines.append(f"  {padded(name, name_width)}  {sparkline(curve, max(8, width - name_width - 16))}  {last}")
+    return lines
+
+
+def _governor(acts: Sequence[GovernorActed]) -> list[str]:
+    """Return a line for each of the first few acts, without warnings."""
+    acts = [act for act in acts if act.act != "warn"]
+    lines = [
+        f"  {printable(act.arm)} {act.seed}, step {act.step}: {printable(act.act)}: "
+        f"{_first_line(act.reason or act.verdict)}"
+        for act in acts[:MAX_ACTS]
+    ]
+    if len(acts) > MAX_ACTS:
+        lines.append(f"  … and {len(acts) - MAX_ACTS} more acts of the governor")
+    return ["", *lines] if lines else []
+
+
+def _lives(history: History, width: int, limit: int) -> list[str]:
+    shown = history.seeds[:limit]
+    if not shown:
+        return []
+    labels = [f"{life.arm} {life.seed} {life.slot} {short_name(life.blueprint)}" for life in shown]
+    labels = [cut(printable(label), max(16, width // 2)) for label in labels]
+    label_width = max(map(columns, labels))
+    legend = wrapped("  ".join(one.replace(" ", _NO_BREAK) for one in LEGEND.split("  ")), max(16, width))
+    lines = ["", *(line.replace(_NO_BREAK, " ") for line in legend)]
+    for label, life in zip(labels, shown, strict=True):
+        signs = _stage_signs(history, life, max(8, width - label_width - 6))
+        lines.append(f"  {padded(label, label_width)}  {signs}")
+    if len(history.seeds) > len(shown):
+        lines.append(f"  … and {len(history.seeds) - len(shown)} more")
+    return lines
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw numbers as one line of bars; values that are not finite are blank.
+
+    >>> sparkline([0, 1, 2, 3], 8)
+    '▁▃▆█'
+    """
+    picked = _thinned(values, width)
+    finite = [value for value in picked if math.isfinite(value)]
+    if not finite:
+        return " " * len(picked)
+    low, high = min(finite), max(finite)
+    span = high / 2 - low / 2  # halves: the distance of two floats can overflow
+    places = [
+        (round((len(BARS) - 1) * ((value / 2 - low / 2) / span)) if span else 0) if math.isfinite(value) else None
+        for value in picked
+    ]
+    return "".join(" " if place is None else BARS[place] for place in places)
+
+
+def _stage_signs(history: History, life: SeedLife, width: int) -> str:
+    """Draw a sign per step, or per several steps, up to the last known step."""
+    last = history.steps_of(life.environment) - 1
+    picked = _thinned(range(history.steps_per_episode), width)
+    stages = [life.stage_at(int(step)) if step <= last else None for step in picked]
+    return "".join(" " if stage is None else STAGE_SIGNS[stage] for stage in stages)
+
+
+def _thinned(values: Sequence[float], width: int) -> list[float]:
+    if len(values) <= width:
+        return list(values)
+    return [values[(index * len(values)) // width] for index in range(width)]
+
+
+def _first_line(text: str) -> str:
+    return printable(next(iter(text.splitlines()), ""))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,514 @@
+"""Charts of a report: everything is drawn where the axes say, from the numbers of the run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, stdev
+from types import SimpleNamespace
+from xml.dom import minidom
+
+import pytest
+
+from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline.events import EpisodeFinished, Event, RunFinished, RunStarted, StageChanged, StepFinished
+from esper_core.telemetry import encode
+from esper_watch.figures import Z_95, ArmResult, arm_styles, pareto_front
+from esper_watch.history import SeedGain, SeedLife
+from esper_watch.report import read_report, report_page
+from esper_watch.views import Report
+
+MakeRun = Callable[..., Path]
+
+CLOSE = 0.11
+"""Positions are rounded to a tenth."""
+
+T = {2: 12.7062, 4: 3.1824, 8: 2.3646}
+"""Two-sided 95 % quantiles of Student's t by the number of networks, from a table."""
+
+Values = Mapping[str, Mapping[int, Sequence[float]]]
+"""By arm and step: what each network measured. A shorter row means that the last networks have ended."""
+
+Place = tuple[float, float]
+
+
+def smooth(networks: int, *, top: float, spread: float, steps: int = 6) -> dict[int, list[float]]:
+    """Return a rising curve, a little different for each network."""
+    return {
+        step: [
+            top * (1 - math.exp(-(step + 1) / 3)) + spread * math.sin(7.0 * seed + step * seed)
+            for seed in range(networks)
+        ]
+        for step in range(steps)
+    }
+
+
+def metric_of(unit: str) -> Metric:
+    return Metric("accuracy" if unit else "score", "up", unit)
+
+
+def events_of(values: Values, metric: Metric, rounds: int = 1) -> Iterator[Event]:
+    """Return the events of a run that measured this in its last round, and something else before."""
+    steps = 1 + max(step for own in values.values() for step in own)
+    networks = max(len(row) for own in values.values() for row in own.values())
+    yield RunStarted(
+        run="r", arms=tuple(values), rounds=rounds, environments=networks, steps=steps, metric=metric
+    )  # fmt: skip
+    slots = (SlotSignals("early", SlotState.FREE, 0),)
+    for round_ in range(rounds):
+        for arm, own in values.items():
+            for step, row in own.items():
+                for seed, number in enumerate(row):
+                    told = number if round_ == rounds - 1 else 0.01
+                    signals = Signals(step, 1.0, 1.0, told, 9, 9, slots)
+                    yield StepFinished(round=round_, arm=arm, seed=seed, step=step, signals=signals)
+    yield RunFinished(status="done")
+
+
+def svg_of(page: str, section: str) -> minidom.Element:
+    """Return the first chart of a section."""
+    (part,) = re.findall(rf'<section id="{section}">.*?</section>', page, flags=re.DOTALL)
+    root = minidom.parseString(re.findall(r"<svg viewBox=\"0 0 720 .*?</svg>", part, flags=re.DOTALL)[0])
+    assert root.documentElement is not None
+    return root.documentElement
+
+
+def page_with(folder: Path, events: Iterator[Event] | Sequence[Event]) -> str:
+    """Return the report of a run with these events."""
+    (folder / "events.jsonl").write_text("".join(f"{encode(one)}\n" for one in events), encoding="utf-8")
+    return report_page(read_report(folder))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Two figures beside an axis and their positions: this is how a reader finds the position of a number."""
+
+    figures: tuple[float, float]
+    places: tuple[float, float]
+    ends: tuple[float, float]
+
+    def __call__(self, number: float) -> float:
+        (low, high), (first, last) = self.figures, self.places
+        place = first + (number - low) / (high - low) * (last - first)
+        return min(max(place, min(self.ends)), max(self.ends))
+
+
+class Curves:
+    """The learning curves: both axes, and lines and bands in the order of the arms."""
+
+    def __init__(self, page: str) -> None:
+        self.root = root = svg_of(page, "courses")
+        across, beside = (one for one in root.getElementsByTagName("line") if one.getAttribute("class") == "axis")
+        ticks = [one for one in root.getElementsByTagName("text") if one.getAttribute("class") == "tick"]
+        self.across = self._axis("x", across, [one for one in ticks if one.getAttribute("text-anchor") == "middle"])
+        self.up = self._axis("y", beside, [one for one in ticks if one.getAttribute("text-anchor") == "end"])
+        self.lines = self._shapes("polyline", "line")
+        self.bands = self._shapes("polygon", "band")
+
+    def _axis(self, way: str, line: minidom.Element, ticks: list[minidom.Element]) -> Axis:
+        """Figures of a vertical axis stand four pixels below their grid line."""
+        told = [(figure(one), float(one.getAttribute(way)) - (4 if way == "y" else 0)) for one in ticks]
+        (low, first), (high, last) = min(told), max(told)
+        ends = (float(line.getAttribute(f"{way}1")), float(line.getAttribute(f"{way}2")))
+        assert len(told) >= 2, "an axis needs two figures"
+        assert all(min(ends) - CLOSE <= place <= max(ends) + CLOSE for _, place in told)
+        return Axis((low, high), (first, last), ends)
+
+    def _shapes(self, tag: str, class_: str) -> list[list[Place]]:
+        found = [one for one in self.root.getElementsByTagName(tag) if class_ in one.getAttribute("class").split()]
+        return [[(float(x), float(y)) for x, y in re.findall(r"([-\d.]+),([-\d.]+)", one.getAttribute("points"))]
+                for one in found]  # fmt: skip
+
+
+def figure(tick: minidom.Element) -> float:
+    """Return the number of a figure beside an axis."""
+    assert tick.firstChild is not None
+    told = str(tick.firstChild.data)
+    return float(told.removesuffix(" %")) / 100 if told.endswith("%") else float(told)
+
+
+def interval_of(row: Sequence[float], unit: str) -> tuple[float, float, float]:
+    """Return low end, mean and high end by the formula: mean ± t · s / √n, a share from 0 to 1."""
+    finite = [value for value in row if math.isfinite(value)]
+    mean = fmean(finite)
+    if len(finite) == 1:
+        return mean, mean, mean
+    half = T[len(finite)] * stdev(finite) / math.sqrt(len(finite))
+    edges = (0.0, 1.0) if unit == "%" else (-math.inf, math.inf)
+    return max(edges[0], mean - half), mean, min(edges[1], mean + half)
+
+
+CURVES: dict[str, tuple[Values, str]] = {
+    "eight networks": ({"grown": smooth(8, top=0.8, spread=0.03), "twin": smooth(8, top=0.5, spread=0.02)}, "%"),
+    "a score that is no share": (
+        {"grown": smooth(4, top=-30.0, spread=2.0), "twin": smooth(4, top=12.0, spread=5.0)},
+        "",
+    ),
+    "networks that ended early or have no figure": (
+        {
+            "grown": {step: row[: 4 if step < 3 else 2] for step, row in smooth(8, top=0.8, spread=0.03).items()},
+            "twin": {step: [*row, *([math.nan] * 4)] for step, row in smooth(4, top=0.5, spread=0.02, steps=4).items()},
+        },
+        "%",
+    ),
+    "a single network": ({"grown": smooth(1, top=0.8, spread=0.0)}, "%"),
+    "two networks, whose band leaves the drawing": ({"grown": smooth(2, top=0.6, spread=0.3)}, "%"),
+}
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize(("values", "unit"), CURVES.values(), ids=CURVES.keys())
+def test_a_curve_shows_the_means_and_its_band_the_intervals(
+    values: Values, unit: str, rounds: int, tmp_path: Path
+) -> None:
+    curves = Curves(page_with(tmp_path, events_of(values, metric_of(unit), rounds)))
+    assert (len(curves.lines), len(curves.bands)) == (len(values), len(values))
+    for own, line, band in zip(values.values(), curves.lines, curves.bands, strict=True):
+        told = {step + 1: interval_of(row, unit) for step, row in own.items()}  # the page counts steps from 1
+        there, back = band[: len(told)], band[len(told) :][::-1]
+        for edge, drawn in ((1, line), (2, there), (0, back)):
+            expected = [(curves.across(step), curves.up(ends[edge])) for step, ends in told.items()]
+            assert [x for x, _ in drawn] == pytest.approx([x for x, _ in expected], abs=CLOSE)
+            assert [y for _, y in drawn] == pytest.approx([y for _, y in expected], abs=2 * CLOSE)
+
+
+def test_means_are_inside_the_chart_and_only_bands_are_cut_off(tmp_path: Path) -> None:
+    values, unit = CURVES["two networks, whose band leaves the drawing"]
+    curves = Curves(page_with(tmp_path, events_of(values, metric_of(unit))))
+    top, bottom = min(curves.up.ends), max(curves.up.ends)
+    assert all(top < y < bottom for line in curves.lines for _, y in line)
+    assert {top, bottom} <= {y for band in curves.bands for _, y in band}, "this band is wider than the drawing"
+    wide = Curves(page_with(tmp_path, events_of(CURVES["eight networks"][0], metric_of("%"))))
+    assert all(top < y < bottom for band in wide.bands for _, y in band), "this one is not"
+
+
+@pytest.mark.parametrize("steps", [200, 201, 1001])
+def test_a_long_curve_is_thinned_out_and_keeps_its_last_step(steps: int, tmp_path: Path) -> None:
+    values = {"grown": {step: [0.1 + 0.5 * step / steps, 0.2 + 0.5 * step / steps] for step in range(steps)}}
+    curves = Curves(page_with(tmp_path, events_of(values, metric_of("%"))))
+    (line,) = curves.lines
+    assert len(line) <= 201
+    assert line[-1] == pytest.approx(
+        (curves.across(steps), curves.up(0.15 + 0.5 * (steps - 1) / steps)), abs=2 * CLOSE
+    )  # fmt: skip
+    assert all(later > earlier for (earlier, _), (later, _) in pairwise(line))
+
+
+# --- networks
+
+Grown = tuple[tuple[str, str], ...]
+"""Slot and blueprint of each kept seed, in the order in which they act."""
+
+SLOTS = ("early", "middle", "late")
+KINDS: Sequence[tuple[int, Grown]] = [
+    (4, (("late", "test/conv"),)),
+    (3, (("early", "test/conv"), ("early", "test/norm"), ("late", "test/mlp"))),
+    (2, (("early", "test/a"), ("middle", "test/b"), ("late", "test/c"))),
+    (1, ()),
+]
+"""How many networks ended like this, the most frequent first."""
+
+
+def networks_of(arm: str, kinds: Sequence[tuple[int, Grown]]) -> Iterator[Event]:
+    """Return the events of an arm whose networks ended like this."""
+    slots = tuple(SlotSignals(name, SlotState.FREE, 0) for name in SLOTS)
+    every = [grown for number, grown in kinds for _ in range(number)]
+    for seed in range(len(every)):
+        signals = Signals(0, 1.0, 1.0, 0.5, 9, 9, slots)
+        yield StepFinished(round=0, arm=arm, seed=seed, step=0, signals=signals)
+    for seed, grown in enumerate(every):
+        kept = tuple({"slot": slot, "blueprint": name, "parameters": 10 * len(name)} for slot, name in grown)
+        yield EpisodeFinished(
+            round=0, arm=arm, seed=seed, test_loss=1.0, test_metric=0.5, validation_metric=0.5, parameters=9,
+            host_parameters=9, fossils=len(kept), steps=1, reward=None, grown=kept,
+        )  # fmt: skip
+
+
+def drawn_networks(page: str) -> list[list[tuple[str, str]]]:
+    """Return class and name of the marks of each network, from left to right."""
+    found = re.findall(r'<section id="networks">.*?</section>', page, flags=re.DOTALL)
+    drawings = [drawing for part in found for drawing in re.findall(r"<svg .*?</svg>", part, flags=re.DOTALL)]
+    return [_from_left_to_right(drawing) for drawing in drawings]
+
+
+def _from_left_to_right(drawing: str) -> list[tuple[str, str]]:
+    root = minidom.parseString(drawing).documentElement
+    assert root is not None
+    marks: list[tuple[float, str, str]] = []
+    for one in (one for one in root.getElementsByTagName("g") if "mark" in one.getAttribute("class").split()):
+        kind = one.getAttribute("class").removeprefix("mark ")
+        (shape,) = one.getElementsByTagName("circle") or one.getElementsByTagName("rect")
+        assert (shape.tagName == "circle") == kind.startswith("slot"), "rings are slots"
+        name = one.getElementsByTagName("text")[0].firstChild
+        title = one.getElementsByTagName("title")[0].firstChild
+        assert name is not None
+        assert title is not None
+        if kind.startswith("slot"):
+            assert title.data.startswith(f"slot {name.data}: ")
+            assert ("nothing was kept here" in title.data) == (kind == "slot empty")
+        marks.append((float(shape.getAttribute("cx") or shape.getAttribute("x")), kind, str(name.data)))
+    return [(kind, name) for _, kind, name in sorted(marks)]
+
+
+def expected(grown: Grown) -> list[tuple[str, str]]:
+    """Return the marks of a network: slots in their order, full rings before what was kept."""
+    told = [("host", "input")]
+    for slot in SLOTS:
+        kept = [name.partition("/")[2] for own, name in grown if own == slot]
+        told.append(("slot" if kept else "slot empty", slot))
+        told += [("stage-fossilized", name) for name in kept]
+    return [*told, ("host", "output")]
+
+
+@pytest.mark.parametrize("one", range(len(KINDS)))
+def test_the_ring_of_a_slot_is_full_where_something_was_kept(one: int, tmp_path: Path) -> None:
+    started = RunStarted(run="r", arms=("grown", "twin"), rounds=1, environments=10, steps=1)
+    page = page_with(
+        tmp_path, [started, *networks_of("grown", KINDS), *networks_of("twin", [(10, ())]), RunFinished(status="done")]
+    )
+    drawn = drawn_networks(page)
+    assert len(drawn) == len(KINDS), "the twin kept nothing and is not drawn"
+    assert drawn[one] == expected(KINDS[one][1])
+
+
+def test_a_slot_that_only_the_end_names_is_drawn(tmp_path: Path) -> None:
+    started = RunStarted(run="r", arms=("grown",), rounds=1, environments=1, steps=1)
+    (drawn,) = drawn_networks(page_with(tmp_path, [started, *networks_of("grown", [(1, (("hidden", "test/x"),))])]))
+    assert drawn == [
+        ("host", "input"),
+        *(("slot empty", slot) for slot in SLOTS),
+        ("slot", "hidden"),
+        ("stage-fossilized", "x"),
+        ("host", "output"),
+    ]
+
+
+RINGS = """
+[...document.querySelectorAll("#networks .mark.slot circle")].map((one) => {
+  const seen = getComputedStyle(one);
+  return [one.parentElement.classList.contains("empty"), seen.fill, seen.strokeDasharray];
+})
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_full_and_empty_rings_differ_in_fill_and_line(dark: bool, tmp_path: Path, browser: Callable) -> None:
+    started = RunStarted(run="r", arms=("grown",), rounds=1, environments=10, steps=1)
+    (tmp_path / "page.html").write_text(page_with(tmp_path, [started, *networks_of("grown", KINDS)]))
+    page = browser.open(tmp_path / "page.html")
+    page.resize(1000, 900, dark=dark)
+    seen = {tuple(one) for one in page.evaluate(RINGS)}
+    assert {empty for empty, _, _ in seen} == {True, False}
+    assert len(seen) == 2, "all rings of a kind look alike"
+    (_, filled, line), (_, hollow, dashes) = sorted(seen)
+    assert filled != hollow
+    assert (line, dashes) == ("none", "3px, 2px")
+
+
+# --- seeds
+
+
+class SeedChart:
+    """A chart of seeds, and the positions along its horizontal axis."""
+
+    def __init__(self, page: str, section: str) -> None:
+        self.root = root = svg_of(page, section)
+        (axis,) = [one for one in root.getElementsByTagName("line") if one.getAttribute("class") == "axis"]
+        self.start, self.end = float(axis.getAttribute("x1")), float(axis.getAttribute("x2"))
+        ticks = [one for one in root.getElementsByTagName("text") if one.getAttribute("class") == "tick"]
+        self.ticks = {float(one.firstChild.data): float(one.getAttribute("x")) for one in ticks if one.firstChild}
+
+    def place(self, number: float) -> float:
+        """Return the position of a number, found by the first and the last figure of the axis."""
+        low, high = min(self.ticks), max(self.ticks)
+        share = (number - low) / (high - low)
+        return self.ticks[low] + share * (self.ticks[high] - self.ticks[low])
+
+    def marks(self) -> list[minidom.Element]:
+        return [one for one in self.root.getElementsByTagName("g") if "mark" in one.getAttribute("class").split()]
+
+
+def told(mark: minidom.Element) -> str:
+    title = mark.getElementsByTagName("title")[0].firstChild
+    return "" if title is None else str(title.data)
+
+
+def one(mark: minidom.Element, tag: str, class_: str = "") -> minidom.Element:
+    (found,) = [shape for shape in mark.getElementsByTagName(tag) if shape.getAttribute("class") == class_]
+    return found
+
+
+@pytest.fixture
+def report(make_run: MakeRun) -> Report:
+    return read_report(make_run(environments=2, steps=40))
+
+
+def with_gains(report: Report, *gains: tuple[float, float, float | None]) -> list[SeedGain]:
+    """Give the seeds of a report these means, errors and prices."""
+    seeds = report.history.seeds = report.history.seeds[: len(gains)]
+    for life, (mean, error, price) in zip(seeds, gains, strict=True):
+        assert life.gain is not None
+        life.gain = replace(life.gain, mean=mean, error=error, price=price)
+    return [life.gain for life in sorted(seeds, key=lambda life: not life.kept) if life.gain is not None]
+
+
+def gains_chart(report: Report) -> SeedChart:
+    return SeedChart(report_page(report), "evidence")
+
+
+GAINS = {
+    "as they are": [(0.05, 0.014, 0.02), (0.12, 0.02, 0.02)],
+    "prices far above the gains": [(0.05, 0.014, 3.0), (0.12, 0.02, 0.5)],
+    "losses alone": [(-0.5, 0.01, 0.02), (-0.02, 0.001, 0.02)],
+    "an interval far wider than the rest": [(0.01, 2.0, 0.02), (0.02, 0.0, 0.0)],
+    "small ones": [(1e-5, 2e-6, 3e-6), (4e-5, 1e-6, 3e-6)],
+    "no price": [(0.05, 0.014, None), (0.12, 0.02, None)],
+}
+
+
+@pytest.mark.parametrize("gains", GAINS.values(), ids=GAINS.keys())
+def test_gain_interval_and_price_match_the_axis(gains, report: Report) -> None:
+    shown = with_gains(report, *gains)
+    drawing = gains_chart(report)
+    assert len(drawing.marks()) == len(shown)
+    for mark, own in zip(drawing.marks(), shown, strict=True):
+        assert f"gain {own.mean:+.3f} ± {own.error:.3f} nats" in told(mark)
+        line, point = one(mark, "line", "whisker"), one(mark, "circle")
+        assert float(point.getAttribute("cx")) == pytest.approx(drawing.place(own.mean), abs=CLOSE)
+        low, high = own.mean - Z_95 * own.error, own.mean + Z_95 * own.error
+        assert float(line.getAttribute("x1")) == pytest.approx(drawing.place(low), abs=CLOSE)
+        assert float(line.getAttribute("x2")) == pytest.approx(drawing.place(high), abs=CLOSE)
+        assert len({point.getAttribute("cy"), line.getAttribute("y1"), line.getAttribute("y2")}) == 1
+        if own.price is None:
+            assert [each for each in mark.getElementsByTagName("line") if each != line] == []
+        else:
+            price = one(mark, "line", "price")
+            assert price.getAttribute("x1") == price.getAttribute("x2")
+            assert float(price.getAttribute("x1")) == pytest.approx(drawing.place(own.price), abs=CLOSE)
+
+
+@pytest.mark.parametrize("gains", GAINS.values(), ids=GAINS.keys())
+def test_the_axis_of_gains_covers_what_is_drawn(gains, report: Report) -> None:
+    """A number outside of a scale would be drawn at its edge, and be read as another one."""
+    with_gains(report, *gains)
+    drawing = gains_chart(report)
+    shapes = [
+        shape for mark in drawing.marks() for tag in ("line", "circle") for shape in mark.getElementsByTagName(tag)
+    ]
+    places = [float(shape.getAttribute(x)) for shape in shapes for x in ("x1", "x2", "cx") if shape.hasAttribute(x)]
+    (zero,) = [each for each in drawing.root.getElementsByTagName("line") if each.getAttribute("class") == "zero"]
+    places.append(float(zero.getAttribute("x1")))
+    assert float(zero.getAttribute("x1")) == pytest.approx(drawing.place(0.0), abs=CLOSE)
+    assert drawing.start < min(places), "there is room at both ends"
+    assert max(places) < drawing.end
+    assert max(places) - min(places) > 0.8 * (drawing.end - drawing.start), "and not much of it"
+    assert all(drawing.start - CLOSE <= x <= drawing.end + CLOSE for x in drawing.ticks.values())
+    assert len(drawing.ticks) >= 2, "a scale takes two figures"
+    steps = sorted(drawing.ticks)
+    assert [drawing.ticks[step] for step in steps] == sorted(drawing.ticks.values()), "to the right is more"
+
+
+def lives_chart(report: Report, *stages: tuple[int, Stage, str]) -> tuple[SeedChart, list[tuple[str, str]]]:
+    """Return the chart of a single life, and the class and the text of each mark."""
+    life = SeedLife(0, "grown", 0, "early", 0, "test/conv", 72)
+    for step, now, reason in stages:
+        change = StageChanged(
+            round=0, arm="grown", seed=0, step=step, slot="early", seed_id=0, blueprint="test/conv",
+            was=None, now=now, parameters=72, reason=reason,
+        )  # fmt: skip
+        life.changes.append(change)
+    report.history.seeds, report.history.governor = [life], []
+    drawing = SeedChart(report_page(report), "lives")
+    return drawing, [(mark.getAttribute("class"), told(mark)) for mark in drawing.marks()]
+
+
+GERMINATED, TRAINED = (8, Stage.GERMINATED, "asked for"), (9, Stage.TRAINING, "a step began")
+
+
+def test_germination_and_training_are_one_bar(report: Report) -> None:
+    """Training begins in the next step, so a bar in between would have no length."""
+    drawing, marks = lives_chart(report, GERMINATED, TRAINED, (16, Stage.BLENDING, "its gain is shown"))
+    assert marks == [
+        (
+            "mark stage-training",
+            "early  conv: germinated at step 9, training in isolation from step 10 to step 17. asked for",
+        ),
+        ("mark stage-blending", "early  conv: blending in from step 17 to step 40. its gain is shown"),
+    ]
+    first, second = (one(mark, "rect") for mark in drawing.marks())
+    begins, ends = float(first.getAttribute("x")), float(first.getAttribute("x")) + float(first.getAttribute("width"))
+    assert begins == pytest.approx(drawing.place(9), abs=CLOSE)
+    assert ends == pytest.approx(drawing.place(17), abs=2 * CLOSE)
+    assert float(second.getAttribute("x")) == pytest.approx(drawing.place(17), abs=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("more", "marks"),
+    [
+        ([], [("mark stage-germinated", "early  conv: germinated at step 9. asked for")]),
+        (
+            [(9, Stage.PRUNED, "rolled back: a loss is not finite")],
+            [
+                ("mark stage-germinated", "early  conv: germinated at step 9. asked for"),
+                ("mark", "early  conv: pruned at step 10. rolled back: a loss is not finite"),
+            ],
+        ),
+    ],
+    ids=["at the end", "pruned before"],
+)
+def test_a_seed_that_never_trained_has_a_bar_of_its_own(more, marks, report: Report) -> None:
+    assert lives_chart(report, GERMINATED, *more)[1] == marks
+
+
+def legend_of(report: Report) -> list[str]:
+    return re.findall(r"</svg>([^<]+)</li>", report_page(report))
+
+
+def test_the_legend_names_grey_only_where_it_is_drawn(report: Report) -> None:
+    for more in ([TRAINED], [TRAINED, (16, Stage.HOLDING, "")], [], [(9, Stage.PRUNED, "")]):
+        _, marks = lives_chart(report, GERMINATED, *more)
+        there = "mark stage-germinated" in dict(marks)
+        assert ("germinated, not trained yet" in legend_of(report)) == there
+        assert "germinated" not in legend_of(report)
+
+
+def test_a_usual_run_has_no_seed_that_never_trained(make_run: MakeRun) -> None:
+    page = report_page(read_report(make_run(environments=2, steps=40)))
+    assert "mark stage-germinated" not in page
+    assert "germinated at step 9, training in isolation from step 10 to step 17" in page
+
+
+def test_every_chart_has_a_description_and_every_mark_a_text(make_run: MakeRun) -> None:
+    page = report_page(read_report(make_run(environments=2, steps=40)))
+    drawings = re.findall(r"<svg (?![^>]*aria-hidden)[^>]*viewBox.*?</svg>", page, flags=re.DOTALL)
+    assert len(drawings) >= 6
+    names = set()
+    for drawing in drawings:
+        root = minidom.parseString(drawing).documentElement
+        assert root is not None
+        assert (root.getAttribute("role"), root.getAttribute("tabindex")) == ("group", "0")
+        title, what = (root.getElementsByTagName(name)[0].firstChild.data for name in ("title", "desc"))
+        assert root.getAttribute("aria-label").startswith(f"{title}. {what}")
+        names.add(title)
+        marks = [one for one in root.getElementsByTagName("*") if "mark" in one.getAttribute("class").split()]
+        assert marks
+        assert all(one.firstChild.tagName == "title" and one.firstChild.firstChild.data for one in marks)
+    assert len(names) >= 5, "no two kinds of charts have the same name"
+
+
+@pytest.mark.parametrize(
+    ("upwards", "front"),
+    [(True, ["small", "middle", "large"]), (False, ["bad"])],
+)
+def test_the_pareto_front_joins_the_arms_that_no_other_beats(upwards: bool, front: list[str]) -> None:
+    values = {"large": (0.9, 300), "small": (0.5, 100), "bad": (0.4, 100), "middle": (0.7, 200), "dear": (0.7, 250)}
+    style = arm_styles(list(values))["small"]
+    ends = [
+        ArmResult(name, style, [SimpleNamespace(parameters=size)], mean, None, None)
+        for name, (mean, size) in values.items()
+    ]
+    assert [end.name for end in pareto_front(ends, upwards=upwards)] == front

@@ -33,7 +33,7 @@ from esper_core.growth import Counterfactuals
 from esper_core.growth.shares import coalitions
 from esper_core.trainer.lanes import lanes_for
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.shards import Shards
+from esper_core.trainer.workers import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

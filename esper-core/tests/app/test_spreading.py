@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from esper_core.app import spreading
-from esper_core.app.spreading import processes_for
 from esper_core.config import RunConfig
+from esper_core.trainer import workers as spreading
+from esper_core.trainer.workers import processes_for
 
 CPU = [torch.device("cpu")]
 

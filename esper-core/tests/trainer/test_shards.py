@@ -36,12 +36,11 @@ from esper_core.leyline import (
 )
 from esper_core.leyline.errors import GovernorStop, WorkerLost
 from esper_core.trainer.environment import Recipe
-from esper_core.trainer.forking import can_fork
 from esper_core.trainer.forward import way_for
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.shard import sendable
-from esper_core.trainer.shards import Shards, split
 from esper_core.trainer.study import AnyPool
+from esper_core.trainer.worker_process import can_fork, sendable
+from esper_core.trainer.workers import Shards, split
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
 
@@ -351,7 +350,7 @@ ORPHANS = """
 import time
 import torch
 from torch import nn
-from esper_core.trainer.forking import Fork, Lifeline
+from esper_core.trainer.worker_process import Fork, Lifeline
 
 def serve(pipe):
     pipe.send("at work")

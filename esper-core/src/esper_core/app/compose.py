@@ -15,7 +15,6 @@ from esper_core.app.blaming import AnswerableSchedule, AnswerableTask
 from esper_core.app.resolution import TWIN
 from esper_core.app.runtime import tune_allocator
 from esper_core.app.selection import select_varieties
-from esper_core.app.spreading import processes_for
 from esper_core.config import parse_path
 from esper_core.config.limits import CAPACITY
 from esper_core.growth import (
@@ -41,8 +40,8 @@ from esper_core.trainer.event_records import record_of
 from esper_core.trainer.forward import laid_out
 from esper_core.trainer.measurements import count_parameters
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.shards import Shards
 from esper_core.trainer.study import Arm, Judge, Study
+from esper_core.trainer.workers import Shards, processes_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

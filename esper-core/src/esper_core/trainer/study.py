@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer.pool import Pool
     from esper_core.trainer.progress import Course
-    from esper_core.trainer.shards import Shards
+    from esper_core.trainer.workers import Shards
 
 
 log = logging.getLogger("esper")

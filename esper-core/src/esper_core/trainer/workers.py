@@ -2,35 +2,46 @@
 
 Everything of one index, its twin among it, is in one process, so only plain records cross. What concerns the whole run
 stays here: who stands where, the faults of blueprints, what is told once. The numbers are those of one process.
+
+Over how many processes is a run spread? Over several where that can be and pays; else its lanes are threads.
+
+The numbers are the same. Threads of one process wait for Python, and for each other where networks draw random numbers;
+processes do not, but each of them has its seeds from the beginning, and does nothing when it is done with them.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from esper_core.governor import Act
 from esper_core.growth import FaultBook, Transition
 from esper_core.leyline.actions import Action, Op
-from esper_core.trainer.forking import Fork, Lifeline
+from esper_core.trainer.lanes import usable_cores
 from esper_core.trainer.pool import Changes, Ending, Mishaps, Pool
 from esper_core.trainer.remembering import parts_of_all, state_of_all
-from esper_core.trainer.shard import Packed, Reply, Request, Standing, serve
 from esper_core.trainer.study import Roster, interleaved
+from esper_core.trainer.worker_process import Fork, Lifeline, Packed, Reply, Request, Standing, can_fork, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import torch
+
+    from esper_core.config import RunConfig
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
     from esper_core.leyline.actions import ActionMask
     from esper_core.leyline.protocols import State
     from esper_core.leyline.signals import Signals, Verdict
     from esper_core.trainer.environment import Mishap, Recipe
-    from esper_core.trainer.shard import Placed
+    from esper_core.trainer.worker_process import Placed
+
 
 T = TypeVar("T")
 
@@ -226,3 +237,27 @@ def split(environments: int, processes: int) -> list[range]:
     count = min(environments, processes)
     ends = [-(-environments * number // count) for number in range(count + 1)]
     return [range(begin, end) for begin, end in pairwise(ends)]
+
+
+UNEVEN: Final = 1.15
+"""How much longer than evenly shared work the largest share may take, for processes to be chosen."""
+
+
+def processes_for(config: RunConfig, devices: Sequence[torch.device]) -> int:
+    """How many; 1: this one alone."""
+    lanes = usable_cores() if config.lanes == "auto" else config.lanes
+    count = min(lanes, config.instances)
+    if config.workers == "threads" or count == 1:
+        return 1
+    if not can_fork() or any(device.type != "cpu" for device in devices):
+        if config.workers == "processes":
+            log.warning("lanes are processes on Linux, where there is no GPU: here they are what they are elsewhere")
+        return 1
+    return count if config.workers == "processes" or _pays(config, count) else 1
+
+
+def _pays(config: RunConfig, count: int) -> bool:
+    """Whether nothing speaks against ``count`` processes, where nobody asked for them."""
+    even = -(-config.instances // count) * count <= UNEVEN * config.instances
+    alone = threading.current_thread() is threading.main_thread() and "ipykernel" not in sys.modules
+    return even and alone and not config.compute.compile

@@ -110,11 +110,11 @@ def test_skipped_events_are_reported(run: Path) -> None:
         file.write('{"type": "seed-moved", "v": 1}\n{"type": "step-fin')
     history = read_history(run)
     assert history.share_done == 1.0
-    told = ['events of type "seed-moved" are left out', f"line {len(EVENTS) + 2}, the last one, is torn, and left out"]
-    assert [one[: len(start)] for one, start in zip(as_json(history)["left_out"], told, strict=True)] == told
+    skipped = ['events of type "seed-moved" are skipped', f"the last line, line {len(EVENTS) + 2}, is incomplete"]
+    assert [one[: len(start)] for one, start in zip(as_json(history)["left_out"], skipped, strict=True)] == skipped
     drawing = draw(history, width=60)
     assert max(map(len, drawing.splitlines())) <= 60
-    assert all(start in " ".join(drawing.split()) for start in told)
+    assert all(start in " ".join(drawing.split()) for start in skipped)
 
 
 def test_the_drawing_fits_its_width_and_shows_lives(run: Path) -> None:

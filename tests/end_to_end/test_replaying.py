@@ -234,7 +234,7 @@ def test_of_a_run_that_died_what_there_is_is_replayed(planned: Ran, copied: Path
     told: list[str] = []
     recording = recording_in(copied, "planned:1", {}, told.append)
     assert "line" in told[0]
-    assert "torn" in told[0]
+    assert "incomplete" in told[0]
     again = replay(planned.prepared, recording, tell=pytest.fail)
     assert (len(again.steps), again.difference, again.ending) == (4, None, None)
     asked = Wish(3, action_asked("prune early", planned.prepared.composition.space))

@@ -183,7 +183,7 @@ def test_a_run_that_has_not_begun_and_one_whose_events_are_torn_are_shown_as_tha
     path = write_run(NAME, status="running")
     assert NAME in Page(load_run(path)._repr_html_()).text
     (path / "events.jsonl").write_text('{"type":"run-st')
-    assert "Not read: line 1, the last one, is torn" in Page(load_run(path)._repr_html_()).text
+    assert "Not read: the last line, line 1, is incomplete" in Page(load_run(path)._repr_html_()).text
     (path / "events.jsonl").write_text("nonsense\n")
     assert "Not read: a line is no event" in Page(load_run(path)._repr_html_()).text
 

@@ -178,11 +178,11 @@ class Keeping:
     def _write(self, course: Course) -> None:
         began = perf_counter()
         with self._clock.region("checkpoint"):
-            self._events.secure()
+            self._events.sync()
             try:
                 self._checkpoints.write(self._number, self._state(course))
             except RunFolderError:
-                self._events.demand_there()  # that says more than which file of it could not be written
+                self._events.require_exists()  # that says more than which file of it could not be written
                 raise
         self._due = perf_counter() + (perf_counter() - began) / CHECKPOINT_SHARE
 

@@ -26,7 +26,7 @@ from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.protocols import RunContext
 from esper_core.plugins.faults import lent_streams
 from esper_core.runs.checkpoints import Checkpoints
-from esper_core.telemetry import BestEffort, Bus, Clock, EventFile, read_events
+from esper_core.telemetry import Bus, Clock, EventFile, SinkThread, read_events
 from esper_core.trainer.answerable import answerable
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import Course
@@ -114,7 +114,7 @@ def _stages(
         lambda: composition.follow_up(around, finished),
     ]
     if position is not None:
-        around.clock.go_on(position.state.plain["seconds"], position.state.plain["total"])
+        around.clock.continue_from(position.state.plain["seconds"], position.state.plain["total"])
     for number, make in enumerate(stages):
         own = [] if position is None else [e for e in position.finished if _stage_of(composition, e) == number]
         if position is not None and number < position.stage:
@@ -146,7 +146,7 @@ def _tell_of_beginning(
     metric: Metric,
     bus: Bus,
     listeners: Sequence[Listener],
-    sinks: Sequence[BestEffort],
+    sinks: Sequence[SinkThread],
     path: Path,
     position: Position | None,
 ) -> None:
@@ -169,7 +169,7 @@ def _tell_of_beginning(
         sink.hear(started)
 
 
-def _sinks(resolution: Resolution, run: Path, closing: ExitStack) -> list[BestEffort]:
+def _sinks(resolution: Resolution, run: Path, closing: ExitStack) -> list[SinkThread]:
     """The sinks that the file asks for; one that cannot be built stops the run before it begins."""
     sinks = []
     for chosen in resolution.sinks:
@@ -177,7 +177,7 @@ def _sinks(resolution: Resolution, run: Path, closing: ExitStack) -> list[BestEf
         with answerable(chosen.label, "while it was built"):
             sink = factory(run, **chosen.settings)
             demand_able("sink", sink, chosen.label)
-        sinks.append(BestEffort(sink, chosen.label))
+        sinks.append(SinkThread(sink, chosen.label))
         closing.callback(sinks[-1].close)
     return sinks
 
@@ -190,7 +190,7 @@ def _watched(events: EventFile, pause: Callable[[], None]) -> Callable[[], None]
         nonlocal looked
         if monotonic() - looked >= LOOK_EVERY_SECONDS:
             looked = monotonic()
-            events.demand_there()
+            events.require_exists()
         pause()
 
     return watch

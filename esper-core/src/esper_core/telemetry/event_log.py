@@ -1,10 +1,7 @@
-"""Who hears what happened? Everybody who listens, in the order in which they came.
+"""The event bus, and events.jsonl: how events are published, written and read.
 
-Where is the truth of a run kept? In events.jsonl: every event, appended, on disk once a step.
-
-How does an event become a line of JSON and an event again? Without loss: NaN and infinities are told by name.
-
-What does a file of events tell? Line by line; what a newer version added is left out, and what is torn is told.
+Each event is one line of JSON. events.jsonl is the record that everything else is derived from: every event of a run,
+appended, and flushed to disk at the end of each step. NaN and infinities are written as names, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -28,50 +25,59 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+log = logging.getLogger("esper")
+
+TYPES: Final = frozenset(kind.__dataclass_fields__["type"].default for kind in get_args(Event))
+"""The types of events that this version knows."""
+
 
 class Listener(Protocol):
-    """Hears events. The core's own listeners may raise; then the run stops."""
+    """Receives events. An exception in one of the core's own listeners stops the run."""
 
     def hear(self, event: Event) -> None:
-        """Take one event."""
+        """Receive one event."""
         ...
 
     def settle(self) -> None:
-        """A step is over: whatever must not be lost goes where it is safe."""
+        """End a step: write what must not be lost."""
         ...
 
 
 class Bus:
-    """Passes each event on to every listener at once."""
+    """Passes each event on to every listener, in the order in which they were given."""
 
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
         self._listeners = list(listeners)
 
     def publish(self, *events: Event) -> None:
-        """Tell everybody."""
+        """Pass events on to all listeners."""
         for event in events:
             for listener in self._listeners:
                 listener.hear(event)
 
     def settle(self) -> None:
-        """A step is over."""
+        """Tell all listeners that a step has ended."""
         for listener in self._listeners:
             listener.settle()
 
 
 def encode(event: Event) -> str:
-    """One line, without the line's end."""
+    """Write an event as one line of JSON, without the newline."""
     return _writer(type(event)).dump_json(event).decode()  # type: ignore[arg-type]
 
 
 def decode(line: str | bytes) -> Event:
-    """The event of a line of just this version; pydantic's ValidationError where it is none."""
+    """Read an event from a line that this version has written.
+
+    Raises:
+        pydantic.ValidationError: the line is not an event of this version.
+    """
     return _reader().validate_json(line)
 
 
 @cache
 def _writer(kind: type[Event]) -> TypeAdapter[Event]:
-    """One for each kind: in a union pydantic does not heed what a record says of its NaN."""
+    # One adapter for each type: in a union, pydantic ignores a dataclass' own setting for NaN.
     return TypeAdapter(kind)
 
 
@@ -81,9 +87,11 @@ def _reader() -> TypeAdapter[Event]:
 
 
 class EventFile:
-    """Appends events to a file. What was settled survives the death of the process.
+    """Appends events to events.jsonl. Settled events survive the death of the process.
 
-    after: bytes of the file that it goes on behind: whatever else there is, is taken off. None: behind all of them.
+    Args:
+        path: the file.
+        after: continue behind this many bytes and cut off the rest. None: append to the whole file.
     """
 
     def __init__(self, path: Path, *, after: int | None = None) -> None:
@@ -99,37 +107,37 @@ class EventFile:
     def _cut(self, after: int) -> None:
         length = self._file.seek(0, os.SEEK_END)
         if length < after:
-            message = f"{self._path} is shorter than it was: {length:,} bytes of {after:,}"
-            hint = "Something took a part of it away. Run it again from the start."
+            message = f"{self._path} has {length:,} bytes; {after:,} were written before the checkpoint"
+            hint = "A part of the file was removed. Start the run again."
             raise RunFolderError(Problem("E413", message, hint=hint))
         self._file.truncate(after)
         self._file.seek(0, os.SEEK_END)
 
     @property
     def length(self) -> int:
-        """Bytes that were written, all lines whole."""
+        """Number of bytes written, always whole lines."""
         return self._file.tell()
 
-    def demand_there(self) -> None:
-        """RunFolderError where the file is no longer in its place: what is written now nobody will find."""
+    def require_exists(self) -> None:
+        """Raise RunFolderError if the file was moved or deleted while the run writes to it."""
         if not self._path.exists():
-            message = f"cannot write {self._path}: it was moved or deleted while the run went on"
-            hint = "The run was stopped: what it finds would have nowhere to go. Run it again, and leave it be."
+            message = f"cannot write {self._path}: it was moved or deleted during the run"
+            hint = "The run was stopped, since its results would be lost. Start it again and leave its folder alone."
             raise RunFolderError(Problem("E410", message, hint=hint))
 
-    def secure(self) -> None:
-        """Have the disk know what was written: it survives the death of the machine, too."""
+    def sync(self) -> None:
+        """Flush the file to the disk, so that it survives a crash of the machine."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise RunFolderError.about(self._path, error) from error
 
     def hear(self, event: Event) -> None:
-        """Keep the event until the step is settled."""
+        """Hold an event until the end of its step."""
         self._lines.append(encode(event))
 
     def settle(self) -> None:
-        """Write what was heard. RunFolderError where the disk does not take it."""
+        """Write the events of the step. Raises RunFolderError if the file cannot be written."""
         if not self._lines:
             return
         text = "\n".join(self._lines) + "\n"
@@ -141,56 +149,52 @@ class EventFile:
             raise RunFolderError.about(self._path, error) from error
 
     def close(self) -> None:
-        """Write what is left and let the file go."""
+        """Write what is left and close the file."""
         try:
             self.settle()
         finally:
-            with suppress(OSError):  # what could not be flushed was told already
+            with suppress(OSError):  # settle() has reported it already
                 self._file.close()
-
-
-log = logging.getLogger("esper")
-
-TYPES: Final = frozenset(kind.__dataclass_fields__["type"].default for kind in get_args(Event))
-"""The types of events that this version knows."""
 
 
 def read_events(
     path: str | Path, *, tell: Callable[[str], None] | None = None, end: int | None = None
 ) -> Iterator[Event]:
-    """The events of a file, in their order.
+    """Read the events of a file in order.
 
-    ``end`` is the byte at which reading stops, as if the file ended there; None: at its end.
+    Events and fields that this version does not know are skipped, and so is an incomplete last line, which a killed or
+    a running process leaves behind.
 
-    ``tell`` is given a line of text for whatever is left out, each once: a torn last line, which a killed process
-    leaves, or one that is still being written; events of a type, and fields, that this version does not know. None: it
-    is a warning of the logger ``esper``, with the file's name.
+    Args:
+        path: an events.jsonl file.
+        tell: called once for each kind of skipped data with a line of text. None: log a warning.
+        end: stop at this byte, as if the file ended there. None: read all of it.
 
     Raises:
         FileNotFoundError: there is no such file.
-        RunFolderError: E421 at a line that is no event, with its number; E430 where the file cannot be read, or is a
+        RunFolderError: E421 if a line is not an event, with its number; E430 if the file cannot be read, or is a
             folder, a pipe or a device.
     """
-    told: set[str] = set()
+    reported: set[str] = set()
 
-    def tell_once(said: str) -> None:
-        if said not in told:
-            told.add(said)
+    def report(message: str) -> None:
+        if message not in reported:
+            reported.add(message)
             if tell is None:
-                log.warning("%s: %s", path, said)
+                log.warning("%s: %s", path, message)
             else:
-                tell(said)
+                tell(message)
 
     for number, line in enumerate(_lines(path, end), start=1):
         if not line.endswith(b"\n"):
-            tell_once(f"line {number}, the last one, is torn, and left out: {len(line)} bytes without their end")
+            report(f"the last line, line {number}, is incomplete and skipped: {len(line)} bytes without a newline")
             return
         try:
-            event = _event_of(line, tell_once)
+            event = _parse(line, report)
         except ValidationError as error:
-            raise _no_event(path, number, error) from error
+            raise _not_an_event(path, number, error) from error
         except _OtherVersionError as error:
-            raise _of_another_version(path, number, error.version) from error
+            raise _wrong_version(path, number, error.version) from error
         if event is not None:
             yield event
 
@@ -208,66 +212,63 @@ def _lines(path: str | Path, end: int | None) -> Iterator[bytes]:
 
 
 class _OtherVersionError(ValueError):
-    """A line of another version of the format."""
+    """A line is in another version of the event format."""
 
     def __init__(self, version: int) -> None:
         super().__init__(version)
         self.version = version
 
 
-def _event_of(line: bytes, tell: Callable[[str], None]) -> Event | None:
-    """The event of a line; None where its type is one that this version does not know."""
+def _parse(line: bytes, report: Callable[[str], None]) -> Event | None:
+    """Return the event of a line, or None if this version does not know its type."""
     try:
         event = decode(line)
     except ValidationError as error:
-        return _of_a_newer(line, error, tell)
+        return _parse_newer(line, error, report)
     if event.v != EVENT_FORMAT:
         raise _OtherVersionError(event.v)
     return event
 
 
-def _of_a_newer(line: bytes, error: ValidationError, tell: Callable[[str], None]) -> Event | None:
-    """What this version understands of a line that it did not write. ``error`` is raised where the line is wrong."""
+def _parse_newer(line: bytes, error: ValidationError, report: Callable[[str], None]) -> Event | None:
+    """Read a line without the fields that this version does not know. Raises ``error`` if that is not its fault."""
     try:
-        told = json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError):
         raise error from None
-    version = told.get("v") if isinstance(told, dict) else None
+    version = record.get("v") if isinstance(record, dict) else None
     if type(version) is not int:
         raise error
     if version != EVENT_FORMAT:
         raise _OtherVersionError(version)
-    if isinstance(kind := told.get("type"), str) and kind not in TYPES:
-        tell(f'events of type "{kind}" are left out: esper-core {__version__} does not know them')
+    if isinstance(kind := record.get("type"), str) and kind not in TYPES:
+        report(f'events of type "{kind}" are skipped: esper-core {__version__} does not know them')
         return None
     for fault in error.errors(include_url=False, include_context=False):
         if fault["type"] != "unexpected_keyword_argument":
             raise error
         _, *way, key = fault["loc"]
-        _take_out(told, way, key)
+        parent: Any = record
+        for step in way:
+            parent = parent[step]
+        del parent[key]
         named = ".".join(str(step) for step in (kind, *way, key) if isinstance(step, str))
-        tell(f'the field "{named}" is left out: esper-core {__version__} does not know it')
-    return decode(json.dumps(told))
+        report(f'the field "{named}" is skipped: esper-core {__version__} does not know it')
+    return decode(json.dumps(record))
 
 
-def _take_out(record: Any, way: list[int | str], key: int | str) -> None:
-    for step in way:
-        record = record[step]
-    del record[key]
-
-
-def _no_event(path: str | Path, number: int, error: ValidationError) -> RunFolderError:
+def _not_an_event(path: str | Path, number: int, error: ValidationError) -> RunFolderError:
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(step) for step in fault["loc"])
     reason = f"{place}: {fault['msg']}" if place else fault["msg"]
-    message = "a line is no event that this version could read"
-    hint = f"{reason}\nRead it with the version that wrote it; packages.txt beside it names it."
+    message = "this line is not an event that this version of esper-core can read"
+    hint = f"{reason}\nRead the file with the version that wrote it; packages.txt beside it names that version."
     return RunFolderError(Problem("E421", message, file=str(path), line=number, hint=hint))
 
 
-def _of_another_version(path: str | Path, number: int, version: int) -> RunFolderError:
-    message = f"events are in version {version} of their format; esper-core {__version__} reads version {EVENT_FORMAT}"
-    hint = "Read it with the version that wrote it; packages.txt beside it names it."
+def _wrong_version(path: str | Path, number: int, version: int) -> RunFolderError:
+    message = f"events have format version {version}; esper-core {__version__} reads version {EVENT_FORMAT}"
+    hint = "Read the file with the version that wrote it; packages.txt beside it names that version."
     if version > EVENT_FORMAT:
-        hint = "They were written by a newer one:  pip install --upgrade esper-core"
+        hint = "A newer esper-core wrote them:  pip install --upgrade esper-core"
     return RunFolderError(Problem("E421", message, file=str(path), line=number, hint=hint))

@@ -1,15 +1,8 @@
-"""What if a sink is slow, hangs or fails? The run goes on at its own pace: the truth is in events.jsonl.
+"""Run the sinks of plugins on threads of their own, so that none of them can delay or stop a run.
 
-A sink works on a thread of its own, and the run hands over what happens without waiting. What finds no place is
-dropped and counted; a sink that raises is shut off after one clear message; one that does not come to an end is left
-behind. The run's own thread tells of all this, and reads for it what the other thread has noted.
-
-What does a sink still have to be told? A queue with so many places, into which the run puts without waiting.
-
-Where does it go what a thread beside the run prints? To stderr: stdout belongs to the command's result.
-
-``contextlib.redirect_stdout`` turns the streams of every thread, and two threads that use it at once may leave them
-turned. Here one stream stands before the real one and looks who writes.
+The run hands each event over without waiting. What does not fit into the queue is dropped and counted, a sink that
+raises is shut off after one message, and a sink that does not close in time is left behind. events.jsonl, which the
+core writes itself, has every event.
 """
 
 from __future__ import annotations
@@ -17,9 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections import deque
-from enum import Enum, auto
-from threading import Condition, Thread
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.constants import SINK_CLOSING_SECONDS, SINK_DRAIN_SECONDS, SINK_PLACES, SINK_PLACES_KEPT
@@ -33,232 +24,137 @@ if TYPE_CHECKING:
 
     from esper_core.leyline.protocols import Sink
 
-
-class Mark(Enum):
-    """What stands in the queue between events."""
-
-    SETTLED = auto()
-    """A step is over."""
-    END = auto()
-    """No more will come."""
-
-
-class Waiting:
-    """Events in their order, and where among them a step was over.
-
-    The flood of a run is its ``step-finished``: they find no place where ``places`` events wait. The others, which are
-    few, have as many as ``kept`` places more.
-    """
-
-    def __init__(self, places: int = SINK_PLACES, kept: int = SINK_PLACES_KEPT) -> None:
-        self._places: Final = places
-        self._kept: Final = kept
-        self._items: deque[Event | Mark] = deque()
-        self._events = 0
-        self._changed = Condition()
-        self._ended = False
-
-    def put(self, event: Event) -> bool:
-        """Whether there was a place for the event, and none where it has ended."""
-        with self._changed:
-            places = self._places if isinstance(event, StepFinished) else self._places + self._kept
-            if self._ended or self._events >= places:
-                return False
-            self._items.append(event)
-            self._events += 1
-            self._changed.notify()
-            return True
-
-    def settle(self) -> None:
-        """A step is over. Said once, however often, until an event follows."""
-        with self._changed:
-            if not self._ended and not (self._items and self._items[-1] is Mark.SETTLED):
-                self._items.append(Mark.SETTLED)
-                self._changed.notify()
-
-    def take(self) -> Event | Mark:
-        """What is next, as soon as there is something."""
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._items) or self._ended)
-            if not self._items:
-                return Mark.END
-            item = self._items.popleft()
-            if not isinstance(item, Mark):
-                self._events -= 1
-            return item
-
-    def end(self) -> None:
-        """Nothing more is put in; what waits is still to be had."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify()
-
-    def cut(self, keep: int) -> int:
-        """How many events are given up: all that wait but the last ``keep``."""
-        with self._changed:
-            events = [item for item in self._items if not isinstance(item, Mark)]
-            kept = events[len(events) - keep :] if keep else []
-            self._items = deque([*kept, Mark.SETTLED] if kept else ())
-            self._events = len(kept)
-            return len(events) - len(kept)
-
-
-class Parted:
-    """``sys.stdout`` or ``sys.stderr`` for all threads but its guests: what these print goes to stderr.
-
-    A guest cannot close it. It is put in place, and taken away, by the thread that the run is on.
-    """
-
-    def __init__(self, name: str, own: TextIO) -> None:
-        self._name = name
-        self._own = own
-        self._guests: set[int] = set()
-
-    def take_in(self, thread: int) -> None:
-        """From now on this thread, by its number, is a guest."""
-        self._guests.add(thread)
-
-    def let_go(self, thread: int) -> None:
-        """It is none any more; the last one that goes leaves things as they were."""
-        self._guests.discard(thread)
-        if not self._guests and getattr(sys, self._name) is self:
-            setattr(sys, self._name, self._own)
-
-    @property
-    def _stream(self) -> Any:
-        return sys.stderr if self._name == "stdout" and self._has_guest else self._own
-
-    @property
-    def _has_guest(self) -> bool:
-        return threading.get_ident() in self._guests
-
-    def close(self) -> None:
-        """Close it; a guest only has written what is waiting."""
-        if self._has_guest:
-            self._stream.flush()
-        else:
-            self._own.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stream)
-
-
-def parted_streams(thread: int) -> list[Parted]:
-    """Both streams, with this thread as a guest; ``let_go`` ends it."""
-    parted = []
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if not isinstance(stream, Parted):
-            stream = Parted(name, stream)
-            setattr(sys, name, stream)
-        stream.take_in(thread)
-        parted.append(stream)
-    return parted
-
-
 log = logging.getLogger("esper")
 
+_SETTLED: Final = "settled"
+_END: Final = "end"
 
-class BestEffort:
-    """A listener that keeps a sink's faults, and the time that it takes, from the run. ``label`` says whose it is.
 
-    The thread begins with the first event. ``drain`` and ``closing`` are seconds: until what waits is given up at the
-    end, and from then on until the sink is.
+class SinkThread:
+    """A listener that passes events on to a sink on another thread.
+
+    The thread starts with the first event. All messages come from the run's own thread.
+
+    Args:
+        sink: the plugin's sink. Its ``hear``, ``settle`` and ``close`` are called on the thread only.
+        label: names the sink and its package in messages.
+        places: number of events that may wait. ``step-finished`` events, which make up most of a run, are dropped
+            beyond this number.
+        kept: number of further places for all other events.
+        drain: seconds at the end of a run in which the sink may work off what is waiting.
+        closing: seconds after that until the sink is left behind.
     """
 
     def __init__(
         self,
         sink: Sink,
-        label: str,
+        label: Label | str,
         *,
-        waiting: Waiting | None = None,
+        places: int = SINK_PLACES,
+        kept: int = SINK_PLACES_KEPT,
         drain: float = SINK_DRAIN_SECONDS,
         closing: float = SINK_CLOSING_SECONDS,
     ) -> None:
         self._sink = sink
         self._label = label
-        self._waiting = waiting or Waiting()
+        self._places = (places, places + kept)
         self._seconds = (drain, closing)
-        self._thread: Thread | None = None
-        self._streams: list[Parted] = []
-        self._closed = False
+        self._queue: SimpleQueue[Event | str] = SimpleQueue()
+        self._last_put: Event | str | None = None
+        self._heard = self._queued = self._dropped = 0
+        self._taken = 0  # written by the sink's thread only
         self._error: BaseException | None = None
-        self._shut_off = False
-        self._heard = 0
-        self._dropped = 0
+        self._thread: threading.Thread | None = None
+        self._streams: list[ThreadStream] = []
+        self._closed = self._shut_off = False
 
     def hear(self, event: Event) -> None:
-        """Hand the event over, while the sink works."""
-        if self._works():
-            self._heard += 1
-            if not self._waiting.put(event) and self._error is None:
-                self._drop()
+        """Queue an event, or drop it if there is no place for it."""
+        if not self._is_working():
+            return
+        self._heard += 1
+        if self._queued - self._taken < self._places[not isinstance(event, StepFinished)]:
+            self._queued += 1
+            self._put(event)
+        elif self._error is None:
+            self._dropped += 1
+            if self._dropped == 1:
+                self._warn("is slower than the run: events that do not fit into its queue are dropped")
 
     def settle(self) -> None:
-        """Hand over that a step is over."""
-        if self._works():
-            self._waiting.settle()
+        """Queue the end of a step, once until another event follows."""
+        if self._is_working() and self._last_put != _SETTLED:
+            self._put(_SETTLED)
 
     def close(self) -> None:
-        """Give the sink time to take what waits and to close; tell what came of it."""
+        """Give the sink time to finish and to close, and report what became of it."""
         if self._closed:
             return
-        thread = self._begun()
+        thread = self._started()
         self._closed = True
         drain, closing = self._seconds
-        self._waiting.end()
+        self._put(_END)
         thread.join(drain)
         if thread.is_alive():
-            self._dropped += self._waiting.cut(keep=1)  # that which says how the run ended
+            self._discard(keep_last=True)  # the last event tells the sink how the run ended
             thread.join(closing)
         for stream in self._streams:
-            stream.let_go(thread.ident or 0)
-        self._tell_error()
+            stream.release(thread)
+        self._report_error()
         if left := thread.is_alive():
-            self._dropped += self._waiting.cut(keep=0)
+            self._discard(keep_last=False)
         share = f"{self._dropped:,} of {self._heard:,} events were dropped"
         if left:
-            self._warn(f"did not close within {drain + closing:g} seconds, and is left behind: {share}")
+            self._warn(f"did not close within {drain + closing:g} seconds and is left behind: {share}")
         elif self._dropped and self._error is None:
             self._warn(f"is slower than the run: {share}")
 
-    def _works(self) -> bool:
-        """Whether there is somebody to be told; who is not, is told of once."""
+    def _put(self, item: Event | str) -> None:
+        self._last_put = item
+        self._queue.put(item)
+
+    def _is_working(self) -> bool:
         if self._closed or self._shut_off:
             return False
-        self._begun()
-        self._tell_error()
+        self._started()
+        self._report_error()
         return not self._shut_off
 
-    def _begun(self) -> Thread:
+    def _started(self) -> threading.Thread:
         if self._thread is None:
-            name = f"esper {self._label}"
-            self._thread = Thread(target=self._work, name=name, daemon=True)  # it may hang, and the program may end
+            # A daemon: a sink that hangs must not keep the process alive.
+            self._thread = threading.Thread(target=self._work, name=f"esper {self._label}", daemon=True)
             self._thread.start()
-            self._streams = parted_streams(self._thread.ident or 0)
+            self._streams = [ThreadStream.redirect(name, self._thread) for name in ("stdout", "stderr")]
         return self._thread
 
     def _work(self) -> None:
-        """The life of the sink, on its own thread: told all that comes, then closed."""
         sink = self._sink
-        while self._error is None and (item := self._waiting.take()) is not Mark.END:
-            if isinstance(item, Mark):
+        while self._error is None and (item := self._queue.get()) != _END:
+            if isinstance(item, str):
                 self._error = _error_in(sink.settle)
             else:
+                self._taken += 1
                 self._error = _error_in(lambda event=item: sink.hear(event))  # type: ignore[misc]
-        self._waiting.end()
         closing = _error_in(sink.close)
-        self._error = self._error or closing  # what goes wrong with closing what went wrong adds nothing
+        self._error = self._error or closing  # an error in closing a broken sink adds nothing
 
-    def _drop(self) -> None:
-        self._dropped += 1
-        if self._dropped == 1:
-            self._warn("is slower than the run: events for which there is no place are dropped until it has caught up")
+    def _discard(self, *, keep_last: bool) -> None:
+        """Take back the events that still wait, except the last one where it is to be kept."""
+        events: list[Event] = []
+        try:
+            while True:
+                item = self._queue.get_nowait()
+                if not isinstance(item, str):
+                    events.append(item)
+        except Empty:
+            pass
+        kept = events[-1:] if keep_last else []
+        self._dropped += len(events) - len(kept)
+        for last in (*kept, *([_SETTLED] if kept else []), _END):
+            self._queue.put(last)
 
-    def _tell_error(self) -> None:
+    def _report_error(self) -> None:
         if self._error is not None and not self._shut_off:
             self._shut_off = True
             target = self._label.target if isinstance(self._label, Label) else None
@@ -271,10 +167,60 @@ class BestEffort:
         log.warning("%s", Problem("E228", f"{self._label} {what}", hint=hint))
 
 
-def _error_in(act: Callable[[], None]) -> BaseException | None:
-    """What is raised, whatever it is. No signal comes to this thread: a KeyboardInterrupt, too, is the sink's own."""
+class ThreadStream:
+    """``sys.stdout`` or ``sys.stderr``, except that what some threads print goes to stderr.
+
+    stdout belongs to the result of the command. ``contextlib.redirect_stdout`` does not help here: it redirects all
+    threads, and two threads that use it at once may leave it redirected.
+    """
+
+    def __init__(self, name: str, original: TextIO) -> None:
+        self._name = name
+        self._original = original
+        self._redirected: set[int | None] = set()
+
+    @classmethod
+    def redirect(cls, name: str, thread: threading.Thread) -> ThreadStream:
+        """Redirect what a thread prints to ``sys.<name>``, until ``release``."""
+        stream = getattr(sys, name)
+        if not isinstance(stream, cls):
+            stream = cls(name, stream)
+            setattr(sys, name, stream)
+        stream._redirected.add(thread.ident)
+        return stream
+
+    def release(self, thread: threading.Thread) -> None:
+        """Stop redirecting a thread. The last one restores the original stream."""
+        self._redirected.discard(thread.ident)
+        if not self._redirected and getattr(sys, self._name) is self:
+            setattr(sys, self._name, self._original)
+
+    def close(self) -> None:
+        """Close the original stream, or only flush it on a redirected thread."""
+        if self._is_redirected:
+            self._stream.flush()
+        else:
+            self._original.close()
+
+    @property
+    def _is_redirected(self) -> bool:
+        return threading.get_ident() in self._redirected
+
+    @property
+    def _stream(self) -> Any:
+        return sys.stderr if self._name == "stdout" and self._is_redirected else self._original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stream)
+
+
+def _error_in(call: Callable[[], None]) -> BaseException | None:
+    """Return what a call raises. Signals reach the main thread only, so a KeyboardInterrupt here is the sink's own."""
     try:
-        act()
+        call()
     except BaseException as error:
         return error
     return None

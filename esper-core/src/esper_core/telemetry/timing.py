@@ -1,4 +1,4 @@
-"""Where did the time go? Regions of the loop are timed always; the summary tells their sums."""
+"""Sum up the wall-clock time that a run spends in each region of its loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Sums of wall-clock seconds by region."""
+    """Wall-clock seconds by region. Regions do not overlap."""
 
     def __init__(self) -> None:
         self._began = perf_counter()
@@ -20,16 +20,16 @@ class Clock:
 
     @property
     def total(self) -> float:
-        """Seconds since the clock was made, and those before that it goes on from."""
+        """Seconds since the clock was made, plus those of an interrupted run that it continues."""
         return self._before + perf_counter() - self._began
 
-    def go_on(self, seconds: Mapping[str, float], total: float) -> None:
-        """Go on from where another clock was, which went on from no later than now."""
+    def continue_from(self, seconds: Mapping[str, float], total: float) -> None:
+        """Add to the seconds that a run had spent before it was interrupted."""
         self.seconds, self._before = dict(seconds), total
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
-        """Time a block. Regions do not overlap."""
+        """Time a block of code."""
         start = perf_counter()
         try:
             yield
@@ -37,13 +37,13 @@ class Clock:
             self._latest = perf_counter() - start
             self.seconds[name] = self.seconds.get(name, 0.0) + self._latest
 
-    def carve(self, region: str, part: str, share: float) -> None:
-        """Take ``share`` of the seconds that were added to ``region`` last for a region of its own, ``part``."""
+    def split(self, region: str, part: str, share: float) -> None:
+        """Move a share of the seconds last added to ``region`` to the region ``part``."""
         seconds = share * self._latest
         self.seconds[region] -= seconds
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
     def summary(self) -> dict[str, float]:
-        """Seconds by region, what is left as ``other``, and ``total`` since the clock was made."""
+        """Return seconds by region, the rest as ``other``, and ``total``."""
         total = self.total
         return {**self.seconds, "other": max(0.0, total - sum(self.seconds.values())), "total": total}

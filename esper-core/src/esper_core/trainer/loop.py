@@ -83,7 +83,7 @@ def run_study(course: Course) -> list[EpisodeFinished]:
         for step in course.steps():
             with clock.region("train"):
                 passed = pool.train(step)
-            clock.carve("train", "shadow", pool.shadow_share)
+            clock.split("train", "shadow", pool.shadow_share)
             with clock.region("evaluate"):
                 pool.evaluate(step)
                 signals_E = pool.synchronise(step)  # the one sync of the step

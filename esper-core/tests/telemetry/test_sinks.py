@@ -1,4 +1,4 @@
-"""A sink that is slow, hangs or prints is no trouble to the run, and what it missed is told in numbers."""
+"""Sinks on threads of their own: a sink that is slow, hangs, raises or prints does not disturb the run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,14 +16,15 @@ import pytest
 
 from esper_core.leyline import Signals
 from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
-from esper_core.telemetry import BestEffort
-from esper_core.telemetry.sinks import Mark, Parted, Waiting
+from esper_core.plugins.faults import Label
+from esper_core.telemetry import SinkThread
+from esper_core.telemetry.sinks import ThreadStream
 
 LABEL = 'sink "x/y" (x 1.0)'
 STARTED = RunStarted(run="r", arms=("grown",), rounds=1, environments=1, steps=9)
 FINISHED = RunFinished(status="done")
 SECONDS = 20
-"""After which a test that hangs gives up."""
+"""After this time a test that hangs gives up."""
 
 
 def step(number: int) -> StepFinished:
@@ -30,7 +32,7 @@ def step(number: int) -> StepFinished:
 
 
 class Kept:
-    """Keeps what it is told, and on which thread; ``before`` is called before each event."""
+    """Records what it receives, and on which thread; ``before`` is called before each event."""
 
     def __init__(self, before: Callable[[], Any] = lambda: None) -> None:
         self.before = before
@@ -53,7 +55,7 @@ class Kept:
 
 
 class Gate:
-    """Holds up whoever passes, until it is opened."""
+    """Blocks every caller until it is opened."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -66,7 +68,7 @@ class Gate:
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    """A gate that is open at the test's end, so that no thread is left behind."""
+    """A gate that is opened at the end of the test, so that no thread stays blocked."""
     gate = Gate()
     yield gate
     gate.open.set()
@@ -78,8 +80,8 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage().splitlines()[0] for record in caplog.records]
 
 
-def test_a_sink_is_told_everything_in_its_order_on_one_thread_that_is_not_the_runs(warnings) -> None:
-    listener = BestEffort(sink := Kept(), LABEL)
+def test_a_sink_receives_all_events_in_order_on_one_thread_of_its_own(warnings) -> None:
+    listener = SinkThread(sink := Kept(), LABEL)
     expected: list[Event | str] = []
     for number in range(200):
         listener.hear(step(number))
@@ -96,9 +98,9 @@ def test_a_sink_is_told_everything_in_its_order_on_one_thread_that_is_not_the_ru
     assert warnings() == []
 
 
-def test_the_thread_begins_with_the_first_event_and_a_sink_that_heard_nothing_is_closed() -> None:
+def test_the_thread_starts_with_the_first_event_and_an_unused_sink_is_closed() -> None:
     before = threading.active_count()
-    listener = BestEffort(sink := Kept(), LABEL)
+    listener = SinkThread(sink := Kept(), LABEL)
     assert threading.active_count() == before
     listener.close()
     listener.close()
@@ -106,8 +108,8 @@ def test_the_thread_begins_with_the_first_event_and_a_sink_that_heard_nothing_is
     assert threading.active_count() == before
 
 
-def test_a_slow_sink_holds_nobody_up_and_what_it_missed_is_told_once_and_in_numbers(gate: Gate, warnings) -> None:
-    listener = BestEffort(sink := Kept(gate), LABEL, waiting=Waiting(places=5, kept=3))
+def test_a_slow_sink_does_not_delay_the_run_and_its_dropped_events_are_counted(gate: Gate, warnings) -> None:
+    listener = SinkThread(sink := Kept(gate), LABEL, places=5, kept=3)
     listener.hear(STARTED)
     assert gate.reached.wait(SECONDS)
     began = time.monotonic()
@@ -116,7 +118,7 @@ def test_a_slow_sink_holds_nobody_up_and_what_it_missed_is_told_once_and_in_numb
         listener.settle()
     listener.hear(FINISHED)
     assert time.monotonic() - began < SECONDS / 4
-    first = "is slower than the run: events for which there is no place are dropped until it has caught up"
+    first = "is slower than the run: events that do not fit into its queue are dropped"
     assert warnings() == [f"E228 {LABEL} {first}"]
     gate.open.set()
     listener.close()
@@ -126,24 +128,22 @@ def test_a_slow_sink_holds_nobody_up_and_what_it_missed_is_told_once_and_in_numb
     assert warnings()[1:] == [f"E228 {LABEL} is slower than the run: 995 of 1,002 events were dropped"]
 
 
-def test_events_that_are_few_have_places_of_their_own_and_these_have_an_end() -> None:
-    waiting = Waiting(places=2, kept=2)
-    assert [waiting.put(step(number)) for number in range(3)] == [True, True, False]
-    assert [waiting.put(one) for one in (STARTED, STARTED, FINISHED)] == [True, True, False]
+def test_rare_events_have_places_of_their_own_and_these_are_limited_too(gate: Gate) -> None:
+    listener = SinkThread(sink := Kept(gate), LABEL, places=2, kept=2)
+    listener.hear(STARTED)
+    assert gate.reached.wait(SECONDS)
+    for event in (step(0), step(1), step(2), FINISHED, STARTED, FINISHED):
+        listener.hear(event)
+        for _ in range(5):
+            listener.settle()  # the end of a step takes no place
+    gate.open.set()
+    listener.close()
+    assert [one for one in sink.told if not isinstance(one, str)] == [STARTED, step(0), step(1), FINISHED, STARTED]
+    assert sink.told.count("settled") == 4, "at most once after each event"
 
 
-def test_a_step_that_is_over_takes_no_place_however_often_it_is_said() -> None:
-    waiting = Waiting(places=2, kept=0)
-    for _ in range(50):
-        waiting.settle()
-    assert waiting.put(step(0))
-    waiting.settle()
-    waiting.end()
-    assert [waiting.take() for _ in range(5)] == [Mark.SETTLED, step(0), Mark.SETTLED, Mark.END, Mark.END]
-
-
-def test_a_sink_that_is_too_slow_at_the_end_still_learns_how_the_run_ended_and_is_closed(gate: Gate, warnings) -> None:
-    listener = BestEffort(sink := Kept(gate), LABEL, drain=0.05, closing=SECONDS)
+def test_a_sink_that_is_too_slow_at_the_end_still_receives_the_last_event_and_is_closed(gate: Gate, warnings) -> None:
+    listener = SinkThread(sink := Kept(gate), LABEL, drain=0.05, closing=SECONDS)
     for number in range(10):
         listener.hear(step(number))
     listener.settle()
@@ -156,26 +156,26 @@ def test_a_sink_that_is_too_slow_at_the_end_still_learns_how_the_run_ended_and_i
 
 
 def test_a_sink_that_hangs_is_left_behind(gate: Gate, warnings) -> None:
-    listener = BestEffort(sink := Kept(gate), LABEL, drain=0.05, closing=0.05)
+    listener = SinkThread(sink := Kept(gate), LABEL, drain=0.05, closing=0.05)
     for number in range(3):
         listener.hear(step(number))
     assert gate.reached.wait(SECONDS)
     listener.close()
     assert sink.told == []
-    said = "did not close within 0.1 seconds, and is left behind: 2 of 3 events were dropped"
+    said = "did not close within 0.1 seconds and is left behind: 2 of 3 events were dropped"
     assert warnings() == [f"E228 {LABEL} {said}"]
 
 
-def test_a_program_ends_though_a_sink_hangs() -> None:
+def test_the_process_ends_although_a_sink_hangs() -> None:
     program = """
 import threading
 from esper_core.leyline.events import RunFinished
-from esper_core.telemetry import BestEffort
+from esper_core.telemetry import SinkThread
 class Hangs:
     def hear(self, event):
         threading.Event().wait()
     settle = close = hear
-listener = BestEffort(Hangs(), "it", drain=0.05, closing=0.05)
+listener = SinkThread(Hangs(), "it", drain=0.05, closing=0.05)
 listener.hear(RunFinished(status="done"))
 listener.close()
 print("over")
@@ -184,7 +184,7 @@ print("over")
     assert (done.returncode, done.stdout) == (0, "over\n")
 
 
-def test_what_raises_while_others_wait_is_told_by_the_runs_thread_as_soon_as_it_tells_more(gate: Gate) -> None:
+def test_an_exception_in_a_sink_is_reported_by_the_runs_thread_at_the_next_event(gate: Gate) -> None:
     def fails() -> None:
         gate()
         raise OSError("the line is dead")
@@ -198,7 +198,7 @@ def test_what_raises_while_others_wait_is_told_by_the_runs_thread_as_soon_as_it_
     handler = Listening(logging.WARNING)
     logging.getLogger("esper").addHandler(handler)
     try:
-        listener = BestEffort(sink := Kept(fails), LABEL)
+        listener = SinkThread(sink := Kept(fails), LABEL)
         for number in range(3):
             listener.hear(step(number))
         gate.open.set()
@@ -213,7 +213,7 @@ def test_what_raises_while_others_wait_is_told_by_the_runs_thread_as_soon_as_it_
     assert sink.told == ["closed"]
 
 
-def test_what_a_sink_prints_goes_to_stderr_and_what_others_print_goes_where_it_went(
+def test_what_a_sink_prints_goes_to_stderr_and_other_output_stays_where_it_was(
     gate: Gate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def prints() -> None:
@@ -223,7 +223,7 @@ def test_what_a_sink_prints_goes_to_stderr_and_what_others_print_goes_where_it_w
         gate()
 
     before = (sys.stdout, sys.stderr)
-    listeners = [BestEffort(Kept(prints), LABEL) for _ in range(2)]
+    listeners = [SinkThread(Kept(prints), LABEL) for _ in range(2)]
     for listener in listeners:
         listener.hear(FINISHED)
     assert gate.reached.wait(SECONDS)
@@ -237,13 +237,77 @@ def test_what_a_sink_prints_goes_to_stderr_and_what_others_print_goes_where_it_w
     assert said.err == "from the sink\n" * 2
 
 
-def test_a_parted_stream_is_for_others_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_threads_use_a_redirected_stream_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     own = io.StringIO("one\ntwo\n")
-    monkeypatch.setattr(sys, "stdout", parted := Parted("stdout", own))
-    parted.take_in(0)
-    assert list(parted) == ["one\n", "two\n"]
-    assert not parted.isatty()
-    parted.close()
+    monkeypatch.setattr(sys, "stdout", own)
+    other = threading.Thread(target=lambda: None)
+    stream = ThreadStream.redirect("stdout", other)
+    assert sys.stdout is stream
+    assert list(stream) == ["one\n", "two\n"]
+    assert not stream.isatty()
+    stream.close()
     assert own.closed
-    parted.let_go(0)
+    stream.release(other)
     assert sys.stdout is own
+
+
+class Fragile:
+    def __init__(self, breaks_in: str) -> None:
+        self.breaks_in = breaks_in
+        self.calls: list[str] = []
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.breaks_in:
+            raise OSError("the line is dead")
+
+    def hear(self, event: Any) -> None:
+        self._called("hear")
+
+    def settle(self) -> None:
+        self._called("settle")
+
+    def close(self) -> None:
+        self._called("close")
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit(), KeyboardInterrupt(), CancelledError()])
+def test_a_sink_cannot_end_the_process(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    class Quitter(Fragile):
+        def _called(self, name: str) -> None:
+            self.calls.append(name)
+            raise error
+
+    listener = SinkThread(sink := Quitter("hear"), Label('sink "x/y" (x 1.0)', "nowhere:Quitter"))
+    listener.hear(RunFinished(status="done"))
+    listener.close()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith('E228 sink "x/y" (x 1.0) raised ')
+    assert type(error).__name__ in told
+    assert told.endswith("\n  nowhere:Quitter")
+    assert sink.calls == ["hear", "close"]
+
+
+@pytest.mark.parametrize("breaks_in", ["hear", "settle", "close", "never"])
+def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in: str, caplog: pytest.LogCaptureFixture) -> None:
+    sink = Fragile(breaks_in)
+    listener = SinkThread(sink, 'sink "x/y" (x 1.0)')
+    with caplog.at_level(logging.WARNING, logger="esper"):
+        for _ in range(3):
+            listener.hear(RunFinished(status="done"))
+            listener.settle()
+        listener.close()
+        listener.close()
+    expected = {
+        "hear": ["hear", "close"],  # it may hold a file open
+        "settle": ["hear", "settle", "close"],
+        "close": ["hear", "settle"] * 3 + ["close"],
+        "never": ["hear", "settle"] * 3 + ["close"],
+    }
+    assert sink.calls == expected[breaks_in]
+    told = [record.getMessage() for record in caplog.records]
+    message = (
+        'E228 sink "x/y" (x 1.0) raised OSError: the line is dead; it is shut off for the rest of the run\n'
+        f"  {__file__}:{Fragile._called.__code__.co_firstlineno + 3}"
+    )
+    assert told == ([] if breaks_in == "never" else [message])

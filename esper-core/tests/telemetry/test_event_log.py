@@ -1,0 +1,302 @@
+"""The event log: events survive a line of JSON and a killed writer, and files of other versions are read or refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from esper_core.leyline import GradientHealth, RunFolderError, SeedSignals, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline.constants import EVENT_FORMAT
+from esper_core.leyline.events import (
+    EpisodeFinished,
+    Event,
+    GovernorActed,
+    RunFinished,
+    RunStarted,
+    StageChanged,
+    StepFinished,
+)
+from esper_core.leyline.signals import Finding, Gain, Opinion
+from esper_core.telemetry import Bus, EventFile, decode, encode, read_events
+
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+texts = st.text(max_size=20)
+places = {"round": st.integers(0, 9), "arm": texts, "seed": st.integers(0, 99), "step": st.integers(0, 99)}
+gains = st.none() | st.builds(Gain, st.integers(1, 99), *[numbers] * 5)
+seeds = st.builds(
+    SeedSignals,
+    blueprint=texts,
+    stage=st.sampled_from(Stage),
+    alpha=st.floats(0, 1),
+    parameters=st.integers(0, 99),
+    age=st.none() | st.integers(0, 99),
+    incubation_loss=st.none() | numbers,
+    gain=gains,
+    dependence=gains,
+    opinion=st.none() | st.builds(Opinion, st.sampled_from(Finding), texts, price=st.none() | numbers),
+)
+slots = st.builds(
+    SlotSignals,
+    name=texts,
+    state=st.sampled_from(SlotState),
+    fossils=st.integers(0, 3),
+    seeds=st.lists(seeds, max_size=3).map(tuple),
+)
+signals = st.builds(
+    Signals,
+    step=st.integers(0, 99),
+    train_loss=numbers,
+    validation_loss=numbers,
+    validation_metric=numbers,
+    parameters=st.integers(0, 10**9),
+    host_parameters=st.integers(0, 10**9),
+    slots=st.lists(slots, max_size=3).map(tuple),
+)
+counts = st.integers(0, 9)
+stages = st.sampled_from(Stage)
+events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(
+        RunStarted,
+        run=texts,
+        arms=st.lists(texts, max_size=3).map(tuple),
+        rounds=counts,
+        environments=counts,
+        steps=counts,
+    ),
+    st.builds(
+        StageChanged,
+        **places,
+        slot=texts,
+        seed_id=counts,
+        blueprint=texts,
+        was=st.none() | stages,
+        now=stages,
+        parameters=counts,
+        reason=texts,
+    ),
+    st.builds(
+        StepFinished,
+        **places,
+        signals=signals,
+        reward=st.dictionaries(texts, numbers, max_size=3),
+        action=texts,
+    ),
+    st.builds(
+        GovernorActed,
+        **places,
+        act=texts,
+        verdict=texts,
+        reason=texts,
+        back_to=st.none() | counts,
+        penalty=numbers,
+        withdrawn=st.booleans(),
+    ),
+    st.builds(
+        EpisodeFinished,
+        round=counts,
+        arm=texts,
+        seed=counts,
+        test_loss=numbers,
+        test_metric=numbers,
+        validation_metric=numbers,
+        parameters=counts,
+        host_parameters=counts,
+        fossils=counts,
+        steps=counts,
+        reward=st.none() | numbers,
+    ),
+    st.builds(RunFinished, status=st.sampled_from(["done", "failed", "interrupted", "stopped"]), reason=texts),
+)
+
+
+def as_told(value: object) -> str:
+    """NaN is not equal to itself; its name is."""
+    return repr(value)
+
+
+@given(events)
+def test_an_event_is_the_same_after_a_line_of_json(event: Event) -> None:
+    line = encode(event)
+    assert "\n" not in line
+    assert as_told(decode(line)) == as_told(event)
+
+
+def test_nan_and_unknown_are_told_apart() -> None:
+    episode = EpisodeFinished(
+        round=0, arm="a", seed=1, test_loss=math.nan, test_metric=math.inf, validation_metric=0.5,
+        parameters=1, host_parameters=1, fossils=0, steps=4, reward=None,
+    )  # fmt: skip
+    line = encode(episode)
+    assert '"test_loss":"NaN","test_metric":"Infinity"' in line
+    assert '"reward":null' in line
+
+
+@pytest.mark.parametrize(
+    "line", ["", "{", "[]", '{"type":"nonsense"}', '{"type":"run-finished","status":"done","v":1,"more":1}']
+)
+def test_a_line_that_is_none_of_ours_is_refused(line: str) -> None:
+    with pytest.raises(ValidationError):
+        decode(line)
+
+
+def test_what_was_settled_is_on_disk_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    file = EventFile(tmp_path / "events.jsonl")
+    bus = Bus([file])
+    bus.publish(RunFinished(status="done", reason="one"))
+    assert (tmp_path / "events.jsonl").read_text() == ""
+    bus.settle()
+    bus.publish(RunFinished(status="done", reason="zwei – ü"))
+    bus.settle()
+    with (tmp_path / "events.jsonl").open("a") as torn:
+        torn.write('{"type":"run-fin')
+    assert [event.reason for event in read_events(tmp_path / "events.jsonl") if isinstance(event, RunFinished)] == [
+        "one",
+        "zwei – ü",
+    ]
+    file.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_is_told_plainly_and_closing_does_not_tell_it_again() -> None:
+    file = EventFile(Path("/dev/full"))
+    file.hear(RunFinished(status="done"))
+    with pytest.raises(RunFolderError, match="E410 cannot write /dev/full: No space left on device"):
+        file.settle()
+    file.close()
+
+
+SEED = SeedSignals("b/c", Stage.TRAINING, 0.0, 9, 1, math.nan, GradientHealth(math.inf, 1.0, 1.0, 0.0, 0.0, 0.0))
+SLOT = SlotSignals("early", SlotState.OCCUPIED, 0, (SEED,))
+STEP = StepFinished(round=0, arm="a", seed=0, step=0, signals=Signals(0, math.nan, 1.0, 0.5, 9, 9, (SLOT,)))
+EVENTS: list[Event] = [
+    RunStarted(run="r", arms=("a",), rounds=1, environments=1, steps=1),
+    STEP,
+    RunFinished(status="done"),
+]
+
+Write = Callable[[Sequence[str | dict[str, Any]]], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes lines, or records of them, into a file of events."""
+
+    def write(lines: Sequence[str | dict[str, Any]]) -> Path:
+        file = tmp_path / "events.jsonl"
+        texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+        file.write_text("".join(f"{text}\n" for text in texts))
+        return file
+
+    return write
+
+
+def records() -> list[dict[str, Any]]:
+    return [json.loads(encode(event)) for event in EVENTS]
+
+
+def test_every_line_says_the_version_of_the_format() -> None:
+    assert {record["v"] for record in records()} == {EVENT_FORMAT}
+
+
+def test_fields_that_are_not_known_are_left_out_wherever_they_stand_and_told_once(write: Write) -> None:
+    lines = records()
+    seed = lines[1]["signals"]["slots"][0]["seeds"][0]
+    seed["gradients"]["kurtosis"] = seed["colour"] = lines[1]["signals"]["heat"] = lines[2]["cost"] = {"a": ["NaN"]}
+    said: list[str] = []
+    events = list(read_events(write([*lines, *lines[1:]]), tell=said.append))
+    assert repr(events) == repr([*EVENTS, *EVENTS[1:]])
+    fields = [line.partition('"')[2].partition('"')[0] for line in said]
+    assert sorted(fields) == [
+        "run-finished.cost",
+        "step-finished.signals.heat",
+        "step-finished.signals.slots.seeds.colour",
+        "step-finished.signals.slots.seeds.gradients.kurtosis",
+    ]
+    assert all(" is skipped: esper-core 0." in line for line in said)
+
+
+def test_events_of_a_type_that_is_not_known_are_left_out_and_told_once(write: Write) -> None:
+    first, *rest = records()
+    moved = {"type": "seed-moved", "v": EVENT_FORMAT, "to": "late"}
+    said: list[str] = []
+    events = list(read_events(write([first, moved, moved, *rest]), tell=said.append))
+    assert [event.type for event in events] == ["run-started", "step-finished", "run-finished"]
+    (line,) = said
+    assert line.startswith('events of type "seed-moved" are skipped: esper-core 0.')
+
+
+@pytest.mark.parametrize("kind", ["run-finished", "from-the-future"])
+def test_a_newer_format_is_refused_with_its_version_and_what_reads_it(kind: str, write: Write) -> None:
+    file = write([*records()[:2], {"type": kind, "v": EVENT_FORMAT + 1, "status": "done"}])
+    events = read_events(file)
+    assert [next(events).type, next(events).type] == ["run-started", "step-finished"]
+    with pytest.raises(RunFolderError) as refusal:
+        next(events)
+    first, place, mend = str(refusal.value).splitlines()
+    assert first.startswith(f"E421 events have format version {EVENT_FORMAT + 1}; esper-core 0.")
+    assert first.endswith(f" reads version {EVENT_FORMAT}")
+    assert place.strip() == f"{file}:3"
+    assert mend.strip() == "A newer esper-core wrote them:  pip install --upgrade esper-core"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("", "Invalid JSON"),
+        ("[1]", "should be an object"),
+        ("[" * 9000, "Invalid JSON: recursion limit exceeded"),
+        ('{"type": "from-the-future"}', "does not match any of the expected tags"),
+        ('{"type": "run-finished", "v": "1", "more": 1}', "run-finished.status: Field required"),
+        ('{"type": "run-finished", "v": 1, "status": "undone", "more": 1}', "run-finished.status: Input should be"),
+        ('{"type": "run-finished", "v": 0, "status": "done"}', "format version 0"),
+        ('{"type": ["run-finished"], "v": 1}', "does not match any of the expected tags"),
+    ],
+)
+def test_a_line_that_is_no_event_is_refused_with_its_number_and_the_reason(line: str, why: str, write: Write) -> None:
+    with pytest.raises(RunFolderError) as refusal:
+        list(read_events(write([records()[0], line])))
+    (problem,) = refusal.value.problems
+    assert (problem.code, Path(problem.file or "").name, problem.line) == ("E421", "events.jsonl", 2)
+    assert why in str(problem)
+    assert "packages.txt" in (problem.hint or "")
+
+
+def test_reading_stops_at_the_given_byte_whatever_is_behind_it(write: Write) -> None:
+    file = write(records())
+    length, first = file.stat().st_size, file.read_bytes().index(b"\n") + 1
+    with file.open("ab") as more:
+        more.write(b"not an event\n")
+    assert repr(list(read_events(file, end=length))) == repr(EVENTS)
+    assert repr(list(read_events(file, end=first))) == repr(EVENTS[:1])
+    assert list(read_events(file, end=0)) == []
+    with pytest.raises(RunFolderError, match="E421"):
+        list(read_events(file))
+
+
+def test_a_torn_last_line_is_left_out_and_told(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+    file = write(records())
+    with file.open("ab") as torn:
+        torn.write(b'{"type":"run-fin')
+    said: list[str] = []
+    assert repr(list(read_events(file, tell=said.append))) == repr(EVENTS)
+    assert said == ["the last line, line 4, is incomplete and skipped: 16 bytes without a newline"]
+    assert caplog.records == []
+    with caplog.at_level(logging.WARNING, logger="esper"):
+        list(read_events(file))
+    assert [record.getMessage() for record in caplog.records] == [f"{file}: {said[0]}"]
+
+
+def test_of_a_whole_file_nothing_is_left_out(write: Write) -> None:
+    said: list[str] = []
+    assert repr(list(read_events(write(records()), tell=said.append))) == repr(EVENTS)
+    assert list(read_events(write([]), tell=said.append)) == []
+    assert said == []

@@ -59,7 +59,7 @@ HOSTILE = (
 
 
 def _strategies() -> Any:
-    file = Path(__file__).parents[1] / "telemetry" / "test_events.py"
+    file = Path(__file__).parents[1] / "telemetry" / "test_event_log.py"
     found = importlib.util.spec_from_file_location("told_events", file)
     assert found is not None
     assert found.loader is not None

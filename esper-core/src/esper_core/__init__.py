@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from esper_core._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from esper_core.app.episode import Moment, Play
     from esper_core.app.giving import given_settings
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
     from esper_core.runs.networks import load, save
     from esper_core.runs.statistics import mean_interval
     from esper_core.telemetry import EventFile, read_events
-
-__version__ = "0.1.0"
 
 _HOME = {
     "BlueprintSpec": "esper_core.leyline",

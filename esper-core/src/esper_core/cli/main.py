@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from esper_core import __version__
+from esper_core._version import __version__
 from esper_core.cli.commands import (
     BUILT_IN,
     OpenGroup,

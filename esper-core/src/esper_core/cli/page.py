@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from esper_core import __version__
+from esper_core._version import __version__
 from esper_core.cli.figures import (
     in_full,
     left_out,

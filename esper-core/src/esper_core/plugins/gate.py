@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from esper_core import __version__
+from esper_core._version import __version__
 from esper_core.leyline.errors import Problem
 from esper_core.plugins.discovery import normalised
 from esper_core.plugins.records import Candidate

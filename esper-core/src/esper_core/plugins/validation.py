@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
 
-from esper_core import __version__
+from esper_core._version import __version__
 from esper_core.hooks import PROJECT, spec
 from esper_core.leyline.constants import API_LEVEL
 from esper_core.leyline.errors import Problem, suggestion

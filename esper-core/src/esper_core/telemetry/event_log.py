@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from esper_core import __version__
+from esper_core._version import __version__
 from esper_core.leyline.constants import EVENT_FORMAT
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.events import Event

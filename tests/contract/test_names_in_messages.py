@@ -12,7 +12,7 @@ import pytest
 
 import esper_core
 from esper_core.app import ability
-from esper_core.plugins.faults import Label
+from esper_core.plugins.isolation import Label
 
 ROOT = Path(__file__).parents[2]
 MEMBERS = sorted(path.name.removeprefix("esper-") for path in ROOT.glob("esper-*") if path.is_dir())

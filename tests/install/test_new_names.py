@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_core.leyline import ConfigError
-from esper_core.plugins.gate import FIRST_PARTY, is_name
+from esper_core.plugins.discovery import FIRST_PARTY, is_name
 from esper_testing.new.command import new
 from esper_testing.new.naming import Names, names_from, taken
 from esper_testing.new.rendering import KINDS, core_range, render

@@ -19,7 +19,7 @@ from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, prepared
 from esper_core.app.compose import Surroundings
 from esper_core.app.runtime import one_thread
 from esper_core.leyline import CALM
-from esper_core.plugins.faults import lent_streams
+from esper_core.plugins.isolation import lent_streams
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import Course

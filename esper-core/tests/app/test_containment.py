@@ -19,8 +19,7 @@ from esper_core.app.interrupts import heeded_signals
 from esper_core.app.preparing import prepare
 from esper_core.growth.faults import SeedFault, blamed_on, in_words, without_folders
 from esper_core.leyline import Interrupted, PluginError
-from esper_core.plugins.faults import Label, contained, is_ctrl_c
-from esper_core.trainer.answerable import answerable
+from esper_core.plugins.isolation import Label, answerable, contained, is_ctrl_c
 
 ENDS = ["asyncio.CancelledError()", "GeneratorExit()", "KeyboardInterrupt()", "SystemExit(0)", "RuntimeError()"]
 

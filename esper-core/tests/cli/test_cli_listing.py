@@ -119,9 +119,9 @@ def test_safe_mode_shows_what_it_leaves_out(esper, site_packages, monkeypatch) -
 
 
 def test_where_nothing_is_installed_the_list_says_so(esper, monkeypatch) -> None:
-    from esper_core.plugins import pipeline
+    from esper_core.plugins import loader
 
-    found = pipeline.load_plugins(distributions=())
+    found = loader.load_plugins(distributions=())
     monkeypatch.setattr("esper_core.plugins.load_plugins", lambda **_: found)
     assert esper("plugins", "list").out.startswith("No plugin is installed. The project's own:  pip install ")
     assert esper("plugins", "list", "--json").out == "[]\n"

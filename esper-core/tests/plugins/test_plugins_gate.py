@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from esper_core.plugins.gate import is_name, safe_mode_from_environment
+from esper_core.plugins.discovery import is_name, safe_mode_from_environment
 
 NEVER = "raise AssertionError('its code was run')"
 

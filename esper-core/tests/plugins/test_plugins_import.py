@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.plugins.faults import attempt, summary_of
+from esper_core.plugins.isolation import attempt, summary_of
 
 
 def test_a_missing_package_is_told_with_the_plugins_own_line(told, workshop) -> None:

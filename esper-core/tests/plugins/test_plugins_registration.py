@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from esper_core.leyline.specs import COMPONENT_KINDS
-from esper_core.plugins.collecting import REGISTRATION_HOOKS
-from esper_core.plugins.registrar import SPECS
+from esper_core.plugins.loader import REGISTRATION_HOOKS
+from esper_core.plugins.registry import SPECS
 from esper_core.plugins.validation import known_hooks
 
 IMPORTS = (

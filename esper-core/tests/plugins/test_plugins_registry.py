@@ -9,7 +9,7 @@ import pytest
 from esper_core.leyline import ConfigError, PluginError
 from esper_core.leyline.specs import COMPONENT_KINDS
 from esper_core.plugins import UnknownComponent, UnusableComponent
-from esper_core.plugins.unknown import CODES, PLURALS
+from esper_core.plugins.lookup_errors import CODES, PLURALS
 
 TASK = "from esper_core import TaskSpec, hookimpl\n@hookimpl\ndef esper_register_tasks(registry):\n    {body}\n"
 

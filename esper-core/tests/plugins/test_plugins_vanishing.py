@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from esper_core.plugins import load_plugins
-from esper_core.plugins.local import read_local
+from esper_core.plugins.discovery import read_local
 
 PLUGIN = "from esper_core import hookimpl\n"
 
@@ -84,7 +84,7 @@ def test_a_file_that_must_not_be_read_is_told(file: Path, monkeypatch) -> None:
 
 
 def test_what_becomes_of_the_file_once_it_was_read_makes_no_difference(file: Path, monkeypatch) -> None:
-    from esper_core.plugins import local
+    from esper_core.plugins import discovery as local
 
     look = local.find_spec
 

@@ -16,7 +16,7 @@ import pytest
 
 from esper_core.leyline import Signals
 from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
-from esper_core.plugins.faults import Label
+from esper_core.plugins.isolation import Label
 from esper_core.telemetry import SinkThread
 from esper_core.telemetry.sinks import ThreadStream
 

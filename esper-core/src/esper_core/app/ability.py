@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from esper_core.leyline.specs import ComponentKind
-    from esper_core.plugins.faults import Label
+    from esper_core.plugins.isolation import Label
 
 _PROTOCOLS: Final[Mapping[ComponentKind, type]] = {
     "policy": Policy,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from esper_core.app.ability import demand_able
-from esper_core.app.blaming import AnswerableSchedule, AnswerableTask
 from esper_core.app.resolution import TWIN
 from esper_core.app.runtime import tune_allocator
 from esper_core.app.selection import select_varieties
@@ -33,7 +32,7 @@ from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPL
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split
 from esper_core.leyline.specs import Operations
-from esper_core.trainer.answerable import answerable
+from esper_core.plugins.isolation import AnswerableSchedule, AnswerableTask, answerable
 from esper_core.trainer.batches import sent
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.event_records import record_of

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from esper_core._version import __version__
 from esper_core.plugins import load_plugins
-from esper_core.plugins.discovery import Announcement
-from esper_core.plugins.gate import FIRST_PARTY_PACKAGES, other_core_wanted, safe_mode_from_environment
+from esper_core.plugins.discovery import FIRST_PARTY_PACKAGES, other_core_wanted, safe_mode_from_environment
+from esper_core.plugins.records import Announcement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

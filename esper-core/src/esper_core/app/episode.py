@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.app.guarding import health_check
 from esper_core.app.preparing import prepare
 from esper_core.app.resolution import TWIN
 from esper_core.app.runtime import one_thread, tune_allocator
@@ -20,6 +19,7 @@ from esper_core.growth import FaultBook, Growth, heard, told
 from esper_core.leyline.errors import GovernorStop, LifecycleError, Problem
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import HealthSnapshot, Observation, RewardBreakdown, Signals
+from esper_core.plugins.dispatch import health_check
 from esper_core.trainer.event_records import plain_of, record_of
 from esper_core.trainer.pool import Ending, Pool
 from esper_core.trainer.rollouts import Ledger

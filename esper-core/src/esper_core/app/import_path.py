@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from esper_core.leyline.errors import ConfigError, PluginError, Problem, SettingError, nearest, suggestion
 from esper_core.leyline.specs import HostSpec
 from esper_core.plugins import Component
-from esper_core.plugins.faults import attempt, fault_in, root_of
-from esper_core.plugins.loading import is_target
+from esper_core.plugins.isolation import attempt, fault_in, is_target, root_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

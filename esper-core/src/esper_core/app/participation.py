@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from esper_core.config import parse_path, settings_problems
 from esper_core.leyline.errors import ConfigError, PluginError, Problem
 from esper_core.plugins import load_plugins
-from esper_core.plugins.unknown import unknown_plugin
+from esper_core.plugins.lookup_errors import unknown_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -17,7 +17,7 @@ from esper_core.app.participation import (
 from esper_core.app.resolution import resolve
 from esper_core.config import load_config, load_remains
 from esper_core.leyline.errors import ConfigError, PluginError
-from esper_core.plugins.faults import lent_streams
+from esper_core.plugins.isolation import lent_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from esper_core.app.asking import as_typed, possible_in, refused
 from esper_core.app.compose import Surroundings
 from esper_core.app.differing import first_before, first_difference
-from esper_core.app.guarding import health_check
 from esper_core.app.interrupts import heeded_signals
-from esper_core.app.observing import Observers
 from esper_core.app.resolved import resolved_config
 from esper_core.app.runtime import one_thread
 from esper_core.app.saying import tell_plainly, warned
@@ -23,6 +21,7 @@ from esper_core.growth import Growth
 from esper_core.leyline.actions import WAIT
 from esper_core.leyline.errors import GovernorStop
 from esper_core.leyline.events import EpisodeFinished, RunStarted, StepFinished
+from esper_core.plugins.dispatch import Observers, health_check
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.event_records import record_of
 from esper_core.trainer.loop import run_study

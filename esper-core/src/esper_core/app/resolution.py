@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from esper_core.config.paths import KeyPath
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins import Component, Registry
-    from esper_core.plugins.faults import Label
+    from esper_core.plugins.isolation import Label
 
 
 T = TypeVar("T")

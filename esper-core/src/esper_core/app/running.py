@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core.app.checkpointing import position_in
 from esper_core.app.ending import reason, status_of
-from esper_core.app.observing import Observers
 from esper_core.app.resolved import resolved_config
 from esper_core.app.results import results
 from esper_core.app.saying import logged, tell_plainly
-from esper_core.app.sections import collected_sections
 from esper_core.app.training import train
 from esper_core.app.whereabouts import tell_of_end, told_where
 from esper_core.config import dump_config
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.protocols import RunInfo, RunOutcome, frozen
-from esper_core.plugins.discovery import LOCAL_FILE
+from esper_core.plugins.dispatch import Observers, collected_sections
+from esper_core.plugins.isolation import LOCAL_FILE
 from esper_core.runs import RunDirectory
 from esper_core.runs.checkpoints import Checkpoints
 from esper_core.runs.directory import held
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
     from esper_core.app.checkpointing import Position
     from esper_core.app.compose import Composition
     from esper_core.app.preparing import Prepared
-    from esper_core.app.sections import OwnSection
     from esper_core.leyline.events import EpisodeFinished
+    from esper_core.plugins.dispatch import OwnSection
     from esper_core.runs.records import RunRecord
     from esper_core.telemetry import Clock, Listener
 

@@ -25,14 +25,13 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from esper_core.app.checkpointing import decisive_in
-from esper_core.app.guarding import HOOK
 from esper_core.app.resolved import resolved_config
 from esper_core.app.runtime import one_thread
 from esper_core.config.plain import plain
 from esper_core.growth import RandomStream, derive_seed
 from esper_core.growth.memory import form_of, kept
-from esper_core.plugins.discovery import LOCAL_FILE
-from esper_core.plugins.faults import lent_streams, root_of
+from esper_core.plugins.dispatch import HEALTH_HOOK as HOOK
+from esper_core.plugins.isolation import LOCAL_FILE, lent_streams, root_of
 from esper_core.runs.directory import installed
 
 if TYPE_CHECKING:

@@ -15,19 +15,17 @@ from esper_core.app.ability import demand_able
 from esper_core.app.checkpointing import Keeping, decisive_in
 from esper_core.app.compose import Surroundings
 from esper_core.app.ending import reason, status_of
-from esper_core.app.guarding import health_check
 from esper_core.app.interrupts import heeded_signals
 from esper_core.app.resolved import resolved_config
 from esper_core.app.runtime import one_thread
-from esper_core.app.surrounding import surrounded
 from esper_core.config.plain import plain
 from esper_core.leyline.errors import GovernorStop, PluginError
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.protocols import RunContext
-from esper_core.plugins.faults import lent_streams
+from esper_core.plugins.dispatch import health_check, surrounded
+from esper_core.plugins.isolation import answerable, lent_streams
 from esper_core.runs.checkpoints import Checkpoints
 from esper_core.telemetry import Bus, Clock, EventFile, SinkThread, read_events
-from esper_core.trainer.answerable import answerable
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import Course
 
@@ -37,12 +35,12 @@ if TYPE_CHECKING:
 
     from esper_core.app.checkpointing import Position, Said
     from esper_core.app.compose import Composition
-    from esper_core.app.observing import Observers
     from esper_core.app.preparing import Prepared
     from esper_core.app.resolution import Resolution
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.protocols import RunInfo
     from esper_core.leyline.signals import Metric
+    from esper_core.plugins.dispatch import Observers
     from esper_core.telemetry import Listener
     from esper_core.trainer.study import Study
 

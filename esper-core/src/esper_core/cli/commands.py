@@ -10,15 +10,21 @@ import click
 
 from esper_core.cli.rendering import visible
 from esper_core.leyline.errors import PluginError, Problem, nearest
-from esper_core.plugins.discovery import COMMAND_GROUP, discover
-from esper_core.plugins.faults import attempt, fault_in, root_of
-from esper_core.plugins.gate import is_first_party, other_core_wanted, safe_mode_from_environment, taken_twice
-from esper_core.plugins.loading import import_target, remedy
+from esper_core.plugins.discovery import (
+    COMMAND_GROUP,
+    discover,
+    is_first_party,
+    other_core_wanted,
+    safe_mode_from_environment,
+    taken_twice,
+)
+from esper_core.plugins.isolation import attempt, fault_in, import_target, remedy, root_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from esper_core.plugins.discovery import Announcement, Distribution
+    from esper_core.plugins.discovery import Distribution
+    from esper_core.plugins.records import Announcement
 
 
 @dataclass(frozen=True, slots=True)

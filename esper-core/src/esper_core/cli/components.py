@@ -29,7 +29,7 @@ def _kind(_context: click.Context, _parameter: click.Parameter, given: str | Non
     """The kind that was meant; its plural will do."""
     if given is None:
         return None
-    from esper_core.plugins.unknown import PLURALS
+    from esper_core.plugins.lookup_errors import PLURALS
 
     for kind, plural in PLURALS.items():
         if given in (kind, plural):
@@ -74,8 +74,7 @@ def show_component(name: str, *, as_json: bool) -> None:
     found = _load()
     shown = [one for one in found.registry.components() if name in (one.id, one.short)]
     if not shown:
-        from esper_core.plugins.calling import missing_component
-        from esper_core.plugins.unknown import unknown_of_any_kind
+        from esper_core.plugins.lookup_errors import missing_component, unknown_of_any_kind
 
         ask = partial(missing_component, found.manager, found.records)
         raise unknown_of_any_kind(name, found.registry.components(), found.records, ask)
@@ -183,7 +182,7 @@ def _plain(value: Any) -> str:
 
 def _tell_inactive(found: Plugins) -> None:
     """On stderr, where plugins are missing from the list."""
-    from esper_core.plugins.unknown import inactive_hint
+    from esper_core.plugins.lookup_errors import inactive_hint
 
     if hint := inactive_hint(found.records):
         for line in (hint, "More:  esper plugins list"):

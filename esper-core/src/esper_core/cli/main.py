@@ -145,7 +145,7 @@ def _is_closed(command: click.Group, context: click.Context) -> bool:
 
 def _foreign_exit(end: SystemExit) -> Problem:
     """What is said where code that we called ended the program: without a word that would look like success."""
-    from esper_core.plugins.faults import place_in
+    from esper_core.plugins.isolation import place_in
 
     file, line = place_in(end)
     message = f"a component ended the program in the middle of its work: SystemExit: {end.code}"

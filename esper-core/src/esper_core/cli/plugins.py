@@ -68,7 +68,7 @@ def show_plugin(id: str, local: tuple[Path, ...], *, as_json: bool) -> None:
     records = [record for record in found.records if record.id == id]
     if not records:
         from esper_core.leyline.errors import ConfigError
-        from esper_core.plugins.unknown import unknown_plugin
+        from esper_core.plugins.lookup_errors import unknown_plugin
 
         raise ConfigError(unknown_plugin(id, found.records))
     if as_json:
@@ -85,7 +85,7 @@ def _load(local: Sequence[Path]) -> Plugins:
     """The plugins; ConfigError where one of the files cannot be a plugin."""
     from esper_core.leyline.errors import ConfigError
     from esper_core.plugins import load_plugins
-    from esper_core.plugins.local import RELATIVE
+    from esper_core.plugins.discovery import RELATIVE
 
     found = load_plugins(local=local)
     if unfit := [problem for problem in found.problems if problem.code == "E227"]:

@@ -61,7 +61,7 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
 
 def _changed_files(prepared: Prepared, record: RunRecord) -> Iterator[str]:
     """A warning for each one-file plugin that is not, to the letter, the one that the run began with."""
-    from esper_core.plugins.discovery import LOCAL_FILE
+    from esper_core.plugins.isolation import LOCAL_FILE
 
     began = {plugin["id"]: plugin.get("sha256") for plugin in record.manifest.get("plugins", [])}
     for plugin in prepared.plugins.records:

@@ -16,7 +16,7 @@ from esper_core.growth.informing import TRAIT
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.leyline.errors import Problem
 from esper_core.plugins import FormulaError, evaluate_formula
-from esper_core.plugins.faults import attempt
+from esper_core.plugins.isolation import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

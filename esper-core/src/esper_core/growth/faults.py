@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from esper_core.leyline.constants import FAULTS_UNTIL_WITHDRAWN
 from esper_core.leyline.errors import EsperError, PluginError, Problem
 from esper_core.leyline.protocols import State
-from esper_core.plugins.faults import is_authors, is_ctrl_c, place_in, target_of
+from esper_core.plugins.isolation import is_authors, is_ctrl_c, place_in, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -14,7 +14,7 @@ from esper_core.growth.seed import Course, Seed
 from esper_core.leyline.actions import Blend
 from esper_core.leyline.errors import PluginError
 from esper_core.plugins import evaluate_formula
-from esper_core.plugins.faults import is_ctrl_c
+from esper_core.plugins.isolation import is_ctrl_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable

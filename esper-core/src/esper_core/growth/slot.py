@@ -14,7 +14,7 @@ from esper_core.growth.faults import SeedFault, in_words
 from esper_core.growth.seed import Presence
 from esper_core.growth.state_keys import heed_growth, tell_growth
 from esper_core.leyline.lifecycle import SlotState, Stage
-from esper_core.plugins.faults import is_ctrl_c
+from esper_core.plugins.isolation import is_ctrl_c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

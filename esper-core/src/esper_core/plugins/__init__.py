@@ -10,25 +10,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esper_core.plugins.component import Component
     from esper_core.plugins.formula import FormulaError, evaluate_formula
-    from esper_core.plugins.pipeline import Plugins, load_plugins
-    from esper_core.plugins.records import PluginRecord
-    from esper_core.plugins.registrar import Registrar
-    from esper_core.plugins.registry import Registry
-    from esper_core.plugins.unknown import UnknownComponent, UnusableComponent
+    from esper_core.plugins.loader import Plugins, load_plugins
+    from esper_core.plugins.lookup_errors import UnknownComponent, UnusableComponent
+    from esper_core.plugins.records import Component, PluginRecord
+    from esper_core.plugins.registry import Registrar, Registry
 
 _HOME = {
-    "Component": "component",
+    "Component": "records",
     "FormulaError": "formula",
     "PluginRecord": "records",
-    "Plugins": "pipeline",
-    "Registrar": "registrar",
+    "Plugins": "loader",
+    "Registrar": "registry",
     "Registry": "registry",
-    "UnknownComponent": "unknown",
-    "UnusableComponent": "unknown",
+    "UnknownComponent": "lookup_errors",
+    "UnusableComponent": "lookup_errors",
     "evaluate_formula": "formula",
-    "load_plugins": "pipeline",
+    "load_plugins": "loader",
 }
 
 __all__ = [

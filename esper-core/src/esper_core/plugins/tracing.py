@@ -8,7 +8,7 @@ import time
 from reprlib import Repr
 from typing import TYPE_CHECKING, Any
 
-from esper_core.plugins.gate import is_off
+from esper_core.plugins.discovery import is_off
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,8 +17,8 @@ from esper_core.hooks import PROJECT, spec
 from esper_core.leyline.constants import API_LEVEL
 from esper_core.leyline.errors import Problem, suggestion
 from esper_core.leyline.specs import PluginInfo
-from esper_core.plugins.faults import attempt, place_of
-from esper_core.plugins.loading import raised
+from esper_core.plugins.isolation import attempt, place_of
+from esper_core.plugins.records import raised
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

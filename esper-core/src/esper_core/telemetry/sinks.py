@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline.constants import SINK_CLOSING_SECONDS, SINK_DRAIN_SECONDS, SINK_PLACES, SINK_PLACES_KEPT
 from esper_core.leyline.errors import Problem
 from esper_core.leyline.events import Event, StepFinished
-from esper_core.plugins.faults import Label, place_in, summary_of
+from esper_core.plugins.isolation import Label, place_in, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -36,7 +36,7 @@ from torch.amp import GradScaler
 
 from esper_core.growth import KeptBuffers, disturbed, draws_of, draws_of_variety, slots_of
 from esper_core.leyline.constants import PROBE_EXAMPLES
-from esper_core.plugins.faults import attempt
+from esper_core.plugins.isolation import attempt
 from esper_core.trainer.batches import IMAGES, sent
 
 if TYPE_CHECKING:

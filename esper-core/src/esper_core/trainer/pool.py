@@ -18,8 +18,7 @@ from esper_core.growth import Draws, FaultBook, Transition, read_network, slots_
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.signals import CALM
-from esper_core.plugins.faults import lent_streams
-from esper_core.trainer.answerable import busily_answerable
+from esper_core.plugins.isolation import busily_answerable, lent_streams
 from esper_core.trainer.environment import Environment, Mishap, Recipe
 from esper_core.trainer.lanes import lanes_for
 from esper_core.trainer.remembering import parts_of_all, state_of_all

@@ -11,7 +11,7 @@ from esper_core.growth import heard, told
 from esper_core.growth.memory import kept
 from esper_core.leyline.errors import GrowthError, PluginError, Problem
 from esper_core.leyline.protocols import Resumable, State
-from esper_core.trainer.answerable import answerable
+from esper_core.plugins.isolation import answerable
 from esper_core.trainer.rollouts import Ledger, RoundRecord
 
 if TYPE_CHECKING:

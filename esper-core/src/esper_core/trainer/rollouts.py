@@ -11,7 +11,7 @@ from esper_core.leyline.actions import Action, ActionMask
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.protocols import Learner, Played, Rollout, Turn
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
-from esper_core.trainer.answerable import answerable
+from esper_core.plugins.isolation import answerable
 from esper_core.trainer.event_records import plain_of, record_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from esper_core.leyline.actions import Action
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.protocols import FollowsPlan
 from esper_core.leyline.signals import CALM, HealthSnapshot, Observation
-from esper_core.trainer.answerable import answerable
+from esper_core.plugins.isolation import answerable
 from esper_core.trainer.event_records import describe
 
 if TYPE_CHECKING:

@@ -2,10 +2,16 @@
 
 Every call into plugin code goes through ``attempt`` or ``contained``, so nothing that it raises, prints or swallows
 reaches the core. Only where a network computes, many times a second, ``is_ctrl_c`` is asked instead, once it raised.
+
+Whose fault is it? What a plugin's component raises stops the run with the component and its package named.
+
+Whose fault is it when a task, or a schedule, fails in training? Its own: it is wrapped, and its package named.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import signal
 import sys
 import threading
@@ -13,12 +19,22 @@ import time
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from esper_core.leyline.errors import EsperError, PluginError, Problem
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType, TracebackType
     from typing import TextIO
+
+    import pluggy
+    from torch import Tensor
+
+    from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
+
 
 T = TypeVar("T")
 
@@ -234,3 +250,166 @@ def _own_frame(traceback: TracebackType | None, package: str | None) -> tuple[st
             place = (file, traceback.tb_lineno)
         traceback = traceback.tb_next
     return place
+
+
+@contextmanager
+def answerable(component: str, doing: str) -> Iterator[None]:
+    """A block in which ``component`` ("policy policies/schedule (esper-policies 0.1.0)") is at work.
+
+    Where it is a ``Label`` the fault is told at the author's own line, or else by the name of the target.
+    """
+    with contained() as caught:
+        yield
+    if isinstance(caught.error, EsperError):
+        raise caught.error
+    if caught.error is not None:
+        raise _told(component, doing, caught.error) from caught.error
+
+
+@contextmanager
+def busily_answerable(component: str, doing: str) -> Iterator[None]:
+    """The same for what is called with every batch: nobody looks after its output, which takes a dozen microseconds."""
+    try:
+        yield
+    except EsperError:
+        raise
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
+        raise _told(component, doing, error) from error
+
+
+def _told(component: str, doing: str, error: BaseException) -> PluginError:
+    target = component.target if isinstance(component, Label) else None
+    file, line = place_in(error, target)
+    received = str(error).strip().split("\n")[0][:300]
+    message = f"{component} raised {type(error).__name__} {doing}: {received}"
+    hint = "This is a fault of its package."
+    return PluginError(Problem("E231", message, file=file, line=line, path=None if file else target, hint=hint))
+
+
+class AnswerableSchedule:
+    """A schedule that answers for what it raises, and for a factor that is none. ``label`` says whose it is."""
+
+    def __init__(self, schedule: Schedule, label: str) -> None:
+        self._schedule = schedule
+        self._label = label
+
+    def factor(self, step: int, steps: int | None) -> float:
+        """The schedule's own factor."""
+        with busily_answerable(self._label, f"in step {step} of {steps}"):
+            factor = float(self._schedule.factor(step, steps))
+        if not math.isfinite(factor) or factor < 0.0:
+            message = f"{self._label} gave the factor {factor} for step {step} of {steps}"
+            raise PluginError(Problem("E231", message, hint="A factor on the learning rate is a number, 0 or more."))
+        return factor
+
+
+class AnswerableTask:
+    """A task that answers for what it raises. ``label`` says whose it is."""
+
+    def __init__(self, task: Task, label: str) -> None:
+        self._task = task
+        self._label = label
+        with answerable(label, "when asked for its metric and shape"):
+            self.metric = task.metric
+            self.shape = task.shape
+
+    def split(self, name: SplitName) -> Split:
+        """The task's own split."""
+        with answerable(self._label, f'when asked for its split "{name}"'):
+            return self._task.split(name)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The task's own losses."""
+        with busily_answerable(self._label, "when it computed losses"):
+            return self._task.losses(outputs, targets)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The task's own scores."""
+        with busily_answerable(self._label, "when it computed scores"):
+            return self._task.scores(outputs, targets)
+
+
+LOCAL_FILE: Final = "local file"
+"""What stands for the package of a plugin that is a file of the user's own."""
+
+
+def normalised(package: str) -> str:
+    """A package's name as indexes compare it.
+
+    >>> normalised("Esper_Blueprints.Extra")
+    'esper-blueprints-extra'
+    """
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def is_target(text: str) -> bool:
+    """Whether this text names an attribute of a module: ``"my_package.blocks:TinyConv"``."""
+    module, colon, attribute = text.partition(":")
+    parts = [*module.split("."), *attribute.split(".")]
+    return bool(colon) and all(part.isidentifier() for part in parts)
+
+
+def import_target(target: str) -> Any:
+    """The module ``"package.module"``, or what ``"package.module:attribute"`` names in it. Runs the package's code."""
+    module, _, attributes = target.partition(":")
+    found: Any = import_module(module.strip())
+    for attribute in filter(None, attributes.strip().split(".")):
+        found = getattr(found, attribute)
+    return found
+
+
+def blame(package: str, plugin: str) -> str:
+    """What to do about a fault that only the plugin's author can mend."""
+    if package == LOCAL_FILE:
+        return "Mend the file, or take it out of plugins.local."
+    return f"Tell the author of {package}, or leave it out:  plugins.disable: [{plugin}]"
+
+
+def author_of(package: str) -> str:
+    """Who can mend a component that is at fault."""
+    return "Mend the file." if package == LOCAL_FILE else f"Tell the author of {package}."
+
+
+def remedy(fault: Fault, target: str, package: str, requires: Sequence[str] = ()) -> str | None:
+    """What to install where a module was missing; None where that was not the fault."""
+    if fault.missing is None:
+        return None
+    missing = root_of(fault.missing)
+    if package == LOCAL_FILE and fault.file is not None and Path(fault.file).with_name(f"{missing}.py").is_file():
+        return (
+            f"{missing}.py stands beside it, but a one-file plugin is one file: move it in, or make a package of both."
+        )
+    if package == LOCAL_FILE:
+        return f'Install the package that has the module "{missing}".'
+    if missing == root_of(target):
+        return f"A part of {package} itself is missing:  pip install --force-reinstall {package}"
+    if missing == "esper_core":
+        return f"It was written for another esper-core:  pip install --upgrade esper-core {package}"
+    declared = [text for text in requires if _names(text, missing)]
+    if declared:
+        return f'Install what is missing:  pip install "{declared[0].partition(";")[0].strip()}"'
+    return (
+        f'Install the package that has the module "{missing}", and tell the author of {package}:'
+        " it is not among its requirements"
+    )
+
+
+def _names(requirement: str, module: str) -> bool:
+    name = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
+    return name is not None and normalised(name[1]) == normalised(module)
+
+
+def callers(manager: pluggy.PluginManager, hook: str) -> dict[str, Callable[..., Any]]:
+    """For each plugin that implements ``hook`` what calls it there alone, in the order in which they were loaded.
+
+    What a caller gives is pluggy's: a list, empty or of one value; of a ``firstresult`` hook the value or None.
+    """
+    names = [one.plugin_name for one in getattr(manager.hook, hook).get_hookimpls()]
+    plugins = manager.list_name_plugin()
+    return {
+        name: manager.subset_hook_caller(hook, remove_plugins=[plugin for other, plugin in plugins if other != name])
+        for name, _ in plugins
+        if name in names
+    }

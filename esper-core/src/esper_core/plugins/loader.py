@@ -1,26 +1,37 @@
 """What does loading plugins do, from beginning to end? The steps stand below in the order in which they are taken.
 
 Failures are data: nothing is printed, nothing is raised, and one plugin's fault is no other's.
+
+How does a plugin's code get into memory without its faults getting out? Imported by its target, timed, contained.
+
+What does each plugin bring? Its registration hooks are called, one plugin at a time.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline.errors import Problem
+from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.markup import counted, notebook, printable, table
-from esper_core.plugins.calling import missing_component
-from esper_core.plugins.collecting import collect_components
-from esper_core.plugins.discovery import PLUGIN_GROUP, discover
-from esper_core.plugins.faults import summary_of
-from esper_core.plugins.gate import Rules, gate, safe_mode_from_environment
-from esper_core.plugins.loading import import_plugin
-from esper_core.plugins.local import read_local
-from esper_core.plugins.registry import Registry
+from esper_core.plugins.discovery import (
+    PLUGIN_GROUP,
+    Rules,
+    digest,
+    discover,
+    gate,
+    import_local,
+    read_local,
+    safe_mode_from_environment,
+)
+from esper_core.plugins.isolation import attempt, import_target, place_of, summary_of
+from esper_core.plugins.lookup_errors import missing_component, required_missing, unknown_plugin
+from esper_core.plugins.records import raised
+from esper_core.plugins.registry import Registrar, Registry
 from esper_core.plugins.tracing import trace_hooks, tracing_from_environment
-from esper_core.plugins.unknown import required_missing, unknown_plugin
 from esper_core.plugins.validation import (
     check_api_level,
     hook_manager,
@@ -31,15 +42,91 @@ from esper_core.plugins.validation import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     import pluggy
     from pydantic import BaseModel
 
     from esper_core.leyline.specs import ComponentKind
-    from esper_core.plugins.discovery import Damage, Distribution
-    from esper_core.plugins.local import LocalFile
-    from esper_core.plugins.records import Candidate, PluginRecord
+    from esper_core.plugins.discovery import Damage, Distribution, LocalFile
+    from esper_core.plugins.records import Candidate, Component, PluginRecord
+
+
+def import_plugin(candidate: Candidate, files: Sequence[LocalFile] = ()) -> Candidate:
+    """The candidate with its module or object, and the time that took; fallen with E210 where importing it failed."""
+    if not candidate.is_active:
+        return candidate
+    announcement = candidate.announcement
+    own = [file for file in files if file.announcement == announcement]
+    tried = attempt(lambda: import_local(own[0]) if own else import_target(announcement.target))
+    hashed = digest(own[0].source) if own else _hash_of(announcement.target)
+    candidate = replace(candidate, plugin=tried.value, load_ms=tried.milliseconds, sha256=hashed)
+    if tried.error is None:
+        return candidate
+    return candidate.fallen("broken", raised("E210", candidate, "cannot be imported", tried.error))
+
+
+def _hash_of(target: str) -> str | None:
+    """Of the file that the target's module is in; None where it is in none."""
+    file = getattr(sys.modules.get(target.partition(":")[0].strip()), "__file__", None)
+    try:
+        return digest(Path(file).read_bytes()) if isinstance(file, str) else None
+    except OSError:  # it was imported all the same: from an archive, or by a loader of its own
+        return None
+
+
+REGISTRATION_HOOKS: Final[Mapping[str, ComponentKind]] = {
+    "esper_register_blueprints": "blueprint",
+    "esper_register_hosts": "host",
+    "esper_register_policies": "policy",
+    "esper_register_rewards": "reward",
+    "esper_register_schedules": "schedule",
+    "esper_register_sinks": "sink",
+    "esper_register_tasks": "task",
+}
+"""The hooks that add components, each with the kind that it adds."""
+
+
+def collect_components(manager: pluggy.PluginManager, candidate: Candidate) -> Candidate:
+    """The candidate with its components.
+
+    A fault in one of its hooks makes it fall, with every fault of the others too, and pluggy forgets it. What it could
+    add is kept with it, so that a run which names one of these components can be told why it is not there.
+    """
+    if not candidate.is_active:
+        return candidate
+    components: list[Component] = []
+    problems: list[Problem] = []
+    for hook, kind in REGISTRATION_HOOKS.items():
+        if hook in candidate.hooks:
+            found, faults = _called(manager, candidate, hook, kind)
+            components.extend(found)
+            problems.extend(faults)
+    candidate = replace(candidate, components=tuple(components))
+    if not problems:
+        return candidate
+    manager.unregister(name=candidate.id)
+    return candidate.fallen("broken", *problems)
+
+
+def _called(
+    manager: pluggy.PluginManager, candidate: Candidate, hook: str, kind: ComponentKind
+) -> tuple[tuple[Component, ...], list[Problem]]:
+    registrar: Registrar[Any] = Registrar(candidate, kind)
+    others = [plugin for name, plugin in manager.list_name_plugin() if name != candidate.id]
+    call = manager.subset_hook_caller(hook, remove_plugins=others)
+    tried = attempt(lambda: call(registry=registrar))
+    registrar.close()
+    problems = list(registrar.problems)
+    if tried.error is not None:
+        refused = isinstance(tried.error, PluginError) and any(one in problems for one in tried.error.problems)
+        if not refused:
+            problems.append(raised("E221", candidate, f"failed in {hook}", tried.error))
+    elif tried.value:
+        file, line = place_of(candidate.hooks[hook])
+        received = type(tried.value[0]).__name__
+        message = f"{candidate.title} returns {received} from {hook}, which returns nothing"
+        problems.append(Problem("E221", message, file=file, line=line, hint="Add to the registry, and return nothing."))
+    return registrar.components, problems
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from esper_core.leyline.errors import ConfigError, PluginError, Problem, nearest
-from esper_core.plugins.gate import FIRST_PARTY, compact
+from esper_core.plugins.discovery import FIRST_PARTY, compact
+from esper_core.plugins.isolation import attempt, callers, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import pluggy
+
     from esper_core.leyline.specs import ComponentKind
-    from esper_core.plugins.component import Component
-    from esper_core.plugins.records import PluginRecord
+    from esper_core.plugins.records import Component, PluginRecord
+
 
 CODES: Final[Mapping[ComponentKind, str]] = {
     "blueprint": "E201",
@@ -218,3 +221,21 @@ def _hint(kind: ComponentKind, lines: Sequence[str], records: Sequence[PluginRec
     inactive = inactive_hint(records)
     further = [] if inactive is None else [inactive]
     return "\n".join([*lines, *further, f"All {PLURALS[kind]}:  esper components list {kind}"])
+
+
+def missing_component(
+    manager: pluggy.PluginManager, records: Sequence[PluginRecord], kind: ComponentKind, name: str
+) -> str | None:
+    """What the first plugin that knows of it says of a component that is not there, in one line; None: nobody does.
+
+    What a plugin raises is said, too, and the others are asked all the same.
+    """
+    titles = {record.id: f'plugin "{record.id}" ({record.source})' for record in records}
+    faults: list[str] = []
+    for plugin, call in callers(manager, "esper_component_missing").items():
+        tried = attempt(lambda call=call: call(kind=kind, name=name))  # type: ignore[misc]
+        if tried.error is not None:
+            faults.append(f"({titles[plugin]} failed in esper_component_missing: {summary_of(tried.error)})")
+        elif isinstance(tried.value, str) and tried.value.strip():
+            return "  ".join([" ".join(tried.value.split()), *faults])
+    return "  ".join(faults) or None

@@ -95,9 +95,9 @@ def stopped(folder: Path) -> Path:
 @contextlib.contextmanager
 def in_use(folder: Path) -> Iterator[None]:
     """A run that something is at work in."""
-    from esper_core.runs.directory import held
+    from esper_core.runs.directory import run_lock
 
-    with held(stopped(folder)):
+    with run_lock(stopped(folder)):
         yield
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import os
 import re
 from collections.abc import Callable
 from html import unescape
@@ -13,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from esper_watch.report import read_report, report_page
 
 MakeRun = Callable[..., Path]
-
-NOWHERE = {"pid": 2**22 + 1, "start": 1}
-"""A process that does not exist: process ids are smaller."""
 
 
 def text_of(run: Path) -> str:
@@ -48,13 +45,13 @@ def rows_of(run: Path, part: str) -> list[list[str]]:
     return [[unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows]
 
 
-def killed(run: Path, process: object = NOWHERE) -> Path:
+def killed(run: Path) -> Path:
     """Make it a run that was killed while it wrote a line."""
     (run / "summary.json").unlink()
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
     (run / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + lines[-2][:40])
     manifest = {
-        "format": 1, "id": run.name, "status": "running", "started": "2026-11-21T10:15:12+00:00", "process": process,
+        "format": 1, "id": run.name, "status": "running", "started": "2026-11-21T10:15:12+00:00",
     }  # fmt: skip
     (run / "manifest.json").write_text(json.dumps(manifest))
     (run / "latest").write_text("000002")
@@ -176,9 +173,10 @@ def test_a_dead_run_is_called_dead_and_can_be_resumed(make_run: MakeRun) -> None
 
 
 def test_a_running_run_is_not_called_dead(make_run: MakeRun) -> None:
-    run = killed(make_run(environments=2, steps=40), {"pid": os.getpid(), "start": None})
-    assert headline_of(run).startswith("The run is still going. ")
-    assert "esper resume" not in text_of(run)
+    run = killed(make_run(environments=2, steps=40))
+    with FileLock(run / ".lock"):
+        assert headline_of(run).startswith("The run is still going. ")
+        assert "esper resume" not in text_of(run)
 
 
 def test_a_run_with_only_events_has_an_unknown_status(make_run: MakeRun) -> None:

@@ -80,7 +80,7 @@ GUESSING = 3.0
 
 
 @cache
-def installed() -> Any:
+def installed_version() -> Any:
     """The plugins that a file has which says nothing of them."""
     from esper_core import load_plugins
 
@@ -104,7 +104,7 @@ class World:
 
         loaded = load_config(self._folder / "small.yaml", self._sets)
         if loaded.config.plugins == PluginsConfig():
-            return compose(resolve(loaded, installed().registry))
+            return compose(resolve(loaded, installed_version().registry))
         plugins = load_for(loaded, self._folder)
         return compose(resolve(loaded, plugins.registry, problems_in_file(loaded, plugins)))
 

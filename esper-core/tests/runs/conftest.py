@@ -64,7 +64,7 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
             "started": "2026-11-21T10:15:12+00:00",
             "finished": "2026-11-21T10:17:12+00:00",
             "exit": 0,
-            "process": {"pid": 1, "start": -1},
+            "process": {"pid": 1},
             "machine": {"torch": "2.13.0", "esper-core": "0.1.0", "python": "3.11.7"},
             "seeds": {"first": first, "count": 8},
             "plugins": [{"id": "tasks", "package": "esper-tasks", "version": "0.1.0", "sha256": "ad55eeb6cc"}],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from esper_core.leyline import RunFolderError, State
 from esper_core.runs import checkpoints
 from esper_core.runs.checkpoints import Checkpoints
-from esper_core.runs.directory import held
+from esper_core.runs.directory import run_lock
 
 
 def state(number: int) -> State:
@@ -249,21 +250,22 @@ def test_a_state_that_json_cannot_hold_is_a_fault_and_leaves_nothing(tmp_path: P
 HOLD = """
 import sys
 from pathlib import Path
-from esper_core.runs.directory import held
-with held(Path(sys.argv[1])):
+from esper_core.runs.directory import run_lock
+with run_lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()
 """
 
 
-def test_a_second_process_is_refused_until_the_first_is_gone_however_it_went(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_until_the_first_has_ended_or_was_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "held\n"
-        with pytest.raises(RunFolderError, match=f"another process .process {first.pid}.") as caught, held(tmp_path):
+        (tmp_path / "manifest.json").write_text(json.dumps({"process": {"pid": first.pid}}))
+        with pytest.raises(RunFolderError, match=f"another process .process {first.pid}.") as caught, run_lock(tmp_path):
             pytest.fail("it was let in")
         assert caught.value.problems[0].code == "E412"
         first.kill()
-    with held(tmp_path):
+    with run_lock(tmp_path):
         pass

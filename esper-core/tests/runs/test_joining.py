@@ -10,7 +10,7 @@ import pytest
 from esper_core.leyline import Metric, RunFolderError
 from esper_core.runs.comparing import Sample, compare_all, shared_seeds
 from esper_core.runs.joining import join
-from esper_core.runs.directory import process
+from esper_core.runs.directory import run_lock
 from esper_core.runs.records import read_run
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
@@ -196,8 +196,8 @@ def test_every_run_without_an_end_is_named_with_its_status_and_the_way_on(write_
     failed = write_run(OTTER, status="failed", reason="E232 x\ny")
     died = write_run(HERON, status="running")
     (died / "latest").write_text("000200")
-    runs = write_run("runs-still", status="running", process=process())
-    with pytest.raises(RunFolderError) as error:
+    runs = write_run("runs-still", status="running")
+    with pytest.raises(RunFolderError) as error, run_lock(runs):
         join([read_run(path) for path in (failed, died, runs)])
     assert [(problem.message, problem.hint) for problem in error.value.problems] == [
         (f"{OTTER} has no summary to compare: its status is failed: E232 x", f"Run it once more:  esper run {failed}"),

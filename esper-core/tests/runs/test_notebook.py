@@ -185,7 +185,7 @@ def test_a_run_that_has_not_begun_and_one_whose_events_are_torn_are_shown_as_tha
     (path / "events.jsonl").write_text('{"type":"run-st')
     assert "Not read: the last line, line 1, is incomplete" in Page(load_run(path)._repr_html_()).text
     (path / "events.jsonl").write_text("nonsense\n")
-    assert "Not read: a line is no event" in Page(load_run(path)._repr_html_()).text
+    assert "Not read: this line is not an event" in Page(load_run(path)._repr_html_()).text
 
 
 @pytest.mark.parametrize("planted", HOSTILE)

@@ -12,8 +12,7 @@ import pytest
 
 from esper_core.leyline import RunFolderError
 from esper_core.runs.records import find_run, list_runs
-from esper_core.runs.directory import is_alive
-from esper_core.runs.directory import process
+from esper_core.runs.directory import run_lock
 from esper_core.runs.records import read_growth, read_run
 
 ARMS = {"grown": [0.8, 0.9], "twin": [0.5, 0.6]}
@@ -38,38 +37,18 @@ def test_a_run_without_an_end_has_no_figures(write_run):
     assert read_run(write_run("b", status="stopped", finished=None)).seconds is None
 
 
-@pytest.mark.parametrize("alive", [True, False])
-def test_a_run_that_says_that_it_runs_and_whose_process_is_gone_has_died(write_run, alive):
-    told = process() if alive else process() | {"start": 1}
-    run = read_run(write_run("a", status="running", process=told, finished=None))
-    assert run.status == ("running" if alive else "died")
+def test_a_running_run_whose_lock_is_free_has_died(write_run):
+    path = write_run("a", status="running", finished=None)
+    assert read_run(path).status == "died"
+    with run_lock(path):
+        assert read_run(path).status == "running"
+    assert read_run(path).status == "died"
 
 
-def test_only_the_same_number_and_the_same_start_are_the_same_process():
-    own = process()
-    assert is_alive(own)
-    assert not is_alive(own | {"start": own["start"] + 1})
-    assert is_alive({"pid": own["pid"], "start": None})
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
-        gone.wait()
-    assert not is_alive({"pid": gone.pid, "start": None})
-    assert not is_alive({"pid": gone.pid, "start": 1})
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system tells no starts")
-def test_a_process_that_ended_and_that_nobody_asked_after_does_not_live():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        told = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
-        process_of_child = {"pid": child.pid, "start": int(told[19])}
-        assert is_alive(process_of_child)
-        child.stdin.close()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert not is_alive(process_of_child)
-
-
-@pytest.mark.parametrize("told", [None, [], {}, {"pid": "1", "start": 1}, {"pid": -1}, {"pid": 0}, {"pid": 10**30}])
-def test_a_manifest_that_names_no_process_names_none_that_lives(told):
-    assert not is_alive(told)
+def test_looking_at_a_run_leaves_no_lock_behind(write_run):
+    path = write_run("a", status="running", finished=None)
+    read_run(path)
+    assert not (path / ".lock").exists()
 
 
 def test_a_folder_that_holds_no_run_is_told(tmp_path):

@@ -12,9 +12,9 @@ import pytest
 
 from esper_core.leyline import RunFolderError
 from esper_core.runs import RunDirectory, plain
-from esper_core.runs.directory import write_json, write_whole
-from esper_core.runs.directory import run_id, two_words
-from esper_core.runs.directory import git_state, packages
+from esper_core.runs.directory import write_json, write_atomically
+from esper_core.runs.directory import new_run_id, random_words
+from esper_core.runs.directory import git_state, installed_packages
 
 
 def begin(root: Path, **more: object) -> RunDirectory:
@@ -49,12 +49,8 @@ def test_a_folder_has_a_manifest_from_its_first_moment(tmp_path: Path) -> None:
     assert (told["status"], told["argv"]) == ("running", ["esper", "run", "x.yaml"])
 
 
-def test_a_reader_can_tell_whether_the_process_of_a_run_still_lives(tmp_path: Path) -> None:
-    told = manifest(RunDirectory.create(tmp_path, name=None, argv=[]))["process"]
-    assert told["pid"] == os.getpid()  # type: ignore[index]
-    stat = Path(f"/proc/{os.getpid()}/stat")
-    if stat.exists():
-        assert str(told["start"]) == stat.read_text().rpartition(")")[2].split()[19]  # type: ignore[index]
+def test_the_manifest_names_the_process(tmp_path: Path) -> None:
+    assert manifest(RunDirectory.create(tmp_path, name=None, argv=[]))["process"] == {"pid": os.getpid()}
 
 
 def test_two_runs_of_one_name_and_second_get_a_folder_each(tmp_path: Path) -> None:
@@ -65,20 +61,20 @@ def test_two_runs_of_one_name_and_second_get_a_folder_each(tmp_path: Path) -> No
 def test_names_can_be_said_and_sorted() -> None:
     from datetime import datetime
 
-    assert run_id(datetime(2026, 11, 21, 10, 15, 12), "x") == "20261121-101512-x"
-    assert len(two_words().split("-")) == 2
+    assert new_run_id(datetime(2026, 11, 21, 10, 15, 12), "x") == "20261121-101512-x"
+    assert len(random_words().split("-")) == 2
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "summary.json"
-    write_whole(path, "old")
+    write_atomically(path, "old")
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunFolderError, match=r"E410 cannot write .*summary\.json: No space left on device"):
-        write_whole(path, "new")
+        write_atomically(path, "new")
     assert path.read_text() == "old"
 
 
@@ -87,13 +83,13 @@ def test_writing_follows_no_link(tmp_path: Path) -> None:
     precious.write_text("mine")
     for name in ("summary.json", ".summary.json.part"):
         (tmp_path / name).symlink_to(precious)
-    write_whole(tmp_path / "summary.json", "new")
+    write_atomically(tmp_path / "summary.json", "new")
     assert precious.read_text() == "mine"
     assert not (tmp_path / "summary.json").is_symlink()
     assert (tmp_path / "summary.json").read_text() == "new"
 
 
-def test_a_root_that_is_a_file_is_told_plainly(tmp_path: Path) -> None:
+def test_a_root_that_is_a_file_is_report_os_errors(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     with pytest.raises(RunFolderError, match="--runs-dir"):
         RunDirectory.create(tmp_path / "runs", name=None, argv=[])
@@ -107,7 +103,7 @@ def test_json_holds_no_nan_no_tuples_and_no_number_keys(tmp_path: Path) -> None:
 
 
 def test_packages_are_names_and_versions() -> None:
-    assert any(line.startswith("torch==") for line in packages())
+    assert any(line.startswith("torch==") for line in installed_packages())
 
 
 def test_a_folder_outside_any_repository_has_no_git_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from esper_core.cli import main
 from esper_core.leyline import Metric
-from esper_core.runs.directory import process
+from esper_core.runs.directory import run_lock
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.002 * place for place, value in enumerate(NOISE)]
@@ -290,8 +290,8 @@ def test_no_line_of_show_ends_within_a_word_on_a_terminal(write_run, monkeypatch
 
 
 def test_a_run_that_goes_on_has_no_figures_yet(esper, write_run):
-    write_run(OTTER, status="running", process=process())
-    assert esper("runs", "show", OTTER).out.endswith("\nThere are no figures yet: the run goes on.\n")
+    with run_lock(write_run(OTTER, status="running")):
+        assert esper("runs", "show", OTTER).out.endswith("\nThere are no figures yet: the run goes on.\n")
 
 
 def test_where_a_run_can_go_on_show_says_how(esper, write_run):

@@ -26,7 +26,7 @@ from esper_core.plugins.dispatch import Observers, collected_sections
 from esper_core.plugins.isolation import LOCAL_FILE
 from esper_core.runs import RunDirectory
 from esper_core.runs.checkpoints import Checkpoints
-from esper_core.runs.directory import held
+from esper_core.runs.directory import run_lock
 from esper_core.runs.records import read_run
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def run(
     """
     config = prepared.composition.resolution.loaded.config
     directory = RunDirectory.create(prepared.started_in / runs_dir, name=name or config.name, argv=list(argv))
-    with held(directory.path):
+    with run_lock(directory.path):
         with _failing(directory):
             _write_beginning(directory, prepared)
         return _carried_out(prepared, directory, runs_dir / directory.path.name, None, listeners, found, tell)
@@ -105,7 +105,7 @@ def resume(
     prepared: its own configuration. RunFolderError where another process works there, or no checkpoint can be used.
     """
     path = prepared.started_in / record.path
-    with held(path):
+    with run_lock(path):
         directory = RunDirectory(path, _unfinished(path))
         checkpoints = Checkpoints(directory.path)
         position = position_in(directory.path, checkpoints)

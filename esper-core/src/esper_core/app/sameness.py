@@ -32,7 +32,7 @@ from esper_core.growth import RandomStream, derive_seed
 from esper_core.growth.memory import form_of, kept
 from esper_core.plugins.dispatch import HEALTH_HOOK as HOOK
 from esper_core.plugins.isolation import LOCAL_FILE, lent_streams, root_of
-from esper_core.runs.directory import installed
+from esper_core.runs.directory import installed_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -149,8 +149,8 @@ def _was_installed(place: Path) -> bool:
 
 def _version_of(root: str) -> str:
     """That of the package, or packages, that brought a module; they may be called otherwise."""
-    brought_by = [root] if installed(root) else metadata.packages_distributions().get(root, [])
-    return ", ".join(f"{name} {installed(name)}" for name in sorted({*brought_by}))
+    brought_by = [root] if installed_version(root) else metadata.packages_distributions().get(root, [])
+    return ", ".join(f"{name} {installed_version(name)}" for name in sorted({*brought_by}))
 
 
 def _files_at(place: Path) -> list[Path]:
@@ -200,7 +200,7 @@ def _machine(device: torch.device) -> dict[str, Any]:
     facts = {
         "python": sys.version,
         "torch": [torch.__version__, torch.version.git_version, torch.__config__.show()],
-        "numpy": installed("numpy"),
+        "numpy": installed_version("numpy"),
         "processor": [platform.system(), platform.machine(), _processor()],
         "device": device.type,
         "dtype": str(torch.get_default_dtype()),

@@ -82,10 +82,10 @@ def compare(
 
 def _write_page(page: Path, joined: Joined, records: list[RunRecord], comparisons: list[dict[str, Any]]) -> None:
     from esper_core.cli.page import comparison_page
-    from esper_core.runs.directory import write_whole
+    from esper_core.runs.directory import write_atomically
 
     try:
-        write_whole(page, comparison_page(joined, records, comparisons))
+        write_atomically(page, comparison_page(joined, records, comparisons))
     except RunFolderError as error:
         hint = "Give --html a file in a folder that is there, and that can be written to."
         raise RunFolderError([replace(problem, hint=hint) for problem in error.problems]) from None

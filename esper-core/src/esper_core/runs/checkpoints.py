@@ -20,7 +20,7 @@ from safetensors.torch import load, save
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.protocols import State
-from esper_core.runs.directory import settle, told_plainly, write_whole
+from esper_core.runs.directory import sync_folder, report_os_errors, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,18 +58,18 @@ class Checkpoints:
         files = {_TENSORS: save(dict(state.tensors)), _PLAIN: plain}
         told = {name: {"bytes": len(data), "sha256": sha256(data).hexdigest()} for name, data in files.items()}
         files[_COMPLETE] = (json.dumps(told, indent=2) + "\n").encode()
-        with told_plainly(path):
+        with report_os_errors(path):
             try:
                 self._folder.mkdir(exist_ok=True)
                 shutil.rmtree(beside, ignore_errors=True)
                 beside.mkdir()
                 for name, data in files.items():
                     _write(beside / name, data)
-                settle(beside)
+                sync_folder(beside)
                 if path.exists():
                     shutil.rmtree(path)  # it is not whole, or the run would have gone on from it
                 beside.rename(path)
-                settle(self._folder)
+                sync_folder(self._folder)
             except OSError:
                 shutil.rmtree(beside, ignore_errors=True)
                 raise
@@ -92,7 +92,7 @@ class Checkpoints:
         except OSError:  # missing, or not a file: either way it is replaced
             current = b""
         if current != named.encode():
-            write_whole(path, named)
+            write_atomically(path, named)
 
     def newest(self, reason_unusable: Callable[[State], str | None] = lambda state: None) -> Checkpoint | None:
         """Return the newest checkpoint that is complete and can be used; None where there are no checkpoints.

@@ -1,26 +1,16 @@
-"""Where does a run keep what it found? In one folder, of which nothing is pickled.
+"""The run directory: create it, lock it, write its files atomically, and record how the run began and ended.
 
-manifest.json        what ran: id, status, argv, times, exit, process, seeds (the first, and how many), machine, plugins
-config.yaml          the configuration, resolved; it can be run as it is
-config.source.yaml   what was written            overrides.txt   what --set said
-config.base-1.yaml   what it is built on, if it is: config.base-2.yaml is the base of that, and so on
-packages.txt         what was installed          git.patch       uncommitted changes, capped
-events.jsonl         everything that happened, as it happened
-checkpoints/  latest where it is, and what it takes to go on from there (runs.checkpoints)
-growth.json          what each network grew into
-summary.json         the figures of the end      log.txt         what was said on the way
+manifest.json        id, status, command line, times, exit code, process, seeds, machine and plugins
+config.yaml          the resolved configuration, which can be run as it is
+config.source.yaml   the configuration file as it was written           overrides.txt   the values of --set
+packages.txt         the installed packages          git.patch           uncommitted changes, up to a limit
+events.jsonl         every event of the run
+checkpoints/  latest the state to resume from (see ``runs.checkpoints``)
+growth.json          what grew in each network
+summary.json         the results                     log.txt             the log of the run
 
-Write files as a whole or not at all: beside their place, synced to the disk, and then renamed.
-
-Who writes to a run directory? One process at a time: it holds the folder's lock for as long as it lives.
-
-What is a run called? By when it began, and two words that a person can say.
-
-Does a run that says that it is running still run? Its manifest names the process, by number and start.
-
-Where does a run come from? The machine, the interpreter, the packages, and the state of the code.
-
-Is installed what was installed when a run began? Other versions may give other numbers.
+Nothing in it is pickled. One process at a time holds the directory's lock; a run whose status is "running" and whose
+lock is free has died.
 """
 
 from __future__ import annotations
@@ -29,196 +19,54 @@ import errno
 import json
 import math
 import os
-import weakref
-import secrets
 import platform
+import secrets
 import shutil
 import subprocess
 import sys
-from datetime import UTC
-from datetime import datetime
-from typing import TYPE_CHECKING
-from typing import Any
-from esper_core.leyline.constants import RUN_FORMAT
-from esper_core.leyline.errors import Problem
-from esper_core.leyline.errors import RunFolderError
-from contextlib import contextmanager
-from contextlib import suppress
-from functools import partial
-from typing import TextIO
-from collections.abc import Mapping
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from esper_core.leyline.constants import RUN_FORMAT
+from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.leyline.files import open_regular, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file, or leave the one that is there. A link in its place is replaced, never followed.
+STATUS_RUNNING = "running"
+PATCH_LIMIT = 1 << 20
+"""Largest number of bytes of uncommitted changes that are kept."""
 
-    RunFolderError where the disk does not take it.
-    """
-    data = content.encode() if isinstance(content, str) else content
-    beside = path.with_name(f".{path.name}.part")
-    with told_plainly(path):
-        try:
-            if os.path.lexists(beside):  # of a save that was cut off, or a link
-                beside.unlink()
-            with beside.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-        except OSError:
-            with suppress(OSError):
-                beside.unlink()
-            raise
-        settle(path.parent)
+_LOCK = ".lock"
+_LOCK_SECONDS = 0.5
+"""How long to wait for the lock, which a reader may hold for a moment to see whether the run is alive."""
 
-
-def settle(folder: Path) -> None:
-    """Have the disk know the folder's names too, where the system lets a folder be opened."""
-    if hasattr(os, "O_DIRECTORY"):
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON that every reader takes: numbers that are none are null, for JSON has no NaN."""
-    write_whole(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
-
-
-def plain(value: Any) -> Any:
-    """The value with text keys, lists for tuples, and null for NaN and infinities."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-@contextmanager
-def told_plainly(path: Path) -> Iterator[None]:
-    """A block whose OSErrors become one clear message about ``path``; a name with a zero in it is one too."""
-    try:
-        yield
-    except OSError as error:
-        raise RunFolderError.about(path, error) from error
-    except ValueError as error:
-        raise RunFolderError.about(path, OSError(errno.EINVAL, str(error))) from error
-
-
-_MANNERS = """
+_ADJECTIVES = """
 bright calm clear crisp daring early eager fair gentle golden hardy humble keen late lively lucid
 mellow merry mild mossy nimble patient plain proud quick quiet ready rosy sandy silent silver slow
 snowy solid still stout sunny swift tidy upright vivid warm wild wise
 """.split()  # noqa: SIM905
-_CREATURES = """
+_NOUNS = """
 acorn alder aspen badger beech birch bracken clover crane curlew elder fern finch gorse hare hazel
 heron iris ivy juniper kestrel larch lark lichen linden lotus marten moss oak osprey otter pine
 plover poplar reed robin rowan sedge sorrel sparrow swift thistle thrush vole willow wren yarrow yew
 """.split()  # noqa: SIM905
 
 
-def run_id(began: datetime, name: str | None = None) -> str:
-    """``20261121-101512-quiet-otter``, or with ``name`` in place of the words."""
-    return f"{began:%Y%m%d-%H%M%S}-{name or two_words()}"
-
-
-def two_words() -> str:
-    """A manner and a creature. Drawn from the system, so that no seed is touched."""
-    return f"{secrets.choice(_MANNERS)}-{secrets.choice(_CREATURES)}"
-
-
-PATCH_LIMIT = 1 << 20
-"""Bytes of an uncommitted diff that are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class GitState:
-    """The commit the run began on, whether files that git knows differed from it, and the difference."""
-
-    sha: str
-    dirty: bool
-    patch: str
-
-
-def machine() -> dict[str, Any]:
-    """What computed, without a name by which the machine could be found."""
-    return {
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "python": sys.version.split()[0],
-        "torch": installed("torch"),
-        "esper-core": installed("esper-core"),
-    }
-
-
-def process() -> dict[str, int | None]:
-    """Which process runs: whether it still lives tells a run that goes on from one that was killed.
-
-    pid: its number. start: when it began, in clock ticks since the machine did, as field 22 of /proc/PID/stat tells it;
-    None on a system without. Numbers are given anew: only both together are the same process.
-    """
-    return {"pid": os.getpid(), "start": _start(Path("/proc/self/stat"))}
-
-
-def packages() -> list[str]:
-    """``name==version`` of everything that is installed, sorted."""
-    told = [distribution.metadata for distribution in metadata.distributions()]  # each is read and parsed here
-    found = {f"{one['Name']}=={one['Version']}" for one in told if one["Name"]}
-    return sorted(found, key=str.casefold)
-
-
-def git_state(folder: Path) -> GitState | None:
-    """The state of the repository that holds ``folder``; None where there is none, or no git."""
-    if shutil.which("git") is None:
-        return None
-    sha = _git(folder, "rev-parse", "HEAD")
-    if not sha:
-        return None
-    status = _git(folder, "status", "--porcelain", "--untracked-files=no") or ""
-    patch = _git(folder, "diff", "HEAD") or ""
-    return GitState(sha.strip(), bool(status.strip()), patch[:PATCH_LIMIT])
-
-
-def _start(stat: Path) -> int | None:
-    try:
-        told = stat.read_text()
-    except OSError:
-        return None
-    return int(told.rpartition(")")[2].split()[19])
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
-
-
-def installed(package: str) -> str | None:
-    """The version of a package; None where it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-STATUS_RUNNING = "running"
-
-
 class RunDirectory:
-    """One run's folder. The manifest is rewritten whole whenever the run's status changes."""
+    """One run's folder. The manifest is rewritten whenever the run's status changes."""
 
     def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path = path
@@ -226,13 +74,17 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path, *, name: str | None, argv: list[str]) -> RunDirectory:
-        """A new folder below ``root``, with its first manifest in it; RunFolderError where there can be none."""
+        """Create a folder for a new run below ``root`` and write its first manifest.
+
+        Raises:
+            RunFolderError: the folder cannot be created.
+        """
         began = datetime.now(UTC)
-        with told_plainly(root):
+        with report_os_errors(root):
             root.mkdir(parents=True, exist_ok=True)
         for _ in range(100):
-            path = root / run_id(began.astimezone(), name)
-            with told_plainly(path):
+            path = root / new_run_id(began.astimezone(), name)
+            with report_os_errors(path):
                 try:
                     path.mkdir()
                 except FileExistsError:
@@ -241,19 +93,19 @@ class RunDirectory:
             directory = cls(path, _first_manifest(path.name, argv, began))
             directory._write_manifest()
             return directory
-        raise RunFolderError(Problem("E411", f"no free name for a run in {root}"))
+        raise RunFolderError(Problem("E411", f"found no free name for a run in {root}"))
 
     def resume(self, argv: list[str], checkpoint: int | None) -> None:
-        """Write down that the run goes on, from which checkpoint (None: from the start), and in which process."""
+        """Record that the run is resumed by this process, from a checkpoint or from the start (None)."""
         now = {"at": _now(), "argv": argv, "checkpoint": checkpoint, "after": self.manifest.get("status")}
         resumed = [*self.manifest.get("resumed", []), now]
-        fresh = {"status": STATUS_RUNNING, "exit": None, "finished": None, "process": process(), "machine": machine()}
+        fresh = {"status": STATUS_RUNNING, "exit": None, "finished": None, "process": {"pid": os.getpid()}, "machine": machine()}
         self.manifest = {**self.manifest, **fresh, "resumed": resumed}
         self.manifest.pop("reason", None)
         self._write_manifest()
 
     def begin(self, *, config: str, source: bytes, overrides: list[str], seeds: dict[str, int], plugins: Any) -> None:
-        """Write down what is about to run."""
+        """Record what is about to run."""
         state = git_state(self.path)
         self.manifest |= {
             "seeds": seeds,
@@ -264,13 +116,13 @@ class RunDirectory:
         self.write("config.source.yaml", source)
         if overrides:
             self.write("overrides.txt", "\n".join(overrides) + "\n")
-        self.write("packages.txt", "\n".join(packages()) + "\n")
+        self.write("packages.txt", "\n".join(installed_packages()) + "\n")
         if state is not None and state.patch:
             self.write("git.patch", state.patch)
         self._write_manifest()
 
     def finish(self, *, status: str, exit_code: int, reason: str = "") -> None:
-        """Write down how the run ended."""
+        """Record how the run ended."""
         self.manifest |= {
             "status": status,
             "exit": exit_code,
@@ -280,15 +132,182 @@ class RunDirectory:
         self._write_manifest()
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write one file whole."""
-        write_whole(self.path / name, content)
+        """Write one file atomically."""
+        write_atomically(self.path / name, content)
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write one JSON file whole."""
+        """Write one JSON file atomically."""
         write_json(self.path / name, value)
 
     def _write_manifest(self) -> None:
         write_json(self.path / "manifest.json", self.manifest)
+
+
+@contextmanager
+def run_lock(run: Path) -> Iterator[None]:
+    """Hold the lock of a run directory, which the system releases when the process dies.
+
+    Raises:
+        RunFolderError: E412, another process holds it.
+    """
+    path = run / _LOCK
+    lock = FileLock(path, timeout=_LOCK_SECONDS)
+    with report_os_errors(path):
+        try:
+            lock.acquire()
+        except Timeout as error:
+            owner = f" (process {pid})" if (pid := _owner(run)) else ""
+            message = f"{run} is in use by another process{owner}"
+            hint = "Wait for it to end, or stop it: Ctrl-C lets it finish its step and write a checkpoint."
+            raise RunFolderError(Problem("E412", message, hint=hint)) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(run: Path) -> bool:
+    """Return whether a process holds the lock of a run directory. Nothing is written there."""
+    path = run / _LOCK
+    try:
+        with open_regular(path) as file:
+            if fcntl is None:
+                with FileLock(path, timeout=0):
+                    return False
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (BlockingIOError, Timeout):
+        return True
+    except (OSError, ValueError):  # there is no lock file, or none that can be locked
+        return False
+    return False
+
+
+def new_run_id(began: datetime, name: str | None = None) -> str:
+    """Return an id such as ``20261121-101512-quiet-otter``, or with ``name`` in place of two random words."""
+    return f"{began:%Y%m%d-%H%M%S}-{name or random_words()}"
+
+
+def random_words() -> str:
+    """Return an adjective and a noun, drawn from the system's random numbers, so that no seeded generator is used."""
+    return f"{secrets.choice(_ADJECTIVES)}-{secrets.choice(_NOUNS)}"
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file beside its place, flush it to disk and rename it. A link in its place is replaced, not followed.
+
+    Raises:
+        RunFolderError: the file cannot be written. An older file at ``path`` is unchanged.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    beside = path.with_name(f".{path.name}.part")
+    with report_os_errors(path):
+        try:
+            if os.path.lexists(beside):  # from an interrupted write, or a link
+                beside.unlink()
+            with beside.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except OSError:
+            with suppress(OSError):
+                beside.unlink()
+            raise
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to disk, where the system allows to open a folder."""
+    if hasattr(os, "O_DIRECTORY"):
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write standard JSON atomically; NaN and infinities, which JSON does not have, become null."""
+    write_atomically(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """Return the value as plain JSON data: text keys, lists for tuples, and None for NaN and infinities."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@contextmanager
+def report_os_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError in the block into a RunFolderError about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError.about(path, error) from error
+    except ValueError as error:  # the name contains a NUL
+        raise RunFolderError.about(path, OSError(errno.EINVAL, str(error))) from error
+
+
+@dataclass(frozen=True, slots=True)
+class GitState:
+    """The commit that a run began on, whether tracked files were changed, and the changes."""
+
+    sha: str
+    dirty: bool
+    patch: str
+
+
+def git_state(folder: Path) -> GitState | None:
+    """Return the state of the git repository around ``folder``; None without a repository or without git."""
+    if shutil.which("git") is None:
+        return None
+    sha = _git(folder, "rev-parse", "HEAD")
+    if not sha:
+        return None
+    status = _git(folder, "status", "--porcelain", "--untracked-files=no") or ""
+    patch = _git(folder, "diff", "HEAD") or ""
+    return GitState(sha.strip(), bool(status.strip()), patch[:PATCH_LIMIT])
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine, without a name that identifies it."""
+    return {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "python": sys.version.split()[0],
+        "torch": installed_version("torch"),
+        "esper-core": installed_version("esper-core"),
+    }
+
+
+def installed_packages() -> list[str]:
+    """Return ``name==version`` of every installed package, sorted."""
+    found = [distribution.metadata for distribution in metadata.distributions()]  # parses each package's metadata once
+    return sorted({f"{one['Name']}=={one['Version']}" for one in found if one["Name"]}, key=str.casefold)
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of a package, or None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def changed_packages(manifest: Mapping[str, Any], run: Path) -> Iterator[str]:
+    """Yield a warning for each package that the run used in another version, since its numbers may differ now."""
+    before = {"torch": manifest["machine"].get("torch"), "esper-core": manifest["machine"].get("esper-core")}
+    before |= {plugin["package"]: plugin["version"] for plugin in manifest.get("plugins", [])}
+    for package, version in before.items():
+        now = installed_version(package)
+        if version is not None and now is not None and now != version:
+            yield f"{run.name} was started with {package} {version}; {now} is installed, and results may differ"
 
 
 def _now() -> str:
@@ -304,89 +323,23 @@ def _first_manifest(id_: str, argv: list[str], began: datetime) -> dict[str, Any
         "started": began.isoformat(timespec="seconds"),
         "finished": None,
         "exit": None,
-        "process": process(),
+        "process": {"pid": os.getpid()},
         "machine": machine(),
     }
 
 
-try:
-    import fcntl
-except ImportError:  # Windows has another way, which nobody has needed so far
-    fcntl = None  # type: ignore[assignment]
-
-LOCK = ".lock"
-
-
-@contextmanager
-def held(run: Path) -> Iterator[None]:
-    """A block in which the run directory is this process's; RunFolderError where it is another's.
-
-    The system lets go of the lock when the process is gone, however it went. A fork of it has no part in the lock.
-    """
-    path = run / LOCK
-    with told_plainly(path):
-        lock = path.open("a+")
-    with lock:
-        if fcntl is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                lock.seek(0)
-                owner = lock.read().strip()
-                message = f"{run} is in use by another process" + (f" ({owner})" if owner else "")
-                hint = "Wait for it to end, or stop it: Ctrl-C lets it finish its step and write a checkpoint."
-                raise RunFolderError(Problem("E412", message, hint=hint)) from error
-            os.register_at_fork(after_in_child=partial(_let_go, weakref.ref(lock)))
-        with told_plainly(path):
-            lock.truncate(0)
-            lock.write(f"process {os.getpid()}\n")
-            lock.flush()
-        yield
-
-
-def _let_go(lock: weakref.ref[TextIO]) -> None:
-    """In a fork: be no reason for which the lock stays when its process is gone."""
-    if (own := lock()) is not None:
-        own.close()
-
-
-def is_alive(process: Any) -> bool:
-    """Whether the process that a manifest names is there: ``{"pid": 23568, "start": 3382413}``.
-
-    A number is given anew when its process is gone, and after the machine was started anew; then the start is another.
-    Where the system does not tell starts, a process of that number counts. A run that goes on on another machine, which
-    shares the disk, looks as if it had died.
-    """
-    if not isinstance(process, Mapping):
-        return False
-    pid, start = process.get("pid"), process.get("start")
-    if type(pid) is not int or not 0 < pid < 2**31:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    if start is None or not Path("/proc/self/stat").exists():
-        return _exists(pid)
+def _owner(run: Path) -> int | None:
+    """Return the process id in the manifest of a run, if there is one."""
     try:
-        told = stat.read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return False
-    return told[0] not in "ZX" and told[19] == str(start)
+        pid = read_json(run / "manifest.json")["process"]["pid"]
+    except (OSError, RunFolderError, LookupError, TypeError):
+        return None
+    return pid if isinstance(pid, int) else None
 
 
-def _exists(pid: int) -> bool:
+def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def changed_packages(manifest: Mapping[str, Any], run: Path) -> Iterator[str]:
-    """A warning for each package that the run's numbers hang on, and that has another version now."""
-    before = {"torch": manifest["machine"].get("torch"), "esper-core": manifest["machine"].get("esper-core")}
-    before |= {plugin["package"]: plugin["version"] for plugin in manifest.get("plugins", [])}
-    for package, version in before.items():
-        now = installed(package)
-        if version is not None and now is not None and now != version:
-            yield f"{run.name} began with {package} {version}, and goes on with {now}: its numbers may be others"
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None

@@ -29,7 +29,7 @@ from esper_core.leyline.errors import GraftError, GrowthError, Problem
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
-from esper_core.runs.directory import told_plainly, write_json, write_whole
+from esper_core.runs.directory import report_os_errors, write_json, write_atomically
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,16 +66,16 @@ def save(model: nn.Module, folder: str | Path) -> None:
     network = read_network(slots_of(model), type(model).__name__)
     numbers, aliases = _separate(model.state_dict())
     folder = Path(folder)
-    with told_plainly(folder):
+    with report_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     data = encode(numbers)
     digest = hashlib.sha256(data).hexdigest()
     name = f"model-{digest[:8]}.safetensors"
-    write_whole(folder / name, data)
+    write_atomically(folder / name, data)
     vouched = {"file": name, "sha256": digest, "aliases": aliases}
     record = {**network.as_json(), "numbers": vouched}
     write_json(folder / JOURNAL_FILE, {**record, "sha256": _digest(record)})
-    with told_plainly(folder):
+    with report_os_errors(folder):
         for path in folder.iterdir():
             if path.name != name and _NUMBERS_FILE.fullmatch(path.name.removeprefix(".").removesuffix(".part")):
                 path.unlink(missing_ok=True)

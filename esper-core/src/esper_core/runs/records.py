@@ -32,7 +32,7 @@ from esper_core.leyline.errors import Problem
 from esper_core.leyline.errors import RunFolderError
 from esper_core.leyline.files import read_json
 from esper_core.runs.directory import STATUS_RUNNING
-from esper_core.runs.directory import is_alive
+from esper_core.runs.directory import is_locked
 from pathlib import Path
 from esper_core.leyline.errors import nearest
 
@@ -205,7 +205,7 @@ def read_run(path: Path) -> RunRecord:
         summary = None
     else:
         _checked(_Summary, summary, path / "summary.json")
-    died = known.status == STATUS_RUNNING and not is_alive(manifest.get("process"))
+    died = known.status == STATUS_RUNNING and not is_locked(path)
     return RunRecord(path, manifest, summary, DIED if died else known.status, known.started, known.finished)
 
 

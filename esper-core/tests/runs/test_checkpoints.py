@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -263,7 +263,10 @@ def test_a_second_process_is_refused_until_the_first_has_ended_or_was_killed(tmp
         assert first.stdout is not None
         assert first.stdout.readline() == "held\n"
         (tmp_path / "manifest.json").write_text(json.dumps({"process": {"pid": first.pid}}))
-        with pytest.raises(RunFolderError, match=f"another process .process {first.pid}.") as caught, run_lock(tmp_path):
+        with (
+            pytest.raises(RunFolderError, match=f"another process .process {first.pid}.") as caught,
+            run_lock(tmp_path),
+        ):
             pytest.fail("it was let in")
         assert caught.value.problems[0].code == "E412"
         first.kill()

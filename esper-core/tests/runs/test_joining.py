@@ -9,8 +9,8 @@ import pytest
 
 from esper_core.leyline import Metric, RunFolderError
 from esper_core.runs.comparing import Sample, compare_all, shared_seeds
-from esper_core.runs.joining import join
 from esper_core.runs.directory import run_lock
+from esper_core.runs.joining import join
 from esper_core.runs.records import read_run
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from esper_core.leyline import RunFolderError
-from esper_core.runs.records import find_run, list_runs
 from esper_core.runs.directory import run_lock
-from esper_core.runs.records import read_growth, read_run
+from esper_core.runs.records import find_run, list_runs, read_growth, read_run
 
 ARMS = {"grown": [0.8, 0.9], "twin": [0.5, 0.6]}
 

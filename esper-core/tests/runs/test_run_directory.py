@@ -12,9 +12,14 @@ import pytest
 
 from esper_core.leyline import RunFolderError
 from esper_core.runs import RunDirectory, plain
-from esper_core.runs.directory import write_json, write_atomically
-from esper_core.runs.directory import new_run_id, random_words
-from esper_core.runs.directory import git_state, installed_packages
+from esper_core.runs.directory import (
+    git_state,
+    installed_packages,
+    new_run_id,
+    random_words,
+    write_atomically,
+    write_json,
+)
 
 
 def begin(root: Path, **more: object) -> RunDirectory:

@@ -102,7 +102,9 @@ def test_what_is_beyond_zero_and_one_is_no_share():
 
 
 def test_what_an_arm_of_two_seeds_came_to_lies_between_nothing_and_all():
-    episodes = [SimpleNamespace(arm="a", round=0, seed=n, test_metric=x, reward=None) for n, x in enumerate((0.2, 0.75))]
+    episodes = [
+        SimpleNamespace(arm="a", round=0, seed=n, test_metric=x, reward=None) for n, x in enumerate((0.2, 0.75))
+    ]
     for one in episodes:
         one.parameters = one.host_parameters = one.fossils = 1
     told = results(Metric("accuracy", "up", "%"), ["a"], episodes, 0.0)["arms"]["a"]["test"]

@@ -1,6 +1,5 @@
 """Runs: the folder that a run leaves behind, and the statistics of what it found."""
 
-from esper_core.runs.directory import RunDirectory
-from esper_core.runs.directory import plain
+from esper_core.runs.directory import RunDirectory, plain
 
 __all__ = ["RunDirectory", "plain"]

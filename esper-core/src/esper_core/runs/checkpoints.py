@@ -20,7 +20,7 @@ from safetensors.torch import load, save
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.protocols import State
-from esper_core.runs.directory import sync_folder, report_os_errors, write_atomically
+from esper_core.runs.directory import report_os_errors, sync_folder, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -99,7 +99,13 @@ class RunDirectory:
         """Record that the run is resumed by this process, from a checkpoint or from the start (None)."""
         now = {"at": _now(), "argv": argv, "checkpoint": checkpoint, "after": self.manifest.get("status")}
         resumed = [*self.manifest.get("resumed", []), now]
-        fresh = {"status": STATUS_RUNNING, "exit": None, "finished": None, "process": {"pid": os.getpid()}, "machine": machine()}
+        fresh = {
+            "status": STATUS_RUNNING,
+            "exit": None,
+            "finished": None,
+            "process": {"pid": os.getpid()},
+            "machine": machine(),
+        }
         self.manifest = {**self.manifest, **fresh, "resumed": resumed}
         self.manifest.pop("reason", None)
         self._write_manifest()

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.config.files import read_file
 from esper_core.config.reading import read_document
-from esper_core.leyline.errors import ConfigError, Problem, RunFolderError
-from esper_core.leyline.errors import suggestion
+from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, suggestion
 from esper_core.runs.comparing import Sample, compare_pairs, shared_seeds
-from esper_core.runs.records import words_of
 from esper_core.runs.pairing import JoinedArm, asked_for
-from esper_core.runs.records import way_on
+from esper_core.runs.records import way_on, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -29,7 +29,7 @@ from esper_core.leyline.errors import GraftError, GrowthError, Problem
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
-from esper_core.runs.directory import report_os_errors, write_json, write_atomically
+from esper_core.runs.directory import report_os_errors, write_atomically, write_json
 
 if TYPE_CHECKING:
     from torch import nn

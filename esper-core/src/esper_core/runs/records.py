@@ -12,34 +12,22 @@ Which runs are there? What stands in a folder of runs, each read as far as it ca
 
 from __future__ import annotations
 
-import shlex
 import re
+import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from typing import Annotated
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import TypeVar
-from pydantic import AwareDatetime
-from pydantic import BaseModel
-from pydantic import ConfigDict
-from pydantic import Field
-from pydantic import FiniteFloat
-from pydantic import ValidationError
-from esper_core.leyline.constants import RUN_FORMAT
-from esper_core.leyline.errors import Problem
-from esper_core.leyline.errors import RunFolderError
-from esper_core.leyline.files import read_json
-from esper_core.runs.directory import STATUS_RUNNING
-from esper_core.runs.directory import is_locked
 from pathlib import Path
-from esper_core.leyline.errors import nearest
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from esper_core.leyline.constants import RUN_FORMAT
+from esper_core.leyline.errors import Problem, RunFolderError, nearest
+from esper_core.leyline.files import read_json
+from esper_core.runs.directory import STATUS_RUNNING, is_locked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
-    from collections.abc import Iterable
 
 
 DIED: Final = "died"

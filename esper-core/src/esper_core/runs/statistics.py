@@ -87,7 +87,7 @@ def mean_interval(values: Sequence[float], confidence: float, *, share: bool = F
     if deviation is None:
         return Interval(mean, None, None, n)
     half = t_quantile((1 + confidence) / 2, n - 1) * deviation / math.sqrt(n)
-    least, most = (0.0, 1.0) if share and 0.0 <= min(values) and max(values) <= 1.0 else (-math.inf, math.inf)
+    least, most = (0.0, 1.0) if share and min(values) >= 0.0 and max(values) <= 1.0 else (-math.inf, math.inf)
     return Interval(mean, max(least, mean - half), min(most, mean + half), n)
 
 

@@ -7,7 +7,7 @@ JOBS    ?= 2
 VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
-MEMBERS := esper-core esper-blueprints esper-policies esper-rewards esper-tasks esper-testing esper-watch
+MEMBERS := esper-core esper-blueprints esper-policies esper-rewards esper-study esper-tasks esper-testing esper-watch
 READY   := $(VENV)/.ready
 DOCS    := $(VENV)/.ready-docs
 

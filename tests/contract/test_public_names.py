@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 MEMBERS = sorted(path.name.replace("-", "_") for path in ROOT.glob("esper-*") if (path / "pyproject.toml").is_file())
 
 
-def test_there_are_seven_members() -> None:
-    assert len(MEMBERS) == 7
+def test_there_are_eight_members() -> None:
+    assert len(MEMBERS) == 8
 
 
 def test_the_public_names_are_sorted_and_each_once() -> None:

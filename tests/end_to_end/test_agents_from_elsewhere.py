@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("gymnasium")
 pytest.importorskip("stable_baselines3")
 
-from esper_tasks.gymnasium_face import GrowthEnv
+from esper_study.gymnasium_env import GrowthEnv
 
 SMALL = """
 task: stripes

@@ -24,12 +24,19 @@ from benchmarks.science.gardeners.spending import living, passed, seconds, spent
 from benchmarks.science.gardeners.steps import SIZES, compared
 from benchmarks.science.gardeners.tuning import note, noted
 from esper_core.leyline import WAIT, Action, Op
-from esper_tasks.growbench.building import COLUMNS
-from esper_tasks.growbench.plans import SPROUTS, Kept, Node, ends
-from esper_tasks.growbench.playing import Bench, Match
-from esper_tasks.growbench.puzzles import DECISIONS, EVERY, STEPS, puzzle
-from esper_tasks.growbench.regret import Fixed
-from esper_tasks.growbench.table import shipped
+from esper_study.growbench import (
+    CANDIDATES,
+    COLUMNS,
+    Bench,
+    FixedPlan,
+    Kept,
+    Match,
+    Node,
+    end_nodes,
+    puzzle,
+    shipped_table,
+)
+from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS, STEPS
 
 STUDY = Path(__file__).parents[2] / "benchmarks" / "science" / "gardeners"
 
@@ -92,11 +99,11 @@ def test_what_is_shown_of_the_table_is_what_each_problem_came_to() -> None:
 
 
 def test_the_table_that_was_played_is_the_one_that_is_shipped() -> None:
-    assert results()["checksum"] == shipped().checksum
+    assert results()["checksum"] == shipped_table().checksum
 
 
 def test_accuracy_that_is_shown_of_the_table_is_that_of_what_was_kept_in_it() -> None:
-    bench, problems = Bench(shipped()), lines_of("table")
+    bench, problems = Bench(shipped_table()), lines_of("table")
     numbers = bench.table.of_part("held_out")
     assert [bench.table.puzzles[number].name for number in numbers] == [one["problem"] for one in problems]
     for name, by_price in results()["table"]["players"].items():
@@ -127,7 +134,7 @@ def test_what_is_shown_of_schools_is_what_each_problem_came_to() -> None:
 def test_what_is_shown_of_newcomers_is_what_was_done_with_them() -> None:
     found, problems = results()["newcomers"], lines_of("newcomers")
     assert {one["blueprint"] for one in found} == {"blueprints/dilated"}
-    dilated = [number for number, (_, blueprint) in enumerate(SPROUTS) if blueprint == "blueprints/dilated"]
+    dilated = [number for number, (_, blueprint) in enumerate(CANDIDATES) if blueprint == "blueprints/dilated"]
     first = found[0]["way"]
 
     def has(kept: list[list[int]]) -> bool:
@@ -186,17 +193,17 @@ def test_what_is_shown_of_further_seeds_is_what_came_of_them() -> None:
 
 
 def test_what_an_episode_took_is_what_lived_in_it() -> None:
-    bench = Bench(shipped())
+    bench = Bench(shipped_table())
     match = Match(bench.table.of_part("held_out")[0], HEADLINE)
     host = bench.table.row(match.puzzle, Node(0))[COLUMNS.index("parameters")]
-    for end in list(ends())[::7]:
+    for end in end_nodes()[::7]:
         (episode,), (reached,) = (
-            bench.play(Fixed(end), [match])[0].episodes,
-            bench.play(Fixed(end), [match])[1],
+            bench.play(FixedPlan(end), [match])[0].episodes,
+            bench.play(FixedPlan(end), [match])[1],
         )
         left, *_ = spent(bench, match, episode, reached)
         assert left == pytest.approx(bench.table.row(match.puzzle, end)[COLUMNS.index("parameters")] / host)
-    assert spent(bench, match, bench.play(Fixed(Node(DECISIONS)), [match])[0].episodes[0], Node(DECISIONS)) == (
+    assert spent(bench, match, bench.play(FixedPlan(Node(DECISIONS)), [match])[0].episodes[0], Node(DECISIONS)) == (
         1,
         1,
         1,
@@ -205,31 +212,31 @@ def test_what_an_episode_took_is_what_lived_in_it() -> None:
 
 
 def test_operations_over_the_steps_count_the_copy_of_the_host_beside_which_a_seed_incubates() -> None:
-    bench = Bench(shipped())
+    bench = Bench(shipped_table())
     match = Match(bench.table.of_part("held_out")[0], HEADLINE)
     place = next(iter(bench.table.places[match.puzzle].values()))
     sprout, length = 0, STEPS - 1
-    slot, blueprint = SPROUTS[sprout]
+    slot, blueprint = CANDIDATES[sprout]
     own = bench.table.places[match.puzzle][slot].candidate(blueprint)
     assert own is not None
     assert own.flops is not None
     assert place.host_flops is not None
     end = Node(DECISIONS, (Kept(sprout, 0, 1),))
-    episode = bench.play(Fixed(end), [match])[0].episodes[0]
+    episode = bench.play(FixedPlan(end), [match])[0].episodes[0]
     _, _, left, work = spent(bench, match, episode, end)
     assert left == pytest.approx(1 + own.flops / place.host_flops)
-    assert work == pytest.approx(1 + (length * own.flops / place.host_flops + EVERY) / STEPS), (
+    assert work == pytest.approx(1 + (length * own.flops / place.host_flops + DECIDE_EVERY) / STEPS), (
         "EVERY steps beside a copy"
     )
 
 
 def test_a_seed_is_trained_while_it_is_looked_at_and_when_it_was_kept() -> None:
-    plant, other = (Action(Op.GERMINATE, *SPROUTS[number]) for number in (1, 3))
-    looked = [plant, Action(Op.PRUNE, *SPROUTS[1]), other, WAIT]
+    plant, other = (Action(Op.GERMINATE, *CANDIDATES[number]) for number in (1, 3))
+    looked = [plant, Action(Op.PRUNE, *CANDIDATES[1]), other, WAIT]
     assert living(looked) == [([], 1), ([], None), ([], 3), ([], 3)]
-    kept = [plant, WAIT, Action(Op.ADVANCE, *SPROUTS[1]), other]
+    kept = [plant, WAIT, Action(Op.ADVANCE, *CANDIDATES[1]), other]
     assert living(kept) == [([], 1), ([], 1), ([1], None), ([1], 3)]
-    impossible = [WAIT, Action(Op.ADVANCE, *SPROUTS[1]), plant, other]
+    impossible = [WAIT, Action(Op.ADVANCE, *CANDIDATES[1]), plant, other]
     assert living(impossible) == [([], None), ([], None), ([], 1), ([], 1)]
 
 
@@ -269,12 +276,12 @@ class Clocked:
 
 
 def test_seconds_of_an_episode_are_those_of_where_it_came_by() -> None:
-    plant = Action(Op.GERMINATE, *SPROUTS[1])
-    looked = [plant, Action(Op.PRUNE, *SPROUTS[1]), WAIT, WAIT]
+    plant = Action(Op.GERMINATE, *CANDIDATES[1])
+    looked = [plant, Action(Op.PRUNE, *CANDIDATES[1]), WAIT, WAIT]
     assert passed(looked) == [Node(0), Node(0).planted(1), Node(2), Node(3), Node(4)]
     assert seconds(Clocked(), [WAIT] * DECISIONS) == 1.0
     assert seconds(Clocked(), looked) == pytest.approx((0.5 + 1.0 + 3 * 0.5) / 2.5)
-    assert seconds(Clocked(), [plant, WAIT, WAIT, Action(Op.ADVANCE, *SPROUTS[1])]) == pytest.approx(4.5 / 2.5)
+    assert seconds(Clocked(), [plant, WAIT, WAIT, Action(Op.ADVANCE, *CANDIDATES[1])]) == pytest.approx(4.5 / 2.5)
 
 
 def fresh_problem(number: int, ppo: list[list[float]], heuristic: list[float]) -> dict[str, Any]:

@@ -16,23 +16,21 @@ from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.policy import Ppo
 from esper_policies.static import Static
 from esper_rewards.team import Team
-from esper_tasks.growbench.plans import Node, nodes
-from esper_tasks.growbench.playing import Bench, Match
-from esper_tasks.growbench.puzzles import DECISIONS, EVERY, LAST, RAMP
-from esper_tasks.growbench.regret import Oracle, standing
-from esper_tasks.growbench.table import CARD, NUMBERS, shipped
+from esper_study.growbench import Bench, Match, Node, Oracle, nodes, score, shipped_table
+from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS, LAST_DECISION, RAMP
+from esper_study.growbench.table import CARD, NUMBERS
 
 PRICES = (0.0, 7.0, 40.0)
-PPO = {"decide_every": EVERY, "auto_fossilise": True, "one_at_a_time": True, "width": 16, "speeds": (RAMP,)}
+PPO = {"decide_every": DECIDE_EVERY, "auto_fossilise": True, "one_at_a_time": True, "width": 16, "speeds": (RAMP,)}
 QUICK = {**PPO, "passes": 1}
 
 
 @pytest.fixture(scope="module")
 def bench():
-    home = resources.files("esper_tasks.growbench")
+    home = resources.files("esper_study.growbench")
     if not (home / NUMBERS).is_file() and not (home / CARD).is_file():
-        pytest.skip("no table is shipped with this copy: python -m esper_tasks.growbench --pack FOLDER makes one")
-    return Bench(shipped())
+        pytest.skip("no table is shipped with this copy: python -m esper_study.growbench --pack FOLDER makes one")
+    return Bench(shipped_table())
 
 
 @pytest.fixture
@@ -54,8 +52,8 @@ def test_every_place_to_be_is_worth_what_team_says(bench, price):
     for number in range(min(5, len(bench.table.puzzles))):
         match = Match(number, price)
         for node in nodes():
-            seen, _ = bench.look(match, node)
-            assert bench.worth(match, node) == pytest.approx(team.potential(seen.signals, seen.twin), abs=1e-12)
+            seen, _ = bench.observe(match, node)
+            assert bench.potential(match, node) == pytest.approx(team.potential(seen.signals, seen.twin), abs=1e-12)
 
 
 def test_each_decision_is_paid_as_team_would_pay_it(bench, matches):
@@ -71,7 +69,7 @@ def test_each_decision_is_paid_as_team_would_pay_it(bench, matches):
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda space: Heuristic(space, first=0.0, last=LAST, speed=RAMP), id="heuristic"),
+        pytest.param(lambda space: Heuristic(space, first=0.0, last=LAST_DECISION, speed=RAMP), id="heuristic"),
         pytest.param(lambda space: Random(space, speeds=(RAMP,)), id="random"),
         pytest.param(lambda space: Bandit(space, first=0.0, speed=RAMP), id="bandit"),
         pytest.param(lambda space: Ppo(space, **QUICK), id="ppo"),
@@ -88,7 +86,7 @@ def test_a_policy_can_be_played_and_does_what_it_may(bench, matches, make):
             assert all(turn.mask.allows(turn.action) for turn in played.turns)
         told = policy.update(rollout) if hasattr(policy, "update") else {}
         assert all(math.isfinite(value) for value in told.values())
-        found = standing(bench, matches, reached)
+        found = score(bench, matches, reached)
         assert found.reward <= found.best
     if isinstance(policy, Static):
         assert set(reached) == {Node(DECISIONS)}
@@ -105,7 +103,7 @@ def test_a_gardener_can_begin_with_what_the_best_plans_of_the_table_do(bench):
     assert figures["agreement"] >= 0.95
     judge.load(gardener.state())
     _, reached = bench.play(judge, asked)
-    assert standing(bench, asked, reached).regret < 0.15
+    assert score(bench, asked, reached).regret < 0.15
 
 
 @pytest.mark.slow
@@ -117,8 +115,8 @@ def test_a_gardener_learns_on_it_what_pays(bench):
         rollout, reached = bench.play(policy, some, round_)
         policy.update(rollout)
     _, by_chance = bench.play(Random(bench.space, speeds=(RAMP,)), some)
-    print(f"learnt {standing(bench, some, reached)}, by chance {standing(bench, some, by_chance)}")
-    assert standing(bench, some, reached).regret < standing(bench, some, by_chance).regret
+    print(f"learnt {score(bench, some, reached)}, by chance {score(bench, some, by_chance)}")
+    assert score(bench, some, reached).regret < score(bench, some, by_chance).regret
 
 
 def regret_of_who_learnt(bench, puzzles, seed):
@@ -132,7 +130,7 @@ def regret_of_who_learnt(bench, puzzles, seed):
     still = Ppo(bench.space, **{**PPO, "width": 64, "together": 64}, learn=False)
     still.load(policy.state())
     once = [Match(number, 20.0) for number in puzzles]
-    return standing(bench, once, bench.play(still, once)[1]).regret
+    return score(bench, once, bench.play(still, once)[1]).regret
 
 
 @pytest.mark.slow

@@ -48,9 +48,7 @@ from benchmarks.science.gardeners.tuning import (
     tuned_heuristic,
     tuned_school,
 )
-from esper_tasks.growbench.playing import Bench
-from esper_tasks.growbench.regret import best_fixed
-from esper_tasks.growbench.table import load_table, shipped
+from esper_study.growbench import Bench, best_fixed_plan, load_table, shipped_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +56,7 @@ if TYPE_CHECKING:
     from benchmarks.science.gardeners.judging import Result
     from benchmarks.science.gardeners.training import Rules
     from esper_core.leyline import Policy
-    from esper_tasks.growbench.puzzles import Part
+    from esper_study.growbench import Part
 
 NEW_TO_SOME = ("blueprints/dilated",)
 """Blueprints that some gardeners are trained without, to see what they do when it is there."""
@@ -92,7 +90,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
-    bench = Bench(shipped() if asked.table is None else load_table(asked.table))
+    bench = Bench(shipped_table() if asked.table is None else load_table(asked.table))
     learn_on, held_out = (bench.table.of_part(part)[: FEW if asked.quick else None] for part in PARTS_OF_IT)
     _demand_the_same(folder, {"table": bench.table.checksum, "updates": UPDATES, "quick": asked.quick})
     settings = _once(folder / "heuristic.json", lambda: tuned_heuristic(bench, learn_on, folder / "tried.jsonl"))
@@ -109,7 +107,7 @@ def main() -> int:
     home = _home(bench, learn_on, folder, players)
     looks = {one: worth_beside(home[_looking(one)], home[_usual(one)]) for one in NEW_TO_SOME}
     new = {one: _ways(bench, held_out, folder, one, highest(looks[one])) for one in NEW_TO_SOME}
-    plan = best_fixed(bench, matches(learn_on, PRICES))
+    plan = best_fixed_plan(bench, matches(learn_on, PRICES))
     visits = [] if asked.no_live else [Visit(cell, folder, plan) for cell in cells(quick=asked.quick)]
     again = visits[:1] if asked.quick else visits
     live = _each_visited(folder / "live.jsonl", run_cell, visits)

@@ -17,9 +17,7 @@ import torch
 from benchmarks.science.gardeners.judging import DIGITS, interval, points_on_test, worth_on_test
 from benchmarks.science.gardeners.players import HEADLINE
 from benchmarks.science.gardeners.spending import SECONDS, SPENT, seconds, spent
-from esper_tasks.growbench.growing import Growing, growing
-from esper_tasks.growbench.playing import Bench, Match
-from esper_tasks.growbench.puzzles import puzzle
+from esper_study.growbench import Bench, LiveTable, Match, live_table, puzzle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from esper_core.leyline import Played, Policy
-    from esper_tasks.growbench.plans import Node
+    from esper_study.growbench import Node
 
     Players = Mapping[str, Sequence[Policy]]
 
@@ -65,7 +63,7 @@ def played(task: Task) -> dict[str, Any]:
     """
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
-    courses = growing(puzzle(task.number, "held_out"), range(FIRST_SEED, FIRST_SEED + task.seeds))
+    courses = live_table(puzzle(task.number, "held_out"), range(FIRST_SEED, FIRST_SEED + task.seeds))
     bench = Bench(courses)
     asked = [Match(place, HEADLINE) for place in range(task.seeds)]
     told: dict[str, Any] = {}
@@ -74,7 +72,7 @@ def played(task: Task) -> dict[str, Any]:
         ends = [own for _, own in episodes]
         told[name] = {
             what: [[round(worth(bench, *at), DIGITS) for at in zip(asked, own, strict=True)] for own in ends]
-            for what, worth in (("reward", Bench.total), ("on_test", worth_on_test))
+            for what, worth in (("reward", Bench.total_reward), ("on_test", worth_on_test))
         }
         told[name]["kept"] = [sum(len(end.kept) for end in own) / task.seeds for own in ends]
         told[name]["points"] = [
@@ -120,9 +118,9 @@ def summed_up(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _took(bench: Bench, courses: Growing, match: Match, episode: Played, end: Node) -> list[float]:
+def _took(bench: Bench, courses: LiveTable, match: Match, episode: Played, end: Node) -> list[float]:
     actions = [turn.action for turn in episode.turns]
-    return [*spent(bench, match, episode, end), seconds(courses.courses[match.puzzle], actions)]
+    return [*spent(bench, match, episode, end), seconds(courses.runs[match.puzzle], actions)]
 
 
 def _mean(values: Sequence[float] | Sequence[Sequence[float]]) -> Any:

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from esper_tasks.growbench.plans import Node, ends
-from esper_tasks.growbench.playing import actions_to
-from esper_tasks.growbench.puzzles import EVERY
-from esper_tasks.growbench.regret import worths
+from esper_study.growbench import Node, actions_to, end_nodes, plan_rewards
+from esper_study.growbench.puzzles import DECIDE_EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from esper_core.leyline import Action, ActionMask, Observation, Signals
-    from esper_tasks.growbench.playing import Bench, Match
+    from esper_study.growbench import Bench, Match
 
 COLUMNS: Final = ("train_loss", "validation_loss", "validation_metric", "host_parameters")
 """What can be read off a host after its first step."""
@@ -50,20 +48,20 @@ class Glance:
         if observations and observations[0].step == 0:
             self._plans = [_chosen(self.tree, _numbers(seen.signals)) for seen in observations]
         plans = zip(observations, self._plans, strict=True)
-        return [actions_to(plan)[seen.step // EVERY] for seen, plan in plans]
+        return [actions_to(plan)[seen.step // DECIDE_EVERY] for seen, plan in plans]
 
 
 def fitted(bench: Bench, matches: Sequence[Match], depth: int = 2) -> Glance:
     """The tree of at most ``depth`` partings on a way that is worth most over the matches."""
-    seen = np.array([_numbers(bench.look(match, Node(0))[0].signals) for match in matches])
-    _, tree = _best(seen, worths(bench, matches), depth)
+    seen = np.array([_numbers(bench.observe(match, Node(0))[0].signals) for match in matches])
+    _, tree = _best(seen, plan_rewards(bench, matches), depth)
     return Glance(tree)
 
 
 def _best(seen: NDArray[np.float64], worth: NDArray[np.float64], depth: int) -> tuple[float, Parting | Node]:
     """What the best tree is worth in all, and the tree."""
     plan = int(worth.sum(0).argmax())
-    best: tuple[float, Parting | Node] = float(worth.sum(0)[plan]), list(ends())[plan]
+    best: tuple[float, Parting | Node] = float(worth.sum(0)[plan]), end_nodes()[plan]
     if depth == 0:
         return best
     for column in range(len(COLUMNS)):

@@ -28,11 +28,8 @@ from benchmarks.science.gardeners.training import exercised
 from benchmarks.science.gardeners.tuning import tuned_look
 from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
-from esper_tasks.growbench.building import COLUMNS
-from esper_tasks.growbench.plans import Node
-from esper_tasks.growbench.playing import Bench
-from esper_tasks.growbench.puzzles import DECISIONS
-from esper_tasks.growbench.regret import Fixed, Oracle, best_fixed, best_of
+from esper_study.growbench import COLUMNS, Bench, FixedPlan, Node, Oracle, best_fixed_plan, best_plan
+from esper_study.growbench.puzzles import DECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from esper_core.leyline import Policy
-    from esper_tasks.growbench.playing import Match
+    from esper_study.growbench import Match
 
 DIGITS: Final = 4
 """Behind the point of what is written down of one episode: its reward is known to a tenth of a point at best."""
@@ -67,15 +64,15 @@ def everybody(
     bench: Bench, learnt_on: Sequence[int], folder: Path, settings: Mapping[str, Any]
 ) -> dict[str, dict[float, list[Policy]]]:
     """Each player by name: for each price its controllers. What was fitted was fitted on the problems to learn on."""
-    blind = best_fixed(bench, matches(learnt_on, PRICES))
+    blind = best_fixed_plan(bench, matches(learnt_on, PRICES))
     gardeners: list[Policy] = [trained(bench, folder / f"gardener-{seed}") for seed in range(CONTROLLERS)]
     found: dict[str, dict[float, list[Policy]]] = {}
     for price in PRICES:
         players: dict[str, list[Policy]] = {
-            "never": [Fixed(Node(DECISIONS))],
+            "never": [FixedPlan(Node(DECISIONS))],
             "random": [chance(bench, seed) for seed in range(CONTROLLERS)],
-            "best plan, price-blind": [Fixed(blind)],
-            "best plan for the price": [Fixed(best_fixed(bench, matches(learnt_on, (price,))))],
+            "best plan, price-blind": [FixedPlan(blind)],
+            "best plan for the price": [FixedPlan(best_fixed_plan(bench, matches(learnt_on, (price,))))],
             "plan that looks once": [tuned_look(bench, learnt_on, price)],
             "plan by the first step": [fitted(bench, matches(learnt_on, (price,)))],
             "heuristic": [heuristic(bench, dict(settings[f"{price:g}"]))],
@@ -94,7 +91,7 @@ def judged(bench: Bench, puzzles: Sequence[int], price: float, controllers: Sequ
     ends = [own for _, own in played]
     rewards, on_test, points = (
         np.array([[worth(bench, *one) for one in zip(asked, own, strict=True)] for own in ends])
-        for worth in (Bench.total, worth_on_test, points_on_test)
+        for worth in (Bench.total_reward, worth_on_test, points_on_test)
     )
     took = np.array([[spent(bench, *one) for one in zip(asked, own.episodes, end, strict=True)] for own, end in played])
     return Result(rewards, tuple(ends), on_test, points, took)
@@ -149,7 +146,7 @@ def written_down(
 
 
 def _of_one(result: Result, place: int) -> dict[str, Any]:
-    kept = [[[one.sprout, one.planted, one.advanced] for one in own[place].kept] for own in result.ends]
+    kept = [[[one.candidate, one.planted, one.advanced] for one in own[place].kept] for own in result.ends]
     numbers = {"reward": result.rewards, "on_test": result.on_test}
     return {**{what: [round(float(one[place]), DIGITS) for one in own] for what, own in numbers.items()}, "kept": kept}
 
@@ -166,9 +163,12 @@ def at_home(results: Mapping[str, Result], best: Result) -> dict[str, Any]:
 def to_be_won(bench: Bench, learnt_on: Sequence[int]) -> dict[str, float]:
     """What the best fixed plan is worth on the problems to learn on, and what the best of each: at one price."""
     asked = matches(learnt_on, (HEADLINE,))
-    best = [best_of(bench, match)[0] for match in asked]
-    plan = best_fixed(bench, asked)
-    return {"best_fixed": float(np.mean([bench.total(match, plan) for match in asked])), "best": float(np.mean(best))}
+    best = [best_plan(bench, match)[0] for match in asked]
+    plan = best_fixed_plan(bench, asked)
+    return {
+        "best_fixed": float(np.mean([bench.total_reward(match, plan) for match in asked])),
+        "best": float(np.mean(best)),
+    }
 
 
 def less_by_price(results: Mapping[str, Mapping[float, Result]], one: str, other: str) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def interval(values: Iterable[float]) -> dict[str, float | int | None]:
 
 def worth_on_test(bench: Bench, match: Match, end: Node) -> float:
     """The reward, had it been paid on the test split."""
-    costs = bench.worth(match, end)
+    costs = bench.potential(match, end)
     return points_on_test(bench, match, end) + costs["rent"] + costs["fossil_fee"]
 
 

@@ -23,8 +23,8 @@ from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, RULES
 from esper_core.app.preparing import prepare
 from esper_core.app.running import run
 from esper_core.leyline.events import EpisodeFinished, StepFinished
-from esper_tasks.growbench.plans import SPROUTS, Node
-from esper_tasks.growbench.puzzles import EVERY, LAST, RAMP, ROOM, STEPS, WAYS
+from esper_study.growbench import CANDIDATES, Node
+from esper_study.growbench.puzzles import DECIDE_EVERY, LAST_DECISION, RAMP, RUN_SETTINGS, SLOTS, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -53,8 +53,8 @@ class Cell:
 
     def config(self, arms: Mapping[str, Any], seed: int, order: Sequence[str], **more: Any) -> dict[str, Any]:
         """The run of some arms, in one round or more. order: in which the rules try what could grow."""
-        early = [name for name in order if name in ROOM["early"]]
-        slots = {"early": {"blueprints": early}, self.late: {"blueprints": list(ROOM["late"])}}
+        early = [name for name in order if name in SLOTS["early"]]
+        slots = {"early": {"blueprints": early}, self.late: {"blueprints": list(SLOTS["late"])}}
         return {
             "task": dict(self.task),
             "host": dict(self.host),
@@ -64,7 +64,7 @@ class Cell:
             "seed": seed,
             "environments": self.seeds,
             "episode": {"steps": STEPS, "batches": self.batches, "batch_size": 100},
-            **WAYS,
+            **RUN_SETTINGS,
             **more,
         }
 
@@ -105,7 +105,7 @@ def arms_of(visit: Visit) -> tuple[dict[str, Any], Sequence[str]]:
     rules = dict(json.loads((visit.folder / "heuristic.json").read_text(encoding="utf-8"))[f"{HEADLINE:g}"])
     order = rules.pop("order")
     gardener = {"learn": False, "auto_fossilise": True, "one_at_a_time": True}
-    common = {"decide_every": EVERY, "last": LAST, "speeds": [RAMP]}
+    common = {"decide_every": DECIDE_EVERY, "last": LAST_DECISION, "speeds": [RAMP]}
     homes = [str((visit.folder / f"gardener-{seed}").resolve()) for seed in range(CONTROLLERS)]
     arms = {
         "random": {"use": "policies/random", "settings": {"speeds": [RAMP]}},
@@ -125,7 +125,7 @@ def run_cell(visit: Visit) -> dict[str, Any]:
     logging.getLogger("esper").setLevel(logging.ERROR)
     begin = time.monotonic()
     cell, (arms, order) = visit.cell, arms_of(visit)
-    settings = {"preview": EVERY, "first": 0.0, "speed": RAMP, "explore_rounds": BANDIT_ROUNDS - 1}
+    settings = {"preview": DECIDE_EVERY, "first": 0.0, "speed": RAMP, "explore_rounds": BANDIT_ROUNDS - 1}
     bandit = {"bandit": {"use": "policies/bandit", "settings": settings}}
     before = FIRST_SEED - (BANDIT_ROUNDS - 1) * cell.seeds
     episodes, places, _ = played(cell.config(arms, FIRST_SEED, order))
@@ -222,17 +222,17 @@ def _with_flops(episode: dict[str, Any], places: Mapping[str, Place]) -> dict[st
 def plan_to(end: Node, late: str) -> list[dict[str, Any]]:
     """A plan of the table as the engine's ``schedule`` has it: what is blended in is kept when it holds.
 
-    >>> from esper_tasks.growbench.plans import Kept
+    >>> from esper_study.growbench import Kept
     >>> [entry["op"] for entry in plan_to(Node(4, (Kept(2, 0, 1),)), "late")]
     ['germinate', 'advance', 'fossilise']
     """
     entries: list[dict[str, Any]] = []
     for one in end.kept:
-        slot, blueprint = SPROUTS[one.sprout]
+        slot, blueprint = CANDIDATES[one.candidate]
         where = {"slot": late if slot == "late" else slot}
         entries += [
-            {"step": one.planted * EVERY, "op": "germinate", "speed": RAMP, "blueprint": blueprint, **where},
-            {"step": one.advanced * EVERY, "op": "advance", **where},
-            {"step": one.advanced * EVERY + RAMP, "op": "fossilise", **where},
+            {"step": one.planted * DECIDE_EVERY, "op": "germinate", "speed": RAMP, "blueprint": blueprint, **where},
+            {"step": one.advanced * DECIDE_EVERY, "op": "advance", **where},
+            {"step": one.advanced * DECIDE_EVERY + RAMP, "op": "fossilise", **where},
         ]
     return entries

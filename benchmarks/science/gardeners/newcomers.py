@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from benchmarks.science.gardeners.judging import interval
-from esper_tasks.growbench.plans import SPROUTS
+from esper_study.growbench import CANDIDATES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from benchmarks.science.gardeners.judging import Result
-    from esper_tasks.growbench.plans import Node
+    from esper_study.growbench import Node
 
     ByPrice = Mapping[float, Result]
 
@@ -49,7 +49,7 @@ def newcomers(blueprint: str, ways: Mapping[str, ByPrice], best: ByPrice) -> lis
 
     best: what comes of the oracle. A case is a problem at a price, for each gardener.
     """
-    wanted = next(number for number, (_, own) in enumerate(SPROUTS) if own == blueprint)
+    wanted = next(number for number, (_, own) in enumerate(CANDIDATES) if own == blueprint)
     due = {price: np.array([_has(end, wanted) for end in own.ends[0]]) for price, own in best.items()}
     first = next(iter(ways.values()))
     found: list[dict[str, Any]] = []
@@ -76,4 +76,4 @@ def newcomers(blueprint: str, ways: Mapping[str, ByPrice], best: ByPrice) -> lis
 
 
 def _has(end: Node, sprout: int) -> bool:
-    return any(one.sprout == sprout for one in end.kept)
+    return any(one.candidate == sprout for one in end.kept)

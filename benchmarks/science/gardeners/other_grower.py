@@ -43,7 +43,7 @@ from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.measurements import evaluate
 from esper_rewards.costs import FEE
 from esper_rewards.gains import POINTS
-from esper_tasks.growbench.puzzles import DECISIONS, EVERY, ROOM, STEPS
+from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS, SLOTS, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -263,8 +263,8 @@ def played(composition: Composition, seed: int, room: int, places: Sequence[str]
     for step in range(STEPS):
         course.train()
         parameter_steps += course.parameters
-        left, times = room - (course.parameters - course.host_parameters), DECISIONS - step // EVERY
-        if step % EVERY == 0 and times > 0 and (one := course.grow(step, left, times)) is not None:
+        left, times = room - (course.parameters - course.host_parameters), DECISIONS - step // DECIDE_EVERY
+        if step % DECIDE_EVERY == 0 and times > 0 and (one := course.grow(step, left, times)) is not None:
             grown.append(one)
     return {
         "seed": seed,
@@ -324,7 +324,7 @@ def _composed(cell: Cell, seed: int) -> Composition:
     """What the engine would run, of which data, host and ways are taken."""
     with tempfile.TemporaryDirectory() as home:
         file = Path(home) / "cell.yaml"
-        told = cell.config({"never": "policies/static"}, seed, ROOM["early"])
+        told = cell.config({"never": "policies/static"}, seed, SLOTS["early"])
         file.write_text(json.dumps(told), encoding="utf-8")
         return prepare(file).composition
 

@@ -11,9 +11,8 @@ from esper_policies.bandit import Bandit
 from esper_policies.chance import Random
 from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.policy import Ppo
-from esper_tasks.growbench.plans import SPROUTS
-from esper_tasks.growbench.playing import Match
-from esper_tasks.growbench.puzzles import EVERY, LAST, RAMP
+from esper_study.growbench import CANDIDATES, Match
+from esper_study.growbench.puzzles import DECIDE_EVERY, LAST_DECISION, RAMP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from esper_core.leyline import ActionMask, Observation, Policy
-    from esper_tasks.growbench.playing import Bench
+    from esper_study.growbench import Bench
 
 PRICES: Final = (10.0, 20.0, 40.0, 80.0)
 """At which everybody is judged; a trajectory is the same at each, and only its reward is not."""
@@ -37,8 +36,8 @@ CONTROLLERS: Final = 3
 """Gardeners of each kind that learn, by the seed of their chance."""
 
 PPO: Final[dict[str, Any]] = {
-    "decide_every": EVERY,
-    "last": LAST,
+    "decide_every": DECIDE_EVERY,
+    "last": LAST_DECISION,
     "speeds": (RAMP,),
     "together": 256,
     "minibatch": 256,
@@ -77,7 +76,7 @@ class InOrder:
         return int((slot == "late") != first)
 
 
-RULES: Final[dict[str, Any]] = {"patience": 0, "first": 0.0, "last": LAST, "speed": RAMP}
+RULES: Final[dict[str, Any]] = {"patience": 0, "first": 0.0, "last": LAST_DECISION, "speed": RAMP}
 """What the rules are told wherever they play; the rest was tuned."""
 
 
@@ -109,11 +108,11 @@ class Look:
         return [action if mask.allows(action) else WAIT for action, mask in zip(found, masks, strict=True)]
 
     def _one(self, seen: Observation, mask: ActionMask) -> Action:
-        now, decision = seen.signals, seen.step // EVERY
+        now, decision = seen.signals, seen.step // DECIDE_EVERY
         living = next(((slot.name, seed) for slot in now.slots for seed in slot.seeds), None)
         fit = now.validation_metric > self.good
         if decision == 0:
-            return Action(Op.GERMINATE, *SPROUTS[self.first], speed=RAMP)
+            return Action(Op.GERMINATE, *CANDIDATES[self.first], speed=RAMP)
         if living is not None:
             slot, seed = living
             if decision < self.looks:
@@ -121,7 +120,7 @@ class Look:
             pays = seed.gain is not None and seed.gain.mean >= self.enough
             return Action(Op.ADVANCE if pays and not fit else Op.PRUNE, slot, seed.blueprint)
         if decision == self.looks + 1 and self.then is not None and not fit and now.fossils == 0:
-            return Action(Op.GERMINATE, *SPROUTS[self.then], speed=RAMP)
+            return Action(Op.GERMINATE, *CANDIDATES[self.then], speed=RAMP)
         return WAIT
 
 
@@ -132,7 +131,7 @@ def chance(bench: Bench, seed: int) -> Policy:
 
 def new_bandit(bench: Bench, seed: int, *, learn: bool = True) -> Bandit:
     """One that knows nothing yet: it plants as early as it can."""
-    return Bandit(bench.space, seed=seed, preview=EVERY, first=0.0, speed=RAMP, learn=learn)
+    return Bandit(bench.space, seed=seed, preview=DECIDE_EVERY, first=0.0, speed=RAMP, learn=learn)
 
 
 def trained(bench: Bench, folder: Path, **how: Any) -> Ppo:

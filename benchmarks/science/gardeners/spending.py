@@ -10,17 +10,14 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline import WAIT, Op
-from esper_tasks.growbench.building import COLUMNS
-from esper_tasks.growbench.plans import SPROUTS, Node
-from esper_tasks.growbench.playing import after, mask_at
-from esper_tasks.growbench.puzzles import DECISIONS, EVERY, STEPS
+from esper_study.growbench import CANDIDATES, COLUMNS, Node, after, mask_at
+from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from esper_core.leyline import Action, Candidate, Place, Played
-    from esper_tasks.growbench.growing import Course
-    from esper_tasks.growbench.playing import Bench, Match
+    from esper_study.growbench import Bench, Match, PuzzleRun
 
 SPENT: Final = ("parameters", "parameter_steps", "flops", "flops_over_steps")
 """In this order."""
@@ -29,7 +26,7 @@ SECONDS: Final = "seconds"
 
 _FIRST: Final = 1
 """The step before the first decision."""
-_LENGTHS: Final = (*[EVERY] * (DECISIONS - 1), STEPS - _FIRST - EVERY * (DECISIONS - 1))
+_LENGTHS: Final = (*[DECIDE_EVERY] * (DECISIONS - 1), STEPS - _FIRST - DECIDE_EVERY * (DECISIONS - 1))
 """Steps behind each decision."""
 
 
@@ -41,7 +38,7 @@ def spent(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[float
     """
     host = float(bench.table.row(match.puzzle, Node(0))[COLUMNS.index("parameters")])
     places = bench.table.places[match.puzzle]
-    own = [_candidate(places, sprout) for sprout in range(len(SPROUTS))]
+    own = [_candidate(places, sprout) for sprout in range(len(CANDIDATES))]
     parameters, flops = ([_known(getattr(one, what)) for one in own] for what in ("parameters", "flops"))
     of_host = _known(next(iter(places.values())).host_flops)
     steps, work = host * _FIRST, of_host * _FIRST
@@ -51,7 +48,7 @@ def spent(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[float
         hosts = 1 if looked_at is None else 2
         steps += length * (host + sum(parameters[sprout] for sprout in trained))
         work += length * (hosts * of_host + sum(flops[sprout] for sprout in trained))
-    left = [one.sprout for one in end.kept]
+    left = [one.candidate for one in end.kept]
     return (
         (host + sum(parameters[sprout] for sprout in left)) / host,
         steps / (host * STEPS),
@@ -60,7 +57,7 @@ def spent(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[float
     )
 
 
-def seconds(course: Course, actions: Sequence[Action]) -> float:
+def seconds(course: PuzzleRun, actions: Sequence[Action]) -> float:
     """For how long an episode was trained, as a multiple of that of the host that never grows; the twin is left out."""
     alone, own = ([course.seconds(node) for node in way] for way in (passed([WAIT] * DECISIONS), passed(actions)))
     return sum(own) / sum(alone)
@@ -78,15 +75,15 @@ def living(actions: Sequence[Action]) -> list[tuple[list[int], int | None]]:
         possible = mask_at(node).allows(action)
         looked_at = None
         if possible and action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
-            looked_at = SPROUTS.index((action.slot, action.blueprint))
+            looked_at = CANDIDATES.index((action.slot, action.blueprint))
         elif node.pending is not None and (not possible or action.op is Op.WAIT):
             looked_at = node.pending[0]
-        found.append(([one.sprout for one in now.kept], looked_at))
+        found.append(([one.candidate for one in now.kept], looked_at))
     return found
 
 
 def _candidate(places: Mapping[str, Place], sprout: int) -> Candidate:
-    slot, blueprint = SPROUTS[sprout]
+    slot, blueprint = CANDIDATES[sprout]
     found = places[slot].candidate(blueprint)
     assert found is not None, f"nothing is known of {blueprint} in {slot}"
     return found

@@ -23,7 +23,7 @@ from esper_core.plugins.isolation import lent_streams
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import Course
-from esper_tasks.growbench.puzzles import LEARNING_RATE
+from esper_study.growbench.puzzles import LEARNING_RATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

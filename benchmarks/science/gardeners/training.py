@@ -18,9 +18,7 @@ import torch
 from benchmarks.science.gardeners.players import PPO, PRICES, draws, heuristic, matches, new_bandit
 from esper_core.leyline import Rollout
 from esper_policies.ppo.policy import Ppo
-from esper_tasks.growbench.playing import Bench, Match
-from esper_tasks.growbench.regret import standing
-from esper_tasks.growbench.table import load_table, shipped
+from esper_study.growbench import Bench, Match, load_table, score, shipped_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
     from esper_core.leyline import Played
     from esper_policies.bandit import Bandit
-    from esper_tasks.growbench.regret import Standing
+    from esper_study.growbench import Score
 
 
 PARTS: Final = 4
@@ -145,10 +143,10 @@ def greedy(bench: Bench, gardener: Ppo) -> Ppo:
     return still
 
 
-def examined(bench: Bench, gardener: Ppo, puzzles: Sequence[int], prices: Sequence[float] = PRICES) -> Standing:
+def examined(bench: Bench, gardener: Ppo, puzzles: Sequence[int], prices: Sequence[float] = PRICES) -> Score:
     """How it does on some puzzles."""
     asked = matches(puzzles, prices)
-    return standing(bench, asked, bench.play(greedy(bench, gardener), asked)[1])
+    return score(bench, asked, bench.play(greedy(bench, gardener), asked)[1])
 
 
 def exercised(bench: Bench, puzzles: Sequence[int], seed: int, price: float, rounds: int = 40) -> Bandit:
@@ -183,7 +181,7 @@ def bench_of(table: Path | None, without: Collection[str] = ()) -> Bench:
     """The table of a process that does nothing else: on one thread, and quiet."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
-    return Bench(shipped() if table is None else load_table(table), without)
+    return Bench(shipped_table() if table is None else load_table(table), without)
 
 
 def given(lesson: Lesson) -> tuple[str, float]:

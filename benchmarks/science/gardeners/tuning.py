@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.science.gardeners.players import HEADLINE, PRICES, Look, heuristic, matches
 from benchmarks.science.gardeners.training import PARTS, School, bench_of, examined, parted, taught
-from esper_tasks.growbench.plans import SPROUTS
-from esper_tasks.growbench.puzzles import DECISIONS, EVERY
-from esper_tasks.growbench.regret import standing
+from esper_study.growbench import CANDIDATES, score
+from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from benchmarks.science.gardeners.training import Rules
-    from esper_tasks.growbench.playing import Bench
+    from esper_study.growbench import Bench
 
-LOOKS: Final = tuple(number * EVERY for number in range(1, DECISIONS))
+LOOKS: Final = tuple(number * DECIDE_EVERY for number in range(1, DECISIONS))
 """Steps for which the rules may look at what they planted."""
 
-_EARLY: Final = [blueprint for slot, blueprint in SPROUTS if slot == "early"]
-_LATE: Final = [blueprint for slot, blueprint in SPROUTS if slot == "late"]
+_EARLY: Final = [blueprint for slot, blueprint in CANDIDATES if slot == "early"]
+_LATE: Final = [blueprint for slot, blueprint in CANDIDATES if slot == "late"]
 
 _SMALL: Final = {"learning_rate": 5e-4}
 _NO_MEMORY: Final = {"memory": False}
@@ -69,7 +68,7 @@ def tuned_heuristic(bench: Bench, puzzles: Sequence[int], log: Path) -> dict[str
         tried: list[tuple[float, dict[str, Any]]] = []
         for order, nat, preview, careful in product(orders, points, LOOKS, caution):
             settings = {"order": order, "points": nat, "preview": preview, "undersold": 1.0, "caution": careful}
-            reward = standing(bench, asked, bench.play(heuristic(bench, settings), asked)[1]).reward
+            reward = score(bench, asked, bench.play(heuristic(bench, settings), asked)[1]).reward
             tried.append((reward, settings))
         for reward, settings in sorted(tried, key=lambda one: -one[0])[:10]:
             note(log, {"what": "heuristic", "price": price, "reward": reward, **settings})
@@ -80,7 +79,7 @@ def tuned_heuristic(bench: Bench, puzzles: Sequence[int], log: Path) -> dict[str
 def tuned_look(bench: Bench, puzzles: Sequence[int], price: float) -> Look:
     """The plan that looks once which is best on these puzzles at this price, of some hundreds."""
     asked = matches(puzzles, (price,))
-    sprouts = range(len(SPROUTS))
+    sprouts = range(len(CANDIDATES))
     ways = [(1, then) for then in (None, *sprouts)] + [(decision, None) for decision in range(2, DECISIONS)]
     tried = [
         Look(first, looks, enough, good, then)
@@ -88,7 +87,7 @@ def tuned_look(bench: Bench, puzzles: Sequence[int], price: float) -> Look:
             sprouts, ways, (-1.0, 0.0, 0.01, 0.03, 0.06, 0.1, 0.2), (0.5, 0.65, 0.75, 0.85, 1.0)
         )
     ]
-    return max(tried, key=lambda one: standing(bench, asked, bench.play(one, asked)[1]).reward)
+    return max(tried, key=lambda one: score(bench, asked, bench.play(one, asked)[1]).reward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ def _by_the_rules(bench: Bench, rules: Rules, puzzles: Sequence[int]) -> Iterato
     """At each price."""
     for price in PRICES:
         asked = matches(puzzles, (price,))
-        yield standing(bench, asked, bench.play(heuristic(bench, rules[f"{price:g}"]), asked)[1]).reward
+        yield score(bench, asked, bench.play(heuristic(bench, rules[f"{price:g}"]), asked)[1]).reward
 
 
 def note(log: Path, line: dict[str, Any]) -> None:

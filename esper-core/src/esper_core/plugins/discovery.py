@@ -124,7 +124,7 @@ FIRST_PARTY: Final[Mapping[str, str]] = {
 }
 """The plugin ids of the project's own packages that bring a plugin."""
 
-FIRST_PARTY_PACKAGES: Final = (*FIRST_PARTY.values(), "esper-testing")
+FIRST_PARTY_PACKAGES: Final = (*FIRST_PARTY.values(), "esper-study", "esper-testing")
 """The project's own packages beside the core."""
 
 LONGEST_NAME: Final = 48

@@ -1,4 +1,4 @@
-"""Is gymnasium's environment the run's own: the same masks, numbers and rewards, and an end told as what it is?"""
+"""The gymnasium environment has the masks, numbers, rewards and ends of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 
-from esper_tasks.gymnasium_face import NAME, GrowthEnv, actions_of, numbers_of  # noqa: E402
+from esper_study.gymnasium_env import NAME, GrowthEnv, actions_of, numbers_of  # noqa: E402
 
 STEPS = 6
 CONV, POINTWISE = "blueprints/conv_light", "blueprints/pointwise"
@@ -58,14 +58,14 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def env(file):
-    """One that all may play."""
+    """An environment that several tests share."""
     with GrowthEnv(file, seeds=range(3), speed=1) as one:
         yield one
 
 
 @pytest.fixture
 def guarded(file):
-    """An environment of which a plugin says something in one step."""
+    """``guarded(level, step)``: an environment in which a health check reports ``level`` in one step."""
 
     def build(level, step, overrides=(), **settings):
         guard = file.with_name(f"guard_{level}_{step}.py".lower())
@@ -76,41 +76,39 @@ def guarded(file):
 
 
 def number(env, op, blueprint=None):
-    """The number of an action in the slot that there is."""
+    """Return the index of an action in the only slot."""
     return next(n for n, one in enumerate(env.actions) if (one.op, one.blueprint) == (op, blueprint))
 
 
 def played(env, actions, seed=0):
-    """All that an episode tells, with WAIT behind the actions."""
+    """Play an episode, waiting after the given actions. Return what each step returned."""
     env.reset(seed=seed)
-    told = [env.step(actions[0] if actions else 0)]
-    while not (told[-1][2] or told[-1][3]):
-        told.append(env.step(actions[len(told)] if len(told) < len(actions) else 0))
-    return told
+    steps = [env.step(actions[0] if actions else 0)]
+    while not (steps[-1][2] or steps[-1][3]):
+        steps.append(env.step(actions[len(steps)] if len(steps) < len(actions) else 0))
+    return steps
 
 
 def kept_plan(env):
     return [number(env, Op.GERMINATE, CONV), number(env, Op.ADVANCE), 0, number(env, Op.FOSSILISE)]
 
 
-def test_gymnasium_finds_nothing_wrong_with_it(file):
+def test_the_environment_passes_gymnasiums_checker(file):
     made = gymnasium.make(NAME, configuration=file, overrides=["episode.steps=3"], seeds=range(2))
     check_env(made.unwrapped)
     made.close()
 
 
-def test_without_gymnasium_only_its_face_is_missing_and_says_how_to_get_it(monkeypatch):
+def test_importing_without_gymnasium_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "esper_tasks"]:
-        monkeypatch.delitem(sys.modules, name)
-    assert importlib.import_module("esper_tasks.plugin").esper_register_tasks
-    with pytest.raises(ModuleNotFoundError, match=r"pip install \"esper-tasks\[gymnasium\]\"") as told:
-        importlib.import_module("esper_tasks.gymnasium_face")
-    assert told.value.name == "gymnasium"
+    monkeypatch.delitem(sys.modules, "esper_study.gymnasium_env")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install \"esper-study\[gymnasium\]\"") as steps:
+        importlib.import_module("esper_study.gymnasium_env")
+    assert steps.value.name == "gymnasium"
 
 
 @pytest.mark.parametrize(("nursery", "every"), [(1, 1), (2, 4)])
-def test_whatever_is_asked_for_happens_as_it_does_to_who_plays_without_gymnasium(file, nursery, every):
+def test_masks_observations_and_rewards_equal_those_of_a_play(file, nursery, every):
     overrides = [f"growth.nursery={nursery}", "growth.embargo=1"]
     mirror = Play.of(file, overrides)
     actions = actions_of(mirror.space, speed=1, single_out=nursery > 1)
@@ -143,7 +141,7 @@ def test_whatever_is_asked_for_happens_as_it_does_to_who_plays_without_gymnasium
     assert any(not possible for _, possible in asked)
 
 
-def test_what_there_is_to_choose_from_has_a_fixed_order(env):
+def test_actions_have_a_fixed_order(env):
     space = env.play.space
     ops = [(one.op.value, one.blueprint) for one in actions_of(space, single_out=True)]
     tending = [(op, blueprint) for blueprint in (None, CONV, POINTWISE) for op in ("advance", "prune")]
@@ -153,7 +151,7 @@ def test_what_there_is_to_choose_from_has_a_fixed_order(env):
     assert env.actions == actions_of(space, speed=1)
 
 
-def test_rewards_add_up_to_those_of_a_run_with_the_same_actions(file, monkeypatch, tmp_path):
+def test_rewards_add_up_to_those_of_a_run(file, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     more = ["reward.use=basic", "episode.batches=8"]
     with pytest.raises(SystemExit) as ended:
@@ -161,40 +159,40 @@ def test_rewards_add_up_to_those_of_a_run_with_the_same_actions(file, monkeypatc
     assert not ended.value.code
     episode, twin = ({row["arm"]: row for row in load_run("same").episodes()}[arm] for arm in ("schedule", "twin"))
     with GrowthEnv(file, more, speed=1) as own:
-        told = played(own, kept_plan(own))
-    info = told[-1][4]
-    assert math.fsum(reward for _, reward, *_ in told) == pytest.approx(episode["reward"], abs=1e-9)
+        steps = played(own, kept_plan(own))
+    info = steps[-1][4]
+    assert math.fsum(reward for _, reward, *_ in steps) == pytest.approx(episode["reward"], abs=1e-9)
     assert (info["test_metric"], info["grown"]) == (episode["test_metric"], (f"early {CONV}",))
     assert info["twin_test_metric"] == twin["test_metric"] != info["test_metric"]
     assert CONV in episode["grown"]
     assert abs(episode["reward"]) > 0.1
-    for _, reward, _, _, one in told:
+    for _, reward, _, _, one in steps:
         assert reward == pytest.approx(math.fsum(one["terms"].values()), abs=1e-12)
         assert not one["reward_unknown"]
 
 
-def test_an_episode_that_its_horizon_ends_is_truncated_and_not_terminated(env):
-    told = played(env, [])
-    assert [one[2] for one in told] == [False] * STEPS
-    assert [one[3] for one in told] == [False] * (STEPS - 1) + [True]
-    assert [name in told[-2][4] for name in ("test_metric", "twin_test_metric", "grown")] == [False] * 3
-    assert told[-1][4]["test_metric"] == told[-1][4]["twin_test_metric"]
+def test_the_last_step_truncates_the_episode(env):
+    steps = played(env, [])
+    assert [one[2] for one in steps] == [False] * STEPS
+    assert [one[3] for one in steps] == [False] * (STEPS - 1) + [True]
+    assert [name in steps[-2][4] for name in ("test_metric", "twin_test_metric", "grown")] == [False] * 3
+    assert steps[-1][4]["test_metric"] == steps[-1][4]["twin_test_metric"]
 
 
-def test_an_episode_of_which_the_governor_expects_no_more_is_truncated(guarded):
+def test_an_early_stop_of_the_governor_truncates_the_episode(guarded):
     with guarded("ENOUGH", 2) as env:
-        told = played(env, [])
-    assert [(one[2], one[3]) for one in told] == [(False, False), (False, False), (False, True)]
-    assert "test_metric" in told[-1][4]
+        steps = played(env, [])
+    assert [(one[2], one[3]) for one in steps] == [(False, False), (False, False), (False, True)]
+    assert "test_metric" in steps[-1][4]
 
 
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("step", [1, 3, STEPS - 1])
-def test_a_rollback_terminates_the_episode_at_once_and_its_penalty_is_paid(guarded, step, every):
+def test_a_rollback_terminates_the_episode_with_its_penalty(guarded, step, every):
     with guarded("PANIC", step, decide_every=every) as env:
-        told = played(env, [])
-        _, reward, terminated, truncated, info = told[-1]
-        assert (terminated, truncated, len(told)) == (True, False, math.ceil(step / every))
+        steps = played(env, [])
+        _, reward, terminated, truncated, info = steps[-1]
+        assert (terminated, truncated, len(steps)) == (True, False, math.ceil(step / every))
         assert info["terms"]["penalty"] < 0
         assert reward == pytest.approx(math.fsum(info["terms"].values()))
         assert info["action_mask"].tolist() == [1] + [0] * (len(env.actions) - 1)
@@ -204,16 +202,16 @@ def test_a_rollback_terminates_the_episode_at_once_and_its_penalty_is_paid(guard
         env.reset()
 
 
-def test_trouble_before_anybody_could_act_ends_the_episode_with_the_first_step(guarded):
+def test_a_rollback_in_reset_terminates_with_the_first_step(guarded):
     with guarded("PANIC", 0) as env:
-        (told,) = played(env, [1])
-    _, reward, terminated, truncated, info = told
+        (steps,) = played(env, [1])
+    _, reward, terminated, truncated, info = steps
     assert (terminated, truncated, info["refused"]) == (True, False, True)
     assert info["terms"]["penalty"] < 0
     assert reward == pytest.approx(math.fsum(info["terms"].values()))
 
 
-def test_where_the_governor_may_not_roll_back_it_stops_who_plays_as_it_stops_a_run(guarded):
+def test_a_governor_that_may_not_roll_back_stops_the_episode(guarded):
     with guarded("PANIC", 1, overrides=["governor.rollback=false"]) as env:
         with pytest.raises(GovernorStop, match="E402"):
             played(env, [])
@@ -221,7 +219,7 @@ def test_where_the_governor_may_not_roll_back_it_stops_who_plays_as_it_stops_a_r
             env.step(0)
 
 
-def test_the_same_seed_and_actions_give_the_same_numbers_and_another_seed_others(env):
+def test_seed_and_actions_determine_the_numbers(env):
     first, again, other = (played(env, kept_plan(env), seed=seed) for seed in (1, 1, 2))
     for one, two in zip(first, again, strict=True):
         assert np.array_equal(one[0], two[0])
@@ -229,7 +227,7 @@ def test_the_same_seed_and_actions_give_the_same_numbers_and_another_seed_others
     assert not np.array_equal(first[0][0], other[0][0])
 
 
-def test_its_seeds_come_each_once_in_an_order_that_is_drawn(env, monkeypatch):
+def test_seeds_are_played_in_a_random_order_without_repetition(env, monkeypatch):
     begun = env.play.begin(0)
     monkeypatch.setattr(env.play, "begin", lambda seed: begun)
     many = GrowthEnv(env.play, seeds=np.arange(40, 52))
@@ -246,7 +244,7 @@ def test_its_seeds_come_each_once_in_an_order_that_is_drawn(env, monkeypatch):
     assert order(8)[1] != following
 
 
-def test_a_number_of_an_observation_is_what_its_column_says(env):
+def test_columns_name_the_numbers_of_an_observation(env):
     name, stage = f"early {CONV} stage", f"early {POINTWISE} stage_germinated"
     where = {column: place for place, column in enumerate(env.columns)}
     assert len(where) == len(env.columns) == env.observation_space.shape[0]
@@ -258,18 +256,18 @@ def test_a_number_of_an_observation_is_what_its_column_says(env):
     assert seen[where["early state_occupied"]] == 1
 
 
-def test_a_seed_is_kept_by_itself_where_that_is_wished_and_only_there(env):
+def test_auto_fossilise_keeps_seeds(env):
     plan = kept_plan(env)[:2]
     assert played(env, plan)[-1][4]["grown"] == ()
     with GrowthEnv(env.play, speed=1, auto_fossilise=True, decide_every=2) as other:
         assert {one.op for one in other.actions} == {Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.PRUNE}
-        told = played(other, plan)
-        assert len(told) == STEPS // 2
-        assert told[-1][4]["grown"] == (f"early {CONV}",)
-    assert env.reset(seed=0), "it was closed by somebody whose it was not"
+        steps = played(other, plan)
+        assert len(steps) == STEPS // 2
+        assert steps[-1][4]["grown"] == (f"early {CONV}",)
+    assert env.reset(seed=0), "the Play must not be closed by an environment that was given it"
 
 
-def test_a_reward_that_is_unknown_is_nothing_and_told(env, monkeypatch):
+def test_an_unknown_reward_counts_as_zero_and_is_reported(env, monkeypatch):
     env.reset(seed=0)
     act = env.play.act
     monkeypatch.setattr(env.play, "act", lambda action: replace(act(action), reward=None))
@@ -277,7 +275,7 @@ def test_a_reward_that_is_unknown_is_nothing_and_told(env, monkeypatch):
     assert (reward, info["reward_unknown"]) == (0.0, True)
 
 
-def test_with_a_home_nothing_is_trained_twice_by_whoever_plays(file, env, tmp_path, monkeypatch):
+def test_a_home_recalls_steps_across_environments(file, env, tmp_path, monkeypatch):
     def several(own):
         return [step for plan in (kept_plan(own), []) for seed in (0, 1) for step in played(own, plan, seed=seed)]
 
@@ -295,23 +293,23 @@ def test_with_a_home_nothing_is_trained_twice_by_whoever_plays(file, env, tmp_pa
         assert one[1:] == two[1:]
 
 
-def test_what_remembers_can_be_played_by_several_and_is_closed_by_whose_it_is(env):
+def test_a_shared_remembered_play_stays_open(env):
     remembering = Remembered(env.play)
     one = GrowthEnv(remembering, speed=1)
     first = played(one, kept_plan(one), seed=4)
     one.close()
     with GrowthEnv(remembering, speed=1) as two:
         second = played(two, kept_plan(two), seed=4)
-    assert [told[1:4] for told in first] == [told[1:4] for told in second]
+    assert [steps[1:4] for steps in first] == [steps[1:4] for steps in second]
     assert (remembering.trained, remembering.recalled) == (STEPS + 1, STEPS + 1)
-    assert env.reset(seed=0), "it was closed by somebody whose it was not"
-    with pytest.raises(ValueError, match="a home of its own"):
+    assert env.reset(seed=0), "the Play must not be closed by an environment that was given it"
+    with pytest.raises(ValueError, match="a Remembered has its own home"):
         GrowthEnv(remembering, home="elsewhere")
-    with pytest.raises(ValueError, match="give its file"):
+    with pytest.raises(ValueError, match="overrides need a configuration file"):
         GrowthEnv(remembering, ["seed=3"])
 
 
-def test_who_asks_too_early_too_late_or_for_nothing_is_told(env):
+def test_calls_out_of_order_are_rejected(env):
     fresh = GrowthEnv(env.play)
     for ask in (lambda: fresh.step(0), fresh.action_masks):
         with pytest.raises(gymnasium.error.ResetNeeded, match="no episode has begun"):
@@ -326,18 +324,18 @@ def test_who_asks_too_early_too_late_or_for_nothing_is_told(env):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "steps"),
     [
-        ({"seeds": []}, "one at least. Received: \\[\\]"),
-        ({"seeds": [3, -1]}, "whole numbers from 0"),
-        ({"decide_every": 0}, "1 at least. Received: 0"),
-        ({"actions": [Action(Op.PRUNE, "early")]}, "the first of the actions is WAIT"),
-        ({"actions": []}, "the first of the actions is WAIT"),
-        ({"overrides": ["seed=3"]}, "give its file"),
-        ({"speed": -1}, "speed is a number of decision steps"),
-        ({"speed": 1.5}, "speed is a number of decision steps"),
+        ({"seeds": []}, "at least one. Received: \\[\\]"),
+        ({"seeds": [3, -1]}, "integers from 0"),
+        ({"decide_every": 0}, "at least 1. Received: 0"),
+        ({"actions": [Action(Op.PRUNE, "early")]}, "the first of the actions must be WAIT"),
+        ({"actions": []}, "the first of the actions must be WAIT"),
+        ({"overrides": ["seed=3"]}, "overrides need a configuration file"),
+        ({"speed": -1}, "speed must be an integer from 0"),
+        ({"speed": 1.5}, "speed must be an integer from 0"),
     ],
 )
-def test_what_no_environment_can_be_made_of_is_refused(env, settings, told):
-    with pytest.raises(ValueError, match=told):
+def test_invalid_arguments_are_rejected(env, settings, steps):
+    with pytest.raises(ValueError, match=steps):
         GrowthEnv(env.play, **settings)

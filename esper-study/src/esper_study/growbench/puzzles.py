@@ -1,4 +1,7 @@
-"""Which problems are there? Those of one family: what is to be learnt, by what host; told by their number."""
+"""The puzzles of growbench: which data, which host, and the configuration of their run.
+
+A puzzle is identified by its part and number; everything else is drawn from a seed that these two determine.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 
-from esper_tasks.settings import RiddleKind
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Part = Literal["train", "held_out"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 
-Kind = RiddleKind | Literal["mnist1d", "mnist1d-shuffled"]
+Kind = Literal["near", "far", "value", "joint", "easy", "mnist1d", "mnist1d-shuffled"]
+"""The data: a kind of the task ``riddles``, or one of the two tasks ``mnist1d``."""
+
 SHARES: Final[Mapping[Kind, float]] = {
     "near": 0.17,
     "far": 0.17,
@@ -25,56 +28,66 @@ SHARES: Final[Mapping[Kind, float]] = {
     "mnist1d": 0.13,
     "mnist1d-shuffled": 0.13,
 }
-"""How often each comes."""
+"""Probability of each kind."""
 NOISE: Final = (0.8, 1.3)
+"""Range of the noise factor, drawn log-uniformly."""
 EASY: Final = 0.5
-"""The largest share of easy examples among those of a riddle."""
+"""Largest share of easy examples in a ``riddles`` puzzle."""
 VOID: Final = 0.6
-"""The largest share of the others that say nothing; half of the puzzles have none of these."""
+"""Largest share of uninformative examples among the rest; half of the puzzles have none."""
 CHANNELS: Final = (6, 8, 12)
 HIDDEN: Final = (8, 16, 32)
-"""Widths of the host: what a blueprint costs hangs on them."""
+"""Widths of the host, which determine the relative cost of each blueprint."""
 
 STEPS: Final = 20
+"""Steps of an episode."""
 DECISIONS: Final = 4
-"""In an episode."""
-EVERY: Final = 4
-"""Steps from one decision to the next. What is left behind the last one is for what was kept to learn."""
-LAST: Final = (DECISIONS - 1) * EVERY / STEPS
-"""Share of the episode at which the last decision is taken."""
+"""Decisions of an episode."""
+DECIDE_EVERY: Final = 4
+"""Steps from one decision to the next; the steps after the last one train what was kept."""
+LAST_DECISION: Final = (DECISIONS - 1) * DECIDE_EVERY / STEPS
+"""Fraction of the episode at which the last decision is taken."""
 RAMP: Final = 2
-SEEDS: Final = 2
-"""That a host may keep, one in each slot."""
+"""Steps over which a seed is blended in."""
+MAX_SEEDS: Final = 2
+"""Seeds that a host may keep, one in each slot."""
 LEARNING_RATE: Final = 0.01
 
-WAYS: Final[Mapping[str, Any]] = {
+RUN_SETTINGS: Final[Mapping[str, Any]] = {
     "optimizer": {whose: {"learning_rate": LEARNING_RATE} for whose in ("host", "seed")},
     "growth": {
         "incubation": "branch",
         "auto_advance": False,
         "gates": "off",
-        "seeds": SEEDS,
-        "embargo": EVERY - 1,
+        "seeds": MAX_SEEDS,
+        "embargo": DECIDE_EVERY - 1,
     },
     "lanes": 1,
 }
-"""What a configuration says of learning and growing, for a run to be as those that the table is of."""
+"""Configuration of training and growth that every puzzle shares."""
 
-ROOM: Final[Mapping[str, tuple[str, ...]]] = {
+SLOTS: Final[Mapping[str, tuple[str, ...]]] = {
     "early": ("blueprints/pointwise", "blueprints/depthwise_separable", "blueprints/dilated"),
     "late": ("blueprints/mlp",),
 }
-"""What may grow where."""
+"""Blueprints that can be planted in each slot."""
 
 _FIRST_SEED: Final = 5000
-_PARTED_FROM: Final = 5200
-"""Up to this seed every problem is one to learn on. Those of them with odd seeds were held out once, until gardeners
-had been judged by them and people had looked; from here on odd seeds are held out, and even ones to learn on."""
+_ALTERNATING_FROM: Final = 5200
+"""Seeds below belong to ``train``; from here on even seeds belong to ``train`` and odd ones to ``held_out``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
-    """One problem. easy, void: shares of its examples. channels, hidden: of the host. seed: of data and training."""
+    """A growth problem.
+
+    Attributes:
+        easy: Share of examples that any host can classify.
+        void: Share of examples that carry no information.
+        channels: Features per position of the host.
+        hidden: Width of the host's hidden layer.
+        seed: Seed of the data and of the training.
+    """
 
     part: Part
     number: int
@@ -88,24 +101,24 @@ class Puzzle:
 
     @property
     def name(self) -> str:
-        """For files and messages."""
+        """Name in files and messages, such as ``train-003``."""
         return f"{self.part}-{self.number:03d}"
 
     def config(self, price: float = 40.0) -> dict[str, Any]:
-        """The run in which it is played by the engine: one environment, whose policy is to be given."""
+        """Return the configuration of a run with one environment, as data for a YAML file."""
         return {
             "task": self._task(),
             "host": {
                 "use": "tasks/pointwise-mlp",
                 "settings": {"channels": self.channels, "hidden": self.hidden, "kernel": 1},
             },
-            "slots": {name: {"blueprints": list(own)} for name, own in ROOM.items()},
+            "slots": {name: {"blueprints": list(own)} for name, own in SLOTS.items()},
             "policy": "policies/static",
             "reward": {"use": "rewards/team", "settings": {"price": price}},
             "seed": self.seed,
             "environments": 1,
             "episode": {"steps": STEPS, "batches": 10, "batch_size": 100},
-            **WAYS,
+            **RUN_SETTINGS,
         }
 
     def _task(self) -> dict[str, Any]:
@@ -117,13 +130,16 @@ class Puzzle:
 
 
 def puzzle(number: int, part: Part = "train") -> Puzzle:
-    """The problem of this number, from 0 on; always the same one. No seed is of both parts.
+    """Return the puzzle of a number. The same arguments always give the same puzzle, and parts share no seed.
 
     >>> puzzle(3) == puzzle(3), puzzle(3).seed, puzzle(3, "held_out").seed, puzzle(202).seed
     (True, 5003, 5207, 5204)
+
+    Raises:
+        ValueError: If the number is negative or the part is unknown.
     """
     if part not in PARTS or number < 0:
-        msg = f"a puzzle has a number from 0 on, and is of {' or '.join(PARTS)}. Received: {number}, {part!r}"
+        msg = f"a puzzle needs a number from 0 and a part, {' or '.join(PARTS)}. Received: {number}, {part!r}"
         raise ValueError(msg)
     seed = _seed_of(number, part)
     draw = np.random.RandomState(seed)
@@ -131,18 +147,23 @@ def puzzle(number: int, part: Part = "train") -> Puzzle:
     kind = kinds[draw.choice(len(kinds), p=list(SHARES.values()))]
     noise = float(f"{np.exp(draw.uniform(*np.log(NOISE))):.3g}")
     channels, hidden = CHANNELS[draw.randint(len(CHANNELS))], HIDDEN[draw.randint(len(HIDDEN))]
-    easy, void = _mixture(draw)
+    easy, void = draw.uniform(0, EASY), max(0.0, draw.uniform(-VOID, VOID))
     mixed = kind in ("near", "far", "value", "joint")
-    return Puzzle(part, number, kind, noise, easy * mixed, void * mixed, channels, hidden, seed)
+    return Puzzle(
+        part=part,
+        number=number,
+        kind=kind,
+        noise=noise,
+        easy=round(easy, 2) * mixed,
+        void=round((1 - easy) * void, 2) * mixed,
+        channels=channels,
+        hidden=hidden,
+        seed=seed,
+    )
 
 
 def _seed_of(number: int, part: Part) -> int:
     if part == "held_out":
-        return _PARTED_FROM + 1 + 2 * number
-    before = _PARTED_FROM - _FIRST_SEED
-    return _FIRST_SEED + number if number < before else _PARTED_FROM + 2 * (number - before)
-
-
-def _mixture(draw: np.random.RandomState) -> tuple[float, float]:
-    easy, void = draw.uniform(0, EASY), max(0.0, draw.uniform(-VOID, VOID))
-    return round(easy, 2), round((1 - easy) * void, 2)
+        return _ALTERNATING_FROM + 1 + 2 * number
+    before = _ALTERNATING_FROM - _FIRST_SEED
+    return _FIRST_SEED + number if number < before else _ALTERNATING_FROM + 2 * (number - before)

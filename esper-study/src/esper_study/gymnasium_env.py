@@ -1,0 +1,248 @@
+"""A gymnasium environment: an agent of another library decides what grows in the host of a configuration.
+
+    from esper_study.gymnasium_env import GrowthEnv
+
+    env = GrowthEnv("study.yaml", seeds=range(16))
+    observation, info = env.reset()
+    observation, reward, terminated, truncated, info = env.step(env.action_space.sample(info["action_mask"]))
+
+Needs the extra: ``pip install "esper-study[gymnasium]"``. Importing this module registers ``esper/Growth-v0``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esper_core import Play, Remembered
+from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, Op, rows_of
+from esper_core.leyline.constants import RAMP_STEPS
+from esper_core.leyline.observations import LIMIT
+
+try:
+    import gymnasium
+except ModuleNotFoundError as error:
+    message = 'esper_study.gymnasium_env needs gymnasium. Install it:  pip install "esper-study[gymnasium]"'
+    raise ModuleNotFoundError(message, name=error.name) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from esper_core import Moment
+    from esper_core.leyline import ActionMask, ActionSpace, Observation, RewardBreakdown
+
+NAME: Final = "esper/Growth-v0"
+SEEDS: Final = range(16)
+"""Default seeds of the episodes: as many as ``Play`` keeps twins of."""
+
+Numbers = NDArray[np.float32]
+Info = dict[str, Any]
+
+
+def actions_of(
+    space: ActionSpace, *, speed: int = RAMP_STEPS, single_out: bool = False, fossilise: bool = True
+) -> tuple[Action, ...]:
+    """Return the actions to choose from, in a fixed order: WAIT, then everything that can be done in each slot.
+
+    >>> from esper_core.leyline import ActionSpace
+    >>> [action.op.value for action in actions_of(ActionSpace({"early": ("blueprints/mlp",)}))]
+    ['wait', 'germinate', 'advance', 'prune', 'fossilise']
+
+    Args:
+        speed: Steps that a change of alpha takes.
+        single_out: Add ADVANCE and PRUNE for each blueprint, to tell several seeds of a nursery apart.
+        fossilise: Include FOSSILISE.
+    """
+    found = [WAIT]
+    for slot, blueprints in space.blueprints.items():
+        found += [Action(Op.GERMINATE, slot, blueprint, speed=speed) for blueprint in blueprints]
+        for blueprint in (None, *(blueprints if single_out else ())):
+            found += [Action(Op.ADVANCE, slot, blueprint), Action(Op.PRUNE, slot, blueprint, speed=speed)]
+        found += [Action(Op.FOSSILISE, slot)] if fossilise else []
+    return tuple(found)
+
+
+def columns_of(space: ActionSpace) -> tuple[str, ...]:
+    """Return the names of an observation's numbers: of the whole, then of each slot, then of each candidate.
+
+    >>> from esper_core.leyline import ActionSpace
+    >>> columns = columns_of(ActionSpace({"early": ("blueprints/mlp",)}))
+    >>> columns[0], columns[-1]
+    ('progress', 'early blueprints/mlp gate_opens')
+    """
+    slots = [f"{slot} {column}" for slot in space.slots for column in SLOT_COLUMNS]
+    candidates = [f"{slot} {name} {column}" for slot, name in _candidates(space) for column in CANDIDATE_COLUMNS]
+    return (*GLOBAL_COLUMNS, *slots, *candidates)
+
+
+def numbers_of(space: ActionSpace, observation: Observation, mask: ActionMask) -> Numbers:
+    """Return an observation as one vector: the rows of ``esper_core.leyline.rows_of``, as ``columns_of`` names them."""
+    rows = rows_of(space, observation, mask)
+    candidates = dict(zip(rows.candidate_names, rows.candidates, strict=True))
+    parts = [rows.whole, *rows.slots, *(candidates[name] for name in _candidates(space))]
+    return np.concatenate([np.asarray(part, dtype=np.float32) for part in parts])
+
+
+class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
+    """Episodes of one configuration, in which the agent grows the host and receives the reward of the run.
+
+    The same seed and actions give the same numbers, here and in ``esper run``. Observations are flat vectors within
+    ±10, named by ``columns``. An action is an index into ``actions``; one that is not possible counts as WAIT.
+
+    An episode is *terminated* by a rollback of the governor, and *truncated* at its last step or where the governor
+    ends it early. A run that the governor would stop raises GovernorStop.
+
+    ``info`` has the keys ``action_mask`` (int8), ``seed``, ``refused`` (the action was not possible), ``terms`` (of the
+    reward) and ``reward_unknown`` (a reward could not be computed and counts as 0). At the end of an episode that was
+    not terminated it also has ``test_metric``, ``twin_test_metric`` and ``grown``.
+
+    Args:
+        configuration: A configuration file, or a ``Play`` or ``Remembered`` of one.
+        overrides: Changes to the file, as ``--set`` takes them.
+        home: Folder in which steps are kept, so that they are not trained again, by this process or another one.
+        seeds: Environment seeds of the episodes, played in a random order, each once before any is repeated.
+        decide_every: Steps from one decision to the next. The environment waits in between and adds up the rewards.
+        speed: Steps that a change of alpha takes.
+        auto_fossilise: Fossilise a seed where possible whenever the agent waits, and remove FOSSILISE from ``actions``.
+        actions: Actions to choose from instead of ``actions_of``, WAIT first.
+
+    Raises:
+        ValueError: If an argument is out of range, or contradicts another one.
+    """
+
+    def __init__(
+        self,
+        configuration: Path | str | Play | Remembered,
+        overrides: Sequence[str] = (),
+        *,
+        home: Path | str | None = None,
+        seeds: Sequence[int] = SEEDS,
+        decide_every: int = 1,
+        speed: int = RAMP_STEPS,
+        auto_fossilise: bool = False,
+        actions: Sequence[Action] | None = None,
+    ) -> None:
+        self._owns = not isinstance(configuration, Play | Remembered)
+        _require(self._owns or not overrides, "overrides need a configuration file, not a Play", overrides)
+        _require(home is None or not isinstance(configuration, Remembered), "a Remembered has its own home", home)
+        _require(len(seeds) > 0 and min(seeds) >= 0, "seeds must be integers from 0, at least one", seeds)
+        _require(decide_every >= 1, "decide_every must be at least 1", decide_every)
+        _require(type(speed) is int and speed >= 0, "speed must be an integer from 0", speed)
+        _require(actions is None or list(actions[:1]) == [WAIT], "the first of the actions must be WAIT", actions)
+        play = configuration if isinstance(configuration, Play | Remembered) else Play.of(configuration, overrides)
+        self.play = play if home is None or isinstance(play, Remembered) else Remembered(play, home=home)
+        self.seeds = tuple(map(int, seeds))
+        self.decide_every = decide_every
+        self.auto_fossilise = auto_fossilise
+        usual = actions_of(self.play.space, speed=speed, fossilise=not auto_fossilise)
+        self.actions = usual if actions is None else tuple(actions)
+        self.columns = columns_of(self.play.space)
+        self.action_space = gymnasium.spaces.Discrete(len(self.actions))
+        self.observation_space = gymnasium.spaces.Box(-LIMIT, LIMIT, (len(self.columns),), np.float32)
+        self._to_come: list[int] = []
+        self._seed = -1
+        self._moment: Moment | None = None
+        self._unpaid: list[RewardBreakdown | None] = []
+        self._over = True
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Numbers, Info]:
+        """Begin the episode of ``seed``, or of the next of the environment's seeds, and train its first step.
+
+        The reward of that step, usually 0, is added to the one of the first action.
+        """
+        super().reset(seed=seed)
+        if seed is not None:
+            self._to_come = []
+        self._seed = self._next_seed() if seed is None else seed
+        self._over = True  # until the first step is trained: the governor may stop the run in it
+        self._moment = self.play.begin(self._seed)
+        self._unpaid = [] if self._moment.reward is None else [self._moment.reward]
+        self._over = False
+        return self._observed(self._moment), self._info(self._moment)
+
+    def step(self, action: np.int64 | int) -> tuple[Numbers, float, bool, bool, Info]:
+        """Carry out an action and train up to the next decision."""
+        moment = self._latest()
+        if self._over:
+            msg = "the episode is over: call reset() to begin another one"
+            raise gymnasium.error.ResetNeeded(msg)
+        if not self.action_space.contains(np.int64(action)):
+            msg = f"an action is an integer from 0 to {len(self.actions) - 1}. Received: {action}"
+            raise gymnasium.error.InvalidAction(msg)
+        asked = self.actions[int(action)]
+        refused = not moment.mask.allows(asked)
+        rewards, self._unpaid = self._unpaid, []
+        self._over = True  # stays so if the governor stops the run
+        for each in (WAIT if refused else asked, *[WAIT] * (self.decide_every - 1)):
+            if moment.rolled_back or moment.over:
+                break
+            moment = self.play.act(self._waiting(moment.mask) if each.op is Op.WAIT else each)
+            rewards.append(moment.reward)
+        self._moment, self._over = moment, moment.rolled_back or moment.over
+        info = {**self._info(moment), "refused": refused, **_summed(rewards)}
+        reward = math.fsum(info["terms"].values())
+        return self._observed(moment), reward, moment.rolled_back, moment.over, info
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Return which actions are possible now, under the name that sb3-contrib's MaskablePPO calls."""
+        mask = self._latest().mask
+        return np.array([mask.allows(action) for action in self.actions], dtype=np.bool_)
+
+    def close(self) -> None:
+        """Free the networks, unless the environment was built on somebody else's ``Play``."""
+        self._moment, self._over = None, True
+        if self._owns:
+            self.play.close()
+
+    def _next_seed(self) -> int:
+        if not self._to_come:
+            self._to_come = [self.seeds[place] for place in self.np_random.permutation(len(self.seeds))]
+        return self._to_come.pop(0)
+
+    def _latest(self) -> Moment:
+        if self._moment is None:
+            msg = "no episode has begun: call reset() first"
+            raise gymnasium.error.ResetNeeded(msg)
+        return self._moment
+
+    def _waiting(self, mask: ActionMask) -> Action:
+        """Return the action that WAIT stands for."""
+        if self.auto_fossilise:
+            return next(filter(mask.allows, (Action(Op.FOSSILISE, slot) for slot in self.play.space.slots)), WAIT)
+        return WAIT
+
+    def _observed(self, moment: Moment) -> Numbers:
+        return numbers_of(self.play.space, moment.observation, moment.mask)
+
+    def _info(self, moment: Moment) -> Info:
+        info: Info = {"seed": self._seed, "action_mask": self.action_masks().astype(np.int8)}
+        if moment.ending is not None:
+            info["test_metric"] = moment.ending.test_metric
+            info["twin_test_metric"] = self.play.twin.ending.test_metric
+            info["grown"] = tuple(f"{one.slot} {one.blueprint}" for one in moment.ending.growth)
+        return info
+
+
+def _summed(rewards: Sequence[RewardBreakdown | None]) -> Info:
+    """Return the terms of several steps, added up, and whether a reward is unknown."""
+    known = [one.terms for one in rewards if one is not None]
+    names = dict.fromkeys(name for terms in known for name in terms)
+    terms = {name: math.fsum(one.get(name, 0.0) for one in known) for name in names}
+    return {"terms": terms, "reward_unknown": len(known) < len(rewards)}
+
+
+def _candidates(space: ActionSpace) -> list[tuple[str, str]]:
+    return [(slot, blueprint) for slot, blueprints in space.blueprints.items() for blueprint in blueprints]
+
+
+def _require(valid: bool, rule: str, received: object) -> None:
+    if not valid:
+        msg = f"{rule}. Received: {received!r}"
+        raise ValueError(msg)
+
+
+gymnasium.register(NAME, entry_point="esper_study.gymnasium_env:GrowthEnv")

@@ -1,0 +1,155 @@
+"""A live table of growbench trains what is asked for, once, with the numbers of a recorded table."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from esper_core import Play
+from esper_policies.chance import Random
+from esper_policies.ppo.policy import Ppo
+from esper_study.growbench import (
+    COLUMNS,
+    Bench,
+    FixedPlan,
+    Match,
+    Node,
+    actions_to,
+    end_nodes,
+    live_table,
+    nodes,
+    puzzle,
+)
+from esper_study.growbench.engine import act_until_decision, measurements, train_puzzle
+from esper_study.growbench.graph import node_index
+from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS, LAST_DECISION
+
+OTHER_SEED = 77_001
+
+
+@pytest.fixture(scope="module")
+def small():
+    return puzzle(3)
+
+
+@pytest.fixture
+def bench(small):
+    return Bench(live_table(small, [small.seed, OTHER_SEED]))
+
+
+def test_only_visited_nodes_are_trained(bench):
+    own, other = bench.table.runs
+    assert own.visited == other.visited == {Node(0)}
+    bench.play(FixedPlan(Node(DECISIONS)), [Match(0, 40.0)])
+    assert own.visited == {Node(decision) for decision in range(DECISIONS + 1)}
+    assert other.visited == {Node(0)}
+
+
+def test_a_column_has_nan_at_nodes_that_were_not_trained(bench):
+    end = Node(DECISIONS)
+    assert np.isnan(bench.table.column("test_metric")).all()
+    bench.play(FixedPlan(end), [Match(1, 40.0)])
+    own, other = bench.table.column("test_metric")
+    assert np.isnan(own).all()
+    assert [nodes()[place] for place in np.flatnonzero(~np.isnan(other))] == [end]
+    assert other[node_index()[end]] == bench.table.row(1, end)[COLUMNS.index("test_metric")]
+
+
+def test_seeds_lead_to_different_numbers(bench):
+    end = Node(DECISIONS)
+    rows = [bench.table.row(place, end) for place in range(2)]
+    assert not np.array_equal(*rows)
+
+
+def test_rows_are_the_measurements_of_the_engine(bench, small, tmp_path):
+    file = tmp_path / "puzzle.yaml"
+    file.write_text(json.dumps(small.config()))
+    end = max(end_nodes(), key=lambda one: len(one.kept))
+    play = Play.of(file)
+    moment = play.begin(OTHER_SEED)
+    for action in actions_to(end):
+        moment = act_until_decision(play, action)
+    assert moment.over
+    np.testing.assert_array_equal(bench.table.row(1, end), measurements(moment))
+
+
+def test_the_order_of_training_does_not_change_the_numbers(small):
+    some = end_nodes()[::20]
+    there, back = (live_table(small, [OTHER_SEED]) for _ in range(2))
+    found = {node: there.row(0, node) for node in some}
+    for node in reversed(some):
+        np.testing.assert_array_equal(back.row(0, node), found[node])
+
+
+def test_the_twin_of_a_seed_is_trained_once(small, monkeypatch):
+    trained = []
+    twin_of = Play._undisturbed
+    monkeypatch.setattr(Play, "_undisturbed", lambda self, seed: trained.append(seed) or twin_of(self, seed))
+    alone = live_table(small, [OTHER_SEED])
+    monkeypatch.setattr("esper_core.app.episode.TWINS_KEPT", 1)
+    beside = live_table(small, [small.seed, OTHER_SEED])
+    for decision in range(1, 4):
+        for place in (0, 1):
+            beside.row(place, Node(decision))
+        np.testing.assert_array_equal(alone.row(0, Node(decision)), beside.row(1, Node(decision)))
+    assert trained == [OTHER_SEED, small.seed, OTHER_SEED]
+
+
+def test_seconds_count_each_step_once(small, monkeypatch):
+    clock = iter(range(1_000_000))
+    monkeypatch.setattr("esper_study.growbench.engine.time.process_time", lambda: float(next(clock)))
+    run = live_table(small, [OTHER_SEED]).runs[0]
+    (end,) = [node for node in end_nodes() if len(node.kept) == 2][:1]
+    run.row(end)
+    began = next(clock)
+    assert [run.seconds(node) for node in run.visited] == [1.0] * len(run.visited), "one start and one stop each"
+    assert run.seconds(Node(DECISIONS)) == 1.0, "a node is trained when it is asked for"
+    assert next(clock) > began + 1
+
+
+def test_a_policy_can_play_it(bench):
+    policy = Random(bench.space, seed=0, speeds=(2,))
+    _, reached = bench.play(policy, [Match(place, 40.0) for place in (0, 1)])
+    assert all(node.over for node in reached)
+    assert all(set(reached[place : place + 1]) <= run.visited for place, run in enumerate(bench.table.runs))
+
+
+def learned(bench, seeds, rounds):
+    """Yield after each round of a learner at four prices: decisions so far, and how many of them were trained."""
+    gardener = Ppo(bench.space, seed=0, speeds=[2], decide_every=DECIDE_EVERY, last=LAST_DECISION)
+    matches = [Match(place, price) for place in range(seeds) for price in (10.0, 20.0, 40.0, 80.0)]
+    decisions = 0
+    for round_ in range(rounds):
+        rollout, _ = bench.play(gardener, matches, round_)
+        assert gardener.update(rollout)
+        decisions += sum(len(episode.turns) for episode in rollout.episodes)
+        yield decisions, sum(len(run.visited) - 1 for run in bench.table.runs)
+
+
+def test_a_learner_trains_no_path_twice(small):
+    (first, trained), (second, by_then) = learned(Bench(live_table(small, [small.seed])), seeds=1, rounds=2)
+    assert (first, second) == (4 * DECISIONS, 8 * DECISIONS)
+    assert trained < first
+    assert by_then - trained < trained, "nodes of the first round are not trained again"
+
+
+@pytest.mark.slow
+def test_the_share_of_trained_decisions_is_the_one_in_the_docs():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "growbench.md").read_text(encoding="utf-8")
+    decisions, trained = map(
+        int, re.search(r"of the first (\d+)\s+decisions [^.]*? (\d+)\s+were trained", page).groups()
+    )
+    *_, (made, found) = learned(Bench(live_table(puzzle(500, "held_out"), [1, 2])), seeds=2, rounds=5)
+    assert made == decisions
+    assert found == pytest.approx(trained, rel=0.1), "another processor may decide otherwise here and there"
+
+
+@pytest.mark.slow
+def test_a_live_table_equals_a_trained_one(bench, small):
+    values, _ = train_puzzle(small)
+    found = np.stack([bench.table.row(0, node) for node in nodes()])
+    np.testing.assert_array_equal(found, values)

@@ -12,7 +12,7 @@ import pytest
 from esper_core import Moment, Play, read_events
 from esper_core.leyline import WAIT, Action, Signals
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, StepFinished
-from esper_core.trainer.event_records import action_of
+from esper_study.actions import action_of
 
 Esper = Callable[..., Any]
 

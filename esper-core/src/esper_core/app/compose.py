@@ -29,7 +29,7 @@ from esper_core.growth import (
 )
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
-from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
+from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem, suggestion
 from esper_core.leyline.protocols import Split
 from esper_core.leyline.specs import Operations
 from esper_core.plugins.isolation import AnswerableSchedule, AnswerableTask, answerable
@@ -93,14 +93,26 @@ class Composition:
         return (*self.acting, *twin)
 
     @property
-    def judge(self) -> Judge:
-        """The one reward, for a single episode; ConfigError where there are several."""
-        (judge, *others) = self.judges
-        if others:
-            message = f"a single episode is played under one reward, received {1 + len(others)}"
-            hint = "Write rewards: [], and the one that is meant as reward."
+    def rewards(self) -> Mapping[str, Judge]:
+        """The reward of each arm that has a policy."""
+        return {name: judge for arm in self.arms for name, judge in zip(arm.names, self.judges, strict=True)}
+
+    def judge_of(self, arm: str | None) -> Judge:
+        """Return the reward of an arm, or the only one of the run if ``arm`` is None.
+
+        Raises:
+            ConfigError: If there is no such arm, or if there are several rewards and no arm is named.
+        """
+        if arm is not None:
+            if arm not in self.rewards:
+                message = f'there is no arm "{arm}" with a policy'
+                raise ConfigError(Problem("E114", message, hint=suggestion(arm, self.rewards)))
+            return self.rewards[arm]
+        if len(self.judges) > 1:
+            message = f"an episode has one reward, and the configuration has {len(self.judges)}"
+            hint = f"Name the arm whose reward counts: {', '.join(self.acting)}."
             raise ConfigError(self.resolution.loaded.problem("E114", ("rewards",), message, hint))
-        return judge
+        return self.judges[0]
 
     @property
     def acting(self) -> tuple[str, ...]:
@@ -139,37 +151,6 @@ class Composition:
         pool = self._pool(arms, None, implants=lambda arm, seed: grown[arm, seed])
         return self._study(around, pool, (), None)
 
-    def one_episode(
-        self,
-        around: Surroundings,
-        *,
-        arm: str,
-        seed: int,
-        round_: int,
-        steps: int,
-        policy: Policy | None,
-        grown: Sequence[Growth],
-    ) -> Study:
-        """The study of one episode by itself, or of its first ``steps``, beside its twin where the run has one.
-
-        policy: who decides in it; None where nobody does, as in the twin and in the controls. grown: what its host has
-        from the start. Its course has to begin at ``round_``.
-        """
-        config = self.resolution.loaded.config
-        twin = TWIN if config.twin and arm not in self.controls.values() else None
-        index = (seed - config.seed) % config.instances
-        pool = Pool(
-            self.recipe,
-            list(dict.fromkeys(name for name in (arm, twin) if name is not None)),
-            1,
-            twin=twin,
-            devices=[self.devices[index % len(self.devices)]],
-            implants=(lambda own, own_seed: grown) if grown else None,
-        )
-        arms = () if policy is None else [Arm(arm, policy, f'the replay of arm "{arm}"')]
-        study = self._study(around, pool, arms, twin)
-        return replace(study, rounds=round_ + 1, environments=1, steps=steps, first_seed=seed - round_)
-
     def _pool(self, arms: Sequence[str], twin: str | None, **more: Any) -> AnyPool:
         config = self.resolution.loaded.config
         if (processes := processes_for(config, self.devices)) > 1:
@@ -184,7 +165,7 @@ class Composition:
             arms=arms,
             twin=twin,
             reward=self.judges[0],
-            rewards={name: judge for arm in self.arms for name, judge in zip(arm.names, self.judges, strict=True)},
+            rewards=self.rewards,
             rounds=config.rounds,
             environments=config.instances,
             steps=config.episode.steps,

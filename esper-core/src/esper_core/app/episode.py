@@ -85,9 +85,10 @@ class Play:
     of a run does: what blueprints did wrong in another is forgotten.
     """
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, arm: str | None = None) -> None:
         self.prepared = prepared
         self._composition: Composition = prepared.composition
+        self._judge = self._composition.judge_of(arm)
         self._opinion = health_check(prepared.plugins)
         config = self._composition.resolution.loaded.config
         if config.compute.allocator == "tuned":
@@ -106,12 +107,19 @@ class Play:
         self._now: Moment | None = None
         self.moves = 0
         """How often it was begun, acted in or brought back: so it can be told whether somebody else played on it."""
-        self._ledger = Ledger([self._composition.judge], [1, None])
+        self._ledger = Ledger([self._judge], [1, None])
 
     @classmethod
-    def of(cls, file: Path | str, overrides: Sequence[str] = ()) -> Play:
-        """That of a configuration file, as ``esper run`` takes it. Its arms and policies are not asked."""
-        return cls(prepare(Path(file), overrides))
+    def of(cls, file: Path | str, overrides: Sequence[str] = (), *, arm: str | None = None) -> Play:
+        """Build the ``Play`` of a configuration file, as ``esper run`` takes it. Its policies are not asked.
+
+        Args:
+            arm: The arm whose reward is used. Needed only where the configuration has several rewards.
+
+        Raises:
+            ConfigError: If the configuration is invalid, has no such arm, or has several rewards and ``arm`` is None.
+        """
+        return cls(prepare(Path(file), overrides), arm)
 
     @property
     def space(self) -> ActionSpace:
@@ -144,7 +152,7 @@ class Play:
         self.moves += 1
         self.twin_of(seed)
         self._seed, self._step, self._now = seed, 0, None
-        self._ledger = Ledger([self._composition.judge], [1, None])
+        self._ledger = Ledger([self._judge], [1, None])
         self._pool.faults.load(FaultBook().state())
         with one_thread():
             self._pool.reset(0, seed)
@@ -281,7 +289,7 @@ class Play:
         (own,), (mask,) = signals, self._pool.masks()
         twin = self.twin_of(self._seed)
         beside = twin.signals[own.step] if ending is None else twin.ending.signals
-        seen = Observation(own.step, self.steps, own, beside, self._composition.judge.price, rolled_back)
+        seen = Observation(own.step, self.steps, own, beside, self._judge.price, rolled_back)
         shut = rolled_back or ending is not None
         self._now = Moment(seen, mask.shut() if shut else mask, reward, rolled_back, ending)
         return self._now

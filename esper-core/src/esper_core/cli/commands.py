@@ -42,9 +42,6 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = {
     "resume": BuiltIn(
         "esper_core.cli.resume:resume", "Go on with a run that was interrupted, or killed, from its newest checkpoint."
     ),
-    "replay": BuiltIn(
-        "esper_core.cli.replay:replay", "Play an episode of a run again, or what if another thing had been done in it."
-    ),
     "check": BuiltIn(
         "esper_core.cli.check:check",
         "Check a configuration: its values, its names, and whether its pieces fit together.",
@@ -88,6 +85,7 @@ class Elsewhere:
 KNOWN_ELSEWHERE: Final[Mapping[str, Elsewhere]] = {
     "new": Elsewhere("esper-testing", "Write a package with a plugin that works, to begin your own with."),
     "plugins.check": Elsewhere("esper-testing", "Run the conformance checks of a plugin."),
+    "replay": Elsewhere("esper-study", "Replay an episode of a run, or see what another action would have led to."),
     "report": Elsewhere("esper-watch", "Write the report of a run: one page that needs no network."),
     "watch": Elsewhere("esper-watch", "Show how the arms of a run do, and its seeds."),
 }

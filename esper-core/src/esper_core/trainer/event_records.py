@@ -176,11 +176,5 @@ def arguments_of(action: Action) -> dict[str, str | int | float]:
     return {name: plain[name] for name in ARGUMENTS[action.op] if name in plain}
 
 
-def action_of(event: StepFinished) -> Action:
-    """The action that an event tells of; what its op does not read is as by default. ValueError where it is none."""
-    op, *named = event.action.split()
-    return record_of(Action, {"op": op, **dict(zip(("slot", "blueprint"), named, strict=False)), **event.arguments})
-
-
 def _place(environment: Member) -> _Place:
     return {"round": environment.round, "arm": environment.arm, "seed": environment.seed}

@@ -1,18 +1,18 @@
-"""Actions as they are typed: each can be written and read again, every slip is told, what is possible is listed."""
+"""Actions as text: parsing, formatting, mistakes, and the list of possible ones."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper_core.app.asking import action_asked, as_typed, possible_in
 from esper_core.leyline import Action, ActionMask, ActionSpace, Blend, ConfigError, Curve, Op, Signals
 from esper_core.leyline.events import StepFinished
-from esper_core.telemetry import decode, encode
-from esper_core.trainer.event_records import action_of, arguments_of, describe
+from esper_study.actions import action_of, format_action, name_of, options_of, parse_action, possible_actions
 
 SPACE = ActionSpace({"early": ("blueprints/conv_light", "blueprints/mlp", "other/mlp"), "late": ("blueprints/mlp",)})
 READ = {
@@ -23,12 +23,12 @@ READ = {
     Op.PRUNE: ("slot", "blueprint", "speed", "curve"),
     Op.FOSSILISE: ("slot",),
 }
-"""By the page on what can be done."""
+"""The arguments of each op, as documented."""
 
 
 @st.composite
 def actions(draw: st.DrawFn) -> Action:
-    """Any action of the space; what its op does not read is as by default."""
+    """Any action of the space, with defaults for what its op does not read."""
     op = draw(st.sampled_from(Op))
     slot = draw(st.sampled_from(sorted(SPACE.blueprints)))
     blueprints = st.sampled_from(SPACE.blueprints[slot])
@@ -45,25 +45,25 @@ def actions(draw: st.DrawFn) -> Action:
 
 def step_with(action: Action) -> StepFinished:
     signals = Signals(0, 1.0, 1.0, 0.5, 9, 9, ())
-    told = {"action": describe(action), "arguments": arguments_of(action)}
+    told = {"action": name_of(action), "arguments": options_of(action)}
     return StepFinished(round=0, arm="a", seed=0, step=0, signals=signals, **told)
 
 
 @given(actions())
-def test_what_is_typed_is_the_action(action: Action) -> None:
-    assert action_asked(as_typed(action), SPACE) == action
+def test_formatted_actions_parse_to_themselves(action: Action) -> None:
+    assert parse_action(format_action(action), SPACE) == action
 
 
 @given(actions())
-def test_an_event_tells_the_whole_action(action: Action) -> None:
-    told = decode(encode(step_with(action)))
-    assert isinstance(told, StepFinished)
-    assert action_of(told) == action
-    assert repr(action_of(told)) == repr(action)
-    assert set(told.arguments) == set(READ[action.op]) - {"slot", "blueprint"}
+def test_events_record_whole_actions(action: Action) -> None:
+    event = step_with(action)
+    event = replace(event, arguments=json.loads(json.dumps(event.arguments)))
+    assert action_of(event) == action
+    assert repr(action_of(event)) == repr(action)
+    assert set(event.arguments) == set(READ[action.op]) - {"slot", "blueprint"}
 
 
-def test_an_event_also_tells_the_action_of_a_policy_that_is_careless_with_types() -> None:
+def test_options_of_other_types_are_recorded() -> None:
     careless = Action(Op.GERMINATE, "early", "blueprints/mlp", blend="gate", curve="cosine", target=1)  # type: ignore[arg-type]
     assert action_of(step_with(careless)) == Action(
         Op.GERMINATE, "early", "blueprints/mlp", blend=Blend.GATE, curve=Curve.COSINE, target=1.0
@@ -71,7 +71,7 @@ def test_an_event_also_tells_the_action_of_a_policy_that_is_careless_with_types(
 
 
 @pytest.mark.parametrize("text", ["", "grow early", "wait early now", "germinate early mlp extra"])
-def test_an_event_without_an_op_is_none(text: str) -> None:
+def test_an_event_without_an_op_is_rejected(text: str) -> None:
     step = StepFinished(round=0, arm="a", seed=0, step=0, signals=Signals(0, 1.0, 1.0, 0.5, 9, 9, ()), action=text)
     if text.startswith(("wait", "germinate")):
         assert action_of(step).op is Op(text.split()[0])  # words too many mean nothing
@@ -80,12 +80,12 @@ def test_an_event_without_an_op_is_none(text: str) -> None:
             action_of(step)
 
 
-def test_arguments_may_stand_anywhere_and_a_short_name_is_enough_where_it_is_one() -> None:
+def test_options_may_stand_anywhere_and_short_names_are_enough() -> None:
     wanted = Action(Op.GERMINATE, "early", "blueprints/conv_light", blend=Blend.GATE, speed=8, target=0.5)
-    assert action_asked("germinate early conv_light blend=gate speed=8 target=0.5", SPACE) == wanted
-    assert action_asked("  target=.5 germinate blend=gate early speed=08 blueprints/conv_light ", SPACE) == wanted
-    assert action_asked("germinate late mlp", SPACE).blueprint == "blueprints/mlp"
-    assert action_asked("germinate early other/mlp", SPACE).blueprint == "other/mlp"
+    assert parse_action("germinate early conv_light blend=gate speed=8 target=0.5", SPACE) == wanted
+    assert parse_action("  target=.5 germinate blend=gate early speed=08 blueprints/conv_light ", SPACE) == wanted
+    assert parse_action("germinate late mlp", SPACE).blueprint == "blueprints/mlp"
+    assert parse_action("germinate early other/mlp", SPACE).blueprint == "other/mlp"
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_arguments_may_stand_anywhere_and_a_short_name_is_enough_where_it_is_one
         ("germinate early mlp", '2 blueprints are called "mlp"', "blueprints/mlp or other/mlp"),
         ("fossilise early mlp", 'fossilise takes slot, received "early mlp"', "OP"),
         ("wait early", 'wait takes no slot, received "early"', "OP"),
-        ("wait speed=3", 'wait takes no "speed"', "wait takes none."),
-        ("advance early speed=3", 'advance takes no "speed"', "takes none."),
+        ("wait speed=3", 'wait takes no "speed"', "wait takes no options."),
+        ("advance early speed=3", 'advance takes no "speed"', "takes no options."),
         ("retarget early blend=add", 'retarget takes no "blend"', "Known: curve, speed, target"),
         ("prune early sped=3", 'prune takes no "sped"', 'Did you mean "speed"?'),
         ("prune early =3", 'prune takes no ""', "Known: curve, speed"),
@@ -118,16 +118,16 @@ def test_arguments_may_stand_anywhere_and_a_short_name_is_enough_where_it_is_one
         (f"prune early speed={'9' * 5000}", "Received:", "0 is at once"),
         ("prune early curve=round", 'there is no curve "round"', "Known: cosine, linear, sigmoid"),
         ("germinate early conv_light blend=gat", 'there is no blend "gat"', 'Did you mean "gate"?'),
-        ("retarget early target=0", 'Received: "0"', "Only at 1"),
-        ("retarget early target=1.01", 'Received: "1.01"', "Only at 1"),
-        ("retarget early target=nan", 'Received: "nan"', "Only at 1"),
-        ("retarget early target=half", 'Received: "half"', "Only at 1"),
-        ("retarget early target=1e999", 'Received: "1e999"', "Only at 1"),
+        ("retarget early target=0", 'Received: "0"', "only at 1"),
+        ("retarget early target=1.01", 'Received: "1.01"', "only at 1"),
+        ("retarget early target=nan", 'Received: "nan"', "only at 1"),
+        ("retarget early target=half", 'Received: "half"', "only at 1"),
+        ("retarget early target=1e999", 'Received: "1e999"', "only at 1"),
     ],
 )
-def test_a_slip_is_told_with_the_way_out(text: str, message: str, hint: str) -> None:
+def test_mistakes_are_reported_with_a_hint(text: str, message: str, hint: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        action_asked(text, SPACE)
+        parse_action(text, SPACE)
     (problem,) = refusal.value.problems
     assert (problem.code, problem.path) == ("E432", "--action")
     assert message in problem.message
@@ -137,15 +137,15 @@ def test_a_slip_is_told_with_the_way_out(text: str, message: str, hint: str) -> 
 
 @settings(max_examples=50)
 @given(st.text() | st.lists(st.sampled_from(["wait", "prune", "early", "mlp", "speed=2", "=", "x"])).map(" ".join))
-def test_whatever_is_typed_is_an_action_or_refused(text: str) -> None:
+def test_any_text_is_an_action_or_rejected(text: str) -> None:
     try:
-        action = action_asked(text, SPACE)
+        action = parse_action(text, SPACE)
     except ConfigError:
         return
-    assert action_asked(as_typed(action), SPACE) == action
+    assert parse_action(format_action(action), SPACE) == action
 
 
-def test_what_is_possible_is_listed_as_it_would_be_typed() -> None:
+def test_possible_actions_can_be_parsed() -> None:
     mask = ActionMask(
         {"early": frozenset({Op.PRUNE, Op.ADVANCE, Op.GERMINATE}), "late": frozenset({Op.FOSSILISE})},
         {"early": ("other/mlp",), "late": ()},
@@ -156,7 +156,7 @@ def test_what_is_possible_is_listed_as_it_would_be_typed() -> None:
             }
         },
     )
-    told = possible_in(mask)
+    told = possible_actions(mask)
     assert told == (
         "wait",
         "germinate early other/mlp",
@@ -165,5 +165,5 @@ def test_what_is_possible_is_listed_as_it_would_be_typed() -> None:
         "prune early blueprints/conv_light",
         "fossilise late",
     )
-    assert all(mask.allows(action_asked(one, SPACE)) for one in told)
-    assert possible_in(mask.shut()) == ("wait",)
+    assert all(mask.allows(parse_action(one, SPACE)) for one in told)
+    assert possible_actions(mask.shut()) == ("wait",)

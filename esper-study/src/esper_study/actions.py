@@ -1,0 +1,168 @@
+"""Actions as text: ``OP [SLOT [BLUEPRINT]] [key=value…]``, as they are typed and as events.jsonl has them.
+
+>>> space = ActionSpace({"early": ("blueprints/conv_light",)})
+>>> parse_action("germinate early conv_light blend=gate speed=8", space).blend.value
+'gate'
+>>> parse_action("prune erly", space)
+Traceback (most recent call last):
+    ...
+esper_core.leyline.errors.ConfigError: E432 there is no slot "erly"
+  --action
+  Did you mean "early"?
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from esper_core.leyline import ConfigError, Problem
+from esper_core.leyline.actions import ARGUMENTS, Action, ActionSpace, Blend, Curve, Op
+from esper_core.leyline.constants import FULL
+from esper_core.leyline.errors import suggestion
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from esper_core.leyline.actions import ActionMask
+    from esper_core.leyline.events import StepFinished
+
+GRAMMAR: Final = "OP [SLOT [BLUEPRINT]] [key=value…], as: germinate early conv_light blend=gate speed=8"
+OPTIONS: Final = ("blend", "speed", "curve", "target")
+"""The arguments of an action that are written as key=value."""
+
+_SHOWN: Final = 60
+_SPEED: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+_TARGET: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+
+
+def parse_action(text: str, space: ActionSpace) -> Action:
+    """Return the action that a user typed.
+
+    A blueprint can be named without its plugin where only one of that name may grow in the slot.
+
+    Raises:
+        ConfigError: E432, with the closest known name, if the text is not an action.
+    """
+    words = text.split()
+    named = [word for word in words if "=" not in word]
+    if not named:
+        _refuse("no action is named", GRAMMAR)
+    op = Op(_one_of("op", named[0], list(Op)))
+    takes = [name for name in ("slot", "blueprint") if name in ARGUMENTS[op]]
+    if len(named) - 1 > len(takes):
+        _refuse(f"{op} takes {' and '.join(takes) or 'no slot'}, received {quoted(' '.join(named[1:]))}", GRAMMAR)
+    if takes and not named[1:]:
+        _refuse(f"{op} needs a slot", f"Slots: {', '.join(space.slots)}")
+    slot = _one_of("slot", named[1], space.slots) if takes else None
+    known = () if slot is None else space.blueprints[slot]
+    if op is Op.GERMINATE and not named[2:]:
+        _refuse(f"{op} needs a blueprint", f"Blueprints of slot {quoted(str(slot))}: {', '.join(known)}")
+    blueprint = _blueprint(named[2], known, str(slot)) if named[2:] else None
+    return Action(op, slot, blueprint, **_options(op, [word for word in words if "=" in word]))
+
+
+def format_action(action: Action) -> str:
+    """Return an action as ``parse_action`` reads it, without options that have their default.
+
+    >>> format_action(Action(Op.PRUNE, "early", speed=0))
+    'prune early speed=0'
+    """
+    usual, own = options_of(Action(action.op)), options_of(action)
+    return " ".join([name_of(action), *(f"{key}={given}" for key, given in own.items() if given != usual[key])])
+
+
+def name_of(action: Action) -> str:
+    """Return op, slot and blueprint of an action, as ``StepFinished.action`` has them."""
+    if action.op is Op.WAIT:
+        return str(action.op)
+    return " ".join(part for part in (action.op, action.slot, action.blueprint) if part)
+
+
+def options_of(action: Action) -> dict[str, str | int | float]:
+    """Return the options that the op of an action reads, as ``StepFinished.arguments`` has them."""
+    values: dict[str, str | int | float] = {
+        "blend": str(action.blend),
+        "speed": action.speed,
+        "curve": str(action.curve),
+        "target": float(action.target),
+    }
+    return {name: values[name] for name in ARGUMENTS[action.op] if name in values}
+
+
+def action_of(event: StepFinished) -> Action:
+    """Return the action that an event records. ValueError if it records none."""
+    op, *named = event.action.split() or [""]
+    given: dict[str, Any] = dict(event.arguments)
+    kinds = {"blend": Blend, "curve": Curve, "target": float}
+    options = {key: kinds[key](value) if key in kinds else value for key, value in given.items() if key in OPTIONS}
+    return Action(Op(op), *named[:2], **options)
+
+
+def possible_actions(mask: ActionMask) -> tuple[str, ...]:
+    """Return every action that a mask allows, as text and without options."""
+    found = [str(Op.WAIT)]
+    for slot, ops in mask.ops.items():
+        for op in (op for op in Op if op in ops):
+            several = [blueprint for blueprint, own in mask.seeds.get(slot, {}).items() if op in own]
+            if op is Op.GERMINATE:
+                found += [f"{op} {slot} {blueprint}" for blueprint in mask.blueprints.get(slot, ())]
+            elif len(several) > 1 and "blueprint" in ARGUMENTS[op]:
+                found += [f"{op} {slot} {blueprint}" for blueprint in several]
+            else:
+                found.append(f"{op} {slot}")
+    return tuple(found)
+
+
+def quoted(text: str) -> str:
+    """Return text in double quotes on one line, shortened if it is long."""
+    return json.dumps(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…", ensure_ascii=False)
+
+
+def _blueprint(name: str, known: Sequence[str], slot: str) -> str:
+    claims = [one for one in known if name in (one, one.rpartition("/")[2])]
+    if len(claims) > 1:
+        _refuse(f"{len(claims)} blueprints are called {quoted(name)}", f"Write which one:  {' or '.join(claims)}")
+    if not claims:
+        names = [one if "/" in name else one.rpartition("/")[2] for one in known]
+        _refuse(f"no blueprint {quoted(name)} may grow in slot {quoted(slot)}", suggestion(name, names))
+    return claims[0]
+
+
+def _options(op: Op, words: Sequence[str]) -> dict[str, Any]:
+    known = [name for name in ARGUMENTS[op] if name in OPTIONS]
+    found: dict[str, Any] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in known:
+            _refuse(f"{op} takes no {quoted(key)}", suggestion(key, known) if known else f"{op} takes no options.")
+        if key in found:
+            _refuse(f"{key} is given twice: {quoted(str(found[key]))} and {quoted(value)}", GRAMMAR)
+        found[key] = _option(key, value)
+    return found
+
+
+def _option(key: str, text: str) -> Blend | Curve | int | float:
+    if key == "blend":
+        return Blend(_one_of(key, text, list(Blend)))
+    if key == "curve":
+        return Curve(_one_of(key, text, list(Curve)))
+    if key == "speed":
+        if not _SPEED.fullmatch(text):
+            _refuse(f"speed is a whole number of steps from 0. Received: {quoted(text)}", "0 is at once.")
+        return int(text)
+    target = float(text) if _TARGET.fullmatch(text) else 0.0
+    if not 0.0 < target <= FULL:
+        _refuse(f"target is a number above 0 and up to 1. Received: {quoted(text)}", "A seed is kept only at 1.")
+    return target
+
+
+def _one_of(what: str, name: str, known: Sequence[str]) -> str:
+    if name not in known:
+        _refuse(f"there is no {what} {quoted(name)}", suggestion(name, [str(one) for one in known]))
+    return name
+
+
+def _refuse(message: str, hint: str) -> NoReturn:
+    raise ConfigError(Problem("E432", message, path="--action", hint=hint))

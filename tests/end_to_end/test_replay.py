@@ -1,0 +1,353 @@
+"""``esper replay`` reproduces recorded episodes to the last bit, and follows another action."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esper_core import Play, cli
+from esper_core.leyline import ConfigError, EsperError, RunFolderError
+from esper_core.leyline.events import StepFinished
+from esper_study.actions import parse_action
+from esper_study.replay import Change, Recording, Replay, read_recording, replay
+
+Esper = Callable[..., Any]
+
+RUN = """
+task: {use: mnist1d, settings: {samples: 300, validation: 100}}
+host: pointwise-mlp
+slots:
+  early: {blueprints: [conv_light, pointwise]}
+  late: {blueprints: [mlp]}
+arms:
+  planned:
+    policy:
+      use: schedule
+      settings:
+        plan:
+          - {step: 0, slot: early, op: germinate, blueprint: conv_light%s}
+          - {step: 1, slot: early, op: advance}
+          - {step: 4, slot: early, op: fossilise}
+          - {step: 4, slot: late, op: germinate, blueprint: mlp}
+  chance: {policy: random}
+growth: {nursery: 2, embargo: 1}
+capacity: true
+environments: 2
+rounds: 2
+episode: {steps: 6, batches: 2, batch_size: 20}
+"""
+AS_PLANNED = ", blend: gate, speed: 2"
+OTHERWISE = ", blend: multiply, speed: 1, curve: cosine"
+
+
+@dataclass
+class Ran:
+    """A finished run, ready to be replayed."""
+
+    path: Path
+    warnings: list[str] = field(default_factory=list)
+
+    def play(self, arm: str) -> Play:
+        return Play.of(self.path / "config.yaml", arm=arm)
+
+    def recording(self, episode: str) -> Recording:
+        return read_recording(self.path, episode, pytest.fail)
+
+    def replayed(self, episode: str, change: Change | None = None, warn: Callable[[str], Any] = pytest.fail) -> Replay:
+        recording = self.recording(episode)
+        return replay(self.play(recording.plays), recording, change, warn=warn)
+
+    def what_if(self, episode: str, step: int, action: str, **more: Any) -> Replay:
+        """Replay with another action; recorded actions that are not possible any more are in ``warnings``."""
+        recording, self.warnings = self.recording(episode), []
+        play = self.play(recording.plays)
+        return replay(
+            play, recording, Change(step, parse_action(action, play.space), **more), warn=self.warnings.append
+        )
+
+
+def ran(folder: Path, text: str) -> Ran:
+    folder.mkdir(exist_ok=True)
+    (folder / "run.yaml").write_text(text)
+    with pytest.raises(SystemExit):
+        cli.main(["run", str(folder / "run.yaml"), "--runs-dir", str(folder / "runs"), "--quiet"])
+    (path,) = (folder / "runs").iterdir()
+    return Ran(path)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return ran(tmp_path_factory.mktemp("planned"), RUN % AS_PLANNED)
+
+
+@pytest.fixture
+def copied(planned: Ran, tmp_path: Path) -> Ran:
+    """A run directory that a test may damage."""
+    return Ran(Path(shutil.copytree(planned.path, tmp_path / planned.path.name)))
+
+
+def rewrite(run: Ran, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Change each recorded event; None removes it."""
+    file = run.path / "events.jsonl"
+    events = [change(json.loads(line)) for line in file.read_text().splitlines()]
+    file.write_text("".join(f"{json.dumps(event)}\n" for event in events if event is not None))
+
+
+def measured(steps: Sequence[StepFinished]) -> list[str]:
+    """What was measured, without the actions. NaN is equal to itself in a repr."""
+    return [repr(replace(step, action="", arguments={})) for step in steps]
+
+
+def actions(found: Replay, start: int = 0) -> list[str]:
+    return [event.action for event in found.steps[start:]]
+
+
+@pytest.mark.parametrize("episode", ["planned:0", "planned:3", "chance:1", "chance:2", "twin:3"])
+def test_a_replay_is_the_same_to_the_last_bit(planned: Ran, episode: str) -> None:
+    recording, again = planned.recording(episode), planned.replayed(episode)
+    assert again.difference is None
+    assert list(map(repr, again.steps)) == list(map(repr, recording.steps))
+    assert recording.ending is not None
+    assert again.test == (recording.ending.test_loss, recording.ending.test_metric)
+    assert recording.steps[0].round == recording.seed // 2
+
+
+def test_another_action_leads_to_what_a_run_with_that_action_leads_to(planned: Ran, tmp_path: Path) -> None:
+    less = RUN.replace("rounds: 2", "rounds: 1").replace("capacity: true", "capacity: false")
+    other = ran(tmp_path / "other", less.replace("  chance: {policy: random}\n", "") % OTHERWISE)
+    action = "germinate early conv_light blend=multiply speed=1 curve=cosine"
+    found, recording = planned.what_if("planned:1", 0, action), other.recording("planned:1")
+    assert found.difference is None
+    assert list(map(repr, found.steps)) == list(map(repr, recording.steps))
+    assert recording.ending is not None
+    assert found.test == (recording.ending.test_loss, recording.ending.test_metric)
+    assert measured(found.steps) != measured(planned.recording("planned:1").steps)
+
+
+def test_recorded_actions_that_are_not_possible_any_more_become_waits(planned: Ran) -> None:
+    recorded, found = planned.recording("planned:0"), planned.what_if("planned:0", 2, "prune early speed=0")
+    assert found.difference is None
+    assert measured(found.steps[:3]) == measured(recorded.steps[:3])
+    assert measured(found.steps[3:]) != measured(recorded.steps[3:])
+    assert actions(found, 2) == ["prune early", "wait", "wait", "germinate late blueprints/mlp"]
+    message = "step 4: the recorded action is not possible any more, so the replay waits: fossilise early"
+    assert planned.warnings == [message]
+
+
+def test_after_another_action_the_replay_can_wait(planned: Ran) -> None:
+    found = planned.what_if("planned:0", 2, "wait", then="wait")
+    assert actions(found) == ["germinate early blueprints/conv_light", "advance early", *["wait"] * 4]
+
+
+def test_possible_actions_are_listed_and_can_be_taken(planned: Ran) -> None:
+    found = planned.replayed("planned:0", Change(0))
+    assert (len(found.steps), found.difference, found.test) == (1, None, None)
+    assert found.possible == (
+        "wait",
+        "germinate early blueprints/conv_light",
+        "germinate early blueprints/pointwise",
+        "germinate late blueprints/mlp",
+    )
+    assert actions(planned.what_if("planned:0", 0, found.possible[2]))[0] == found.possible[2]
+
+
+def test_an_impossible_action_is_rejected_with_the_possible_ones(planned: Ran) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        planned.what_if("planned:0", 2, "germinate early conv_light speed=9")
+    (problem,) = refusal.value.problems
+    assert problem.message.startswith("germinate early blueprints/conv_light speed=9 is not possible after step 2 of")
+    assert problem.hint == "Possible then: wait, prune early, germinate late blueprints/mlp"
+
+
+@pytest.mark.parametrize(
+    ("episode", "step", "message", "hint"),
+    [
+        ("planned:4", None, 'no episode "planned:4"', "planned:0 to planned:3"),
+        ("planed:0", None, 'no episode "planed:0"', 'Did you mean "planned"?'),
+        ("0", None, "2 arms have a policy", "planned:0 or chance:0"),
+        ("", None, '"" names no episode', "planned:0"),
+        ("planned", None, '"planned" names no episode', "planned:0"),
+        ("planned:-1", None, "names no episode", "planned:0"),
+        ("planned:٣", None, "names no episode", "planned:0"),
+        (f"planned:{'9' * 5000}", None, "names no episode", "planned:0"),
+        ("planned:0", 6, "no step 6 in planned:0", "0 to 5."),
+        ("planned:0", -1, "no step -1 in planned:0", "0 to 5."),
+        ("twin:0", 1, "no action is taken in the twin", "an arm that has a policy"),
+        ("capacity-of-planned:0", None, "controls cannot be replayed", "There are: planned:0"),
+    ],
+)
+def test_episodes_and_steps_that_do_not_exist_are_rejected(
+    planned: Ran, episode: str, step: int | None, message: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        planned.replayed(episode, None if step is None else Change(step))
+    (problem,) = refusal.value.problems
+    assert problem.code == "E432"
+    assert message in problem.message
+    assert hint in (problem.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("write", "code"),
+    [
+        (lambda file: file.unlink(), "E430"),
+        (lambda file: file.write_text("nonsense\n"), "E421"),
+        (lambda file: file.write_text(file.read_text().replace('"germinate early', '"grow early')), "E421"),
+        (lambda file: file.write_text(file.read_text().replace('"blend":"gate"', '"blend":"mix"')), "E421"),
+        (lambda file: file.write_text(""), "E432"),
+    ],
+)
+def test_unreadable_events_are_reported(copied: Ran, write: Callable[[Path], None], code: str) -> None:
+    write(copied.path / "events.jsonl")
+    with pytest.raises(EsperError) as refusal:
+        copied.recording("planned:0")
+    assert [problem.code for problem in refusal.value.problems] == [code]
+    assert isinstance(refusal.value, RunFolderError if code != "E432" else ConfigError)
+
+
+def test_an_incomplete_recording_is_replayed_as_far_as_it_goes(copied: Ran) -> None:
+    def first_steps(event: dict[str, Any]) -> dict[str, Any] | None:
+        late = event["type"] in ("run-finished", "episode-finished") or event.get("step", 0) > 3
+        return None if late or event.get("round", 0) > 0 else event
+
+    rewrite(copied, first_steps)
+    with (copied.path / "events.jsonl").open("a") as file:
+        file.write('{"type": "step-fin')
+    warnings: list[str] = []
+    recording = read_recording(copied.path, "planned:1", warnings.append)
+    assert "torn" in warnings[0]
+    play = copied.play("planned")
+    again = replay(play, recording, warn=pytest.fail)
+    assert (len(again.steps), again.difference, again.test) == (4, None, None)
+    change = Change(3, parse_action("prune early", play.space))
+    found = replay(play, recording, change, warn=pytest.fail)
+    assert (len(found.steps), found.test) == (4, None)
+
+
+def test_a_run_that_the_governor_stopped_is_stopped_again(tmp_path: Path) -> None:
+    wild = "optimizer: {host: {kind: sgd, learning_rate: 10}}\ngovernor: {rollbacks: 0}\n"
+    stopped = ran(tmp_path / "wild", (RUN % "").replace("environments: 2", "environments: 1") + wild)
+    again = [stopped.replayed(f"{arm}:0", warn=print) for arm in ("planned", "twin", "chance")]
+    assert [one.difference for one in again] == [None] * 3
+    assert any(one.stopped for one in again)
+
+
+def stepped(number: int, arm: str) -> str:
+    signals = {"step": number, "train_loss": 1.0, "validation_loss": 1.0, "validation_metric": 0.5, "parameters": 9}
+    event = {"type": "step-finished", "v": 1, "round": 0, "arm": arm, "seed": 7, "step": number, "action": "wait"}
+    return json.dumps({**event, "signals": {**signals, "host_parameters": 9, "slots": []}})
+
+
+def test_the_last_step_of_a_run_that_another_episode_stopped_is_left_out(tmp_path: Path) -> None:
+    stop = {"type": "governor-acted", "v": 1, "round": 0, "arm": "other", "seed": 7, "step": 1, "act": "stop"}
+    steps = [stepped(number, arm) for number in (0, 1) for arm in ("grown", "other")]
+    lines = [*steps, json.dumps({**stop, "verdict": "panic", "reason": "it surged"})]
+    end = {"type": "run-finished", "v": 1, "status": "stopped"}
+    (tmp_path / "events.jsonl").write_text("".join(f"{line}\n" for line in [*lines, json.dumps(end)]))
+    lengths = {arm: len(read_recording(tmp_path, f"{arm}:7", pytest.fail).steps) for arm in ("grown", "other")}
+    assert lengths == {"grown": 1, "other": 2}
+
+
+def test_the_seed_is_enough_where_one_arm_has_a_policy(tmp_path: Path) -> None:
+    lines = [stepped(0, arm) for arm in ("grown", "twin", "capacity")]
+    (tmp_path / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    assert read_recording(tmp_path, "7", pytest.fail).name == "grown:7"
+
+
+def test_each_of_several_rewards_is_replayed_under_its_own(tmp_path: Path) -> None:
+    prices = "rewards: [{use: team, settings: {price: 5}}, {use: team, settings: {price: 50}}]\n"
+    priced = ran(tmp_path / "priced", (RUN % "").replace("  chance: {policy: random}\n", "") + prices)
+    for episode in ("planned@price-5:1", "planned@price-50:1", "twin:1"):
+        again = priced.replayed(episode)
+        assert again.difference is None
+        assert [step.reward for step in again.steps] == [step.reward for step in priced.recording(episode).steps]
+
+
+def test_the_command_reports_equality(esper: Esper, planned: Ran) -> None:
+    answer = esper("replay", planned.path, "--episode", "chance:3", "--quiet")
+    assert answer.code == 0
+    assert "The same to the last bit in 6 steps, and in the test at the end." in answer.out
+    assert answer.err == ""
+
+
+def test_the_command_reports_the_first_difference(esper: Esper, copied: Ran) -> None:
+    def touched(event: dict[str, Any]) -> dict[str, Any]:
+        if (event.get("arm"), event.get("seed"), event.get("step"), "signals" in event) == ("planned", 0, 3, True):
+            event["signals"]["validation_loss"] += 1e-9
+        return event
+
+    rewrite(copied, touched)
+    asked = ("replay", copied.path, "--episode", "planned:0")
+    answer = esper(*asked, "--json")
+    assert (answer.code, answer.json["same"]) == (1, False)
+    assert (answer.json["difference"]["step"], answer.json["difference"]["what"]) == (3, "signals.validation_loss")
+    text = esper(*asked, "--quiet")
+    assert text.code == 1
+    assert "Different from step 3 on: signals.validation_loss was" in text.out
+    before = esper(*asked, "--step", "2", "--action", "prune early", "--json")
+    assert (before.code, before.json["same"]) == (0, True), "only what precedes the action has to be the same"
+    after = esper(*asked, "--step", "3", "--action", "prune early", "--quiet")
+    assert after.code == 1
+    assert "Part of what follows is due to that difference, not to the action." in after.out
+
+
+def test_events_without_arguments_are_replayed_with_a_note(esper: Esper, copied: Ran) -> None:
+    rewrite(copied, lambda event: {key: value for key, value in event.items() if key != "arguments"})
+    answer = esper("replay", copied.path, "--episode", "planned:0", "--json")
+    assert (answer.code, answer.json["same"]) == (1, False), "its blend was gate"
+    assert answer.json["difference"]["what"] == "signals.parameters", "a gate has parameters"
+    assert "blend, speed, curve and target have their defaults" in answer.err
+    assert answer.json["notes"][0] in answer.err
+
+
+def test_the_command_compares_another_action_with_the_recording(esper: Esper, planned: Ran) -> None:
+    asked = ("replay", planned.path, "--episode", "planned:0", "--step", "2", "--action", "prune early speed=0")
+    text, report = esper(*asked, "--quiet"), esper(*asked, "--json").json
+    assert text.code == 0
+    assert "prune early speed=0" in text.out
+    assert "One episode shows nothing (n = 1)" in text.out
+    assert "warning: step 4: the recorded action is not possible any more" in text.err
+    assert (report["episode"], report["step"], report["action"], report["then"]) == (
+        *("planned:0", 2, "prune early speed=0"),
+        "recorded",
+    )
+    ending = planned.recording("planned:0").ending
+    assert ending is not None
+    assert report["test"]["recorded"] == ending.test_metric
+    assert report["test"]["difference"] == report["test"]["replayed"] - report["test"]["recorded"]
+    assert [row["step"] for row in report["course"]] == list(range(6))
+    assert report["course"][0]["recorded"] == report["course"][0]["replayed"]
+    assert report["course"][0]["recorded"]["action"] == "germinate early blueprints/conv_light blend=gate speed=2"
+    assert len(report["notes"]) == 1
+
+
+def test_an_action_without_its_step_is_a_usage_error(esper: Esper, planned: Ran) -> None:
+    answer = esper("replay", planned.path, "--episode", "planned:0", "--action", "wait")
+    assert answer.code == 2
+    assert "--action needs --step" in answer.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [
+        "growth: {incubation: branch, nursery: 2, embargo: 1}\nlanes: 2",
+        "growth: {embargo: 1, gates: strict}\nlanes: 3\nrandomness: always",
+        "growth: {embargo: 0, dependence: false}\ntwin: false",
+        "growth: {embargo: 1}\noptimizer: {host: {kind: sgd, learning_rate: 3}}\ngovernor: {rollbacks: 9}",
+    ],
+)
+def test_replays_are_the_same_whatever_the_settings_of_growth(tmp_path: Path, more: str) -> None:
+    text = (RUN % AS_PLANNED).replace("growth: {nursery: 2, embargo: 1}", more).replace("steps: 6", "steps: 12")
+    one = ran(tmp_path / "run", text)
+    there = set(re.findall(r'"arm":"((?:planned|chance|twin))","seed":(\d)', (one.path / "events.jsonl").read_text()))
+    again = {name: one.replayed(":".join(name), warn=print) for name in sorted(there)}
+    assert {name: found.difference for name, found in again.items()} == dict.fromkeys(again)
+    assert len(again) >= 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from esper_core.config import GovernorConfig
@@ -68,6 +70,20 @@ def test_a_seed_that_grows_is_counted_as_a_seed(environment) -> None:
     environment.apply(GERMINATE, 0)
     (seed,) = environment.garden.living_seeds()
     assert asked.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 6 / MIB)
+
+
+def test_a_fossil_is_counted_as_the_host(environment) -> None:
+    asked = preflight(environment, "sgd", "adam")
+    before = asked.mebibytes(environment.garden)
+    environment.apply(replace(GERMINATE, speed=0), 0)
+    (seed,) = environment.garden.living_seeds()
+    environment.train()
+    for step, op in enumerate((Op.ADVANCE, Op.FOSSILISE), 1):
+        environment.train()
+        environment.apply(Action(op, "early"), step)
+        environment.train()
+    assert environment.garden.living_seeds() == []
+    assert asked.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 5 / MIB)
 
 
 @pytest.mark.parametrize("action", [Action(Op.ADVANCE, "early"), Action(Op.GERMINATE, "late", "test/big")])

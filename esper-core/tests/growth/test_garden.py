@@ -216,7 +216,7 @@ def test_b8_drl_02_a_seeds_optimizer_lives_with_it_and_is_handed_over_with_its_s
         if action is not None:
             environment.apply(action, 2)
         held = environment.keeper.seeds.get(0) or environment.keeper.fossils[0]
-        assert held is share
+        assert held.optimizer is share.optimizer
         assert {id(p): share.optimizer.state[p]["exp_avg"] for p in share.parameters}.keys() == moments.keys()
         assert all(share.optimizer.state[p]["exp_avg"] is moments[id(p)] for p in share.parameters)
         environment.train()

@@ -61,6 +61,10 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=torch.tensor(0.01), foreach=False)
 
 
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, foreach=False)
+
+
 @dataclass
 class World:
     """A host of two slots, and a garden in it."""
@@ -69,6 +73,7 @@ class World:
     freeze: bool = False
     ready: Callable[[str], bool | None] | None = None
     schedule: Halving = field(default_factory=Halving)
+    of_seeds: Callable[[Any], torch.optim.Optimizer] = adam
 
     def __post_init__(self) -> None:
         torch.manual_seed(4)
@@ -77,11 +82,10 @@ class World:
             self.model.add_module(name, nn.Linear(WIDTH, WIDTH))
         self.inputs, self.targets = torch.randn(6, WIDTH), torch.randn(6, WIDTH)
         graft(self.model, {n: SlotPlace(n, stack=self.limit) for n in ("early", "late")}, example=self.inputs)
-        sgd = partial(torch.optim.SGD, lr=0.05, momentum=0.9, foreach=False)
         self.keeper = OptimizerKeeper(
             self.model.parameters(),
             host_settings=Regimen(sgd, 1.0, self.schedule),
-            seed_settings=Regimen(adam, 1.0, self.schedule),
+            seed_settings=Regimen(self.of_seeds, 1.0, self.schedule),
         )
         varieties = (
             Variety("test/tame", BlueprintSpec("vector", "2*c*c + 2*c", starts_as_identity=True), Tame),
@@ -276,6 +280,9 @@ CASES: dict[str, Case] = {
     "fossilise at the limit": (World, holding, act(Op.FOSSILISE), {"early": SlotState.CLOSED}),
     "fossilise the second": (
         partial(World, limit=2), holding_behind_a_fossil, act(Op.FOSSILISE), {"early": SlotState.CLOSED},
+    ),
+    "fossilise with the host's own optimizer": (
+        partial(World, of_seeds=sgd), holding, act(Op.FOSSILISE), {"early": SlotState.CLOSED},
     ),
     "fossilise and freeze": (partial(World, freeze=True), holding, act(Op.FOSSILISE), {"early": SlotState.CLOSED}),
     "a step opens": (World, in_training, step_opens, {"early": Stage.TRAINING}),

@@ -146,13 +146,14 @@ def odd_recipe(make: Make, *, schedule: bool = False, batches: int = 1, **growth
     """Two slots of two fossils each, in a host where something is everywhere to be forgotten."""
     optimizer, governor = growth.pop("optimizer", {}), growth.pop("governor", {})
     own = {"learning_rate": 1e-2, "clip_norm": 0.5, **optimizer}
+    of_seeds = growth.pop("of_seeds", own)
     recipe = make(host=OddHost, batches=batches, steps=40, governor=governor)
     return replace(
         recipe,
         slots={"early": SlotPlace("stem", stack=2), "late": SlotPlace("drop", stack=2)},
         varieties={"early": (ODD, PLAIN), "late": (PLAIN, ODD)},
         growth=GrowthConfig.model_validate({"embargo": 2, **growth}),
-        optimizers=OptimizersConfig.model_validate({"host": own, "seed": own}),
+        optimizers=OptimizersConfig.model_validate({"host": own, "seed": of_seeds}),
         host_schedule=Falling() if schedule else None,
         seed_schedule=Falling() if schedule else None,
     )
@@ -394,6 +395,21 @@ SCENES = {
         (7, 3, FOSSILS),
         {"early": ["fossilized", "germinated"], "late": ["fossilized"]},
     ),
+    "fossils that learnt by another algorithm": (
+        {"schedule": True, "optimizer": MOMENTUM, "of_seeds": ADAM},
+        (7, 4, FOSSILS),
+        {"early": ["fossilized", "germinated"], "late": ["fossilized"]},
+    ),
+    "fossils that learnt with other settings": (
+        {"optimizer": FOREACH, "of_seeds": ADAM},
+        (5, 6, FOSSILS),
+        {"early": ["holding"], "late": ["fossilized"]},
+    ),
+    "a branch that is kept under other settings": (
+        {"incubation": "branch", "nursery": 2, "optimizer": FOREACH, "of_seeds": MOMENTUM},
+        (8, 4, BRANCHES),
+        {"early": ["fossilized"], "late": []},
+    ),
     "a ramp": ({"optimizer": FOREACH, "schedule": True}, (3, 5, RAMP), {"early": [], "late": ["blending"]}),
     "drained": ({}, (5, 3, RAMP), {"early": [], "late": ["draining"]}),
     "straight through": ({"incubation": "straight_through"}, (3, 3, ALONE), {"early": [], "late": ["training"]}),
@@ -465,14 +481,15 @@ def test_what_is_drawn_at_random_goes_on_as_well(make_recipe: Make) -> None:
     before=st.integers(0, 16),
     seed=st.integers(0, 2**16),
     optimizer=st.sampled_from([ADAM, FOREACH, MOMENTUM]),
+    of_seeds=st.sampled_from([ADAM, FOREACH, MOMENTUM]),
     more=st.fixed_dictionaries(
         {"schedule": st.booleans(), "freeze_fossils": st.booleans(), "embargo": st.integers(0, 3)}
     ),
 )
 def test_whatever_happens_it_goes_on_bit_for_bit(
-    way, nursery, gates, before, seed, optimizer, more, make_recipe: Make
+    way, nursery, gates, before, seed, optimizer, of_seeds, more, make_recipe: Make
 ) -> None:
-    growth = {"incubation": way, "nursery": nursery, "gates": gates, "price": 0.0, **more}
+    growth = {"incubation": way, "nursery": nursery, "gates": gates, "price": 0.0, "of_seeds": of_seeds, **more}
     lives(odd_recipe(make_recipe, optimizer=optimizer, **growth), before, 4, seed)
 
 

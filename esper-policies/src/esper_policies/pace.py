@@ -1,7 +1,7 @@
 """How fast does something learn when? Schedules: a factor on the learning rate for each decision step.
 
-``optimizer.host.schedule`` sets the pace of the host, by the steps of the episode; ``optimizer.seed.schedule`` that of
-each seed, by a clock of its own that starts at its germination.
+``optimizer.host.schedule`` sets the pace of the host and its fossils, by the steps of the episode;
+``optimizer.seed.schedule`` that of each living seed, by a clock of its own that starts at its germination.
 """
 
 from __future__ import annotations

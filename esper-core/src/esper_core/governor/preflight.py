@@ -67,13 +67,16 @@ class Preflight:
         """What the network takes, in MiB, with ``more`` parameters that a seed would bring."""
         parameters = list(garden.model.parameters())
         grown = {id(parameter) for slot in garden.slots.values() for parameter in slot.parameters()}
+        living = {id(parameter) for seed in garden.living_seeds() for parameter in seed.parameters()}
         host = sum(one.nbytes for one in parameters if id(one) not in grown)
-        seeds = sum(one.nbytes for one in parameters if id(one) in grown)
+        fossils = sum(one.nbytes for one in parameters if id(one) in grown - living)
+        seeds = sum(one.nbytes for one in parameters if id(one) in living)
         seeds += more * (parameters[0].element_size() if parameters else 4)
         branches = sum(seed.presence is Presence.BRANCHED for seed in garden.living_seeds())
         branches += bool(more) and self.incubation == "branch"
-        of_host = self._copies(self.optimizers.host) + branches * (1 + _remembered(self.optimizers.host))
-        return (host * of_host + seeds * self._copies(self.optimizers.seed)) / _MIB
+        of_fossils = self._copies(self.optimizers.host)
+        of_host = of_fossils + branches * (1 + _remembered(self.optimizers.host))
+        return (host * of_host + fossils * of_fossils + seeds * self._copies(self.optimizers.seed)) / _MIB
 
     def _too_dear(self, garden: Garden, site: Site | None, variety: Variety) -> str | None:
         most = self.settings.memory_mib

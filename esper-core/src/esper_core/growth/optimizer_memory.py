@@ -1,14 +1,15 @@
-"""What does an optimizer remember, and the scaler of a loss, and how does it get into one that was made alike?"""
+"""State of optimizers and loss scalers: write it down, restore it, and hand it from one optimizer to another."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 from torch.amp import GradScaler
 
 from esper_core.growth.memory import heard, told
+from esper_core.growth.swift import SwiftAdam, SwiftAdamW
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +35,40 @@ def recalled(parameters: Sequence[nn.Parameter], told_memory: Sequence[dict[str,
         for parameter, memory in pairs
         if memory is not None
     }
+
+
+_ADAMS: Final = (torch.optim.Adam, torch.optim.AdamW, SwiftAdam, SwiftAdamW)
+_WITHOUT_EFFECT_ON_STATE: Final = {
+    *("foreach", "fused", "capturable", "differentiable"),  # which code computes the step
+    *("nesterov", "decoupled_weight_decay"),  # what is made of the state, and not what it is
+}
+
+
+def hand_over_state(old: torch.optim.Optimizer, new: torch.optim.Optimizer) -> None:
+    """Give ``new`` the state that ``old`` has of each parameter, where both keep the same quantities of it.
+
+    They do where the algorithm is the same (SGD, or Adam and AdamW, or any other class with itself) and every switch
+    that decides what is kept is set alike: ``amsgrad``, ``centered``, ``maximize``, a momentum or none. Of every other
+    parameter ``new`` keeps its own fresh state. The tensors are handed over, not copied; ``old`` is not changed.
+    """
+    kept = {parameter: _form(old, group) for group in old.param_groups for parameter in group["params"]}
+    for group in new.param_groups:
+        form = _form(new, group)
+        on_device = bool(group.get("fused") or group.get("capturable"))
+        for parameter in group["params"]:
+            if kept.get(parameter) == form and parameter in old.state:
+                state = dict(old.state[parameter])
+                if on_device and isinstance(state.get("step"), Tensor):
+                    state["step"] = state["step"].to(parameter.device, torch.float32)
+                new.state[parameter] = state
+
+
+def _form(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple[type, dict[str, bool]]:
+    """What decides which quantities an optimizer keeps of the parameters of a group."""
+    algorithm = torch.optim.Adam if type(optimizer) in _ADAMS else type(optimizer)
+    switches = {key: value for key, value in group.items() if isinstance(value, bool)}
+    relevant = {key: value for key, value in switches.items() if key not in _WITHOUT_EFFECT_ON_STATE}
+    return algorithm, {**relevant, "momentum": bool(group.get("momentum"))}
 
 
 def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:

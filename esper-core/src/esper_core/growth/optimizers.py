@@ -1,7 +1,9 @@
-"""Who trains which parameter? One keeper for each model, which owns every trainable parameter exactly once.
+"""Optimizers of one model: an OptimizerKeeper owns every trainable parameter exactly once.
 
-A seed's optimizer is made with the seed, lives with it through every stage and every turn of its alpha, and is released
-when the seed is pruned, or handed over to the host's side, state and all, when it is fossilised.
+A seed gets an optimizer of its own when it is born and keeps it, with its state, until it is pruned or fossilised.
+Pruning releases the optimizer. From fossilisation on the seed's parameters train with the host's settings: learning
+rate, weight decay, betas, clipping and schedule. The state is handed over where host and seed use the same algorithm;
+otherwise the fossil starts with the fresh state of the host's algorithm.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,14 @@ from esper_core.config import OptimizerConfig
 from esper_core.growth import swift
 from esper_core.growth.gradients import GradientCollector
 from esper_core.growth.memory import heard, told, unfit
-from esper_core.growth.optimizer_memory import recalled, remembered, scaler_told, scaler_with, settings_of
+from esper_core.growth.optimizer_memory import (
+    hand_over_state,
+    recalled,
+    remembered,
+    scaler_told,
+    scaler_with,
+    settings_of,
+)
 from esper_core.growth.swift import SwiftAdam, SwiftAdamW
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
@@ -54,7 +62,17 @@ class Regimen:
     @classmethod
     def of(cls, settings: OptimizerConfig, schedule: Schedule | None = None) -> Regimen:
         """The regimen that a configuration describes."""
-        return cls(partial(build_optimizer, settings), settings.clip_norm, schedule)
+        return cls(_BuildConfigured(settings), settings.clip_norm, schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class _BuildConfigured:
+    """Builds the optimizer that a configuration describes. Two of them are equal where their settings are."""
+
+    settings: OptimizerConfig
+
+    def __call__(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+        return build_optimizer(self.settings, parameters)
 
 
 def build_optimizer(settings: OptimizerConfig, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
@@ -94,25 +112,54 @@ class Share:
             return cls((), None)
         optimizer = regimen.build(own)
         _refuse_unfit(optimizer)
+        for group in optimizer.param_groups:
+            if isinstance(group.get("lr"), Tensor):
+                group["lr"] = group["lr"].clone()  # all calls of ``build`` may have been given the same tensor
         rates = tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
         return cls(own, optimizer, regimen.clip_norm, regimen.schedule, rates, begun, regimen.build)
+
+    def under(self, regimen: Regimen, begun: int) -> Share:
+        """The same parameters under another regimen, with their optimizer's state; this share stays as it is.
+
+        Where both build the same optimizer it is kept. Otherwise a new one is built and takes over the state, as far
+        as ``hand_over_state`` says.
+        """
+        if self.optimizer is None:
+            return self
+        if self.build != regimen.build:
+            share = Share.of(self.parameters, regimen, begun)
+            if share.optimizer is not None:
+                hand_over_state(self.optimizer, share.optimizer)
+            return share
+        return replace(
+            self,
+            clip_norm=regimen.clip_norm,
+            schedule=regimen.schedule,
+            begun=begun,
+            gradients=GradientCollector(),
+        )
 
     def owned(self) -> list[nn.Parameter]:
         """What the optimizer really steps."""
         return [] if self.optimizer is None else [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def pace(self, step: int, steps: int | None) -> None:
-        """Set the learning rates for one decision step of the keeper's."""
-        if self.schedule is None or self.optimizer is None:
+        """Set the learning rates for one decision step of the keeper's, where there is a schedule."""
+        if self.schedule is not None:
+            factor = self.schedule.factor(step - self.begun, None if steps is None else max(1, steps - self.begun))
+            self.set_rates(factor)
+
+    def set_rates(self, factor: float) -> None:
+        """Set each group's learning rate to ``factor`` times the rate that it was built with."""
+        if self.optimizer is None:
             return
-        factor = self.schedule.factor(step - self.begun, None if steps is None else max(1, steps - self.begun))
         with_rate = [group for group in self.optimizer.param_groups if "lr" in group]
         for group, rate in zip(with_rate, self.rates, strict=True):
             _set_rate(group, rate * factor)
 
     def rates_now(self) -> list[tuple[dict[str, Any], float | Tensor]]:
-        """Each group that a schedule moves, and the learning rate that it has."""
-        if self.schedule is None or self.optimizer is None:
+        """Each group that has a learning rate, and that rate."""
+        if self.optimizer is None:
             return []
         with_rate = [group for group in self.optimizer.param_groups if "lr" in group]
         return [(group, rate.clone() if isinstance(rate := group["lr"], Tensor) else rate) for group in with_rate]
@@ -191,7 +238,8 @@ def _refuse_unfit(optimizer: torch.optim.Optimizer) -> None:
 class OptimizerKeeper:
     """The shares of one model: the host's, and one for each seed and each fossil.
 
-    host: the host's parameters. host_settings, seed_settings: how they and the seeds learn.
+    host: the host's parameters. host_settings: how they learn, and each seed from its fossilisation on.
+    seed_settings: how living seeds learn.
     steps: decision steps that there will be in all, for schedules; None where nobody knows.
     scaler: keeps small gradients from vanishing in half precision: that of the host's own step, of which a seed that
     learns behind the host's back has a copy.
@@ -206,17 +254,18 @@ class OptimizerKeeper:
         steps: int | None = None,
         scaler: GradScaler | None = None,
     ) -> None:
-        self._regimen = _regimen(seed_settings)
+        self._host_regimen = _regimen(host_settings)
+        self._seed_regimen = _regimen(seed_settings)
         self._steps = steps
         self._step = -1
         self.scaler = scaler
-        self.host = Share.of(host, _regimen(host_settings))
+        self.host = Share.of(host, self._host_regimen)
         self.seeds: dict[int, Share] = {}
         self.fossils: dict[int, Share] = {}
 
     def adopt(self, seed: Seed) -> None:
         """Take on a newborn seed's parameters, with an optimizer of their own."""
-        share = Share.of(seed.parameters(), self._regimen, self._step + 1)
+        share = Share.of(seed.parameters(), self._seed_regimen, self._step + 1)
         hosts = {id(parameter) for parameter in self.host.parameters}
         if any(id(parameter) in hosts for parameter in share.parameters):
             message = f"seed {seed.number} is in the host's share already: it grew before this keeper was made"
@@ -233,11 +282,18 @@ class OptimizerKeeper:
         self.seeds.pop(number).forget_gradients()
 
     def hand_over(self, number: int) -> None:
-        """A fossilised seed goes over to the host's side; its optimizer's state comes along untouched."""
-        self.fossils[number] = self.seeds.pop(number)
+        """Move a fossilised seed to the host's side: it trains with the host's settings and keeps its state."""
+        seed, regimen = self.seeds[number], self._host_regimen
+        fossil = seed.under(regimen, self.host.begun)
+        if regimen.schedule is not None and self._step >= 0:
+            fossil.pace(self._step, self._steps)
+        elif seed.schedule is not None:
+            fossil.set_rates(1.0)
+        self.fossils[number] = fossil
+        del self.seeds[number]
 
     def settle(self, seed: Seed, *, freeze: bool) -> None:
-        """A seed is part of the host from now on: it goes on learning on the host's side, or not at all."""
+        """Make a seed part of the host: it goes on learning as the host does, or not at all where ``freeze`` is."""
         if freeze:
             self.release(seed.number)
             seed.requires_grad_(requires_grad=False)
@@ -310,8 +366,8 @@ class OptimizerKeeper:
             _overflow_together(own)
         for share in own:
             share.unscale(self.scaler)
-        if self.host.clip_norm is not None:
-            clip_grad_norm_(self._host_side(), self.host.clip_norm)
+        if self._host_regimen.clip_norm is not None:
+            clip_grad_norm_(self._host_side(), self._host_regimen.clip_norm)
         for share in own:
             share.step(self.scaler)
         for share in seeds:

@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from esper_core import Play, Remembered, cli, load_run
+from esper_core import Play, Remembered, cli, load_run, read_events
 from esper_core.leyline import WAIT, Action, GovernorStop, Op
+from esper_core.leyline.events import EpisodeFinished
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -157,15 +158,17 @@ def test_rewards_add_up_to_those_of_a_run(file, monkeypatch, tmp_path):
     with pytest.raises(SystemExit) as ended:
         cli.main(["run", str(file), "--name", "same", "--quiet", "--set", more[0], "--set", more[1]])
     assert not ended.value.code
-    episode, twin = ({row["arm"]: row for row in load_run("same").episodes()}[arm] for arm in ("schedule", "twin"))
+    events = read_events(load_run("same").events)
+    ends = {event.arm: event for event in events if isinstance(event, EpisodeFinished)}
+    episode, twin = ends["schedule"], ends["twin"]
     with GrowthEnv(file, more, speed=1) as own:
         steps = played(own, kept_plan(own))
     info = steps[-1][4]
-    assert math.fsum(reward for _, reward, *_ in steps) == pytest.approx(episode["reward"], abs=1e-9)
-    assert (info["test_metric"], info["grown"]) == (episode["test_metric"], (f"early {CONV}",))
-    assert info["twin_test_metric"] == twin["test_metric"] != info["test_metric"]
-    assert CONV in episode["grown"]
-    assert abs(episode["reward"]) > 0.1
+    assert math.fsum(reward for _, reward, *_ in steps) == pytest.approx(episode.reward, abs=1e-9)
+    assert (info["test_metric"], info["grown"]) == (episode.test_metric, (f"early {CONV}",))
+    assert info["twin_test_metric"] == twin.test_metric != info["test_metric"]
+    assert [seed["blueprint"] for seed in episode.grown] == [CONV]
+    assert abs(episode.reward) > 0.1
     for _, reward, _, _, one in steps:
         assert reward == pytest.approx(math.fsum(one["terms"].values()), abs=1e-12)
         assert not one["reward_unknown"]

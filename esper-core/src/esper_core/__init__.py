@@ -14,7 +14,6 @@ from esper_core._version import __version__ as __version__
 if TYPE_CHECKING:
     from esper_core.app.episode import Moment, Play
     from esper_core.app.giving import given_settings
-    from esper_core.app.looking import Run, load_run
     from esper_core.app.prefixes import Remembered
     from esper_core.config import GrowthConfig, OptimizerConfig
     from esper_core.growth import Course, Garden, OptimizerKeeper, Regimen, Seed, Variety
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     )
     from esper_core.plugins import Component, Plugins, evaluate_formula, load_plugins
     from esper_core.runs.networks import load, save
+    from esper_core.runs.records import Run, load_run
     from esper_core.runs.statistics import mean_interval
     from esper_core.telemetry import EventFile, read_events
 
@@ -63,7 +63,7 @@ _HOME = {
     "Remembered": "esper_core.app.prefixes",
     "Reward": "esper_core.leyline",
     "RewardSpec": "esper_core.leyline",
-    "Run": "esper_core.app.looking",
+    "Run": "esper_core.runs.records",
     "ScheduleSpec": "esper_core.leyline",
     "Seed": "esper_core.growth",
     "SinkSpec": "esper_core.leyline",
@@ -79,7 +79,7 @@ _HOME = {
     "host_parameters": "esper_core.growth",
     "load": "esper_core.runs.networks",
     "load_plugins": "esper_core.plugins",
-    "load_run": "esper_core.app.looking",
+    "load_run": "esper_core.runs.records",
     "mean_interval": "esper_core.runs.statistics",
     "read_events": "esper_core.telemetry",
     "save": "esper_core.runs.networks",

@@ -10,7 +10,7 @@ import pytest
 
 from esper_core.leyline import RunFolderError
 from esper_core.runs.directory import run_lock
-from esper_core.runs.records import find_run, list_runs, read_growth, read_run
+from esper_core.runs.records import list_runs, load_run, read_growth, read_run
 
 ARMS = {"grown": [0.8, 0.9], "twin": [0.5, 0.6]}
 
@@ -147,31 +147,31 @@ def test_runs_are_listed_newest_first_and_then_what_is_none(write_run):
 
 def test_a_run_is_found_by_its_path_and_by_its_id(write_run):
     path = write_run("20261121-101512-quiet-otter", ARMS)
-    assert find_run(str(path), path.parent / "elsewhere").path == path
-    assert find_run(path.name, path.parent).path == path
+    assert load_run(str(path), runs_dir=path.parent / "elsewhere").path == path
+    assert load_run(path.name, runs_dir=path.parent).path == path
 
 
 def test_a_run_is_found_by_its_words_as_long_as_it_alone_has_them(write_run):
     path = write_run("20261121-101512-quiet-otter", ARMS)
-    assert find_run("quiet-otter", path.parent).path == path
+    assert load_run("quiet-otter", runs_dir=path.parent).path == path
     write_run("20261122-101512-quiet-otter", ARMS)
-    told = refused(lambda: find_run("quiet-otter", path.parent), "E420")
+    told = refused(lambda: load_run("quiet-otter", runs_dir=path.parent), "E420")
     assert f"2 runs in {path.parent} are called quiet-otter" in told
     assert "Give the whole id: 20261121-101512-quiet-otter, 20261122-101512-quiet-otter" in told
-    assert "there is no folder otter" in refused(lambda: find_run("otter", path.parent), "E420")
+    assert "there is no folder otter" in refused(lambda: load_run("otter", runs_dir=path.parent), "E420")
 
 
 def test_a_name_that_is_nearly_one_gets_that_one_for_a_hint(write_run):
     path = write_run("20261121-101512-quiet-otter", ARMS)
-    told = refused(lambda: find_run("20261121-101512-quiet-oter", path.parent), "E420")
+    told = refused(lambda: load_run("20261121-101512-quiet-oter", runs_dir=path.parent), "E420")
     assert f"Did you mean {path}?" in told
 
 
 def test_a_name_that_is_none_gets_the_way_to_the_list(write_run, tmp_path):
     runs = write_run("20261121-101512-quiet-otter", ARMS).parent
-    assert f"esper runs list --runs-dir {runs}" in refused(lambda: find_run("xyz", runs), "E420")
-    refused(lambda: find_run("a\0b", runs), "E420")
-    refused(lambda: find_run("xyz", tmp_path / "nowhere"), "E420")
+    assert f"esper runs list --runs-dir {runs}" in refused(lambda: load_run("xyz", runs_dir=runs), "E420")
+    refused(lambda: load_run("a\0b", runs_dir=runs), "E420")
+    refused(lambda: load_run("xyz", runs_dir=tmp_path / "nowhere"), "E420")
     refused(lambda: list_runs(tmp_path / "nowhere"), "E420")
 
 

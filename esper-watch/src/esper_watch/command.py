@@ -13,7 +13,7 @@ import click
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def watch(run: Path, *, as_json: bool) -> None:
-    """Show the curves of a run and the lives of its seeds. The run may still be going, or have been killed."""
+    """Show curves and seed lives of a run. The run may still be going, or have been killed."""
     from esper_watch import terminal
     from esper_watch.history import read_history
 
@@ -28,7 +28,7 @@ def _svg_file(_context: click.Context, _parameter: click.Parameter, given: Path 
     """Refuse a file with another extension than ``.svg``: no program would open it."""
     if given is None or given.is_dir() or given.suffix.lower() == ".svg":
         return given
-    from esper_core.leyline.markup import printable
+    from esper_core.leyline.text import printable
 
     raise click.BadParameter(printable(f"expected a file that ends with .svg, received {given}"))
 
@@ -44,7 +44,7 @@ def _svg_file(_context: click.Context, _parameter: click.Parameter, given: Path 
 )
 def report(run: Path, *, out: Path | None, picture: Path | None) -> None:
     """Write the report of a run as one HTML page. The run may still be going, or have been killed."""
-    from esper_core.leyline.markup import printable
+    from esper_core.leyline.text import printable
     from esper_watch.report import write_picture, write_report
 
     if out is not None and picture is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError, load_run, read_events
 from esper_core.leyline import Metric, Problem, RunFolderError, Stage
@@ -120,6 +120,28 @@ class SeedLife:
     def ended(self) -> bool:
         """Whether the seed was kept or pruned."""
         return self.stage in (Stage.FOSSILIZED, Stage.PRUNED)
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the life as one flat row, for tables. The step of a stage that was never reached is None."""
+        first: dict[Stage, int] = {}
+        for change in self.changes:
+            first.setdefault(change.now, change.step)
+        gain = self.gain
+        return {
+            **{
+                key: getattr(self, key)
+                for key in ("round", "arm", "seed", "seed_id", "slot", "blueprint", "parameters")
+            },
+            **{stage.value: first.get(stage) for stage in Stage},
+            "stage": self.stage.value,
+            "reason": self.reason,
+            "gain": None if gain is None else gain.mean,
+            "gain_error": None if gain is None else gain.error,
+            "gain_examples": None if gain is None else gain.examples,
+            "gain_step": None if gain is None else gain.step,
+            "gain_stage": None if gain is None else gain.stage.value,
+            "price": None if gain is None else gain.price,
+        }
 
     def stage_at(self, step: int) -> Stage | None:
         """Return the stage during ``step``, or None before germination. A change takes effect in the next step."""

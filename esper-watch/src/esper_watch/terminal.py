@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import Stage
 from esper_core.leyline.columns import columns, cut, padded, wrapped
-from esper_core.leyline.markup import printable
+from esper_core.leyline.text import printable
 from esper_watch.formatting import short_name
 from esper_watch.history import mean
 

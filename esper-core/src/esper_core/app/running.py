@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from esper_core.app.preparing import Prepared
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.plugins.dispatch import OwnSection
-    from esper_core.runs.records import RunRecord
+    from esper_core.runs.records import Run
     from esper_core.telemetry import Clock, Listener
 
 log = logging.getLogger("esper")
@@ -93,7 +93,7 @@ def run(
 
 def resume(
     prepared: Prepared,
-    record: RunRecord,
+    record: Run,
     *,
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from esper_core.app.ending import status_of
 from esper_core.leyline.errors import EsperError, GovernorStop, Interrupted, PluginError, RunFolderError
-from esper_core.leyline.markup import printable
-from esper_core.runs.records import DIED, way_on
+from esper_core.leyline.text import printable
+from esper_core.runs.records import DIED, resume_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def tell_of_end(folder: Path | None = None) -> None:
     """Say at once on stderr, to who has asked for the end, when it comes; and how the run in ``folder`` goes on."""
     told = ["Ends when this step is done; asked again, at once." + (" Either way:" if folder is not None else "")]
     if folder is not None:
-        told.append(f"  {printable(way_on(folder, DIED))}")
+        told.append(f"  {printable(resume_hint(folder, DIED))}")
     print("\n".join(told), file=sys.stderr, flush=True)
 
 
@@ -71,7 +71,7 @@ def _whereabouts(folder: Path, status: RunStatus) -> str:
     told = [f"It is in {folder}"]
     if (report := folder / REPORT).is_file():
         told.append(f"Its report: {report}")
-    told.append(way_on(folder, status))
+    told.append(resume_hint(folder, status))
     if status == "failed":
         told.append("Mend first what failed: it is done again.")
     elif status == "stopped":

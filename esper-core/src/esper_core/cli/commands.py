@@ -86,8 +86,8 @@ KNOWN_ELSEWHERE: Final[Mapping[str, Elsewhere]] = {
     "new": Elsewhere("esper-testing", "Write a package with a plugin that works, to begin your own with."),
     "plugins.check": Elsewhere("esper-testing", "Run the conformance checks of a plugin."),
     "replay": Elsewhere("esper-study", "Replay an episode of a run, or see what another action would have led to."),
-    "report": Elsewhere("esper-watch", "Write the report of a run: one page that needs no network."),
-    "watch": Elsewhere("esper-watch", "Show how the arms of a run do, and its seeds."),
+    "report": Elsewhere("esper-watch", "Write the report of a run as one HTML page."),
+    "watch": Elsewhere("esper-watch", "Show curves and seed lives of a run."),
 }
 """Commands of the project's other packages: told of without an import, and by package where that is not installed."""
 

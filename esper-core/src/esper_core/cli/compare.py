@@ -15,7 +15,7 @@ from esper_core.leyline.errors import RunFolderError
 
 if TYPE_CHECKING:
     from esper_core.runs.joining import Joined
-    from esper_core.runs.records import RunRecord
+    from esper_core.runs.records import Run
 
 
 def _page_file(_context: click.Context, _parameter: click.Parameter, given: Path | None) -> Path | None:
@@ -66,9 +66,9 @@ def compare(
     there where none has a name in common. The controls themselves are compared with --all, or with --arm.
     """
     from esper_core.runs.joining import join
-    from esper_core.runs.records import find_run
+    from esper_core.runs.records import load_run
 
-    records = [find_run(name, runs_dir) for name in runs]
+    records = [load_run(name, runs_dir=runs_dir) for name in runs]
     joined = join(records, arms, every=every)
     comparisons = joined.comparisons()
     print_warnings(joined.warnings)
@@ -80,7 +80,7 @@ def compare(
         _print(joined, comparisons)
 
 
-def _write_page(page: Path, joined: Joined, records: list[RunRecord], comparisons: list[dict[str, Any]]) -> None:
+def _write_page(page: Path, joined: Joined, records: list[Run], comparisons: list[dict[str, Any]]) -> None:
     from esper_core.cli.page import comparison_page
     from esper_core.runs.directory import write_atomically
 
@@ -105,7 +105,7 @@ def _print(joined: Joined, comparisons: list[dict[str, Any]]) -> None:
         print_wrapped(left_out(joined))
 
 
-def _plain(joined: Joined, runs: list[RunRecord], comparisons: list[dict[str, Any]]) -> dict[str, Any]:
+def _plain(joined: Joined, runs: list[Run], comparisons: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "runs": [{"path": str(run.path), "id": run.id, "status": run.status} for run in runs],
         "metric": joined.metric,

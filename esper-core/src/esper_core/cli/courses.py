@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from io import BufferedReader
 
-    from esper_core.runs.records import RunRecord
+    from esper_core.runs.records import Run
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 LETTERS: Final = "_.-:=+*#"
@@ -62,7 +62,7 @@ class Course:
         return {"arm": self.arm, "over": self.over, "values": list(self.values)}
 
 
-def course_of(run: RunRecord) -> Course | None:
+def course_of(run: Run) -> Course | None:
     """The course of a run's best arm that may grow, or of the first; None where it has none that could be read."""
     try:
         with open_regular(run.path / "events.jsonl") as file:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from esper_core.runs.joining import Joined
-    from esper_core.runs.records import RunRecord
+    from esper_core.runs.records import Run
 
 WIDTH: Final = 220
 """Pixels of a drawing."""
@@ -82,7 +82,7 @@ class _Axis:
         return round(EDGE + share * (WIDTH - 2 * EDGE), 1)
 
 
-def comparison_page(joined: Joined, runs: Sequence[RunRecord], comparisons: Sequence[Mapping[str, Any]]) -> str:
+def comparison_page(joined: Joined, runs: Sequence[Run], comparisons: Sequence[Mapping[str, Any]]) -> str:
     """The page of a comparison, whole."""
     metric = joined.metric
     ids = ", ".join(dict.fromkeys(run.name for run in runs))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from esper_core.leyline.columns import columns, padded
-from esper_core.leyline.markup import printable
+from esper_core.leyline.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

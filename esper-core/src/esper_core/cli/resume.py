@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from esper_core.app.preparing import Prepared
     from esper_core.app.running import Outcome
-    from esper_core.runs.records import RunRecord
+    from esper_core.runs.records import Run
 
 
 @click.command()
@@ -36,9 +36,9 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
     esper resume quiet-otter
     """
     from esper_core.runs.directory import changed_packages
-    from esper_core.runs.records import find_run
+    from esper_core.runs.records import load_run
 
-    record = find_run(run, runs_dir)
+    record = load_run(run, runs_dir=runs_dir)
     if record.status == "done":
         print_line(f"{record.path} is done: nothing is left to do. See:  esper runs show {run}", stream=sys.stderr)
         return
@@ -59,7 +59,7 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
             print_json(outcome.as_json()) if as_json else show_outcome(outcome)
 
 
-def _changed_files(prepared: Prepared, record: RunRecord) -> Iterator[str]:
+def _changed_files(prepared: Prepared, record: Run) -> Iterator[str]:
     """A warning for each one-file plugin that is not, to the letter, the one that the run began with."""
     from esper_core.plugins.isolation import LOCAL_FILE
 

@@ -19,7 +19,7 @@ from esper_core.leyline.columns import cut
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from esper_core.runs.records import Oddity, RunRecord
+    from esper_core.runs.records import Oddity, Run
 
 
 REASON: Final = 100
@@ -70,9 +70,9 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
     esper runs show runs/20261121-101512-quiet-otter
     esper runs show quiet-otter                          below --runs-dir
     """
-    from esper_core.runs.records import find_run, read_growth
+    from esper_core.runs.records import load_run, read_growth
 
-    record = find_run(run, runs_dir)
+    record = load_run(run, runs_dir=runs_dir)
     grown = {arm: _average(episodes) for arm, episodes in read_growth(record.path).items()}
     if as_json:
         parts = {"path": str(record.path), "status": record.status, "manifest": record.manifest}
@@ -93,10 +93,10 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
         print_sections(record.summary.get("sections", []))
 
 
-def _show_absence(run: RunRecord) -> None:
+def _show_absence(run: Run) -> None:
     """Why a run has no figures, and the way on where it can go on."""
     from esper_core.runs.directory import STATUS_RUNNING
-    from esper_core.runs.records import DIED, can_go_on, way_on
+    from esper_core.runs.records import DIED, can_resume
 
     if run.status == STATUS_RUNNING:
         print_line("\nThere are no figures yet: the run goes on.")
@@ -110,8 +110,8 @@ def _show_absence(run: RunRecord) -> None:
     }
     print_line()
     print_wrapped(f"There are no figures: {told.get(run.status, f'the status of the run is {run.status}')}.")
-    if run.status != "done" and can_go_on(run.path, run.status):
-        print_line(visible(way_on(run.path, run.status)))
+    if run.status != "done" and can_resume(run.path, run.status):
+        print_line(visible(run.resume_hint))
 
 
 def _print_list(rows: Sequence[Sequence[str]]) -> None:
@@ -126,7 +126,7 @@ def _print_list(rows: Sequence[Sequence[str]]) -> None:
         print_wrapped("  " + "; ".join(filter(None, (when, told))))
 
 
-def _entry(one: RunRecord | Oddity) -> dict[str, Any]:
+def _entry(one: Run | Oddity) -> dict[str, Any]:
     from esper_core.runs.records import Oddity
 
     if isinstance(one, Oddity):
@@ -145,7 +145,7 @@ def _entry(one: RunRecord | Oddity) -> dict[str, Any]:
     }
 
 
-def _row(one: RunRecord | Oddity, signs: str) -> list[str]:
+def _row(one: Run | Oddity, signs: str) -> list[str]:
     from esper_core.runs.records import Oddity
 
     if isinstance(one, Oddity):
@@ -156,7 +156,7 @@ def _row(one: RunRecord | Oddity, signs: str) -> list[str]:
     return [one.path.name, one.status, began, duration(one.seconds), drawn, _headline(one)]
 
 
-def _headline(run: RunRecord) -> str:
+def _headline(run: Run) -> str:
     """The mean of each arm; of a run without an end why it has none."""
     if run.results is None:
         return _cut(next(iter(run.reason.splitlines()), ""))
@@ -175,7 +175,7 @@ def _cut(reason: str) -> str:
     return cut(reason, REASON)
 
 
-def _show_facts(run: RunRecord) -> None:
+def _show_facts(run: Run) -> None:
     manifest = run.manifest
     machine, git, seeds = (_mapping(manifest.get(key)) for key in ("machine", "git", "seeds"))
     sha = f"{str(git['sha'])[:12]}{', changed' if git.get('dirty') else ''}" if git.get("sha") else "none"

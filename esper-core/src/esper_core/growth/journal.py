@@ -18,9 +18,9 @@ from esper_core.leyline.actions import Blend, Curve  # noqa: TC001  pydantic rea
 from esper_core.leyline.constants import GROWTH_FORMAT
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.markup import counted, notebook, printable, table
 from esper_core.leyline.signals import RECORD
 from esper_core.leyline.specs import SiteKind  # noqa: TC001  pydantic reads it
+from esper_core.leyline.text import plural, printable
 
 if TYPE_CHECKING:
     import torch
@@ -122,19 +122,10 @@ class Network:
         seeds = [f"{seed.blueprint} in {seed.slot}: {seed.stage.value}" for seed in self.seeds]
         return f"<{printable('; '.join([self._counted(), *seeds]))}>"
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows of it: the seeds of each slot, in the order in which they act."""
-        rows: list[tuple[str, ...]] = []
-        for place in self.slots:
-            told = [_cells(seed) for seed in self.seeds if seed.slot == place.name]
-            rows += [(place.name, place.at, *cells) for cells in told or [("nothing", *[""] * 5)]]
-        head = ["slot", "behind", "grew", "stage", "alpha", "parameters", "born", "kept"]
-        return notebook(self._counted(), table(head, rows, numbers=head[4:]))
-
     def _counted(self) -> str:
         parameters = sum(seed.parameters for seed in self.seeds)
-        kept = f"{counted(len(self.seeds), 'seed')}, {len(self.grown)} kept, {counted(parameters, 'parameter')}"
-        return f"{self.model}, {counted(len(self.slots), 'slot')}: {kept}"
+        kept = f"{plural(len(self.seeds), 'seed')}, {len(self.grown)} kept, {plural(parameters, 'parameter')}"
+        return f"{self.model}, {plural(len(self.slots), 'slot')}: {kept}"
 
 
 def read_network(home: Slots, model: str) -> Network:
@@ -227,12 +218,6 @@ def _seeds(slot: Slot) -> list[Growth]:
         )
         for seed in slot.stack
     ]
-
-
-def _cells(seed: Growth) -> tuple[str, ...]:
-    """A seed as a table shows it."""
-    steps = ("" if step is None else str(step) for step in (seed.born, seed.kept))
-    return (seed.blueprint, seed.stage.value, f"{seed.alpha:.3g}", f"{seed.parameters:,}", *steps)
 
 
 def _ramp(alpha: Alpha) -> Ramp:

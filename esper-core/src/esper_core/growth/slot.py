@@ -183,12 +183,6 @@ class Slots(nn.ModuleDict):
         """Nothing. A Sequential runs each of its children, this one too, and it must not make a difference."""
         return hidden
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows of them: the journal of what has grown."""
-        from esper_core.growth.journal import read_network
-
-        return read_network(self, "The model")._repr_html_()
-
     def each(self) -> tuple[Slot, ...]:
         """The slots."""
         return cast("tuple[Slot, ...]", tuple(self.values()))

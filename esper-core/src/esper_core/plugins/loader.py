@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.markup import counted, notebook, printable, table
+from esper_core.leyline.text import plural, printable
 from esper_core.plugins.discovery import (
     PLUGIN_GROUP,
     Rules,
@@ -148,18 +148,9 @@ class Plugins:
     def __repr__(self) -> str:
         return f"<{printable(self._counted())}; {self.registry!r}>"
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows of it: each plugin, what it brings, and what is wrong with it."""
-        rows = [
-            (one.id, one.source, one.status, str(len(one.components)), "; ".join(told.message for told in one.problems))
-            for one in self.records
-        ]
-        head = ["plugin", "package", "status", "components", "what is wrong"]
-        return notebook(self._counted(), table(head, rows, numbers=("components",)))
-
     def _counted(self) -> str:
-        problems = f", {counted(len(self.problems), 'problem')}" if self.problems else ""
-        return counted(len(self.records), "plugin") + problems
+        problems = f", {plural(len(self.problems), 'problem')}" if self.problems else ""
+        return plural(len(self.records), "plugin") + problems
 
 
 def load_plugins(

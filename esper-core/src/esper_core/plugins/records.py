@@ -6,11 +6,11 @@ What can a run use? A component: its name, the package behind it, and the way to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.markup import notebook, shown, table
+from esper_core.leyline.text import one_line
 from esper_core.plugins.isolation import (
     Label,
     attempt,
@@ -153,22 +153,7 @@ class Component:
 
     def __repr__(self) -> str:
         summary = f": {self.spec.summary}" if self.spec.summary else ""
-        return f"<{shown(f'{self.kind} {self.id}, {self.source}{summary}')}>"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows of it: what it says of itself. Nothing is imported."""
-        said = [(field.name, self._said(field.name)) for field in fields(self.spec)]
-        rows = [("kind", self.kind), ("package", self.source), *((name, text) for name, text in said if text)]
-        return notebook(self.id, table(["", ""], rows))
-
-    def _said(self, name: str) -> str:
-        """What its spec says under a name, in words."""
-        value = getattr(self.spec, name)
-        if isinstance(value, type):
-            return f"{value.__module__}:{value.__qualname__}"
-        if isinstance(value, (tuple, Mapping)):
-            return ", ".join(map(str, value))
-        return "" if value is None else str(value)
+        return f"<{one_line(f'{self.kind} {self.id}, {self.source}{summary}')}>"
 
     def load(self) -> Callable[..., Any]:
         """What builds it. Imports the package's code; PluginError (E219) where that fails."""

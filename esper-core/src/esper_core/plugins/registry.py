@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from esper_core.leyline.errors import PluginError, Problem, suggestion
-from esper_core.leyline.markup import counted, notebook, table
 from esper_core.leyline.specs import (
     BLUEPRINT_TRAITS,
     COMPONENT_KINDS,
@@ -32,6 +31,7 @@ from esper_core.leyline.specs import (
     Spec,
     TaskSpec,
 )
+from esper_core.leyline.text import plural
 from esper_core.plugins import lookup_errors as unknown
 from esper_core.plugins.discovery import is_name, name_rule
 from esper_core.plugins.formula import FormulaError, evaluate_formula
@@ -323,15 +323,10 @@ class Registry:
     def __repr__(self) -> str:
         return f"<Registry of {self._counted()}>"
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows of it: a line for each component."""
-        rows = [(one.kind, one.id, one.source, one.spec.summary) for one in self._components]
-        return notebook(self._counted(), table(["kind", "name", "package", "what it is"], rows))
-
     def _counted(self) -> str:
         kinds = Counter(one.kind for one in self._components)
         each = ", ".join(f"{kind} {number:,}" for kind, number in kinds.items())
-        return counted(len(self._components), "component") + (f": {each}" if each else "")
+        return plural(len(self._components), "component") + (f": {each}" if each else "")
 
     def _check_withheld(self, kind: ComponentKind, name: str, context: str) -> None:
         """Raises where the name belongs to a plugin that is installed but not active."""

@@ -17,12 +17,12 @@ from esper_core.config.reading import read_document
 from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, suggestion
 from esper_core.runs.comparing import Sample, compare_pairs, shared_seeds
 from esper_core.runs.pairing import JoinedArm, asked_for
-from esper_core.runs.records import way_on, words_of
+from esper_core.runs.records import resume_hint, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from esper_core.runs.records import RunRecord
+    from esper_core.runs.records import Run
 
 ARMS_AND_NAMES: Final = frozenset(
     (
@@ -59,7 +59,7 @@ class Joined:
         return compare_pairs(samples, direction=self.metric["direction"], margin=self.margin)
 
 
-def join(runs: Sequence[RunRecord], only: Sequence[str] = (), *, every: bool = False) -> Joined:
+def join(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool = False) -> Joined:
     """The arms of ``runs`` side by side, or those of the names in ``only``.
 
     Of all arms those pairs are compared that ``asked_for`` names, or ``every`` one; of arms that were named each pair.
@@ -74,7 +74,7 @@ def join(runs: Sequence[RunRecord], only: Sequence[str] = (), *, every: bool = F
     return Joined(metric, arms, max(margins), pairs, list(_warnings(unique, configs, margins, arms, pairs)))
 
 
-def _common_metric(runs: Sequence[RunRecord]) -> Mapping[str, Any]:
+def _common_metric(runs: Sequence[Run]) -> Mapping[str, Any]:
     """The metric of all; E431 where a run has no end, or another metric."""
     problems = [_unfinished(run) for run in runs if run.results is None]
     if problems:
@@ -96,13 +96,13 @@ def _measure(metric: Mapping[str, Any]) -> str:
     )
 
 
-def _unfinished(run: RunRecord) -> Problem:
+def _unfinished(run: Run) -> Problem:
     reason = f": {run.reason.splitlines()[0]}" if run.reason else ""
     message = f"{run.name} has no summary to compare: its status is {run.status}{reason}"
-    return Problem("E431", message, hint=way_on(run.path, run.status))
+    return Problem("E431", message, hint=resume_hint(run.path, run.status))
 
 
-def _config(run: RunRecord) -> Mapping[str, Any]:
+def _config(run: Run) -> Mapping[str, Any]:
     try:
         value = read_document(read_file(run.path / "config.yaml"), str(run.path / "config.yaml")).value
     except ConfigError as error:
@@ -117,7 +117,7 @@ def _margin(config: Mapping[str, Any]) -> float:
     return float(margin) if isinstance(margin, int | float) and math.isfinite(margin) and margin >= 0 else 0.0
 
 
-def _arms(runs: Sequence[RunRecord], configs: Sequence[Mapping[str, Any]]) -> list[JoinedArm]:
+def _arms(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -> list[JoinedArm]:
     """Every arm of every run; where two have the same name, course and figures, they are one."""
     labels = _labels(runs)
     found: list[JoinedArm] = []
@@ -151,7 +151,7 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def _labels(runs: Sequence[RunRecord]) -> list[str]:
+def _labels(runs: Sequence[Run]) -> list[str]:
     """What each run is called in front of its arms: its words, else its id, else its path; all of the same kind."""
     ids = [run.name for run in runs]
     words = [words_of(id_) for id_ in ids]
@@ -162,7 +162,7 @@ def _labels(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _warnings(
-    runs: Sequence[RunRecord],
+    runs: Sequence[Run],
     configs: Sequence[Mapping[str, Any]],
     margins: Sequence[float],
     arms: Sequence[JoinedArm],
@@ -209,7 +209,7 @@ def _compared_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in config.items() if key not in ARMS_AND_NAMES}
 
 
-def _code(run: RunRecord) -> dict[str, Any]:
+def _code(run: Run) -> dict[str, Any]:
     """What computed: versions of the core, of torch, and of each plugin, with the hash of its code."""
     machine, plugins = run.manifest.get("machine"), run.manifest.get("plugins")
     told = {key: machine.get(key) for key in ("esper-core", "torch")} if isinstance(machine, dict) else {}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from esper_core.runs.comparing import Sample
-    from esper_core.runs.records import RunRecord
+    from esper_core.runs.records import Run
 
 TWIN: Final = "twin"
 """What a run calls its arm without growth."""
@@ -33,7 +33,7 @@ class JoinedArm:
     numbers: list[int]
 
 
-def asked_for(runs: Sequence[RunRecord], arms: Sequence[JoinedArm]) -> list[tuple[JoinedArm, JoinedArm]]:
+def asked_for(runs: Sequence[Run], arms: Sequence[JoinedArm]) -> list[tuple[JoinedArm, JoinedArm]]:
     """Of one run the pairs that its own summary compares; of several what stands in each row.
 
     Within a run: of the pairs of its summary those of two arms that act, and of such an arm with its own controls.
@@ -54,7 +54,7 @@ def asked_for(runs: Sequence[RunRecord], arms: Sequence[JoinedArm]) -> list[tupl
     return found
 
 
-def _made_by(run: RunRecord) -> set[frozenset[str]]:
+def _made_by(run: Run) -> set[frozenset[str]]:
     """The pairs of arms that a run's own summary compares."""
     return {frozenset((one["a"], one["b"])) for one in (run.results or {})["comparisons"]}
 
@@ -63,7 +63,7 @@ def _names(one: JoinedArm, other: JoinedArm) -> frozenset[str]:
     return frozenset((one.arm, other.arm))
 
 
-def _acting(run: RunRecord) -> set[str]:
+def _acting(run: Run) -> set[str]:
     """The arms that are no control; all of them where there is nothing else."""
     names = set((run.results or {})["arms"])
     return {name for name in names if not _is_control(name)} or names

@@ -1,28 +1,29 @@
-"""What does a run directory say? Its manifest and its summary, checked; a folder that is none is told apart.
+"""Records of runs: read the manifest, summary and growth of a run directory, and list and find runs.
 
->>> from pathlib import Path
->>> read_run(Path("runs/nothing"))
+>>> load_run("runs/nothing")
 Traceback (most recent call last):
     ...
 esper_core.leyline.errors.RunFolderError: E420 there is no folder runs/nothing
   Give the folder of a run, for example runs/20261121-101512-quiet-otter.
-
-Which runs are there? What stands in a folder of runs, each read as far as it can be, and runs found by name.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import shlex
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from esper_core.leyline.constants import RUN_FORMAT
-from esper_core.leyline.errors import Problem, RunFolderError, nearest
+from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, nearest
 from esper_core.leyline.files import read_json
+from esper_core.leyline.text import one_line
 from esper_core.runs.directory import STATUS_RUNNING, is_locked
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 DIED: Final = "died"
-"""Status of a run that says that it is running, and whose process is gone."""
+"""Status of a run whose manifest says that it is running, and whose process is gone."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -39,17 +40,17 @@ EXAMPLE: Final = "Give the folder of a run, for example runs/20261121-101512-qui
 
 
 _Time = Annotated[AwareDatetime, Field(strict=False)]
-"""A time as JSON has it: as text."""
+"""A time in JSON is a text."""
 
 
 class _Read(BaseModel):
-    """What is read of a file is passed on as it stands there: "NaN" as a text is no number, though it could be one."""
+    """Strict: the text "NaN" is not taken for a number, since the values are passed on as they are."""
 
     model_config = ConfigDict(strict=True)
 
 
 class _Manifest(_Read):
-    """What is read of a manifest; the rest of it is kept as it is."""
+    """The checked part of a manifest; the rest is kept as it is."""
 
     format: int
     id: str
@@ -111,7 +112,7 @@ class _Section(_Read):
 
 
 class _Summary(_Read):
-    """What is read of a summary; the rest of it is kept as it is."""
+    """The checked part of a summary; the rest is kept as it is."""
 
     results: _Results
     timing: dict[str, FiniteFloat]
@@ -134,48 +135,103 @@ class _GrowthFile(_Read):
     episodes: list[_Grown]
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """A run that was found. ``manifest`` and ``summary`` are what the files hold; no summary: it has no end yet."""
+NOTEBOOK_GROUP: Final = "esper.notebook"
+"""Entry-point group of packages that show objects in notebooks; ``run`` names a function from a Run to HTML."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Run:
+    """A run directory as it was when it was loaded. ``esper_core.read_events(run.events)`` reads its events."""
 
     path: Path
     manifest: Mapping[str, Any]
+    """What ``manifest.json`` says: the command, the machine, the plugins."""
     summary: Mapping[str, Any] | None
+    """What ``summary.json`` says; None if the run has no end."""
     status: str
-    """``done``, ``failed``, ``interrupted``, ``stopped``, ``running``, or ``died``, without a word."""
+    """``done``, ``failed``, ``interrupted``, ``stopped``, ``running``, or ``died`` if its process is gone."""
     started: datetime
     finished: datetime | None
 
     @property
     def id(self) -> str:
-        """What the run is called."""
+        """Id of the run."""
         return str(self.manifest["id"])
 
     @property
     def name(self) -> str:
-        """What its folder is called, which is its id unless somebody renamed it."""
+        """Name of the folder: the id, unless the folder was renamed."""
         return self.path.resolve().name
 
     @property
     def reason(self) -> str:
-        """Why it was not done; empty where nothing is known of that."""
+        """Why the run was not done; empty if that is unknown."""
         return str(self.manifest.get("reason", ""))
 
     @property
+    def events(self) -> Path:
+        """The file with the run's events."""
+        return self.path / "events.jsonl"
+
+    @property
     def results(self) -> Mapping[str, Any] | None:
-        """The figures of the end."""
+        """Results of the summary: metric, arms and comparisons; None if the run has no end."""
         return None if self.summary is None else self.summary["results"]
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None where it has no end."""
+        """Duration of the run; None if it has no end."""
         if self.summary is not None and "total" in self.summary["timing"]:
             return float(self.summary["timing"]["total"])
         return None if self.finished is None else (self.finished - self.started).total_seconds()
 
+    @property
+    def resume_hint(self) -> str:
+        """How to get to the end of a run that has none."""
+        return resume_hint(self.path, self.status)
 
-def read_run(path: Path) -> RunRecord:
-    """The run in the folder ``path``. RunFolderError: E420 where it holds none, E430 where it cannot be read."""
+    def config(self) -> Mapping[str, Any]:
+        """Read the configuration of the run. Raises RunFolderError E430 if it cannot be read."""
+        from esper_core.config.files import read_file
+        from esper_core.config.reading import read_document
+
+        file = self.path / "config.yaml"
+        try:
+            return dict(read_document(read_file(file), str(file)).value)
+        except ConfigError as error:
+            first = error.problems[0]
+            problem = Problem("E430", f"cannot read {file}: {first.message}", line=first.line, hint=first.hint)
+            raise RunFolderError(problem) from None
+
+    def __repr__(self) -> str:
+        told = f"Run {self.id}: {self.status}"
+        if self.results is not None:
+            metric = self.results["metric"]
+            arms = (f"{arm} {_figure(metric, one['test']['mean'])}" for arm, one in self.results["arms"].items())
+            told += f"; {metric['name']} {', '.join(arms)}"
+        elif self.reason:
+            told += f"; {self.reason}"
+        return f"<{one_line(told)}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows, made by the package that registers an entry point for it.
+
+        None if no such package is installed: the notebook then shows plain text.
+        """
+        for found in entry_points(group=NOTEBOOK_GROUP, name="run"):
+            html: str = found.load()(self)
+            return html
+        return None
+
+
+def _figure(metric: Mapping[str, Any], number: float | None) -> str:
+    if number is None or not math.isfinite(number):
+        return "unknown"
+    return f"{100 * number:.1f} %" if metric.get("unit") == "%" else f"{number:.4g}"
+
+
+def read_run(path: Path) -> Run:
+    """Read the run in the folder ``path``. Raises RunFolderError: E420 if there is none, E430 if it cannot be read."""
     if not path.is_dir():
         raise RunFolderError(Problem("E420", f"there is no folder {path}", hint=EXAMPLE))
     try:
@@ -194,11 +250,11 @@ def read_run(path: Path) -> RunRecord:
     else:
         _checked(_Summary, summary, path / "summary.json")
     died = known.status == STATUS_RUNNING and not is_locked(path)
-    return RunRecord(path, manifest, summary, DIED if died else known.status, known.started, known.finished)
+    return Run(path, manifest, summary, DIED if died else known.status, known.started, known.finished)
 
 
 def read_growth(path: Path) -> dict[str, list[list[str]]]:
-    """What grew in each episode of each arm, as ``blueprint in slot``; empty where the run has no growth.json."""
+    """Return what each episode of each arm kept, as ``blueprint in slot``; empty if the run has no growth.json."""
     file = path / "growth.json"
     try:
         told = read_json(file)
@@ -211,18 +267,20 @@ def read_growth(path: Path) -> dict[str, list[list[str]]]:
     return found
 
 
-def way_on(path: Path, status: str) -> str:
-    """How a run that has no end comes to one, as a hint says it."""
+def resume_hint(path: Path, status: str) -> str:
+    """Return how to get to the end of a run that has none."""
     if status == STATUS_RUNNING:
         return "Wait for its end."
     folder = shlex.quote(str(path))
-    if can_go_on(path, status):
-        return f"Go on with it:  esper resume {folder}"
-    return f"Run it once more:  esper run {folder}"
+    return (
+        f"Go on with it:  esper resume {folder}"
+        if can_resume(path, status)
+        else f"Run it once more:  esper run {folder}"
+    )
 
 
-def can_go_on(path: Path, status: str) -> bool:
-    """Whether ``esper resume`` brings it to its end: from a checkpoint, or, killed before the first, anew."""
+def can_resume(path: Path, status: str) -> bool:
+    """Return whether ``esper resume`` can finish a run: from a checkpoint, or from the start if it died before one."""
     return (path / "latest").is_file() or (status == DIED and (path / "config.yaml").is_file())
 
 
@@ -236,12 +294,12 @@ def _checked(model: type[_Model], value: Any, path: Path) -> _Model:
 
 
 _TIMED: Final = re.compile(r"^\d{8}-\d{6}-")
-"""What stands in an id before its words."""
+"""The part of an id before its words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """A folder among the runs that is none, or cannot be read, and what is wrong with it."""
+    """A folder among the runs that is not a run, or cannot be read, and why."""
 
     path: Path
     problem: Problem
@@ -252,12 +310,13 @@ class Oddity:
         return "no run" if self.problem.code == "E420" else "unreadable"
 
 
-def list_runs(root: Path) -> list[RunRecord | Oddity]:
-    """What stands in ``root``: runs, the newest first, then what else is there by name. E420 where there is no folder.
+def list_runs(root: Path) -> list[Run | Oddity]:
+    """Return the runs in ``root``, the newest first, then the other folders by name. Files are ignored.
 
-    Files are passed over.
+    Raises:
+        RunFolderError: E420 if there is no such folder.
     """
-    runs: list[RunRecord] = []
+    runs: list[Run] = []
     odd: list[Oddity] = []
     for path in _folders(root):
         try:
@@ -268,26 +327,34 @@ def list_runs(root: Path) -> list[RunRecord | Oddity]:
     return [*runs, *odd]
 
 
-def find_run(name: str, root: Path) -> RunRecord:
-    """The run that ``name`` is the path of, or else the id of one in ``root``, or the words of its id.
+def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] = "runs") -> Run:
+    """Load a run, whether it is finished, still running, or was killed.
 
-    RunFolderError where there is none, or where there are several of these words.
+    Args:
+        path: Its folder, or its id below ``runs_dir``, or the words of its id.
+        runs_dir: Folder of the runs.
+
+    Raises:
+        RunFolderError: E420 if there is no such run, or several with these words; E430 if it cannot be read.
     """
-    path = Path(name)
+    folder, root, name = Path(path), Path(runs_dir), os.fspath(path)
+    if folder.is_file():
+        hint = f"Give the folder that it is in:  {folder.parent}"
+        raise RunFolderError(Problem("E420", f"{folder} is a file, and a run is a folder", hint=hint))
     try:
-        if path.is_dir():
-            return read_run(path)
+        if folder.is_dir():
+            return read_run(folder)
         if not (root / name).is_dir() and (named := _of_words(name, root)):
             return read_run(named)
-        return read_run(root / name if (root / name).is_dir() else path)
+        return read_run(root / name if (root / name).is_dir() else folder)
     except RunFolderError as error:
-        if error.problems[0].hint != EXAMPLE or path.is_dir() or (root / name).is_dir():
+        if error.problems[0].hint != EXAMPLE or folder.is_dir() or (root / name).is_dir():
             raise
         raise RunFolderError(Problem("E420", error.problems[0].message, hint=_hint(name, root))) from None
 
 
 def words_of(id_: str) -> str:
-    """What a run is called without its time.
+    """Return an id without its time.
 
     >>> words_of("20261121-101512-quiet-otter")
     'quiet-otter'
@@ -296,7 +363,7 @@ def words_of(id_: str) -> str:
 
 
 def _of_words(words: str, root: Path) -> Path | None:
-    """The one run in ``root`` whose id has these words."""
+    """Return the run in ``root`` whose id has these words, if there is one."""
     try:
         found = [path for path in _folders(root) if words_of(path.name) == words]
     except RunFolderError:

@@ -1,0 +1,139 @@
+"""Notebook view of a run: what ``esper_core.load_run`` shows as the last line of a cell.
+
+The core finds ``run_html`` by the entry point ``run`` of the group ``esper.notebook``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core import EsperError
+from esper_core.leyline import Metric
+from esper_watch import figures
+from esper_watch.formatting import (
+    format_difference,
+    format_difference_interval,
+    format_interval,
+    format_p,
+    format_value,
+    plural,
+)
+from esper_watch.history import History, is_usable, mean, read_history
+from esper_watch.templating import render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from esper_core import Run
+
+MAX_ARMS: Final = 12
+"""Arms that are drawn."""
+
+MAX_KINDS: Final = 4
+"""Kinds of kept seeds that are named for an arm."""
+
+MAX_LINES: Final = 6
+"""Remarks on events that could not be read."""
+
+
+def run_html(run: Run) -> str:
+    """Return a run as HTML with inline styles only. If its events cannot be read, it says so instead of failing."""
+    try:
+        history, problems = read_history(run.path), []
+    except EsperError as error:
+        history, problems = History(run.id), [problem.message for problem in error.problems]
+    if not run.events.exists() and run.summary is None:
+        problems = []  # it has not started to train
+    metric = history.metric
+    if run.results is not None:
+        told = run.results["metric"]
+        metric = Metric(told["name"], told["direction"], told.get("unit", ""))
+    curves = figures.latest_curves(history, metric)
+    drawn = dict(list(curves.items())[:MAX_ARMS])
+    return render(
+        "notebook.html",
+        title=f"Run {run.id}",
+        state=" · ".join(_state(run, history)),
+        reason=run.reason,
+        arms=_arms(run, history, metric),
+        comparisons=_comparisons(run, metric),
+        chart=figures.learning_curves(history, metric, drawn, left=62.0) if drawn else None,
+        names=list(drawn),
+        caption=f"Validation {metric.name}, mean over environments, by step"
+        + (f"; {MAX_ARMS} of {len(curves)} arms" if len(curves) > MAX_ARMS else ""),
+        remarks=[*_remarks(history), *(f"Not read: {line}" for line in [*problems, *history.skipped][:MAX_LINES])],
+    )
+
+
+def _state(run: Run, history: History) -> Iterator[str]:
+    yield run.status
+    yield f"started {run.started:%Y-%m-%d %H:%M}"
+    if run.seconds is not None:
+        yield f"took {run.seconds:,.0f} s"
+    if (started := history.started) is not None:
+        if run.summary is None:
+            yield f"{100 * history.share_done:.0f} % trained"
+        if started.rounds > 1:
+            yield plural(started.rounds, "round")
+        yield plural(started.environments, "environment")
+        yield plural(started.steps, "step")
+
+
+def _arms(run: Run, history: History, metric: Metric) -> list[tuple[str, ...]]:
+    """Return the head and the rows of the table of arms: with intervals if the run has an end, so far without."""
+    if run.results is not None:
+        head = ("arm", f"test {metric.name}", "95 % interval", "n", "parameters", "grew on average")
+        return [head, *(_finished_arm(arm, one, history, metric) for arm, one in run.results["arms"].items())]
+    rows = [
+        (arm, format_value(metric, mean(values)), str(len(values)), _grown(history, arm))
+        for arm in history.arms
+        if (values := [episode.test_metric for episode in history.episodes if episode.arm == arm])
+    ]
+    return [("arm", f"test {metric.name} so far", "n", "grew on average"), *rows] if rows else []
+
+
+def _finished_arm(arm: str, one: dict[str, Any], history: History, metric: Metric) -> tuple[str, ...]:
+    test = one["test"]
+    interval = format_interval(metric, test["ci_low"], test["ci_high"])
+    figures_ = (format_value(metric, test["mean"]), interval, str(test["n"]), f"{one['params']:,.0f}")
+    return (arm, *figures_, _grown(history, arm))
+
+
+def _grown(history: History, arm: str) -> str:
+    episodes = [episode for episode in history.episodes if episode.arm == arm]
+    counts = Counter(
+        f"{seed.get('blueprint', 'unknown')} in {seed.get('slot', 'unknown')}"
+        for episode in episodes
+        for seed in episode.grown
+    )
+    if not episodes or (not counts and any(episode.fossils for episode in episodes)):
+        return "unknown"
+    told = [f"{number / len(episodes):.2g} × {name}" for name, number in counts.most_common(MAX_KINDS)]
+    return ", ".join([*told, *(["…"] if len(counts) > MAX_KINDS else [])]) or "nothing"
+
+
+def _comparisons(run: Run, metric: Metric) -> list[tuple[str, ...]]:
+    """Return the head and the rows of the table of comparisons."""
+    comparisons = [] if run.results is None else run.results["comparisons"]
+    if not comparisons:
+        return []
+    rows = []
+    for one in comparisons:
+        p = one["p"] if one.get("p_holm") is None else one["p_holm"]
+        why = f": {one['why']}" if one.get("why") else ""
+        interval = format_difference_interval(metric, one["ci_low"], one["ci_high"])
+        by = format_difference(metric, one["difference"])
+        rows.append((one["a"], one["b"], by, interval, str(one["n"]), format_p(p), f"{one['verdict']}{why}"))
+    return [("", "against", "by", "95 % interval", "n", "p, adjusted", "verdict"), *rows]
+
+
+def _remarks(history: History) -> Iterator[str]:
+    if history.governor:
+        acts = Counter(act.act for act in history.governor).most_common(6)
+        yield f"Acts of the governor: {', '.join(f'{number:,} × {act}' for act, number in acts)}."
+    if history.lost:
+        yield f"Seeds that went wrong and were removed: {len(history.lost):,}."
+    missing = sum(not is_usable(step.validation_metric) for step in history.steps)
+    if missing:
+        yield f"Values that are not finite and not drawn: {missing:,}."

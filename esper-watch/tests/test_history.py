@@ -1,0 +1,140 @@
+"""The history of a run: records of steps, seeds and episodes, whatever its events are."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper_core import EsperError
+from esper_core.leyline import Finding, Gain, Opinion, SeedSignals, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, StageChanged, StepFinished
+from esper_core.telemetry import encode
+from esper_watch import History, read_history
+from esper_watch.history import SeedGain
+
+PLACE = {"round": 0, "arm": "grown", "seed": 7}
+
+
+def _strategies() -> Any:
+    file = Path(__file__).parents[2] / "esper-core" / "tests" / "telemetry" / "test_event_log.py"
+    found = importlib.util.spec_from_file_location("event_strategies", file)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+any_event: st.SearchStrategy[Event] = _strategies().events
+
+
+def stage(step: int, was: Stage | None, now: Stage, *, seed_id: int = 0, reason: str = "asked for") -> StageChanged:
+    return StageChanged(
+        **PLACE, step=step, slot="early", seed_id=seed_id, blueprint="b/conv", was=was, now=now, parameters=120,
+        reason=reason,
+    )  # fmt: skip
+
+
+def step(number: int, *, gain: float | None = None, price: float | None = None, **more: Any) -> StepFinished:
+    measured = None if gain is None else Gain(100, gain, 0.5, 0.0, -1.0, 1.0)
+    opinion = None if price is None else Opinion(Finding.SHOWN, "it is shown", price=price)
+    seed = SeedSignals("b/conv", Stage.TRAINING, 0.0, 120, gain=measured, opinion=opinion)
+    slot = SlotSignals("early", SlotState.OCCUPIED, 0, (seed,))
+    return StepFinished(**PLACE, step=number, signals=Signals(number, 2.0, 2.1, 0.4, 1120, 1000, (slot,)), **more)
+
+
+def history_of(*events: Event) -> History:
+    history = History("r")
+    for event in events:
+        history.add(event)
+    return history
+
+
+def test_a_step_has_its_figures_and_its_reward() -> None:
+    rewards = [{"improvement": 1.5, "rent": -0.5}, {}, {"improvement": 1e308, "bonus": 1e308}]
+    first, second, third = history_of(*(step(n, reward=own) for n, own in enumerate(rewards))).steps
+    assert dataclasses.asdict(first) == {
+        **PLACE, "step": 0, "train_loss": 2.0, "validation_loss": 2.1, "validation_metric": 0.4, "parameters": 1120,
+        "host_parameters": 1000, "fossils": 0, "living": 1, "reward": 1.0, "action": "wait",
+    }  # fmt: skip
+    assert second.reward is None
+    assert math.isnan(third.reward or 0.0), "a sum that is too large"
+
+
+def test_a_seed_has_one_row_with_the_step_of_each_stage_and_its_latest_gain() -> None:
+    (life,) = history_of(
+        stage(1, None, Stage.GERMINATED),
+        stage(2, Stage.GERMINATED, Stage.TRAINING),
+        step(2, gain=0.1, price=0.02),
+        stage(3, Stage.TRAINING, Stage.BLENDING),
+        stage(4, Stage.BLENDING, Stage.HOLDING),
+        stage(5, Stage.HOLDING, Stage.BLENDING),
+        stage(6, Stage.BLENDING, Stage.HOLDING),
+        stage(7, Stage.HOLDING, Stage.FOSSILIZED, reason="it was worth it"),
+        step(7, gain=0.3, price=0.02),
+    ).seeds
+    assert life.as_row() == {
+        **PLACE, "seed_id": 0, "slot": "early", "blueprint": "b/conv", "parameters": 120, "germinated": 1,
+        "training": 2, "blending": 3, "holding": 4, "draining": None, "fossilized": 7, "pruned": None,
+        "stage": "fossilized", "reason": "it was worth it", "gain": 0.3, "gain_error": 0.05, "gain_examples": 100,
+        "gain_step": 7, "gain_stage": "training", "price": 0.02,
+    }  # fmt: skip
+    assert (life.kept, life.ended) == (True, True)
+
+
+def test_a_gain_belongs_to_the_seed_that_lived_when_it_was_measured() -> None:
+    """Two seeds of one blueprint in one slot: stage changes of a step come before the step."""
+    first, second = history_of(
+        stage(0, None, Stage.GERMINATED),
+        stage(3, Stage.GERMINATED, Stage.PRUNED),
+        stage(3, None, Stage.GERMINATED, seed_id=1),
+        step(3, gain=-0.2),
+        stage(4, Stage.GERMINATED, Stage.TRAINING, seed_id=1),
+        step(4, gain=0.6),
+        step(5, gain=math.inf),
+    ).seeds
+    assert first.gain == SeedGain(3, Stage.TRAINING, -0.2, 0.05, None, 100)
+    assert second.gain == SeedGain(4, Stage.TRAINING, 0.6, 0.05, None, 100), "one that is not finite is none"
+    assert (first.stage, second.ended) == (Stage.PRUNED, False)
+
+
+def test_a_history_without_steps_has_everything_else() -> None:
+    acted = GovernorActed(**PLACE, step=3, act="roll-back", verdict="sick", reason="the loss rose", back_to=1)
+    ended = EpisodeFinished(
+        **PLACE, test_loss=1.0, test_metric=0.6, validation_metric=0.6, parameters=1120, host_parameters=1000,
+        fossils=1, steps=4, reward=1.5,
+    )  # fmt: skip
+    history = History("r", keep_steps=False)
+    for event in (stage(0, None, Stage.GERMINATED), step(1, gain=0.1), acted, ended):
+        history.add(event)
+    assert history.steps == []
+    assert (history.governor, history.episodes, len(history.seeds)) == ([acted], [ended], 1)
+    assert history.steps_of((0, "grown", 7)) == 4
+
+
+@given(st.lists(any_event, max_size=12))
+def test_every_event_has_its_record(events: list[Event]) -> None:
+    history = history_of(*events)
+    counted = {StepFinished: history.steps, EpisodeFinished: history.episodes, GovernorActed: history.governor}
+    for kind, records in counted.items():
+        assert len(records) == sum(isinstance(event, kind) for event in events)
+    changes = [event for event in events if isinstance(event, StageChanged)]
+    kept = [change for life in history.seeds for change in life.changes]
+    assert sorted(map(repr, kept)) == sorted(map(repr, changes))
+    assert all(list(life.as_row()) == list(history.seeds[0].as_row()) for life in history.seeds)
+    assert 0.0 <= history.share_done <= 1.0
+
+
+def test_events_that_are_missing_or_damaged_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(EsperError, match="E420"):
+        read_history(tmp_path)
+    (tmp_path / "events.jsonl").write_text(f"{encode(step(0))}\nnonsense\n")
+    with pytest.raises(EsperError, match=r"E421(.|\n)*events\.jsonl:2"):
+        read_history(tmp_path)

@@ -172,7 +172,8 @@ def test_what_a_plugin_thinks_is_acted_upon(install, run_small, level: str, act:
 
 @pytest.mark.members
 def test_a_plugin_cannot_calm(install, run_small, monkeypatch) -> None:
-    from esper_core.governor import History, Judgement, governing
+    from esper_core.governor import History, Judgement
+    from esper_core.governor import governor as governing
     from esper_core.leyline import Level, Verdict
 
     panic = Judgement(Verdict(Level.PANIC, "a loss is not finite"), History())

@@ -246,7 +246,9 @@ def test_a_governor_goes_on_from_where_it_was_written(drive, grow_and_keep) -> N
 def test_taking_a_snapshot_allocates_nothing_new(drive, monkeypatch) -> None:
     driven = drive(Governor(settings(snapshot_steps=1)))
     places = {one.data_ptr() for copy in driven.copies() for one in copy.values()}
-    monkeypatch.setattr("esper_core.governor.shelf.Snapshot", lambda garden: pytest.fail("another snapshot was made"))
+    monkeypatch.setattr(
+        "esper_core.governor.governor.Snapshot", lambda garden: pytest.fail("another snapshot was made")
+    )
     for _ in range(4):
         driven.step()
     driven.environment.reset(1, 4)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from esper_core.governor import Watch
-from esper_core.governor.watch import op_of
+from esper_core.governor.attribution import op_of
 from esper_core.growth import Transition
 from esper_core.leyline import Op, Stage
 from esper_core.trainer.environment import Environment, Recipe

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from esper_core.growth import Transition
     from esper_core.leyline.signals import Signals
 
+
 _MOVING = frozenset({Stage.BLENDING, Stage.DRAINING})
 
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from esper_core.config import OptimizerConfig, OptimizersConfig
     from esper_core.governor.attribution import Culprit
     from esper_core.growth import Garden, Transition, Variety
-    from esper_core.leyline.actions import Action
     from esper_core.leyline.signals import Metric, Signals
     from esper_core.leyline.specs import Site
 
@@ -123,17 +122,6 @@ class Preflight:
     varieties: Mapping[str, Sequence[Variety]]
     incubation: str = GrowthConfig().incubation
 
-    def objection(self, garden: Garden, action: Action) -> str | None:
-        """Why ``action`` is impossible or unaffordable now; None where nothing speaks against it."""
-        mask = garden.mask()
-        if not mask.allows(action):
-            ops = ", ".join(f"{op.value} {slot}" for slot, ops in mask.ops.items() for op in sorted(ops)) or "nothing"
-            return f"{action.op.value} is not possible in slot {action.slot!r} now; possible: {ops}"
-        if action.op is not Op.GERMINATE:
-            return None
-        variety = next(one for one in self.varieties[action.slot or ""] if one.id == action.blueprint)
-        return self._too_dear(garden, garden.slots[action.slot or ""].site, variety)
-
     def narrowed(self, garden: Garden, mask: ActionMask) -> ActionMask:
         """``mask`` without what cannot be afforded: so a policy is not even offered it."""
         if self.settings.memory_mib is None:
@@ -141,7 +129,7 @@ class Preflight:
         varieties = {(slot, one.id): one for slot, several in self.varieties.items() for one in several}
         blueprints = {
             slot: tuple(
-                one for one in fitting if self._too_dear(garden, garden.slots[slot].site, varieties[slot, one]) is None
+                one for one in fitting if not self._is_too_large(garden, garden.slots[slot].site, varieties[slot, one])
             )
             for slot, fitting in mask.blueprints.items()
         }
@@ -163,14 +151,12 @@ class Preflight:
         of_host = of_fossils + branches * (1 + _remembered(self.optimizers.host))
         return (host * of_host + fossils * of_fossils + seeds * self._copies(self.optimizers.seed)) / _MIB
 
-    def _too_dear(self, garden: Garden, site: Site | None, variety: Variety) -> str | None:
+    def _is_too_large(self, garden: Garden, site: Site | None, variety: Variety) -> bool:
+        """Return whether the network would exceed the memory budget with a seed of this variety."""
         most = self.settings.memory_mib
         if most is None or site is None:
-            return None
-        needed = self.mebibytes(garden, variety.most_parameters(site))
-        if needed <= most:
-            return None
-        return f'with "{variety.id}" the network would take {needed:,.1f} of {most:,} MiB (governor.memory_mib)'
+            return False
+        return self.mebibytes(garden, variety.most_parameters(site)) > most
 
     def _copies(self, optimizer: OptimizerConfig) -> int:
         """Numbers that are kept for each parameter: value and gradient, optimizer's state, snapshots."""

@@ -55,23 +55,12 @@ def suggestions(names: dict[str, Any]) -> dict[str, str]:
 
 def test_it_is_the_models_with_descriptions(schema) -> None:
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    built_on, whole = schema["anyOf"]
-    assert {"task", "host", "slots"} <= set(whole["required"])
-    assert built_on == {"required": ["base"]}
+    assert {"task", "host", "slots"} <= set(schema["required"])
+    assert schema["$defs"]["SlotConfig"]["required"] == ["blueprints"]
+    assert schema["$defs"]["use-task"]["anyOf"][1]["required"] == ["use"]
     assert schema["properties"]["environments"]["description"].startswith("Environments of each arm")
     assert schema["properties"]["task"] == {"description": "Data, loss and metric.", "$ref": "#/$defs/use-task"}
     assert schema["additionalProperties"] is False
-
-
-def test_what_a_base_may_have_said_need_not_be_said_again(schema) -> None:
-    presets = {one.get("const") for one in schema["properties"]["base"]["anyOf"]}
-    assert {"quick", "strict", None} <= presets
-    _, whole = schema["anyOf"]
-    assert whole["properties"]["slots"]["additionalProperties"]["required"] == ["blueprints"]
-    assert "required" not in schema["$defs"]["SlotConfig"]
-    assert schema["$defs"]["use-task"]["anyOf"][1]["anyOf"] == [{"required": ["use"]}, {"required": ["settings"]}]
-    (slot,) = schema["properties"]["slots"]["patternProperties"].values()
-    assert slot == {"anyOf": [{"$ref": "#/$defs/SlotConfig"}, {"type": "null"}]}
 
 
 def test_every_reference_leads_somewhere(schema) -> None:

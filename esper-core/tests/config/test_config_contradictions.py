@@ -1,19 +1,14 @@
-"""Is what cannot mean anything refused when the file is read, and what nothing reads told?"""
+"""Is what cannot mean anything refused when the file is read?"""
 
 from __future__ import annotations
 
 import pytest
 
-from esper_core.config import RunConfig, dump_config, parse_config
-from esper_core.config.idleness import idle_values
-from esper_core.config.places import Places
+from esper_core.config import parse_config
 
 
 def read(small: str, more: str, *overrides: str):
     return parse_config(f"{small}{more}\n".encode(), file="f.yaml", overrides=overrides)
-
-
-# --- refused
 
 
 @pytest.mark.parametrize("gates", ["strict", "permissive"])
@@ -93,97 +88,3 @@ def test_an_arm_that_is_called_like_a_control_is_refused(small, problems, names)
     assert (problem.code, problem.path) == ("E114", f"arms.{names[-1]}")
     assert problem.message == f'an arm is named "{names[-1]}", which is the name of a control'
     assert read(text, "capacity: false").config.arms.keys() == set(names)
-
-
-# --- told, and let be
-
-SGD = "optimizer: {host: {kind: sgd, momentum: 0.5}}"
-IDLE = [
-    ("optimizer: {host: {momentum: 0.5}}", "optimizer.host.momentum", "adam", SGD),
-    (
-        "optimizer: {seed: {kind: adamw, momentum: 0.0}}",
-        "optimizer.seed.momentum",
-        "adamw",
-        "optimizer: {seed: {kind: sgd, momentum: 0.0}}",
-    ),
-    ("growth: {price: 0.01}", "growth.price", "gates are off", "growth: {price: 0.01, nursery: 2}"),
-    ("growth: {price: 0.01}", "growth.price", "gates are off", "growth: {price: 0.01, gates: strict}"),
-    (
-        "growth: {nursery: 2, gates: strict}",
-        "growth.nursery",
-        "more than 1 blueprints",
-        'growth: {nursery: 2, gates: "off"}',
-    ),
-    ("governor: {rollback: false, rollbacks: 7}", "governor.rollbacks", "switched off", "governor: {rollbacks: 7}"),
-    ("governor: {rollback: false, penalty: 7}", "governor.penalty", "switched off", "governor: {penalty: 7}"),
-    ("governor: {rollback: false, snapshots: 3}", "governor.snapshots", "switched off", "governor: {snapshots: 3}"),
-    (
-        "governor: {rollback: false, snapshot_steps: 3}",
-        "governor.snapshot_steps",
-        "switched off",
-        "governor: {snapshot_steps: 3}",
-    ),
-    ("governor: {patience: 40}", "governor.patience", "over after 40 steps", "governor: {patience: 39}"),
-    ("governor: {surge_steps: 41}", "governor.surge_steps", "over after 40 steps", "governor: {surge_steps: 40}"),
-    ("twin: false\nmargin: 0.1", "margin", "nothing is compared", "margin: 0.1"),
-    ("rewards: [other]\nreward: another", "reward", "rewards stand in its place", "reward: another"),
-    ("twin: false\ngovernor: {penalty: 1}", "governor.penalty", "there is no twin", "governor: {penalty: 1}"),
-    ("devices: [cpu]\ndevice: cuda", "device", "devices stand in its place", "device: cuda"),
-    (
-        "plugins: {disable: [x], settings: {x: {a: 1}}}",
-        "plugins.settings.x",
-        "disabled",
-        "plugins: {settings: {x: {a: 1}}}",
-    ),
-]
-
-
-@pytest.mark.parametrize(("text", "path", "why", "fine"), IDLE, ids=lambda given: given[:40])
-def test_a_value_that_nothing_reads_is_told_with_its_place(small, text, path, why, fine) -> None:
-    (warning,) = read(small, text).warnings
-    assert (warning.code, warning.path, warning.file) == ("E114", path, "f.yaml")
-    assert warning.line >= 7
-    assert " has no effect: " in warning.message
-    assert why in warning.message
-    assert warning.hint
-    assert read(small, fine).warnings == ()
-
-
-@pytest.mark.parametrize("text", ["reward: other", "rewards: [other]"])
-def test_a_reward_is_read_without_a_twin_for_policies_see_its_price(small, text) -> None:
-    assert read(small, f"twin: false\n{text}").warnings == ()
-
-
-def test_a_value_of_the_command_line_is_told_too(small) -> None:
-    (warning,) = read(small, "", "optimizer.host.momentum=0.5").warnings
-    assert (warning.file, warning.line) == ("--set optimizer.host.momentum=0.5", None)
-
-
-def test_a_margin_between_two_arms_is_read_without_a_twin(small) -> None:
-    arms = "arms: {a: {policy: x}, b: {policy: y}}\n"
-    assert read(small.replace("policy: schedule\n", arms), "twin: false\nmargin: 0.1").warnings == ()
-
-
-def test_blueprints_that_a_glob_stands_for_are_not_counted(small) -> None:
-    text = small.replace("[conv_light]", '["conv*"]')
-    assert read(text, "growth: {nursery: 2, gates: strict}").warnings == ()
-
-
-def test_a_default_that_is_written_out_is_no_warning(small) -> None:
-    """So a resolved configuration, which says everything, warns of nothing."""
-    loaded = read(small, "growth: {price: 0.0001}\noptimizer: {host: {momentum: 0.9}}\ntwin: false")
-    assert loaded.warnings == ()
-    assert parse_config(dump_config(loaded.config).encode(), file="f.yaml").warnings == ()
-
-
-def test_what_no_file_says_is_not_told() -> None:
-    config = RunConfig.model_validate(
-        {
-            "task": "a",
-            "host": "b",
-            "slots": {"c": {"blueprints": ["d"]}},
-            "policy": "e",
-            "optimizer": {"host": {"momentum": 0.5}},
-        }
-    )
-    assert list(idle_values(config, Places())) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from esper_core.app.participation import (
     in_one_line,
@@ -15,8 +15,7 @@ from esper_core.app.participation import (
     unused_faults,
 )
 from esper_core.app.resolution import resolve
-from esper_core.config import load_config, load_remains
-from esper_core.leyline.errors import ConfigError, PluginError
+from esper_core.config import load_config
 from esper_core.plugins.isolation import lent_streams
 
 if TYPE_CHECKING:
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from esper_core.app.compose import Composition
     from esper_core.leyline.errors import Problem
     from esper_core.plugins import Plugins
-
-OF_NAMES: Final = ("E20", "E225", "E227")
-"""How the codes of problems begin that say that a name stands for nothing: of components, plugins, sinks, files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +40,7 @@ class Prepared:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is wrong beside the run and does not stop it, a line each."""
-        idle = self.composition.resolution.loaded.warnings
-        return (*unused_faults(self.plugins), *map(in_one_line, [*self.unmarked, *idle]))
+        return (*unused_faults(self.plugins), *map(in_one_line, self.unmarked))
 
     @property
     def unmarked(self) -> tuple[Problem, ...]:
@@ -54,7 +49,11 @@ class Prepared:
 
 
 def prepare(
-    file: Path, overrides: Sequence[str] = (), *, looked: Callable[[Plugins], None] = lambda plugins: None
+    file: Path,
+    overrides: Sequence[str] = (),
+    overlays: Sequence[Path] = (),
+    *,
+    looked: Callable[[Plugins], None] = lambda plugins: None,
 ) -> Prepared:
     """Make a run ready. ConfigError or PluginError with everything that is wrong and where.
 
@@ -62,10 +61,7 @@ def prepare(
     the plugins as soon as they are loaded, whatever comes of the run.
     """
     started_in = Path.cwd()
-    try:
-        loaded = load_config(file, overrides)
-    except ConfigError as error:
-        raise ConfigError([*error.problems, *_also_wrong(file, overrides, error.problems)]) from None
+    loaded = load_config(file, overrides, overlays)
     plugins = load_for(loaded, (started_in / file).parent, looked)
     resolution = resolve(loaded, plugins.registry, problems_in_file(loaded, plugins))
 
@@ -75,29 +71,3 @@ def prepare(
     with one_thread(), lent_streams():
         composition = compose(resolution)
     return Prepared(composition, plugins, plugin_settings(loaded, plugins), started_in)
-
-
-def _also_wrong(file: Path, overrides: Sequence[str], known: Sequence[Problem]) -> list[Problem]:
-    """What else is wrong in a file that is refused: who mends it need not come back for a name, or for a setting.
-
-    Names that stand for nothing; and settings of components, as far as nothing beside them was taken out.
-    """
-    if (rest := load_remains(file, overrides)) is None:
-        return []
-    touched = {_section(problem) for problem in known}
-    try:
-        plugins = load_for(rest, (Path.cwd() / file).parent)
-        resolve(rest, plugins.registry, problems_in_file(rest, plugins))
-    except (ConfigError, PluginError) as error:
-        return [
-            problem
-            for problem in error.problems
-            if problem.code.startswith(OF_NAMES)
-            or (".settings" in (problem.path or "") and _section(problem) not in touched)
-        ]
-    return []
-
-
-def _section(problem: Problem) -> str:
-    """The first key of where the problem is."""
-    return (problem.path or "").partition(".")[0].partition("[")[0]

@@ -175,8 +175,8 @@ def _write_beginning(directory: RunDirectory, prepared: Prepared) -> None:
             if record.status == "active"
         ],
     )
-    for number, base in enumerate(resolution.loaded.bases, 1):
-        directory.write(f"config.base-{number}.yaml", base.source)
+    for number, overlay in enumerate(resolution.loaded.overlays, 1):
+        directory.write(f"config.overlay-{number}.yaml", overlay.source)
     for file in prepared.plugins.files:
         directory.write(file.path.name, file.source)
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from esper_core.config import RunConfig
-from esper_core.config.bases import BASE, BASE_DESCRIPTION
-from esper_core.config.presets import offered
 from esper_core.leyline.errors import EsperError
 from esper_core.leyline.specs import COMPONENT_KINDS
 
@@ -50,31 +48,7 @@ def config_schema(plugins: Plugins) -> Schema:
     own = definitions["PluginsConfig"]["properties"]["settings"]
     own["properties"] = {id_: _embedded(model, f"plugin.{id_}", definitions) for id_, model in plugins.settings.items()}
     definitions.pop("Use", None)
-    schema["anyOf"] = [{"required": [BASE]}, _whole(schema, definitions)]
-    schema["properties"] = {BASE: _base(), **top}
     return {"$schema": DIALECT, "title": "A run of Esper", **{key: schema[key] for key in schema if key != "title"}}
-
-
-def _base() -> Schema:
-    """A preset, with its line of description; or any path."""
-    known = [{"const": name, "description": said} for name, said in offered().items()]
-    return {"description": BASE_DESCRIPTION, "anyOf": [*known, {"type": "string", "minLength": 1, "maxLength": 4096}]}
-
-
-def _whole(schema: Schema, definitions: Schema) -> Schema:
-    """What has to be said by a file without a base, taken out of the schema: with one the base may have said it.
-
-    Over a base ``null`` takes a slot or an arm away.
-    """
-    named = {"slots": "SlotConfig", "arms": "ArmConfig"}
-    for key in named:
-        for pattern, value in (patterns := schema["properties"][key]["patternProperties"]).items():
-            patterns[pattern] = {"anyOf": [value, {"type": "null"}]}
-    inside = {
-        key: {"additionalProperties": {"type": "object", "required": definitions[model].pop("required")}}
-        for key, model in named.items()
-    }
-    return {"required": schema.pop("required"), "properties": inside}
 
 
 def _described(before: Schema, now: Schema) -> Schema:
@@ -97,7 +71,7 @@ def _use(kind: ComponentKind, registry: Registry, definitions: Schema) -> Schema
             "use": {**names, "description": f"Name of the {kind}, short or with its plugin."},
             "settings": {"type": "object", "description": f"Settings of the {kind}, checked by it."},
         },
-        "anyOf": [{"required": ["use"]}, {"required": ["settings"]}],
+        "required": ["use"],
         "additionalProperties": False,
     }
     if conditions:

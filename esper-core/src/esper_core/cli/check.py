@@ -18,14 +18,24 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--overlay",
+    "overlays",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Merge a partial configuration over FILE; repeatable, applied in order.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one value of the file.")
 @click.option("--json", "as_json", is_flag=True, help="Print {ok, problems, warnings} as JSON.")
 @click.pass_context
-def check(context: click.Context, file: Path, overrides: tuple[str, ...], *, as_json: bool) -> None:
+def check(
+    context: click.Context, file: Path, overlays: tuple[Path, ...], overrides: tuple[str, ...], *, as_json: bool
+) -> None:
     """Check a configuration: its values, its names, and whether its pieces fit together.
 
-    What is wrong with plugins that the file does not need, and a value that nothing reads, is a warning, and stops
-    nothing. In JSON, problems and warnings are lists of {code, message, file, line, column, path, hint}.
+    Problems of plugins that the file does not need are warnings and stop nothing. In JSON, problems and warnings are
+    lists of {code, message, file, line, column, path, hint}.
     """
     from esper_core.app.participation import in_one_line, unmarked_hooks
     from esper_core.app.preparing import prepare
@@ -35,7 +45,7 @@ def check(context: click.Context, file: Path, overrides: tuple[str, ...], *, as_
     warnings: tuple[Problem, ...] = ()
     code = 0
     try:
-        prepared = prepare(config_file(file), overrides, looked=seen.append)
+        prepared = prepare(config_file(file), overrides, overlays, looked=seen.append)
     except EsperError as error:
         problems, code = error.problems, error.exit_code
         unmarked = [one for plugins in seen for one in unmarked_hooks(plugins) if one not in problems]
@@ -43,8 +53,7 @@ def check(context: click.Context, file: Path, overrides: tuple[str, ...], *, as_
         warnings = tuple(one for one in found if one not in problems)
         print_warnings(map(in_one_line, unmarked))
     else:
-        idle = prepared.composition.resolution.loaded.warnings
-        warnings = (*_unneeded_faults(prepared.plugins), *prepared.unmarked, *idle)
+        warnings = (*_unneeded_faults(prepared.plugins), *prepared.unmarked)
         print_warnings(prepared.warnings)
     if as_json:
         told = {"problems": problems, "warnings": warnings}

@@ -18,9 +18,19 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("path", required=False)
+@click.option(
+    "--overlay",
+    "overlays",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Merge a partial configuration over FILE; repeatable, applied in order.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one value of the file.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {path, value, type, default, origin, …}.")
-def explain(file: Path, path: str | None, overrides: tuple[str, ...], *, as_json: bool) -> None:
+def explain(
+    file: Path, path: str | None, overlays: tuple[Path, ...], overrides: tuple[str, ...], *, as_json: bool
+) -> None:
     """Explain a value: what it is, of which type, its default, and where it was said.
 
     \b
@@ -33,7 +43,7 @@ def explain(file: Path, path: str | None, overrides: tuple[str, ...], *, as_json
     from esper_core.config import load_config
 
     read = config_file(file)
-    loaded = load_config(read, overrides)
+    loaded = load_config(read, overrides, overlays)
     found = explain_config(loaded, path, settings_models(loaded, read.parent))
     if as_json:
         print_json([asdict(one) for one in found])

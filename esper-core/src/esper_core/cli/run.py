@@ -30,6 +30,14 @@ def _name(_context: click.Context, _parameter: click.Parameter, given: str | Non
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE|RUN")
+@click.option(
+    "--overlay",
+    "overlays",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Merge a partial configuration over FILE; repeatable, applied in order.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one value of the file.")
 @click.option(
     "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs are kept."
@@ -40,6 +48,7 @@ def _name(_context: click.Context, _parameter: click.Parameter, given: str | Non
 @click.option("--dry-run", is_flag=True, help="Build and check everything, and train nothing.")
 def run(
     file: Path,
+    overlays: tuple[Path, ...],
     overrides: tuple[str, ...],
     runs_dir: Path,
     name: str | None,
@@ -52,10 +61,11 @@ def run(
 
     \b
     esper run plugins.yaml
+    esper run plugins.yaml --overlay examples/exact.yaml
     esper run plugins.yaml --set environments=2 --set episode.steps=10
     esper run runs/20261121-101512-quiet-otter
     """
-    prepared = prepared_run(file, overrides)
+    prepared = prepared_run(file, overrides, overlays)
     print_warnings(prepared.warnings)
 
     from esper_core.app.running import run as run_prepared
@@ -83,14 +93,14 @@ def run(
             print_json(outcome.as_json()) if as_json else show_outcome(outcome)
 
 
-def prepared_run(file: Path, overrides: tuple[str, ...]) -> Prepared:
+def prepared_run(file: Path, overrides: tuple[str, ...], overlays: tuple[Path, ...] = ()) -> Prepared:
     """The run made ready. Where it cannot be, hooks without their mark are told first: they may be why."""
     from esper_core.app.participation import in_one_line, unmarked_hooks
     from esper_core.app.preparing import prepare
 
     seen: list[Plugins] = []
     try:
-        return prepare(config_file(file), overrides, looked=seen.append)
+        return prepare(config_file(file), overrides, overlays, looked=seen.append)
     except EsperError as error:
         unmarked = [one for plugins in seen for one in unmarked_hooks(plugins) if one not in error.problems]
         print_warnings(map(in_one_line, unmarked))

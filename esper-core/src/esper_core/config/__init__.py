@@ -1,7 +1,7 @@
 """Which configuration does a run have? A file and overrides in; a checked model, or every problem at once, out."""
 
 from esper_core.config.explaining import Explanation, explain
-from esper_core.config.loading import LoadedConfig, load_config, load_remains, parse_config, settings_problems
+from esper_core.config.loading import LoadedConfig, load_config, parse_config, settings_problems
 from esper_core.config.model import (
     ArmConfig,
     CheckpointConfig,
@@ -35,7 +35,6 @@ __all__ = [
     "dump_config",
     "explain",
     "load_config",
-    "load_remains",
     "parse_config",
     "parse_path",
     "settings_problems",

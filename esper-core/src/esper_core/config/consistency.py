@@ -12,7 +12,7 @@ from esper_core.leyline.constants import FIRST_LOOK
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from esper_core.config.places import Place, Tree
+    from esper_core.config.places import Tree
     from esper_core.leyline import Problem
 
 
@@ -35,10 +35,7 @@ def _who_decides(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
     has_policy, has_arms = top.get("policy") is not None, bool(top.get("arms"))
     if has_policy and has_arms:
         message = 'expected either "policy" or "arms", received both'
-        hint = "policy is short for a single arm. Move it into arms: {a-name: {policy: …}}, or delete one of the two."
-        if (lower := _from_another_file(tree)) is not None:
-            name, place = lower
-            hint = f'"{name}" is from the base: {place}. Write "{name}: null" to take it away.'
+        hint = 'policy is short for a single arm. Move it into arms: {a-name: {policy: …}}, or write "policy: null".'
         yield tree.places.problem("E114", ("arms",), message, hint, key=True)
     unsure = () in tree.incomplete or tree.is_refused(("policy",)) or tree.is_refused(("arms",))
     if has_policy or has_arms or unsure or top.get("arms", {}) != {}:
@@ -50,14 +47,6 @@ def _who_decides(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
         'For training without growth alone, write "policy: static" and "twin: false".'
     )
     yield tree.places.problem("E113", (), message, hint)
-
-
-def _from_another_file(tree: Tree) -> tuple[str, Place] | None:
-    """Which of policy and arms was said in a base, and where; None where both stand in one file."""
-    at = {name: place for name in ("policy", "arms") if (place := tree.places.by_path.get((name,))) is not None}
-    files = [tree.places.by_path[()].file, *(place.file for place in at.values() if place.line is None)]
-    below = [(name, place) for name, place in at.items() if place.file not in files]
-    return below[0] if len(below) == 1 else None
 
 
 def _name_of_the_twin(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from esper_core.config.bases import BASE, BASE_DESCRIPTION, BASE_IN_WORDS
 from esper_core.config.fields import entry_at
 from esper_core.config.model import RunConfig, Section
 from esper_core.config.paths import KeyPath, PathSyntaxError, parse_path, path_text
@@ -108,11 +107,8 @@ def explain(
     ConfigError E110 where nothing stands at ``path``.
     """
     start, guide = () if path is None else _parsed(path), _Guide(models or {})
-    if start == (BASE,):
-        return [_explained_base(loaded)]
     value = _value_at(guide, loaded.config, start)
-    values = [_explained(guide, loaded, at, leaf) for at, leaf in _leaves(guide, value, start)]
-    return [_explained_base(loaded), *values] if loaded.bases and not start else values
+    return [_explained(guide, loaded, at, leaf) for at, leaf in _leaves(guide, value, start)]
 
 
 def _parsed(path: str) -> KeyPath:
@@ -168,20 +164,6 @@ def _explained(guide: _Guide, loaded: LoadedConfig, path: KeyPath, value: Any) -
         has_default=default is not _NONE,
         origin=loaded.origin(path),
         description=(entry.field.description or "") if entry and entry.field else "",
-    )
-
-
-def _explained_base(loaded: LoadedConfig) -> Explanation:
-    """What the file is built on, which is no value of the model."""
-    nearest = loaded.bases[0] if loaded.bases else None
-    return Explanation(
-        path=BASE,
-        value=None if nearest is None else nearest.said,
-        type=f"{BASE_IN_WORDS}, or null",
-        default=None,
-        has_default=True,
-        origin="default" if nearest is None else str(nearest.place),
-        description=BASE_DESCRIPTION,
     )
 
 

@@ -34,8 +34,5 @@ MAX_PRICE: Final = 1_000_000
 MAX_AMOUNT: Final = 1e30
 """Of weight decay, and of the penalty for a rollback: both fit into a float32, as does a sum of many of them."""
 
-MAX_BASES: Final = 10
-"""Files that one configuration is built on, each on the next."""
-
 CAPACITY: Final = "capacity"
 """Name of the arm that has from the start what another grew; of several: capacity-of-ARM."""

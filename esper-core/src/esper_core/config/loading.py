@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from esper_core.config.bases import read_with_bases
 from esper_core.config.consistency import contradictions
 from esper_core.config.files import file_name, read_file
-from esper_core.config.idleness import idle_values
 from esper_core.config.limits import MAX_PROBLEMS
 from esper_core.config.model import RunConfig
+from esper_core.config.overlays import Overlay, apply_overlay
 from esper_core.config.overrides import apply_override, label_of, read_overrides
-from esper_core.config.paths import PathSyntaxError, parse_path
-from esper_core.config.places import Places, Tree
+from esper_core.config.places import Places
+from esper_core.config.reading import read_document
 from esper_core.config.wording import objections, objections_to_settings
 from esper_core.leyline import ConfigError, Problem
 
@@ -25,16 +24,15 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from esper_core.config.bases import Base
     from esper_core.config.paths import KeyPath
+    from esper_core.config.places import Tree
 
 
 @dataclass(frozen=True)
 class LoadedConfig:
     """A configuration, and what is known of how it came to be.
 
-    source: the file's bytes as they are. overrides: what ``--set`` was given, in order.
-    bases: what it is built on, from the nearest to the last. warnings: values that are said and that nothing reads.
+    source: the file's bytes as they are. overlays and overrides: what ``--overlay`` and ``--set`` were given, in order.
     """
 
     config: RunConfig
@@ -42,8 +40,7 @@ class LoadedConfig:
     source: bytes = field(repr=False)
     overrides: tuple[str, ...] = ()
     places: Places = field(default_factory=Places, repr=False, compare=False)
-    bases: tuple[Base, ...] = ()
-    warnings: tuple[Problem, ...] = field(default=(), repr=False, compare=False)
+    overlays: tuple[Overlay, ...] = ()
 
     def problem(self, code: str, path: KeyPath, message: str, hint: str | None = None) -> Problem:
         """A problem with the value at ``path``, shown where it stands, or where the nearest value above it does."""
@@ -67,66 +64,60 @@ def settings_problems(
     return objections_to_settings(error, model, path, loaded.places)
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Read the file at ``path``, its bases below it and ``overrides`` over it.
+def load_config(path: str | Path, overrides: Sequence[str] = (), overlays: Sequence[str | Path] = ()) -> LoadedConfig:
+    """Read the file at ``path``, merge the files in ``overlays`` over it in order, and apply ``overrides``.
 
     ConfigError with every problem, sorted by place.
     """
     file = file_name(path)
-    try:
-        data = read_file(path)
-    except ConfigError as error:
-        raise _refusal([*error.problems, *read_overrides(overrides)[1]], file, overrides) from None
-    return parse_config(data, file=file, overrides=overrides, folder=Path(path).parent)
+    sources: list[Overlay] = []
+    problems: list[Problem] = []
+    for one in (path, *overlays):
+        try:
+            sources.append(Overlay(file_name(one), read_file(one), Path(one).parent))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise _refusal([*problems, *read_overrides(overrides)[1]], file, overrides)
+    own, *others = sources
+    return parse_config(own.source, file=file, overrides=overrides, overlays=others, folder=own.folder)
 
 
-def parse_config(data: bytes, *, file: str, overrides: Sequence[str] = (), folder: Path | None = None) -> LoadedConfig:
-    """As ``load_config``, of bytes that are at hand. ``file`` is what problems call them.
+def parse_config(
+    data: bytes,
+    *,
+    file: str,
+    overrides: Sequence[str] = (),
+    overlays: Sequence[Overlay] = (),
+    folder: Path | None = None,
+) -> LoadedConfig:
+    """Do as ``load_config`` does, with bytes that were read already. ``file`` is what problems call them.
 
-    folder: where their base is looked for; None: where ``file`` stands.
+    folder: where ``file`` is; its own by default.
     """
-    tree, bases = _read(data, file, overrides, Path(file).parent if folder is None else folder)
+    tree = _read(data, file, overrides, overlays, Path(file).parent if folder is None else folder)
     config, untold = _validate(tree)
     tree.problems.extend(contradictions(tree))
     if config is None or tree.problems:
-        raise _refusal(tree.problems, file, overrides, untold, bases)
-    warnings = tuple(idle_values(config, tree.places))
-    return LoadedConfig(config, file, data, tuple(overrides), tree.places, bases, warnings)
+        raise _refusal(tree.problems, file, overrides, untold, overlays)
+    return LoadedConfig(config, file, data, tuple(overrides), tree.places, tuple(overlays))
 
 
-def load_remains(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig | None:
-    """What is left of a file that is refused when each value with a problem is taken out.
-
-    None where that is no configuration, and where what is said of plugins is wrong: they would not be the file's.
-    """
-    file = file_name(path)
-    try:
-        data = read_file(path)
-        tree, bases = _read(data, file, overrides, Path(path).parent)
-        _validate(tree)
-        tree.problems.extend(contradictions(tree))
-        wrong = [parse_path(problem.path) for problem in tree.problems if problem.path is not None]
-    except (ConfigError, PathSyntaxError):
-        return None
-    if any(own[:1] == ("plugins",) for own in wrong):
-        return None
-    for own in wrong:
-        tree.take_out(own)
-    config, _ = _validate(tree)
-    return None if config is None else LoadedConfig(config, file, data, tuple(overrides), tree.places, bases)
-
-
-def _read(data: bytes, file: str, overrides: Sequence[str], folder: Path) -> tuple[Tree, tuple[Base, ...]]:
-    """What is written, with what is wrong so far among its problems; ConfigError where it cannot be read."""
+def _read(data: bytes, file: str, overrides: Sequence[str], overlays: Sequence[Overlay], folder: Path) -> Tree:
+    """Read and merge the values; ConfigError where one of the files is not YAML."""
     changes, problems = read_overrides(overrides)
+    tree = None
     try:
-        tree, bases = read_with_bases(data, file, folder)
+        tree = read_document(data, file)
+        for overlay in overlays:
+            apply_overlay(overlay, tree, folder)
     except ConfigError as error:
-        raise _refusal([*error.problems, *problems], file, overrides) from None
+        known = [] if tree is None else tree.problems
+        raise _refusal([*known, *error.problems, *problems], file, overrides, 0, overlays) from None
     tree.problems.extend(problems)
     for change in changes:
         apply_override(change, tree)
-    return tree, bases
+    return tree
 
 
 def _validate(tree: Tree) -> tuple[RunConfig | None, int]:
@@ -140,11 +131,11 @@ def _validate(tree: Tree) -> tuple[RunConfig | None, int]:
 
 
 def _refusal(
-    problems: Sequence[Problem], file: str, overrides: Sequence[str], untold: int = 0, bases: Sequence[Base] = ()
+    problems: Sequence[Problem], file: str, overrides: Sequence[str], untold: int = 0, overlays: Sequence[Overlay] = ()
 ) -> ConfigError:
-    """The error with its problems in the order of the file, of its bases, then of the overrides; the first hundred."""
-    order = {label_of(text): len(bases) + number for number, text in reversed(list(enumerate(overrides, 1)))}
-    order |= {base.file: number for number, base in enumerate(bases, 1)}
+    """The error with its problems in the order of the file, the overlays and the overrides; the first hundred."""
+    order = {label_of(text): len(overlays) + number for number, text in reversed(list(enumerate(overrides, 1)))}
+    order |= {overlay.file: number for number, overlay in enumerate(overlays, 1)}
     order[file] = 0
     ranked = sorted(
         problems, key=lambda problem: (order.get(problem.file or file, 0.5), problem.line or 0, problem.column or 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from esper_core.config.bases import BASE
 from esper_core.config.fields import entry_at
 from esper_core.config.model import Use
 from esper_core.config.paths import KeyPath, PathSyntaxError, path_text, scan_path
@@ -58,7 +57,8 @@ def apply_override(override: Override, tree: Tree) -> None:
         tree.problems.append(problem)
         return
     here[last] = override.tree.value
-    _replace(tree, override)
+    replace(tree, override.path, override.tree)
+    tree.problems.extend(override.tree.problems)
 
 
 def label_of(text: str) -> str:
@@ -82,10 +82,6 @@ def _read(text: str) -> Override:
         reason = f"the path goes wrong at {quoted(before, 20)}" if before.strip() else "it has no ="
         message = f"expected path=value, received {quoted(text)}: {reason}"
         raise ConfigError(Problem("E115", message, label, hint=_GRAMMAR))
-    if path[0] == BASE:
-        message = "a base lies below the file, and --set goes over it: it cannot be set"
-        hint = f"Write it into a file:  {BASE}: …"
-        raise ConfigError(Problem("E115", message, label, path=path_text(path), hint=hint))
     return Override(label, path, read_value(value, label, path))
 
 
@@ -136,12 +132,14 @@ def _default_component(path: KeyPath) -> dict[str, Any]:
     return default.model_dump() if isinstance(default, Use) else {}
 
 
-def _replace(tree: Tree, override: Override) -> None:
-    """Let what was known of the old value go, and keep what is known of the new one."""
-    path = override.path
+def replace(tree: Tree, path: KeyPath, source: Tree) -> None:
+    """Forget the places and problems known of the value at ``path``, and take over those of ``source``."""
+
+    def below(known: KeyPath) -> bool:
+        return known[: len(path)] == path
+
     tree.places.forget(path)
-    tree.places.by_path.update(override.tree.places.by_path)
-    tree.problems.extend(override.tree.problems)
-    for known, new in ((tree.refused, override.tree.refused), (tree.incomplete, override.tree.incomplete)):
-        known.difference_update({old for old in known if old[: len(path)] == path})
-        known.update(new)
+    tree.places.by_path.update({at: place for at, place in source.places.by_path.items() if below(at)})
+    for known, new in ((tree.refused, source.refused), (tree.incomplete, source.incomplete)):
+        known.difference_update({at for at in known if below(at)})
+        known.update({at for at in new if below(at)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from esper_core.config.bases import BASE
 from esper_core.config.fields import entry_at, homes
 from esper_core.config.model import RunConfig
 from esper_core.config.paths import KeyPath, path_text
@@ -102,15 +101,13 @@ class _Model:
         """Where an unknown key may have been meant to stand."""
         key, above = str(path[-1]), entry_at(path[:-1], self.root)
         names = above.names if above else []
-        if self.root is RunConfig and not path[:-1]:
-            names = [*names, BASE]
         before, colon, after = key.partition(":")
         if key == "<<":
             return "YAML 1.2 has no merge keys. Write out what is meant."
         if colon and before in names:
             return f'Write "{before}: {visible(cut(after, 20))}", with a space behind the colon.'
-        if self.root is RunConfig and key == BASE:
-            return "It stands at the top of the file, once, and is the base of all of it."
+        if self.root is RunConfig and path == ("base",):
+            return "Give the other file first and this one as an overlay: esper run OTHER --overlay THIS"
         if self.root is RunConfig and (found := homes(key)):
             return f"It belongs elsewhere: {' or '.join(path_text(home) for home in found)}"
         if above is not None and above.is_use and nearest(key, names) is None:

@@ -3,6 +3,7 @@
 manifest.json        id, status, command line, times, exit code, process, seeds, machine and plugins
 config.yaml          the resolved configuration, which can be run as it is
 config.source.yaml   the configuration file as it was written           overrides.txt   the values of --set
+config.overlay-1.yaml  the first --overlay, as it was written; config.overlay-2.yaml the second, and so on
 packages.txt         the installed packages          git.patch           uncommitted changes, up to a limit
 events.jsonl         every event of the run
 checkpoints/  latest the state to resume from (see ``runs.checkpoints``)

@@ -129,7 +129,7 @@ def _workplace() -> Iterator[Path]:
 
 def _runs_named() -> contextlib.AbstractContextManager[object]:
     """A block in which every run began at ``BEGAN``, and one that is given no name is called quiet-otter."""
-    return mock.patch("esper_core.runs.directory.run_id", lambda _, name: f"{BEGAN}-{name or 'quiet-otter'}")
+    return mock.patch("esper_core.runs.directory.new_run_id", lambda _, name: f"{BEGAN}-{name or 'quiet-otter'}")
 
 
 @cache

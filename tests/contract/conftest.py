@@ -156,7 +156,7 @@ class World:
         prepared = prepare(self._folder / "small.yaml", self._sets)
         noting = register_module_forward_hook(lambda *_: threads.add(threading.current_thread().name))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("esper_core.runs.directory.packages", list)
+            patch.setattr("esper_core.runs.directory.installed_packages", list)
             patch.setattr("esper_core.runs.directory.git_state", lambda path: None)
             try:
                 outcome = run(prepared, runs_dir=self._folder / "runs", listeners=[heard])

@@ -70,7 +70,7 @@ def test_a_full_disk_is_told_once_with_the_way_on_and_nothing_is_lost(at: Path, 
     assert said.count("No space left on device") == 1, said
     assert "E410 cannot write" in said
     assert "warning" not in said
-    (command,) = (line.partition("Go on with it:")[2].split() for line in said.splitlines() if "Go on with it:" in line)
+    (command,) = (line.partition("Resume it:")[2].split() for line in said.splitlines() if "Resume it:" in line)
     assert command[:2] == ["esper", "resume"]
     assert (at / "left").read_text() == "", "nothing half written is left behind"
     whole = alone(f"{ESPER} run study.yaml --runs-dir whole --json", at)

@@ -66,7 +66,7 @@ def test_a_run_that_a_plugin_ended_says_where_it_is_and_goes_on_once_that_is_men
     assert told(caught.value)[-4:] == [
         f"It is in {folder}",
         f"Its report: {folder / 'report.html'}",
-        f"Go on with it:  esper resume {folder}",
+        f"Resume it:  esper resume {folder}",
         "Mend first what failed: it is done again.",
     ]
     assert len(told(caught.value)) > 4, "whose fault it is, is said before"
@@ -74,7 +74,7 @@ def test_a_run_that_a_plugin_ended_says_where_it_is_and_goes_on_once_that_is_men
     assert "It is in" not in json.loads((folder / "manifest.json").read_text())["reason"]
     with pytest.raises(PluginError) as caught:
         resume(prepare(folder / "config.yaml"), read_run(folder))
-    assert f"Go on with it:  esper resume {folder}" in told(caught.value), "and once more"
+    assert f"Resume it:  esper resume {folder}" in told(caught.value), "and once more"
     (tmp_path / "mended").touch()
     resume(prepare(folder / "config.yaml"), read_run(folder))
     assert read_run(folder).status == "done"
@@ -89,7 +89,7 @@ def test_a_run_that_the_governor_stopped_says_it_too_and_that_it_would_be_stoppe
     again = "As it is, it is stopped at the same step again; a new one with other settings"
     where = [f"It is in {folder}", f"Its report: {folder / 'report.html'}"]
     assert told(caught.value)[-4:-2] == where
-    assert told(caught.value)[-2] == f"Go on with it:  esper resume {quoted}"
+    assert told(caught.value)[-2] == f"Resume it:  esper resume {quoted}"
     assert told(caught.value)[-1] == f"{again}:  esper run {quoted} --set PATH=VALUE"
     with pytest.raises(GovernorStop) as once_more:
         resume(prepare(folder / "config.yaml"), read_run(folder))
@@ -117,7 +117,7 @@ def test_without_a_report_and_without_a_checkpoint_neither_is_told(install, conf
         run(prepare(file), runs_dir=tmp_path / "runs")
     folder = folder_in(tmp_path / "runs")
     assert not (folder / "latest").exists()
-    assert told(caught.value)[-3:-1] == [f"It is in {folder}", f"Run it once more:  esper run {folder}"]
+    assert told(caught.value)[-3:-1] == [f"It is in {folder}", f"Run it again:  esper run {folder}"]
 
 
 def ended_by(error: BaseException, configured, tmp_path, monkeypatch, lost: str = "") -> tuple[BaseException, Path]:
@@ -148,7 +148,7 @@ def test_a_crash_says_it_below_its_traceback(configured, tmp_path, monkeypatch) 
     assert note.splitlines() == [
         f"It is in {folder}",
         f"Its report: {folder / 'report.html'}",
-        f"Go on with it:  esper resume {folder}",
+        f"Resume it:  esper resume {folder}",
         "Mend first what failed: it is done again.",
     ]
 
@@ -159,7 +159,7 @@ def test_an_interruption_says_no_more_than_where_and_how(configured, tmp_path, m
     assert told(error) == [
         f"It is in {folder}",
         f"Its report: {folder / 'report.html'}",
-        f"Go on with it:  esper resume {folder}",
+        f"Resume it:  esper resume {folder}",
     ]
 
 
@@ -170,7 +170,7 @@ def test_a_disk_that_is_full_says_it_too(configured, tmp_path, monkeypatch) -> N
     assert told(error)[-4:] == [
         f"It is in {folder}",
         f"Its report: {folder / 'report.html'}",
-        f"Go on with it:  esper resume {folder}",
+        f"Resume it:  esper resume {folder}",
         "Mend first what failed: it is done again.",
     ]
 

@@ -63,7 +63,7 @@ def test_an_interrupted_run_tells_its_folder_its_report_and_the_way_on(interrupt
         "E401 interrupted by signal 2; the step in progress was finished\n"
         f"  It is in {run}\n"
         f"  Its report: {run / 'report.html'}\n"
-        f"  Go on with it:  esper resume {shlex.quote(str(run))}\n"
+        f"  Resume it:  esper resume {shlex.quote(str(run))}\n"
     )
     assert (run / "report.html").is_file()
 
@@ -77,7 +77,7 @@ def test_a_run_that_is_interrupted_once_more_tells_it_once_more(interrupted, esp
     answer = interrupted("resume", "twice", "--quiet", number=signal.SIGTERM)
     assert answer.status == 143
     assert f"  It is in {run}\n" in answer.err
-    assert answer.err.endswith(f"  Go on with it:  esper resume {shlex.quote(str(run))}\n")
+    assert answer.err.endswith(f"  Resume it:  esper resume {shlex.quote(str(run))}\n")
     # What is told is what can be typed.
     command = shlex.split(answer.err.splitlines()[-1].partition("esper ")[2])
     assert command == ["resume", str(run)]

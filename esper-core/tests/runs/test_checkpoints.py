@@ -134,7 +134,7 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "FORMAT", checkpoints.FORMAT + 1)
         Checkpoints(tmp_path).write(1, state(1))
-    with pytest.raises(RunFolderError, match="000001: it has the format 2, and this esper-core reads 1") as caught:
+    with pytest.raises(RunFolderError, match="000001: it has format 2; this esper-core reads format 1") as caught:
         Checkpoints(tmp_path).newest()
     assert caught.value.problems[0].code == "E413"
 

@@ -200,9 +200,9 @@ def test_every_run_without_an_end_is_named_with_its_status_and_the_way_on(write_
     with pytest.raises(RunFolderError) as error, run_lock(runs):
         join([read_run(path) for path in (failed, died, runs)])
     assert [(problem.message, problem.hint) for problem in error.value.problems] == [
-        (f"{OTTER} has no summary to compare: its status is failed: E232 x", f"Run it once more:  esper run {failed}"),
-        (f"{HERON} has no summary to compare: its status is died", f"Go on with it:  esper resume {died}"),
-        ("runs-still has no summary to compare: its status is running", "Wait for its end."),
+        (f"{OTTER} has no summary to compare: its status is failed: E232 x", f"Run it again:  esper run {failed}"),
+        (f"{HERON} has no summary to compare: its status is died", f"Resume it:  esper resume {died}"),
+        ("runs-still has no summary to compare: its status is running", "Wait for it to finish."),
     ]
 
 
@@ -211,8 +211,8 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on_too(write_run
     killed = write_run(OTTER, status="running")
     with pytest.raises(RunFolderError) as error:
         join([read_run(killed)])
-    assert [problem.hint for problem in error.value.problems] == [f"Go on with it:  esper resume {killed}"]
-    assert esper("runs", "show", OTTER).out.endswith(f"\nGo on with it:  esper resume {killed}\n")
+    assert [problem.hint for problem in error.value.problems] == [f"Resume it:  esper resume {killed}"]
+    assert esper("runs", "show", OTTER).out.endswith(f"\nResume it:  esper resume {killed}\n")
 
 
 def test_a_configuration_that_cannot_be_read_is_told(write_run):

@@ -267,7 +267,7 @@ def edit(do: Callable[[dict[str, Any]], Any], *, signed: bool = True) -> Callabl
 
 
 HARM = {
-    "numbers cut off": ("numbers", cut, "E332", "does not hold the numbers"),
+    "numbers cut off": ("numbers", cut, "E332", "does not contain the tensors"),
     "a bit turned": ("numbers", flip, "E332", "checksum"),
     "numbers gone": ("numbers", Path.unlink, "E332", "cannot read"),
     "journal gone": ("growth.json", Path.unlink, "E332", "cannot read"),
@@ -282,7 +282,7 @@ HARM = {
     "a newer format of another shape": ("growth.json", change(format=7, seeds="x", more=1), "E331", "has the format 7"),
     "a key that nobody knows": ("growth.json", change(more=1), "E330", "is no growth journal"),
     "no seeds": ("growth.json", drop("seeds"), "E330", "is no growth journal"),
-    "nothing vouched for": ("growth.json", drop("numbers"), "E330", "does not vouch"),
+    "nothing vouched for": ("growth.json", drop("numbers"), "E330", "does not name the file of its tensors"),
     "an alias of nothing": (
         "growth.json",
         edit(lambda record: record["numbers"]["aliases"].update(a="b")),
@@ -293,9 +293,9 @@ HARM = {
         "growth.json",
         edit(lambda record: record["numbers"].update(file="../model-00000000.safetensors")),
         "E330",
-        "does not vouch",
+        "does not name the file of its tensors",
     ),
-    "changed by hand": ("growth.json", change(model="Another", signed=False), "E330", "its own checksum"),
+    "changed by hand": ("growth.json", change(model="Another", signed=False), "E330", "Its checksum does not match"),
     "too deep": ("growth.json", lambda path: path.write_text("[" * 100_000), "E330", "is no growth journal"),
     "too deep inside": (
         "growth.json",
@@ -912,7 +912,7 @@ def test_a_model_that_holds_a_grown_one_is_told_which_part_to_pass(
         esper.save(wrapper, tmp_path)
     with pytest.raises(GraftError, match=r"E311(.|\n)*esper_core\.load\(model\.generator, …\)"):
         esper.load(wrapper, tmp_path)
-    with pytest.raises(GrowthError, match=r'E330(.|\n)*under "generator\."'):
+    with pytest.raises(GrowthError, match=r'E330(.|\n)*part "generator\."'):
         esper.load(build(noisy_host), wrapper.state_dict(), plugins=plugins)
     esper.save(model, tmp_path)
     fresh = nn.ModuleDict({"generator": build(noisy_host)})

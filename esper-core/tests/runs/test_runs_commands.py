@@ -267,8 +267,8 @@ def test_show_of_a_run_without_an_end_says_why(esper, write_run):
 )
 def test_why_there_are_no_figures_is_told_in_words(esper, write_run, status, told):
     path = write_run(OTTER, status=status)
-    way_on = f"Go on with it:  esper resume {path}\n" if status == "running" else ""
-    assert esper("runs", "show", OTTER).out.endswith(f"\nThere are no figures: {told}\n{way_on}")
+    continuation_hint = f"Resume it:  esper resume {path}\n" if status == "running" else ""
+    assert esper("runs", "show", OTTER).out.endswith(f"\nThere are no figures: {told}\n{continuation_hint}")
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
@@ -298,7 +298,7 @@ def test_where_a_run_can_go_on_show_says_how(esper, write_run):
     path = write_run(f"{OTTER} two", status="running")
     (path / "latest").write_text("000200")
     out = esper("runs", "show", path).out
-    assert out.endswith(f"its machine went down.\nGo on with it:  esper resume '{path}'\n")
+    assert out.endswith(f"its machine went down.\nResume it:  esper resume '{path}'\n")
 
 
 def test_a_summary_that_is_spoilt_takes_no_other_run_away(esper, write_run):

@@ -19,7 +19,7 @@ from esper_core.leyline.columns import cut
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from esper_core.runs.records import Oddity, Run
+    from esper_core.runs.records import Run, UnreadableRun
 
 
 REASON: Final = 100
@@ -126,10 +126,10 @@ def _print_list(rows: Sequence[Sequence[str]]) -> None:
         print_wrapped("  " + "; ".join(filter(None, (when, told))))
 
 
-def _entry(one: Run | Oddity) -> dict[str, Any]:
-    from esper_core.runs.records import Oddity
+def _entry(one: Run | UnreadableRun) -> dict[str, Any]:
+    from esper_core.runs.records import UnreadableRun
 
-    if isinstance(one, Oddity):
+    if isinstance(one, UnreadableRun):
         return {"id": one.path.name, "path": str(one.path), "status": one.status, "problem": one.problem.as_json()}
     results = one.results
     arms = {} if results is None else {name: arm["test"] for name, arm in results["arms"].items()}
@@ -145,10 +145,10 @@ def _entry(one: Run | Oddity) -> dict[str, Any]:
     }
 
 
-def _row(one: Run | Oddity, signs: str) -> list[str]:
-    from esper_core.runs.records import Oddity
+def _row(one: Run | UnreadableRun, signs: str) -> list[str]:
+    from esper_core.runs.records import UnreadableRun
 
-    if isinstance(one, Oddity):
+    if isinstance(one, UnreadableRun):
         return [one.path.name, one.status, "", "", "", _cut(_within(one))]
     began = f"{one.started.astimezone():%Y-%m-%d %H:%M}"
     course = course_of(one)
@@ -165,7 +165,7 @@ def _headline(run: Run) -> str:
     return f"{metric['name']}: {', '.join(arms)}"
 
 
-def _within(odd: Oddity) -> str:
+def _within(odd: UnreadableRun) -> str:
     """What is wrong with a folder, without its path: its name stands in front."""
     return odd.problem.message.replace(f"{odd.path}{os.sep}", "").replace(str(odd.path), "this")
 

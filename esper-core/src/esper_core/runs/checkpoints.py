@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT: Final = 1
-"""Of a checkpoint. One of another format is not read."""
+"""Version of the checkpoint format. Other versions are refused."""
 
 _TENSORS, _PLAIN, _COMPLETE = "tensors.safetensors", "state.json", "COMPLETE"
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read. skipped: the newer ones that cannot be used, each with the reason."""
+    """A checkpoint that was read. ``skipped`` lists newer ones that cannot be used, with the reasons."""
 
     number: int
     state: State
@@ -41,7 +41,7 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one run directory. kept: how many of the newest stay there."""
+    """The checkpoints of one run directory, of which the ``kept`` newest are kept."""
 
     def __init__(self, run: Path, kept: int = 2) -> None:
         self._run = run
@@ -49,15 +49,16 @@ class Checkpoints:
         self._kept = kept
 
     def write(self, number: int, state: State) -> None:
-        """One more, which is the newest from now on; RunFolderError where the disk does not take it.
+        """Write a checkpoint and delete old ones. At every moment there is a complete one, this or the one before.
 
-        Whatever happens, and whenever, there is a whole one: this, or the one before.
+        Raises:
+            RunFolderError: the checkpoint cannot be written.
         """
         path, beside = self._folder / f"{number:06}", self._folder / f".{number:06}.part"
         plain = json.dumps({"format": FORMAT, "state": state.plain}, allow_nan=False).encode()
         files = {_TENSORS: save(dict(state.tensors)), _PLAIN: plain}
-        told = {name: {"bytes": len(data), "sha256": sha256(data).hexdigest()} for name, data in files.items()}
-        files[_COMPLETE] = (json.dumps(told, indent=2) + "\n").encode()
+        sums = {name: {"bytes": len(data), "sha256": sha256(data).hexdigest()} for name, data in files.items()}
+        files[_COMPLETE] = (json.dumps(sums, indent=2) + "\n").encode()
         with report_os_errors(path):
             try:
                 self._folder.mkdir(exist_ok=True)
@@ -67,7 +68,7 @@ class Checkpoints:
                     _write(beside / name, data)
                 sync_folder(beside)
                 if path.exists():
-                    shutil.rmtree(path)  # it is not whole, or the run would have gone on from it
+                    shutil.rmtree(path)  # it cannot be used, or the run would have resumed from it
                 beside.rename(path)
                 sync_folder(self._folder)
             except OSError:
@@ -85,7 +86,7 @@ class Checkpoints:
                 self._discard(newer)
 
     def point_to(self, number: int) -> None:
-        """Let ``latest`` name this one. A process that died behind a checkpoint and before that left the one before."""
+        """Write the number of the newest checkpoint to ``latest``."""
         path, named = self._run / "latest", f"{number:06}\n"
         try:
             current = read_bytes(path)
@@ -112,7 +113,7 @@ class Checkpoints:
             skipped.append(f"{number:06}: {reason}")
         if skipped:
             message = f"no checkpoint in {self._folder} can be used"
-            hint = "\n".join([*skipped[:5], "Run it again from the start."])
+            hint = "\n".join([*skipped[:5], "Start the run again."])
             raise RunFolderError(Problem("E413", message, hint=hint))
         return None
 
@@ -126,7 +127,7 @@ class Checkpoints:
             return []
         except OSError as error:
             message = f"the checkpoints in {self._folder} cannot be read: {error.strerror or error}"
-            raise RunFolderError(Problem("E413", message, hint="Put the folder in order: then it goes on.")) from error
+            raise RunFolderError(Problem("E413", message, hint="Repair the folder and resume again.")) from error
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -137,21 +138,21 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _read(path: Path) -> State | str:
-    """The state that the checkpoint holds, or why it is not whole."""
+    """Return the state in a checkpoint, or why it cannot be read."""
     try:
-        told: dict[str, dict[str, Any]] = json.loads(read_bytes(path / _COMPLETE))
+        sums: dict[str, dict[str, Any]] = json.loads(read_bytes(path / _COMPLETE))
         data = {name: read_bytes(path / name) for name in (_TENSORS, _PLAIN)}
-        if damaged := list(_damaged(told, data)):
+        if damaged := list(_damaged(sums, data)):
             return f"{' and '.join(damaged)} changed since it was written"
         plain = json.loads(data[_PLAIN])
         if plain["format"] != FORMAT:
-            return f"it has the format {plain['format']}, and this esper-core reads {FORMAT}"
+            return f"it has format {plain['format']}; this esper-core reads format {FORMAT}"
         return State(plain["state"], load(data[_TENSORS]))
     except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
         return f"{type(error).__name__}: {error}"
 
 
-def _damaged(told: dict[str, dict[str, Any]], data: dict[str, bytes]) -> Iterator[str]:
+def _damaged(sums: dict[str, dict[str, Any]], data: dict[str, bytes]) -> Iterator[str]:
     for name, found in data.items():
-        if told[name] != {"bytes": len(found), "sha256": sha256(found).hexdigest()}:
+        if sums[name] != {"bytes": len(found), "sha256": sha256(found).hexdigest()}:
             yield name

@@ -1,8 +1,8 @@
-"""Where does a network that has grown go? Into a folder: what it is in growth.json, its numbers in safetensors.
+"""Save and load grown networks: the architecture in growth.json, the parameters in a safetensors file.
 
-Nothing is pickled. The numbers are written first, under a name of their own, and then growth.json, which names them and
-vouches for them and for itself by checksums; what an older network left goes last. So at every moment the folder holds
-one network whole: the older one until growth.json is there, and from then on the new one.
+Nothing is pickled. The parameters are written first, under a name made from their checksum, then growth.json, which
+names that file and holds the checksums of both; files of an older network are deleted last. So the folder always holds
+one complete network: the older one until growth.json is replaced, and then the new one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from esper_core.plugins import Plugins
 
 JOURNAL_FILE: Final = "growth.json"
-_NUMBERS_FILE: Final = re.compile(r"model-[0-9a-f]{8}\.safetensors")
+_TENSORS_FILE: Final = re.compile(r"model-[0-9a-f]{8}\.safetensors")
 
 _DTYPES: Final = frozenset(
     {
@@ -47,19 +47,19 @@ _DTYPES: Final = frozenset(
         torch.bool,
     }
 )
-"""What a file of numbers takes and gives back."""
+"""The dtypes that safetensors can store."""
 
 ModelT = TypeVar("ModelT", bound="nn.Module")
 
 
 def save(model: nn.Module, folder: str | Path) -> None:
-    """Write a grafted model, with all that grew in it, into ``folder``; what is there of an older one is replaced.
+    """Save a grafted model, with everything that grew in it, in a folder. An older network there is replaced.
 
-    ``load`` makes the same network of it in a fresh process. Optimizers are not part of it.
+    ``load`` restores the network in a new process. Optimizers are not saved.
 
     Raises:
         GraftError: the model has no slots.
-        GrowthError: its state holds something that no file of numbers takes.
+        GrowthError: the model's state contains something that safetensors cannot store.
         RunFolderError: the folder cannot be written.
     """
     _refuse_wrapped(model, "save(model.{part}, folder)")
@@ -72,26 +72,27 @@ def save(model: nn.Module, folder: str | Path) -> None:
     digest = hashlib.sha256(data).hexdigest()
     name = f"model-{digest[:8]}.safetensors"
     write_atomically(folder / name, data)
-    vouched = {"file": name, "sha256": digest, "aliases": aliases}
-    record = {**network.as_json(), "numbers": vouched}
+    reference = {"file": name, "sha256": digest, "aliases": aliases}
+    record = {**network.as_json(), "numbers": reference}
     write_json(folder / JOURNAL_FILE, {**record, "sha256": _digest(record)})
     with report_os_errors(folder):
         for path in folder.iterdir():
-            if path.name != name and _NUMBERS_FILE.fullmatch(path.name.removeprefix(".").removesuffix(".part")):
+            if path.name != name and _TENSORS_FILE.fullmatch(path.name.removeprefix(".").removesuffix(".part")):
                 path.unlink(missing_ok=True)
 
 
 def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plugins | None = None) -> ModelT:
-    """Make a fresh ``model`` the network that was saved, bit for bit, and return it.
+    """Restore a saved network in a new ``model``, bit for bit, and return it.
 
     Args:
-        model: the host, as it was built before it was grafted, or grafted at the same places. Changed in place.
-        source: a folder that ``save`` wrote, or a state dict of a network that had grown.
-        plugins: where blueprints are looked for; by default everything that is installed.
+        model: the host as it was built, ungrafted or grafted at the same places. It is changed in place.
+        source: a folder written by ``save``, or the state dict of a grown network.
+        plugins: where to look for blueprints; by default everything that is installed.
 
     Raises:
-        GrowthError: a file is missing, damaged, of something else or of a newer Esper, or does not fit this host.
-        ConfigError, PluginError: a blueprint is not installed, or its package is broken. The model is as it was.
+        GrowthError: a file is missing, damaged or from a newer Esper, or does not fit this host.
+        ConfigError: a blueprint is not installed. The model is unchanged.
+        PluginError: the package of a blueprint is broken. The model is unchanged.
     """
     _refuse_wrapped(model, "load(model.{part}, …)")
     if isinstance(source, Mapping):
@@ -113,10 +114,10 @@ def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plug
 
 
 def _refuse_wrapped(model: nn.Module, call: str) -> None:
-    """GraftError where not the model has slots but a part of it: it was wrapped, or holds several networks."""
+    """Raise GraftError if only a part of the model has slots, as in a wrapper such as DistributedDataParallel."""
     parts = [] if is_grafted(model) else [name for name, part in model.named_modules() if is_grafted(part)]
     if parts:
-        message = f"{type(model).__name__} has no slots itself: {', '.join(parts)} has"
+        message = f"{type(model).__name__} has no slots; its part {', '.join(parts)} has"
         hint = "\n".join(f"Pass the part:  esper_core.{call.format(part=part)}" for part in parts)
         raise GraftError(Problem("E311", message, hint=hint))
 
@@ -126,14 +127,14 @@ def _what_it_holds(state: Mapping[str, Any]) -> str:
         if isinstance(key, str) and key.endswith(f".{HOME}.{JOURNAL}"):
             prefix = key.removesuffix(f"{HOME}.{JOURNAL}")
             return (
-                f'The one of a part does, under "{prefix}". Load that, into that part:\n'
+                f'The state of the part "{prefix}" does. Load that into the part:\n'
                 f'{{key.removeprefix("{prefix}"): value for key, value in state.items() if key.startswith("{prefix}")}}'
             )
-    return "Nothing had grown in it: model.load_state_dict(state) takes it."
+    return "Nothing has grown in it: use model.load_state_dict(state)."
 
 
 def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor once and by itself, and the names under which it stands besides."""
+    """Return each tensor once, in contiguous memory of its own, and the further names of shared ones."""
     numbers: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
@@ -150,72 +151,72 @@ def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, st
 
 
 def _refuse_unwritable(name: str, value: Any) -> None:
-    """GrowthError where a file of numbers does not take a value, or would not give it back."""
+    """Raise GrowthError for a value that safetensors cannot store."""
     if not isinstance(value, Tensor):
-        message = f'the state of this model holds what is no tensor: "{name}", a {type(value).__name__}'
-        raise GrowthError(Problem("E335", message, hint="Keep it in a buffer, or outside of the module."))
-    why = "on no device" if value.is_meta else None
+        message = f'the state of this model contains "{name}", a {type(value).__name__}, which is not a tensor'
+        raise GrowthError(Problem("E335", message, hint="Store it in a buffer, or outside of the module."))
+    why = "on the meta device" if value.is_meta else None
     if value.layout is not torch.strided or value.is_quantized or value.dtype not in _DTYPES:
         why = f"{str(value.dtype).removeprefix('torch.')}, {str(value.layout).removeprefix('torch.')}"
     if why is not None:
-        message = f'the state of this model holds what no file of numbers takes: "{name}", {why}'
+        message = f'the state of this model contains a tensor that cannot be saved: "{name}", {why}'
         raise GrowthError(
-            Problem("E335", message, hint="Keep plain real numbers in it, or keep it outside of the state.")
+            Problem("E335", message, hint="Use a dense tensor of real numbers, or keep it outside of the state.")
         )
 
 
 def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
-    journal, vouched = _parsed(folder / JOURNAL_FILE)
-    path = folder / vouched["file"]
+    journal, reference = _parsed(folder / JOURNAL_FILE)
+    path = folder / reference["file"]
     data = _bytes(path)
-    if hashlib.sha256(data).hexdigest() != vouched["sha256"]:
-        raise _damaged(path, "its checksum is another than growth.json says")
+    if hashlib.sha256(data).hexdigest() != reference["sha256"]:
+        raise _damaged(path, "its checksum differs from the one in growth.json")
     try:
         state = decode(data)
-        state |= {name: state[known] for name, known in vouched["aliases"].items()}
+        state |= {name: state[known] for name, known in reference["aliases"].items()}
     except (SafetensorError, KeyError, ValueError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
     return journal, state
 
 
 def _parsed(path: Path) -> tuple[Network, dict[str, Any]]:
-    """What growth.json says of the network, and of its numbers. It is what was saved, or GrowthError."""
+    """Read growth.json: the network, and the reference to its tensors. Raises GrowthError if it was changed."""
     text = _bytes(path)
     record = read_object(text, source=str(path))
-    own, vouched = record.pop("sha256", None), record.get("numbers")
+    own, reference = record.pop("sha256", None), record.get("numbers")
     digest = _digest(record)
     network = parse_network(
         json.dumps({key: value for key, value in record.items() if key != "numbers"}), source=str(path)
     )
-    if not _vouches(vouched):
-        raise no_journal(str(path), "It does not vouch for its numbers")
+    if not _is_reference(reference):
+        raise no_journal(str(path), "It does not name the file of its tensors")
     if own != digest:
-        raise no_journal(str(path), "It does not hold what its own checksum says")
-    return network, vouched
+        raise no_journal(str(path), "Its checksum does not match its content")
+    return network, reference
 
 
-def _vouches(value: Any) -> TypeGuard[dict[str, Any]]:
+def _is_reference(value: Any) -> TypeGuard[dict[str, Any]]:
     if not isinstance(value, dict) or value.keys() != {"file", "sha256", "aliases"}:
         return False
     file, aliases = value["file"], value["aliases"]
-    named = isinstance(file, str) and _NUMBERS_FILE.fullmatch(file) is not None
+    named = isinstance(file, str) and _TENSORS_FILE.fullmatch(file) is not None
     return named and isinstance(aliases, dict) and all(isinstance(known, str) for known in aliases.values())
 
 
 def _digest(record: Mapping[str, Any]) -> str:
-    """Checksum of what a journal says, however it is laid out in its file."""
+    """Return the checksum of a journal's content, independent of its layout in the file."""
     return hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _bytes(path: Path) -> bytes:
     try:
         return read_bytes(path)
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero in it, which is no path at all
-        said = error.strerror if isinstance(error, OSError) and error.strerror else error
-        hint = f"A saved network is a folder with {JOURNAL_FILE} and the numbers that it names in it."
-        raise GrowthError(Problem("E332", f"cannot read {path}: {said}", hint=hint)) from error
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        hint = f"A saved network is a folder with {JOURNAL_FILE} and the safetensors file that it names."
+        raise GrowthError(Problem("E332", f"cannot read {path}: {reason}", hint=hint)) from error
 
 
 def _damaged(path: Path, why: str) -> GrowthError:
-    hint = f"{why}\nIt was cut off or changed since it was saved, or belongs to another network."
-    return GrowthError(Problem("E332", f"{path} does not hold the numbers of this network", hint=hint))
+    hint = f"{why}\nThe file is incomplete, was changed, or belongs to another network."
+    return GrowthError(Problem("E332", f"{path} does not contain the tensors of this network", hint=hint))

@@ -237,7 +237,7 @@ def read_run(path: Path) -> Run:
     try:
         manifest = read_json(path / "manifest.json")
     except FileNotFoundError:
-        message = f"{path} is no run directory: it has no manifest.json"
+        message = f"{path} is not a run directory: it has no manifest.json"
         raise RunFolderError(Problem("E420", message, hint=EXAMPLE)) from None
     known = _checked(_Manifest, manifest, path / "manifest.json")
     if known.format != RUN_FORMAT:
@@ -270,13 +270,9 @@ def read_growth(path: Path) -> dict[str, list[list[str]]]:
 def resume_hint(path: Path, status: str) -> str:
     """Return how to get to the end of a run that has none."""
     if status == STATUS_RUNNING:
-        return "Wait for its end."
+        return "Wait for it to finish."
     folder = shlex.quote(str(path))
-    return (
-        f"Go on with it:  esper resume {folder}"
-        if can_resume(path, status)
-        else f"Run it once more:  esper run {folder}"
-    )
+    return f"Resume it:  esper resume {folder}" if can_resume(path, status) else f"Run it again:  esper run {folder}"
 
 
 def can_resume(path: Path, status: str) -> bool:
@@ -298,7 +294,7 @@ _TIMED: Final = re.compile(r"^\d{8}-\d{6}-")
 
 
 @dataclass(frozen=True, slots=True)
-class Oddity:
+class UnreadableRun:
     """A folder among the runs that is not a run, or cannot be read, and why."""
 
     path: Path
@@ -310,19 +306,19 @@ class Oddity:
         return "no run" if self.problem.code == "E420" else "unreadable"
 
 
-def list_runs(root: Path) -> list[Run | Oddity]:
+def list_runs(root: Path) -> list[Run | UnreadableRun]:
     """Return the runs in ``root``, the newest first, then the other folders by name. Files are ignored.
 
     Raises:
         RunFolderError: E420 if there is no such folder.
     """
     runs: list[Run] = []
-    odd: list[Oddity] = []
+    odd: list[UnreadableRun] = []
     for path in _folders(root):
         try:
             runs.append(read_run(path))
         except RunFolderError as error:
-            odd.append(Oddity(path, error.problems[0]))
+            odd.append(UnreadableRun(path, error.problems[0]))
     runs.sort(key=lambda run: (run.started, run.path.name), reverse=True)
     return [*runs, *odd]
 
@@ -380,14 +376,14 @@ def _hint(name: str, root: Path) -> str:
         close = nearest(Path(name).name, [path.name for path in _folders(root)])
     except RunFolderError:
         return EXAMPLE
-    return f"Did you mean {root / close}?" if close else f"Those that are there:  esper runs list --runs-dir {root}"
+    return f"Did you mean {root / close}?" if close else f"List the runs:  esper runs list --runs-dir {root}"
 
 
 def _folders(root: Path) -> Iterable[Path]:
     try:
         return sorted(path for path in root.iterdir() if path.is_dir())
     except FileNotFoundError:
-        raise RunFolderError(Problem("E420", f"there is no folder {root}", hint="A run makes it.")) from None
+        raise RunFolderError(Problem("E420", f"there is no folder {root}", hint="The first run creates it.")) from None
     except OSError as error:
         message = f"the folder {root} cannot be read: {error.strerror or error}"
         raise RunFolderError(Problem("E430", message, hint="Check its permissions.")) from None

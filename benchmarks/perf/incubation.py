@@ -2,8 +2,8 @@
 
 Host ``cnn2d`` (3→8→16→32 on 32×32) with a ``conv_light`` seed in one of its slots, batches of 128, Adam, one thread,
 with and without a tuned allocator. The sides take turns; medians over the turns. A live step trains host and seed
-together, once. In the shadow the host takes its own step, and a second pass trains the seed alone; on a branch host and
-seed take a second step of their own.
+together, once: the seed is blended in. In the shadow the host takes its own step, and a second pass trains the seed
+alone; on a branch host and seed take a second step of their own.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ def growing(way: str, slot: str, examples: int) -> Callable[[], None]:
     settings = OptimizerConfig(learning_rate=1e-3)
     keeper = OptimizerKeeper(model.parameters(), host_settings=settings, seed_settings=settings)
     variety = Variety("blueprints/conv_light", BlueprintSpec("image", "9*c*c + c", starts_as_identity=True), ConvLight)
-    growth = GrowthConfig.model_validate({"incubation": way})
+    growth = GrowthConfig(incubation="branch" if way == "branch" else "shadow")
     garden = Garden(model, keeper, {slot: [variety]}, seed=0, batches=1, settings=growth)
-    garden.apply(Action(Op.GERMINATE, slot, variety.id), 0)
+    garden.apply(Action(Op.GERMINATE, slot, variety.id, speed=0), 0)
     garden.open_step()
+    if way == "live":
+        garden.apply(Action(Op.ADVANCE, slot), 0)
     inputs, targets = torch.randn(examples, 3, 32, 32), torch.randint(10, (examples,))
 
     def loss(model: nn.Module) -> torch.Tensor:
@@ -52,7 +54,7 @@ def growing(way: str, slot: str, examples: int) -> Callable[[], None]:
         garden.tick()
         keeper.zero_grad()
         keeper.backward(loss(model))
-        keeper.step(garden.learning)
+        keeper.step(garden.blended)
         for number in garden.incubating:
             garden.incubate(number, loss)
         garden.take_incubation_losses()

@@ -74,10 +74,9 @@ def plantable(environment: Any, slot: str = "early") -> bool:
     return Op.GERMINATE in environment.mask().ops[slot] and bool(environment.mask().blueprints[slot])
 
 
-def host_is_the_twins(world: Any) -> bool:
-    """Whether the host was its twin's while the seed incubated: their validation losses after the second step."""
-    own, twin = [event.signals.validation_loss for event in world.told("step-finished") if event.step == 1]
-    return own == twin
+def presence(world: Any) -> str:
+    """What a seed that incubates is to the host."""
+    return seed_in(world.environment({-1: GERMINATE}, steps=1)).presence.value
 
 
 def gates_ready(world: Any, mean: float) -> bool:
@@ -356,7 +355,7 @@ ROWS = [
             ),
         )
     ),
-    Row("growth.incubation", "growth.incubation=live", host_is_the_twins, True, False),
+    Row("growth.incubation", "growth.incubation=branch", presence, "acting", "branched"),
     Row("growth.gates", "growth.gates=strict", lambda w: w.environment().garden.gates.open, True, False, MNIST),
     Row(
         "growth.price",

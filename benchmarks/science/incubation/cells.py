@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     Part = Literal["forced", "gated"]
 
 BLUEPRINTS: Final = ("conv_light", "pointwise", "mlp")
-INCUBATIONS: Final = ("shadow", "branch", "live")
-GATED_INCUBATIONS: Final = ("shadow", "branch")
-"""Ways whose host is its twin until the seed is blended in; the others have nothing to hold a first gate."""
+INCUBATIONS: Final = ("shadow", "branch")
 
 TWIN: Final = "twin"
 
@@ -141,9 +139,9 @@ def studies() -> Iterator[Study]:
             for incubation in INCUBATIONS:
                 yield Study("forced", places[name], incubation)
         for price, name in TRIED[:3]:
-            for incubation in GATED_INCUBATIONS:
+            for incubation in INCUBATIONS:
                 if name in names:
                     yield Study("gated", places[name], incubation, price)
     for price, name in TRIED[3:]:
-        for incubation in GATED_INCUBATIONS:
+        for incubation in INCUBATIONS:
             yield Study("gated", places[name], incubation, price)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
-COLOURS: Final = dict(zip(INCUBATIONS, ("#2563a8", "#c2571a", "#a8adb5"), strict=True))
+COLOURS: Final = dict(zip(INCUBATIONS, ("#2563a8", "#c2571a"), strict=True))
 WIDTH, PANEL, LEFT, GAP = 1120, 290, 130, 40
 TOP, ROW, LOWER = 96, 26, 190
 INK, FAINT = "#1f2937", "#d7dbe0"
@@ -115,13 +115,12 @@ def _lower(rows: Sequence[Row], left: float, top: float) -> Iterator[str]:
     for number, price in enumerate(prices):
         yield _text(across.at(number), top + LOWER + 18, _price(price), anchor="middle", size=11)
     yield _text(left + PANEL / 2, top + LOWER + 38, "nats per parameter", anchor="middle", size=11)
-    for incubation, colour in reversed(COLOURS.items()):  # what live is like is what branch is like: behind it, wider
+    for incubation, colour in reversed(COLOURS.items()):
         own = [row for row in rows if row["incubation"] == incubation]
-        width = 5 if incubation == "live" else 1.8
         for what, dashes in (("kept", ""), ("worth", ' stroke-dasharray="4 4" stroke-opacity="0.7"')):
             shares = _shares(own, what)
             points = " ".join(f"{across.at(prices.index(price)):.1f},{up.at(shares[price]):.1f}" for price in shares)
-            yield f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes}/>'
+            yield f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.8"{dashes}/>'
 
 
 def _shares(rows: Iterable[Row], what: str) -> dict[float, float]:

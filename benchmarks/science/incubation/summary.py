@@ -42,7 +42,7 @@ def summary(cells: Sequence[Cell], costs: Sequence[Cost], size: Size) -> dict[st
         "size": asdict(size),
         "twins": [_twin(cell) for cell in twins.values() if cell.part == "forced" and cell.incubation == "shadow"],
         "forced": [_forced(cell, twins[cell.study], operations) for cell in forced.values()],
-        "between": [*_between(forced, "branch", "shadow"), *_between(forced, "live", "branch")],
+        "between": list(_between(forced, "branch", "shadow")),
         "gated": [_gated(cell, twins[cell.study], forced, operations) for cell in grown if cell.part == "gated"],
     }
 

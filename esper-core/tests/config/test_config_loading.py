@@ -445,14 +445,6 @@ def test_errors_carry_the_exit_code_of_a_wrong_configuration(small):
     assert caught.value.exit_code == 2
 
 
-def test_a_nursery_in_the_host_is_refused(small):
-    with pytest.raises(ConfigError) as caught:
-        parse_config((small + "growth: {incubation: live, nursery: 3}\n").encode(), file="f.yaml")
-    (problem,) = caught.value.problems
-    assert (problem.code, problem.path) == ("E114", "growth.nursery")
-    assert parse_config((small + "growth: {nursery: 3}\n").encode(), file="f.yaml").config.growth.nursery == 3
-
-
 @pytest.mark.parametrize("gates", ["strict", "permissive"])
 def test_gates_need_something_to_weigh_a_seed_against(small, gates):
     with pytest.raises(ConfigError) as caught:

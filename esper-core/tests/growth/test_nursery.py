@@ -152,12 +152,6 @@ def test_where_none_is_named_the_one_that_gained_most_advances(make_recipe: Make
     assert environment.apply(Action(Op.ADVANCE, "early"), 6)[0].seed == best.number
 
 
-@pytest.mark.parametrize("way", ["live", "straight_through"])
-def test_in_the_host_there_is_no_nursery(way: str, make_recipe: Make) -> None:
-    environment, _ = begin(nursery(make_recipe, way=way), {0: GERMINATE[0]}, 2)
-    assert not environment.mask().allows(GERMINATE[1])
-
-
 def test_by_itself_none_of_several_advances_and_one_that_is_alone_does(make_recipe: Make) -> None:
     environment, _ = begin(nursery(make_recipe, gates="strict"), dict(enumerate(GERMINATE[:2])), 4)
     gates: Any = environment.garden.gates

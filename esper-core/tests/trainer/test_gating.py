@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from esper_core.config import GrowthConfig
+from esper_core.growth import Gates
 from esper_core.leyline import WAIT, Action, Finding, LifecycleError, Op, SlotPlace, Stage
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
@@ -35,7 +36,7 @@ def step(pool: Pool, number: int, action: Action = WAIT) -> Any:
     return signals[0].slots[0].living
 
 
-@pytest.mark.parametrize("way", ["shadow", "branch", "straight_through"])
+@pytest.mark.parametrize("way", ["shadow", "branch"])
 def test_the_gain_of_a_seed_that_incubates_is_against_its_own_host(way: str, make_recipe: Make) -> None:
     pool = begin(make_recipe(batches=6), incubation=way)
     step(pool, 0, GERMINATE)
@@ -77,21 +78,25 @@ def test_without_a_twin_the_gain_of_a_seed_that_acts_is_unknown(make_recipe: Mak
     pool = begin(make_recipe(), arms=("grown",), gates="permissive")
     step(pool, 0, GERMINATE)
     assert step(pool, 1).gain is not None
-    pool = begin(make_recipe(), arms=("grown",), incubation="live")
+    pool = begin(make_recipe(), arms=("grown",))
     step(pool, 0, GERMINATE)
-    assert step(pool, 1).gain is None
+    step(pool, 1, ADVANCE)
+    assert step(pool, 2).gain is None
 
 
 def test_run_05_what_was_not_measured_is_unknown_and_said_to_be(make_recipe: Make) -> None:
-    pool = begin(make_recipe(), arms=("grown",), incubation="live", gates="strict")
+    pool = begin(make_recipe(), arms=("grown",))
     step(pool, 0, GERMINATE)
-    for number in range(1, 6):
+    step(pool, 1, ADVANCE)
+    garden = pool.environments[0].garden
+    garden.gates = Gates(garden.gates._settings.model_copy(update={"gates": "strict"}))
+    for number in range(2, 7):
         told = step(pool, number)
     assert told.opinion.finding is Finding.UNKNOWN
     assert told.opinion.reason == "the gain was not measured"
-    assert not pool.masks()[0].allows(ADVANCE)
+    assert not pool.masks()[0].allows(FOSSILISE)
     with pytest.raises(LifecycleError, match="its gate found it unknown: the gain was not measured"):
-        pool.apply([ADVANCE], 6)
+        pool.apply([FOSSILISE], 7)
 
 
 def test_a_gate_that_is_shut_is_not_offered(make_recipe: Make) -> None:

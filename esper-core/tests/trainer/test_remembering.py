@@ -333,7 +333,7 @@ def stages(world: World) -> dict[str, list[str]]:
     return {name: [seed.stage.value for seed in slot.stack] for name, slot in world.grown.garden.slots.items()}
 
 
-WAYS = [("shadow", 1), ("shadow", 2), ("branch", 1), ("branch", 2), ("straight_through", 1), ("live", 1)]
+WAYS = [("shadow", 1), ("shadow", 2), ("branch", 1), ("branch", 2)]
 ADAM, FOREACH, MOMENTUM = (
     {},
     {"implementation": "foreach", "weight_decay": 0.01},
@@ -412,8 +412,6 @@ SCENES = {
     ),
     "a ramp": ({"optimizer": FOREACH, "schedule": True}, (3, 5, RAMP), {"early": [], "late": ["blending"]}),
     "drained": ({}, (5, 3, RAMP), {"early": [], "late": ["draining"]}),
-    "straight through": ({"incubation": "straight_through"}, (3, 3, ALONE), {"early": [], "late": ["training"]}),
-    "live": ({"incubation": "live"}, (3, 5, ALONE), {"early": [], "late": ["training"]}),
     "a slot that rests": ({"embargo": 3}, (3, 4, EMBARGO), {"early": [], "late": []}),
 }
 

@@ -24,7 +24,6 @@ def contradictions(tree: Tree) -> Iterator[Problem]:
     yield from _one_folder_for_two(tree, tree.value)
     yield from _too_many(tree, tree.value)
     yield from _rewards_that_do_not_come_out_even(tree, tree.value)
-    yield from _nursery_in_the_host(tree, tree.value)
     yield from _gates_without_a_measure(tree, tree.value)
     yield from _gates_without_a_look(tree, tree.value)
     yield from _nursery_beyond_the_bound(tree, tree.value)
@@ -83,18 +82,6 @@ def _one_folder_for_two(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]
             message = f'the arms "{first}" and "{arm}" save into one folder, received "{folder}" for both'
             path = ("arms", arm, "policy", "settings", "save")
             yield tree.places.problem("E114", path, message, "Give each arm a folder of its own.")
-
-
-def _nursery_in_the_host(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:
-    """Seeds that learn in the host's own step would learn from one another: there is nothing to choose between."""
-    growth = _growth(top)
-    way, several = growth["incubation"], growth["nursery"]
-    if way in ("straight_through", "live") and isinstance(several, int) and several > 1:
-        message = (
-            f"with incubation {way} every seed of a nursery would act in the same host, received nursery {several}"
-        )
-        hint = "Incubate in the shadow or on a branch, or write nursery: 1."
-        yield tree.places.problem("E114", ("growth", "nursery"), message, hint)
 
 
 def _gates_without_a_measure(tree: Tree, top: Mapping[str, Any]) -> Iterator[Problem]:

@@ -112,7 +112,7 @@ class OptimizersConfig(Section):
 class GrowthConfig(Section):
     """How seeds live."""
 
-    incubation: Literal["shadow", "branch", "straight_through", "live"] = Field(
+    incubation: Literal["shadow", "branch"] = Field(
         default="shadow", description="How a seed learns before it is blended in."
     )
     gates: Literal["strict", "permissive", "off"] = Field(

@@ -37,7 +37,6 @@ class Branch:
     """Host and seed together, on numbers of their own."""
 
     lasting = True
-    in_host = False
 
     def __init__(self, model: nn.Module, slot: Slot, seed: Seed, keeper: OptimizerKeeper, stream: RandomStream) -> None:
         self._model = model

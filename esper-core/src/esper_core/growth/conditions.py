@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from esper_core.growth.incubating import APART
 from esper_core.growth.seed import Presence
 from esper_core.leyline.actions import ARGUMENTS, Blend, Curve, Op
 from esper_core.leyline.constants import FULL
@@ -38,8 +37,7 @@ def taken(slot: Slot, variety: Variety, settings: GrowthConfig) -> str | None:
     if slot.state is SlotState.FREE:
         return None
     seeds = slot.nursery
-    several = settings.nursery > 1 and settings.incubation in APART
-    if not several or not seeds or not all(seed.incubating for seed in seeds):
+    if settings.nursery == 1 or not seeds or not all(seed.incubating for seed in seeds):
         lives = f": {', '.join(seed.blueprint for seed in seeds)} lives there" if seeds else ""
         return f"the slot is {slot.state}{lives}"
     if any(seed.blueprint == variety.id for seed in seeds):

@@ -14,7 +14,7 @@ from esper_core.growth.conditions import beyond_bounds, crossing, misfit, obstac
 from esper_core.growth.faults import FaultBook, blamed_on
 from esper_core.growth.gating import Gates
 from esper_core.growth.grafting import slots_of
-from esper_core.growth.incubating import begin, way_for
+from esper_core.growth.incubating import begin
 from esper_core.growth.nursery import EVENT_OF_OP, meant, possible, ready
 from esper_core.growth.planting import Soil, Variety
 from esper_core.growth.probe import device_of
@@ -174,8 +174,9 @@ class Garden:
         """Blend the seed in; those that incubated beside it are dropped."""
         before = seed.pass_on(SeedEvent.ADVANCE)
         incubation = self._incubations[seed.number]
-        at_once = incubation.lasting or seed.alpha.value > 0.0  # it acts already, on a branch or in the host
-        seed.alpha.aim(seed.course.target, 0 if at_once else seed.course.speed * self._batches, seed.course.curve)
+        seed.alpha.aim(
+            seed.course.target, 0 if incubation.lasting else seed.course.speed * self._batches, seed.course.curve
+        )
         if not incubation.lasting:
             seed.presence = Presence.ACTING
             del self._incubations[seed.number]
@@ -270,12 +271,6 @@ class Garden:
         return tuple(seed.number for _, seed in self._acting())
 
     @property
-    def learning(self) -> tuple[int, ...]:
-        """Numbers of the living seeds that learn in the host's own step: those that act on it, or whisper."""
-        whispering = [seed.number for _, seed in self._living() if seed.presence is Presence.WHISPERING]
-        return (*self.blended, *whispering)
-
-    @property
     def blended_slots(self) -> tuple[str, ...]:
         """The slots whose living seeds act on the host."""
         return tuple(slot.name for slot, _ in self._acting())
@@ -325,8 +320,7 @@ class Garden:
     def _incubation(self, slot: Slot, seed: Seed) -> Incubation:
         number, device = derive_seed(self._soil.seed, "incubation", seed.number), device_of(self.model)
         stream = RandomStream(number, device, idle=self._quiet)
-        way = way_for(seed, slot, self._settings.incubation)
-        return begin(way, self.model, slot, seed, self.keeper, stream)
+        return begin(self._settings.incubation, self.model, slot, seed, self.keeper, stream)
 
     def state(self) -> State:
         """All that it knows, the model's numbers and the keeper's memories among it; between two steps."""
@@ -340,9 +334,7 @@ class Garden:
 
     def _acting(self) -> list[tuple[Slot, Seed]]:
         return [
-            (slot, seed)
-            for slot, seed in self._living()
-            if seed.presence is Presence.ACTING and (seed.stage in BLENDED or seed.alpha.value > 0.0)
+            (slot, seed) for slot, seed in self._living() if seed.presence is Presence.ACTING and seed.stage in BLENDED
         ]
 
     def _living(self) -> list[tuple[Slot, Seed]]:

@@ -1,11 +1,9 @@
-"""How does a seed learn before the host sees it? Four ways behind one protocol.
+"""Incubation: train a seed before it acts on the host, in the shadow or on a branch.
 
     shadow             a second pass with the seed in it trains the seed alone; the host stays what it would have been
     branch             host and seed train together on a branch of the host's numbers; the host itself goes its own way
-    straight_through   the host's own gradient trains the seed, which says nothing: for comparison, it has no feedback
-    live               the seed acts from its birth on: for comparison, the host is disturbed at once
 
-Two things must hold for the first two: the host is bit for bit its twin, and the seed is told what it does.
+In both the host stays bit for bit its twin, and the seed learns from the loss that it would cause.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from esper_core.growth.keeping import KeptBuffers
 from esper_core.growth.memory import heard, told
 from esper_core.growth.optimizer_memory import scaler_told, scaler_with
 from esper_core.growth.probe import device_of
-from esper_core.growth.seed import Presence
 from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
@@ -38,11 +35,9 @@ class Incubation(Protocol):
     """One seed's way from its birth on.
 
     lasting: whether it goes on until the seed is kept or pruned, rather than ending when the seed is blended in.
-    in_host: whether the seed learns in the host's own step.
     """
 
     lasting: bool
-    in_host: bool
 
     def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
         """Train on one batch, after the host's own step.
@@ -96,7 +91,6 @@ class Shadow:
     """
 
     lasting = False
-    in_host = False
 
     def __init__(self, model: nn.Module, slot: Slot, seed: Seed, keeper: OptimizerKeeper, stream: RandomStream) -> None:
         self._model = model
@@ -151,41 +145,3 @@ class Shadow:
         """Draw and scale on as another one would have."""
         self._stream.go_to(heard(state.part("stream")))
         self._scaler = scaler_with(state.part("scaler"), self._scaler, device_of(self._model))
-
-
-class InHost:
-    """The seed learns in the host's own step: straight through, where it says nothing, or live, where it acts."""
-
-    lasting = False
-    in_host = True
-
-    def __init__(self, slot: Slot, seed: Seed, presence: Presence) -> None:
-        self._slot = slot
-        self._seed = seed
-        seed.presence = presence
-        if presence is Presence.ACTING:
-            seed.alpha.aim(seed.course.target, 0)
-
-    def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
-        """Nothing: the host's step was the seed's."""
-
-    def trial(self) -> AbstractContextManager[None]:
-        """The host with the seed at its target."""
-        return self._slot.trying(self._seed)
-
-    def commit(self) -> None:
-        """Nothing: it is in the host."""
-
-    def reopen(self) -> None:
-        """Nothing."""
-
-    def take_loss(self) -> None:
-        """Nothing was measured."""
-        return
-
-    def state(self) -> State:
-        """Nothing: it knows nothing that the seed does not."""
-        return State()
-
-    def load(self, state: State) -> None:
-        """Nothing."""

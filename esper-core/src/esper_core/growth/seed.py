@@ -25,8 +25,11 @@ class Presence(StrEnum):
     """It acts at the strength of its alpha, which is 0 while it is in the shadow."""
     BRANCHED = "branched"
     """It is not there: it acts on the branch, and only while that is switched in."""
-    WHISPERING = "whispering"
-    """It changes nothing, and the gradient of what it would have changed passes through it."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Presence | None:
+        """Read ``whispering``, which journals of earlier versions hold, as an incubating seed that does not act."""
+        return cls.ACTING if value == "whispering" else None
 
 
 @dataclass(frozen=True, slots=True)

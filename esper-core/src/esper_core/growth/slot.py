@@ -57,9 +57,6 @@ class Slot(nn.Module):
             alpha = self._strength(seed)
             if alpha > 0.0:
                 hidden = self._grown(seed, hidden, alpha)
-            elif seed.presence is Presence.WHISPERING and self.training and torch.is_grad_enabled():
-                whispered = self._grown(seed, hidden.detach(), seed.course.target)
-                hidden = Whisper.apply(hidden, whispered)  # type: ignore[no-untyped-call]
         if self._tapped is not None:
             self._tapped.append(hidden.detach().requires_grad_())
             hidden = self._tapped[-1].clone()  # a leaf itself must not be written to, and hosts write in place
@@ -155,20 +152,6 @@ class Slot(nn.Module):
             yield self._seen
         finally:
             self._seen = None
-
-
-class Whisper(torch.autograd.Function):
-    """Hands the host's output on as it is, and its gradient to the seed as well."""
-
-    @staticmethod
-    def forward(ctx: Any, host: Tensor, seed: Tensor) -> Tensor:
-        """The host's output."""
-        return host.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """The same to both."""
-        return gradients[0], gradients[0]
 
 
 class Slots(nn.ModuleDict):

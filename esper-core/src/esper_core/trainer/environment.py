@@ -235,7 +235,7 @@ class Environment:
 
     def _train_host(self, inputs: Tensor, targets: Tensor) -> Tensor:
         whole = self.way.run(self._leave_gradients, inputs, targets)
-        self.keeper.step(self.garden.learning)
+        self.keeper.step(self.garden.blended)
         return whole
 
     def _leave_gradients(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -249,15 +249,15 @@ class Environment:
         if done := disturbed():
             self._blame_those_who_act(f"{done} while it was in the host")
         if not whole.requires_grad:
-            if self.keeper.host.parameters or self.garden.learning:
+            if self.keeper.host.parameters or self.garden.blended:
                 self._blame_those_who_act("left the loss without a gradient")
             return whole  # a frozen host, and no seed that acts on it yet
         try:
             self.keeper.backward(whole)
         except Exception as error:
-            if not self.garden.learning:
+            if not self.garden.blended:
                 raise
-            raise SeedFault(self._slots_that_learn(), f"{in_words(error)} in backward") from error
+            raise SeedFault(self.garden.blended_slots, f"{in_words(error)} in backward") from error
         return whole.detach()
 
     def _drawing(self, when: Draws) -> AbstractContextManager[Any]:
@@ -270,12 +270,9 @@ class Environment:
 
     def _blame_those_who_act(self, what: str) -> None:
         """The seeds that take part in the host's own pass did it; where there are none, host or task."""
-        if self.garden.learning:
-            raise SeedFault(self._slots_that_learn(), what)
+        if self.garden.blended:
+            raise SeedFault(self.garden.blended_slots, what)
         raise RuntimeError(what)
-
-    def _slots_that_learn(self) -> list[str]:
-        return [self.garden.home_of(number)[0].name for number in self.garden.learning]
 
     def evaluate(self, split: SplitName) -> Tensor:
         """Mean loss and metric of the network as it acts now, on one split; two numbers on the device."""

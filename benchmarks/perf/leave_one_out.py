@@ -20,10 +20,9 @@ from benchmarks.table import Row, Table, answer
 from esper_blueprints.conv_light import ConvLight
 from esper_core import BlueprintSpec, graft
 from esper_core.app.runtime import one_thread
-from esper_core.growth.counterfactuals import Counterfactuals
+from esper_core.growth.counterfactuals import Counterfactuals, each_left_out
 from esper_core.growth.grafting import slots_of
 from esper_core.growth.seed import Seed
-from esper_core.growth.shares import each_left_out
 from esper_core.leyline import DataShape
 from esper_core.leyline.lifecycle import Stage
 from esper_tasks.convolutional import cnn2d
@@ -101,7 +100,7 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
 def ways(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Callable[[], float]]:
     """What is compared, each of which tells what it took."""
     counterfactuals = Counterfactuals(model)
-    wanted = each_left_out(counterfactuals.main())
+    wanted = each_left_out(counterfactuals.acting())
 
     def judge(outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
@@ -112,7 +111,7 @@ def ways(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> dict[str
     def separate() -> None:
         one_pass()
         for slot in slots_of(model).each():
-            with slot.switched(on=False):
+            with slot.disabled():
                 one_pass()
 
     first = counterfactuals.measure(wanted, batches, judge)

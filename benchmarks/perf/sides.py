@@ -20,6 +20,7 @@ import subprocess
 import sys
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +31,6 @@ from benchmarks.perf.work import Narrow, PlainLoop, blend_in, conv, one_d
 from esper_blueprints.conv_light import ConvLight
 from esper_core.app.runtime import tune_allocator
 from esper_core.growth import Counterfactuals
-from esper_core.growth.shares import coalitions
 from esper_core.trainer.lanes import lanes_for
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.workers import Shards
@@ -134,7 +134,7 @@ def eight(work: Work, seed: Callable[[Site], nn.Module] = Narrow) -> Iterator[Ca
     lanes = lanes_for([recipe.device] * ENVIRONMENTS, LANES)
     made = Pool(recipe, ["grown"], ENVIRONMENTS, new_lanes=lambda devices, count: lanes)
     batches = list(zip(held_out.inputs.split(work.batch_size), held_out.targets.split(work.batch_size), strict=True))
-    every = coalitions(list(work.slots))
+    every = [frozenset(some) for size in range(len(work.slots) + 1) for some in combinations(work.slots, size)]
 
     with closing(made):
         made.reset(0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -13,11 +14,17 @@ from torch.nn.functional import cross_entropy, dropout
 
 from esper_core.growth import RandomStream, SeedFault, derive_seed, graft, slots_of
 from esper_core.growth import counterfactuals as reasons
-from esper_core.growth.counterfactuals import Counterfactuals, Measured
-from esper_core.growth.replay import Replay, planned
+from esper_core.growth.counterfactuals import (
+    CounterfactualResult,
+    Counterfactuals,
+    _Call,
+    _replaced_forwards,
+    _Replay,
+    _Trace,
+    _traceable,
+    each_left_out,
+)
 from esper_core.growth.seed import Seed
-from esper_core.growth.shares import coalitions, each_left_out
-from esper_core.growth.tracing import Call, Trace, shadowed, watchable
 from esper_core.leyline import GrowthError
 from esper_core.leyline.lifecycle import Stage
 
@@ -26,6 +33,7 @@ BATCHES = [
     (torch.randn(6, 8, generator=torch.Generator().manual_seed(number)), torch.arange(6) % 3) for number in range(3)
 ]
 SEEDS = ["one", "three", "two"]
+COALITIONS = [frozenset(some) for size in range(4) for some in combinations(SEEDS, size)]
 
 
 class Counted(nn.Linear):
@@ -149,7 +157,7 @@ def by_hand(model: nn.Module, acting: frozenset[str], batches: list[tuple[Tensor
     return torch.cat(rows)
 
 
-def all_right(model: nn.Module, found: Measured) -> bool:
+def all_right(model: nn.Module, found: CounterfactualResult) -> bool:
     return all(torch.equal(rows, by_hand(model, one)) for one, rows in found.rows.items())
 
 
@@ -166,31 +174,30 @@ def test_left_out_in_turn_only_what_lies_behind_a_slot_is_run_again(plant: Calla
 
 def test_all_coalitions_share_every_beginning_that_two_have_in_common(plant: Callable[..., Seed]) -> None:
     counterfactuals = settled(network(plant))
-    found = counterfactuals.measure(coalitions(SEEDS), BATCHES, judge)
+    found = counterfactuals.measure(COALITIONS, BATCHES, judge)
     assert len(found.rows) == 8
     assert {name: runs / len(BATCHES) for name, runs in RUNS.items()} == {
         "root": 8, "in stem": 1, "one": 1, "mid": 2, "two": 2, "three": 4, "head": 8,
     }  # fmt: skip
 
 
-def test_the_first_batch_costs_one_replay_more_than_separate_passes(plant: Callable[..., Seed]) -> None:
+def test_the_first_batch_costs_a_trace_and_a_replay_more_than_separate_passes(plant: Callable[..., Seed]) -> None:
     Counterfactuals(network(plant)).measure(each_left_out(frozenset(SEEDS)), BATCHES[:1], judge)
-    assert RUNS["root"] == 8
-    assert RUNS["in stem"] == 5
+    assert RUNS["root"] == 9, "one pass that is traced, four separate, four replayed"
+    assert RUNS["in stem"] == 6
 
 
 def test_each_distinct_configuration_is_evaluated_once(plant: Callable[..., Seed]) -> None:
     model = network(plant)
-    slots_of(model).named("two").living.alpha.aim(0.0, 0)  # acts or not: it comes to the same
+    slots_of(model).named("two").living.alpha.aim(0.0, 0)
     counterfactuals = Counterfactuals(model)
-    wanted = [frozenset(some) for some in (["one"], ["one"], ["one", "two"], ["one", "three"], ["two"], [])]
-    for expected in (6, 3):  # the first time each once more
+    wanted = [frozenset(some) for some in (["one"], ["one"], ["one", "three"], [])]
+    for expected in (7, 3):  # at first it is traced, and each is evaluated twice
         RUNS.clear()
         found = counterfactuals.measure(wanted, BATCHES[:1], judge)
         assert RUNS["root"] == expected
-        assert found.main == frozenset({"one", "three"})
+        assert found.acting == frozenset({"one", "three"})
         assert found.rows.keys() == set(wanted)
-        assert found.rows[frozenset({"one", "two"})] is found.rows[frozenset({"one"})]
 
 
 def test_main_alone_is_one_pass_and_needs_no_looking_at(plant: Callable[..., Seed]) -> None:
@@ -212,37 +219,20 @@ def test_a_fossil_before_the_seed_is_not_run_again(plant: Callable[..., Seed]) -
     assert RUNS["fossil"] == RUNS["three"] == 3
 
 
-def test_what_is_kept_is_what_is_asked_for_later_and_no_more(plant: Callable[..., Seed]) -> None:
-    model = network(plant)
-    trace, main = Trace(model), frozenset(SEEDS)
-    with torch.no_grad(), shadowed(watchable(model), trace.watching):
-        model(BATCHES[0][0])
-    plan = planned(trace, each_left_out(main), main)
-    assert plan.order == (main, main - {"three"}, main - {"two"}, main - {"one"})
-    replay, held = Replay(plan), []
-    for number, one in enumerate(plan.order):
-        off = [slots_of(model).named(name).switched(on=False) for name in main - one]
-        with torch.no_grad(), replay.in_place():
-            for switch in off:
-                switch.__enter__()
-            replay.run(number, lambda: model(BATCHES[0][0]))
-            for switch in off:
-                switch.__exit__(None, None, None)
-        held.append(replay.holding)
-    assert not replay.strayed
-    assert held == [7, 5, 2, 0]  # stem, one, its slot, mid, two, its slot, three; then fewer
-
-
-def test_what_was_not_asked_for_is_not_there(plant: Callable[..., Seed]) -> None:
+def test_run_11_what_was_not_measured_has_no_value(plant: Callable[..., Seed]) -> None:
     found = settled(network(plant)).measure([frozenset({"one"})], BATCHES, judge)
     assert found.rows.keys() == {frozenset(SEEDS), frozenset({"one"})}
     assert settled(network(plant)).measure([frozenset()], [], judge).rows == {}
 
 
-def test_a_slot_without_a_living_seed_is_refused(plant: Callable[..., Seed]) -> None:
-    with pytest.raises(GrowthError, match='no slot "tow" with a living seed') as caught:
-        Counterfactuals(network(plant)).measure([frozenset({"tow"})], BATCHES, judge)
+def test_a_slot_without_an_acting_seed_is_refused(plant: Callable[..., Seed]) -> None:
+    model = network(plant)
+    with pytest.raises(GrowthError, match='no slot "tow" with a living seed that acts') as caught:
+        Counterfactuals(model).measure([frozenset({"tow"})], BATCHES, judge)
     assert "two" in str(caught.value)
+    slots_of(model).named("two").living.alpha.aim(0.0, 0)
+    with pytest.raises(GrowthError, match='no slot "two" with a living seed that acts'):
+        Counterfactuals(model).measure([frozenset({"two"})], BATCHES, judge)
 
 
 def test_the_judge_may_say_more_than_one_thing_of_an_example(plant: Callable[..., Seed]) -> None:
@@ -270,7 +260,7 @@ def test_a_host_that_replay_would_get_wrong_is_run_in_separate_passes(way: str, 
     build, why = WAYS[way]
     model = network(plant, build)
     expected = {}
-    for one in coalitions(SEEDS):
+    for one in COALITIONS:
         expected[one] = by_hand(model, one, BATCHES) if way != "buffers" else None
     if way == "buffers":
         for one in expected:
@@ -281,13 +271,10 @@ def test_a_host_that_replay_would_get_wrong_is_run_in_separate_passes(way: str, 
             expected[one] = torch.cat(parts)
         model.passes.zero_()
     counterfactuals = Counterfactuals(model)
-    for round_ in range(2):
+    for _ in range(2):
         found = counterfactuals.measure(expected, BATCHES, judge)
         assert found.separate.startswith(why)
-        assert found.news == (found.separate if round_ == 0 else None), "it is said once"
         assert all(torch.equal(found.rows[one], losses) for one, losses in expected.items())
-    counterfactuals.reset()
-    assert counterfactuals.measure(expected, BATCHES, judge).news is not None
 
 
 def test_a_seed_that_draws_random_numbers_gets_the_same_in_every_pass(plant: Callable[..., Seed]) -> None:
@@ -316,20 +303,13 @@ def test_a_compiled_host_is_run_in_separate_passes(how: str, plant: Callable[...
     torch.compiler.reset()
 
 
-def test_a_model_that_is_spread_over_devices_is_run_in_separate_passes(plant: Callable[..., Seed]) -> None:
-    model = nn.DataParallel(network(plant))
-    found = Counterfactuals(model).measure(each_left_out(frozenset(SEEDS)), BATCHES, judge)
-    assert found.separate == reasons.SPREAD
-    assert all_right(model, found)
-
-
 def test_after_a_change_in_what_grows_it_is_looked_at_anew(plant: Callable[..., Seed]) -> None:
     model = network(plant)
     counterfactuals = settled(model)
     slots_of(model).named("two").living.stage = Stage.FOSSILIZED
     found = counterfactuals.measure(each_left_out(frozenset({"one", "three"})), BATCHES, judge)
     assert found.separate is None
-    assert RUNS["in stem"] == 4 + 2, "three separate passes and a replay at first; two replays"
+    assert RUNS["in stem"] == 5 + 2, "a trace, three separate passes and a replay at first; two replays"
 
 
 # Nothing is left behind.
@@ -364,8 +344,9 @@ def test_nothing_is_left_behind(
     slots_of(model).named("one").living.stage = Stage.TRAINING
     slots_of(model).named("one").living.alpha.aim(0.0, 0)
     counterfactuals = Counterfactuals(model)
+    wanted = [one for one in COALITIONS if "one" not in one]
     if looked:
-        counterfactuals.measure(coalitions(SEEDS), BATCHES, judge)
+        counterfactuals.measure(wanted, BATCHES, judge)
     before, calls = everything(model), Counter[str]()
 
     def raise_once(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -375,10 +356,10 @@ def test_nothing_is_left_behind(
         return judge(outputs, targets)
 
     if raising is None:
-        counterfactuals.measure(coalitions(SEEDS), BATCHES, raise_once)
+        counterfactuals.measure(wanted, BATCHES, raise_once)
     else:
         with pytest.raises(ArithmeticError, match="in the middle"):
-            counterfactuals.measure(coalitions(SEEDS), BATCHES, raise_once)
+            counterfactuals.measure(wanted, BATCHES, raise_once)
     assert everything(model) == before
 
 
@@ -411,7 +392,7 @@ class Doing(nn.Module):
 
 DOINGS: dict[str, tuple[Callable[..., Any], bool]] = {
     "a tensor": (lambda module, inputs, log: inputs * 2, True),
-    "a tuple and a dict": (lambda module, inputs, log: (inputs + 1, {"more": [inputs - 1, None, 3]}), True),
+    "a tuple": (lambda module, inputs, log: (inputs + 1, inputs - 1), False),
     "its input": (lambda module, inputs, log: inputs, False),
     "a part of its input": (lambda module, inputs, log: inputs[:, :4], False),
     "its parameter": (lambda module, inputs, log: module.weight.view(2, 4), False),
@@ -433,23 +414,23 @@ def test_a_call_that_is_given_a_list_cannot_be_left_out(plant: Callable[..., See
     assert not traced(Doing(lambda module, inputs, log: inputs * 2), plant, log=[]).skippable
 
 
-def traced(module: nn.Module, plant: Callable[..., Seed], **named: Any) -> Call:
+def traced(module: nn.Module, plant: Callable[..., Seed], **named: Any) -> _Call:
     """The call of ``module`` beside a network."""
     model = network(plant)
     model.add_module("doing", module)
-    trace = Trace(model)
-    with torch.no_grad(), shadowed(watchable(model), trace.watching):
+    trace = _Trace(model)
+    with torch.no_grad(), _replaced_forwards(_traceable(model), trace.watch):
         module(BATCHES[0][0].clone(), **named)
     (call,) = trace.calls
     return call
 
 
-def test_a_pass_that_stops_short_of_the_plan_has_strayed(plant: Callable[..., Seed]) -> None:
+def test_a_pass_that_stops_short_of_the_trace_has_diverged(plant: Callable[..., Seed]) -> None:
     model = network(plant)
-    trace = Trace(model)
-    with torch.no_grad(), shadowed(watchable(model), trace.watching):
+    trace = _Trace(model)
+    with torch.no_grad(), _replaced_forwards(_traceable(model), trace.watch):
         model(BATCHES[0][0])
-    replay = Replay(planned(trace, each_left_out(frozenset(SEEDS)), frozenset(SEEDS)))
-    with torch.no_grad(), replay.in_place():
-        replay.run(0, lambda: model.stem(BATCHES[0][0]))
-    assert replay.strayed
+    replay = _Replay(trace, each_left_out(frozenset(SEEDS)), frozenset(SEEDS))
+    with torch.no_grad():
+        replay.run(-1, lambda: model.stem(BATCHES[0][0]))
+    assert replay.diverged

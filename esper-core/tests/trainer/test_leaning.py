@@ -41,7 +41,7 @@ def test_it_is_what_the_loss_rises_by_without_the_seed(make_recipe: Make) -> Non
     assert seed is not None
     assert seed.dependence is not None
     split = recipe.data["validation"]
-    with environment.garden.slots["early"].switched(on=False):
+    with environment.garden.slots["early"].disabled():
         without = evaluate(environment.model, recipe.task, split).losses
     difference = without - evaluate(environment.model, recipe.task, split).losses
     assert abs(float(difference.mean())) > 1e-3

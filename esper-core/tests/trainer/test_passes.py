@@ -112,7 +112,7 @@ def test_what_is_left_out_and_what_is_tried_are_computed_as_what_is_evaluated(ma
     grown, _ = pool.environments
     (slot,), split = grown.garden.slots.values(), grown.recipe.data["validation"]
     own = grown.losses()[0]
-    with slot.switched(on=False):
+    with slot.disabled():
         without = evaluate(grown.model, grown.recipe.task, split, grown.passes.outputs).losses
         rounded_otherwise = evaluate(grown.model, grown.recipe.task, split).losses
     assert not torch.equal(without, rounded_otherwise)

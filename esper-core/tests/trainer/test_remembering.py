@@ -586,7 +586,7 @@ def test_what_was_found_of_passes_is_neither_tried_nor_said_again(
         world.step(step, *followed(plan, step))
     assert [record.message.rpartition(": ")[2] for record in caplog.records] == [counterfactuals.NOISE]
     other = World(world.recipe).go_on_from([through_files(state) for state in world.known()])
-    monkeypatch.setattr(counterfactuals, "_looked_at", lambda *_: pytest.fail("it was looked at again"))
+    monkeypatch.setattr(counterfactuals._Passes, "traced", lambda *_: pytest.fail("it was looked at again"))
     assert other.step(4, *followed(plan, 4)) == world.step(4, *followed(plan, 4))
     assert len(caplog.records) == 1
 

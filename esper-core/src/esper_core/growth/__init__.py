@@ -1,7 +1,7 @@
 """Growth: slots in any model, seeds in slots, and the lives they lead."""
 
 from esper_core.growth.auditioning import audition
-from esper_core.growth.counterfactuals import Counterfactuals
+from esper_core.growth.counterfactuals import CounterfactualResult, Counterfactuals, each_left_out
 from esper_core.growth.describing import Terrain, describe
 from esper_core.growth.drawing import Draws, draws_of, draws_of_variety
 from esper_core.growth.evidence import NUMBERS, paired, read_gain
@@ -22,13 +22,13 @@ from esper_core.growth.probe import device_of, observe
 from esper_core.growth.randomness import RandomStream, derive_seed
 from esper_core.growth.seed import Course, Presence, Seed
 from esper_core.growth.settled import disturbed
-from esper_core.growth.shares import each_left_out
 from esper_core.growth.slot import Slot, Slots
 from esper_core.growth.snapshot import Snapshot
 
 __all__ = [
     "NUMBERS",
     "WIDTH",
+    "CounterfactualResult",
     "Counterfactuals",
     "Course",
     "Draws",

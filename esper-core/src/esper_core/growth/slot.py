@@ -44,7 +44,7 @@ class Slot(nn.Module):
         self.seeds = nn.ModuleList()
         self._tried: int | None = None
         """Number of the seed that is tried: a seed itself would become a part of the slot once more."""
-        self._left_out = False
+        self._disabled = False
         self._seen: list[Any] | None = None
         self._tapped: list[Tensor] | None = None
 
@@ -63,7 +63,7 @@ class Slot(nn.Module):
         return None if hidden is output else hidden
 
     def _strength(self, seed: Seed) -> float:
-        if self._left_out and seed.stage is not Stage.FOSSILIZED:
+        if self._disabled and seed.stage is not Stage.FOSSILIZED:
             return 0.0
         tried = seed.number == self._tried
         if tried and seed.incubating:
@@ -125,15 +125,13 @@ class Slot(nn.Module):
             self._tried = None
 
     @contextmanager
-    def switched(self, *, on: bool) -> Iterator[None]:
-        """While this lasts, the living seed acts, one that incubates as when it is tried; or it does not act at all."""
-        before = self._tried, self._left_out
-        seed = self.living
-        self._tried, self._left_out = (seed.number if on and seed is not None else None), not on
+    def disabled(self) -> Iterator[None]:
+        """Within the block no living seed acts; fossils do."""
+        before, self._disabled = self._disabled, True
         try:
             yield
         finally:
-            self._tried, self._left_out = before
+            self._disabled = before
 
     @contextmanager
     def tapped(self) -> Iterator[list[Tensor]]:

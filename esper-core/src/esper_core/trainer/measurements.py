@@ -357,28 +357,28 @@ class Leaning:
     def measure(self, task: Task, split: Split) -> None:
         """Measure each acting seed on ``split``. The model is left in training mode."""
         self.dependences = {}
-        main = self._counterfactuals.main()
-        if not main:
+        acting = self._counterfactuals.acting()
+        if not acting:
             return
-        model = self._garden.model
+        model, known = self._garden.model, self._counterfactuals.reason
         model.eval()
         try:
             batches = chunks(split, device_of(model))
-            measured = self._counterfactuals.measure(each_left_out(main), batches, task.losses)
+            measured = self._counterfactuals.measure(each_left_out(acting), batches, task.losses)
         finally:
             model.train()
-        if measured.news:
-            log.info("each configuration of %s takes a pass of its own: %s", type(model).__name__, measured.news)
-        for name in main:
+        if measured.separate not in (None, known):
+            log.info("each configuration of %s takes a pass of its own: %s", type(model).__name__, measured.separate)
+        for name in acting:
             seed = self._garden.slots[name].living
             assert seed is not None
-            self.dependences[seed.number] = paired(measured.rows[main - {name}], measured.rows[main])
+            self.dependences[seed.number] = paired(measured.rows[acting - {name}], measured.rows[acting])
 
     def state(self) -> State:
         """What was found, and what is known of the way to find it."""
-        return State.of({"found": told(self.dependences), "way": self._counterfactuals.state()})
+        return State.of({"found": told(self.dependences), "way": self._counterfactuals.state_dict()})
 
     def load(self, state: State) -> None:
         """Know what another one knew, of a garden that has grown as this one has."""
         self.dependences = heard(state.part("found"), device_of(self._garden.model))
-        self._counterfactuals.load(state.part("way"))
+        self._counterfactuals.load_state_dict(state.part("way"))

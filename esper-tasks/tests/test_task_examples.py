@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.app.preparing import prepare
+from esper_core.app.compose import prepare
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -15,5 +15,5 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.mark.parametrize("name", ["images", "tokens", "bytes", "control-shuffled", "no-deficit", "signals-family"])
 def test_an_example_is_in_order(name):
     prepared = prepare(EXAMPLES / f"{name}.yaml")
-    assert prepared.composition.arm_names[-1] == "twin"
-    assert prepared.warnings == ()
+    assert prepared.arm_names[-1] == "twin"
+    assert prepared.resolution.warnings == ()

@@ -80,7 +80,7 @@ GUESSING = 3.0
 
 
 @cache
-def installed_version() -> Any:
+def installed() -> Any:
     """The plugins that a file has which says nothing of them."""
     from esper_core import load_plugins
 
@@ -97,16 +97,13 @@ class World:
     def composition(self) -> Any:
         """Every piece, built and checked, and nothing trained."""
         from esper_core.app.compose import compose
-        from esper_core.app.participation import load_for, problems_in_file
-        from esper_core.app.resolution import resolve
+        from esper_core.app.resolution import load_run_plugins, resolve
         from esper_core.config import load_config
         from esper_core.config.model import PluginsConfig
 
         loaded = load_config(self._folder / "small.yaml", self._sets)
-        if loaded.config.plugins == PluginsConfig():
-            return compose(resolve(loaded, installed_version().registry))
-        plugins = load_for(loaded, self._folder)
-        return compose(resolve(loaded, plugins.registry, problems_in_file(loaded, plugins)))
+        unchanged = loaded.config.plugins == PluginsConfig()
+        return compose(resolve(loaded, installed() if unchanged else load_run_plugins(loaded, self._folder)))
 
     @cached_property
     def recipe(self) -> Any:
@@ -149,8 +146,8 @@ class World:
         """The run as the command makes it, but for what takes long: nobody looks here at what is installed."""
         from torch.nn.modules.module import register_module_forward_hook
 
-        from esper_core.app.preparing import prepare
-        from esper_core.app.running import run
+        from esper_core.app.compose import prepare
+        from esper_core.app.run import run
 
         heard, threads = Heard(), set()
         prepared = prepare(self._folder / "small.yaml", self._sets)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import esper_core
-from esper_core.app import ability
+from esper_core.app import components
 from esper_core.plugins.isolation import Label
 
 ROOT = Path(__file__).parents[2]
@@ -49,12 +49,12 @@ def test_every_name_in_a_string_resolves() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("kind", ability._PROTOCOLS)
+@pytest.mark.parametrize("kind", components._PROTOCOLS)
 def test_the_hint_of_a_component_without_its_methods_names_its_protocol(kind: str) -> None:
     with pytest.raises(esper_core.EsperError) as caught:
-        ability.demand_able(kind, object(), Label("a component", "module:target"))  # type: ignore[arg-type]
+        components.check_component(kind, object(), Label("a component", "module:target"))  # type: ignore[arg-type]
     (name,) = NAME.findall(caught.value.problems[0].hint or "")
-    assert resolve(name) is ability._PROTOCOLS[kind]  # type: ignore[index]
+    assert resolve(name) is components._PROTOCOLS[kind]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", ["Policy", "Reward", "Task"])

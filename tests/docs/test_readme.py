@@ -96,8 +96,8 @@ def ends_of_the_picture() -> dict[str, str]:
 def test_the_table_is_that_of_the_default_run(tmp_path: Path) -> None:
     """The figures as they are rounded there: last digits may be other ones on another machine."""
     from esper_core import read_events
-    from esper_core.app.preparing import prepare
-    from esper_core.app.running import run
+    from esper_core.app.compose import prepare
+    from esper_core.app.run import run
     from esper_core.leyline.events import EpisodeFinished
 
     outcome = run(prepare(ROOT / "plugins.yaml"), runs_dir=tmp_path)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from esper_core.app.preparing import prepare
-from esper_core.app.running import resume, run
+from esper_core.app.compose import prepare
+from esper_core.app.run import resume, run
 from esper_core.leyline.errors import Interrupted
 from esper_core.leyline.events import Event, StepFinished
 from esper_core.runs.records import read_run
@@ -58,14 +58,16 @@ class Stopping:
 def test_a_run_grows_learns_and_goes_on(tmp_path: Path, device: str, compute: str) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(f"{RUN}compute: {compute}\ndevice: {device}\n", encoding="utf-8")
-    told: dict[str, Any] = {"runs_dir": tmp_path / "runs", "tell": lambda warning: None}
+    told: dict[str, Any] = {"runs_dir": tmp_path / "runs", "on_warning": lambda warning: None}
     whole = run(prepare(file), **told).results["arms"]["schedule"]
     assert whole["fossils"] == 1.0
     assert whole["test"]["mean"] > 1.5 * CHANCE
     with pytest.raises((Interrupted, KeyboardInterrupt)):
         run(prepare(file), name="stopped", listeners=[Stopping(5)], **told)
     (stopped,) = (tmp_path / "runs").glob("*stopped*")
-    again = resume(prepare(stopped / "config.yaml"), read_run(stopped), tell=told["tell"]).results["arms"]["schedule"]
+    again = resume(prepare(stopped / "config.yaml"), read_run(stopped), on_warning=told["on_warning"]).results["arms"][
+        "schedule"
+    ]
     assert again["fossils"] == 1.0
     closely: Callable[[float], Any] = pytest.approx if device == "cpu" else lambda mean: pytest.approx(mean, abs=0.05)
     assert again["test"]["mean"] == closely(whole["test"]["mean"])

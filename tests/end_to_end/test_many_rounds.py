@@ -10,8 +10,8 @@ from statistics import median, quantiles
 import pytest
 import torch
 
-from esper_core.app.preparing import prepare
-from esper_core.app.running import run
+from esper_core.app.compose import prepare
+from esper_core.app.run import run
 from esper_core.leyline.events import EpisodeFinished, Event
 
 STATM = Path("/proc/self/statm")
@@ -88,7 +88,7 @@ def test_p8_a_run_of_two_hundred_rounds_neither_grows_nor_slows_down(
     """
     file, rounds = tmp_path / "run.yaml", Rounds()
     file.write_text(RUN % policy, encoding="utf-8")
-    run(prepare(file), runs_dir=tmp_path / "runs", listeners=[rounds], tell=lambda warning: None)
+    run(prepare(file), runs_dir=tmp_path / "runs", listeners=[rounds], on_warning=lambda warning: None)
     assert len(rounds.took) == ROUNDS
     early, late = quicker(rounds.took[TENTH : 4 * TENTH]), quicker(rounds.took[-3 * TENTH :])
     assert late <= 1.10 * early or not does_the_same

@@ -20,7 +20,7 @@ def only(runs: Path) -> Path:
 def test_a_run_leaves_its_report(esper: Esper, small: Path, tmp_path: Path) -> None:
     answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet")
     run = only(tmp_path / "runs")
-    assert (answer.code, answer.out.splitlines()[-1]) == (0, f"Its report: {run / 'report.html'}")
+    assert (answer.code, answer.out.splitlines()[-1]) == (0, f"Report: {run / 'report.html'}")
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "against twin: no difference shown" in page
     assert "A verdict needs at least 8 environment seeds" in page

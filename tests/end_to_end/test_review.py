@@ -52,7 +52,7 @@ def test_a_run_that_fails_while_it_is_written_down_says_so(
     def full(value: object) -> str:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("esper_core.app.running.dump_config", full)
+    monkeypatch.setattr("esper_core.app.run.dump_config", full)
     assert esper("run", small, "--runs-dir", tmp_path / "runs").code == 1
     told = manifest(tmp_path / "runs")
     assert (told["status"], told["exit"], told["reason"]) == ("failed", 1, "MemoryError: no room")
@@ -185,7 +185,7 @@ def test_a_second_signal_leaves_a_manifest_that_names_a_process_that_is_gone(sma
     said = [process.stderr.readline() for _ in range(2)]  # while the step is in progress, which would last for hours
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == -signal.SIGINT
-    assert said[0] == "Ends when this step is done; asked again, at once. Either way:\n"
+    assert said[0] == "Stopping after this step; interrupt again to stop at once. Either way:\n"
     assert read_run(Path(said[1].split("esper resume ")[1].strip())).status == "died"
     assert process.communicate()[1] == ""
     told = manifest(runs)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.app.preparing import prepare
-from esper_core.app.running import resume
+from esper_core.app.compose import prepare
+from esper_core.app.run import resume
 from esper_core.leyline import RunFolderError
 from esper_core.runs.records import read_run
 from tests.end_to_end.conftest import SMALL, Answer

@@ -11,7 +11,7 @@ import os
 import sys
 
 import esper_core.app.compose
-import esper_core.app.running
+import esper_core.app.run
 import esper_core.cli.outcome  # noqa: F401  warmed up
 from esper_core import load_plugins
 from esper_core.cli.main import main

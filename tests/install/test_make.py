@@ -73,7 +73,7 @@ def test_make_run_in_a_fresh_copy_gives_a_table_and_a_report_in_less_than_five_m
     assert table.keys() == {"heuristic", "twin", "capacity"}
     assert all(re.search(r" \d\d\.\d % .* to .* 8  ", row) for row in table.values())
     (report,) = fresh.glob("runs/*/report.html")
-    assert f"Its report: {report.relative_to(fresh)}" in done.stdout
+    assert f"Report: {report.relative_to(fresh)}" in done.stdout
     assert "heuristic" in report.read_text(encoding="utf-8")
     where = subprocess.run(
         [fresh / ".venv" / "bin" / "python", "-c", "import esper_core; print(esper_core.__file__)"],

@@ -71,4 +71,4 @@ def test_the_lines_install_and_run(checkout: Path, new_environment: Callable[...
     ran = on_a_shell(f"{run} {SMALL}", environment, checkout)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (report,) = checkout.glob("runs/*/report.html")
-    assert f"Its report: {report.relative_to(checkout)}" in ran.stdout
+    assert f"Report: {report.relative_to(checkout)}" in ran.stdout

@@ -20,8 +20,8 @@ import torch
 
 from benchmarks.science.gardeners import other_grower
 from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, RULES
-from esper_core.app.preparing import prepare
-from esper_core.app.running import run
+from esper_core.app.compose import prepare
+from esper_core.app.run import run
 from esper_core.leyline.events import EpisodeFinished, StepFinished
 from esper_study.growbench import CANDIDATES, Node
 from esper_study.growbench.puzzles import DECIDE_EVERY, LAST_DECISION, RAMP, RUN_SETTINGS, SLOTS, STEPS
@@ -29,7 +29,7 @@ from esper_study.growbench.puzzles import DECIDE_EVERY, LAST_DECISION, RAMP, RUN
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from esper_core.app.preparing import Prepared
+    from esper_core.app.compose import Composition
     from esper_core.leyline import Place
     from esper_core.leyline.events import Event
 
@@ -177,7 +177,7 @@ class _Notes:
 
 
 @contextmanager
-def prepared(config: Mapping[str, Any]) -> Iterator[tuple[Prepared, Path]]:
+def prepared(config: Mapping[str, Any]) -> Iterator[tuple[Composition, Path]]:
     """A run that is ready, and a folder for it, which is gone behind the block."""
     with tempfile.TemporaryDirectory() as home:
         file = Path(home) / "cell.yaml"
@@ -189,9 +189,9 @@ def played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], 
     """By arm its episodes; what is known of the places; and how long it took."""
     notes = _Notes()
     with prepared(config) as (ready, home):
-        places = dict(ready.composition.space.places)
+        places = dict(ready.space.places)
         begin = time.monotonic()
-        run(ready, runs_dir=home / "runs", listeners=[notes], tell=lambda warning: None)
+        run(ready, runs_dir=home / "runs", listeners=[notes], on_warning=lambda warning: None)
         seconds = time.monotonic() - begin
     arms: dict[str, list[dict[str, Any]]] = {}
     for one in sorted(notes.ended, key=lambda event: (event.round, event.seed)):

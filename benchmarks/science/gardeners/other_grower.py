@@ -35,7 +35,7 @@ import torch
 from torch import nn
 
 from benchmarks.science.gardeners.players import HEADLINE
-from esper_core.app.preparing import prepare
+from esper_core.app.compose import prepare
 from esper_core.growth import RandomStream, derive_seed
 from esper_core.growth.describing import flops
 from esper_core.growth.optimizers import build_optimizer
@@ -326,7 +326,7 @@ def _composed(cell: Cell, seed: int) -> Composition:
         file = Path(home) / "cell.yaml"
         told = cell.config({"never": "policies/static"}, seed, SLOTS["early"])
         file.write_text(json.dumps(told), encoding="utf-8")
-        return prepare(file).composition
+        return prepare(file)
 
 
 def main() -> int:

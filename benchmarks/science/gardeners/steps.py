@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.science.gardeners.judging import interval
 from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, prepared
-from esper_core.app.compose import Surroundings
+from esper_core.app.compose import StudyContext
 from esper_core.app.runtime import one_thread
 from esper_core.leyline import CALM
 from esper_core.plugins.isolation import lent_streams
@@ -118,9 +118,9 @@ def _finished(config: Mapping[str, Any], grown: Sequence[EpisodeFinished] | None
     """How the episodes of a run ended; or those of the control that follows, by what was ``grown``."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
-    around = Surroundings(Bus([]), Clock(), lambda course: None, lambda snapshot: CALM)
+    around = StudyContext(Bus([]), Clock(), lambda course: None, lambda snapshot: CALM)
     with prepared(config) as (ready, _), one_thread(), lent_streams():
-        made = ready.composition
+        made = ready
         study = made.study(around) if grown is None else made.follow_up(around, grown)
         if study is None:
             return []

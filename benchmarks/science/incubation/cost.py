@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.science.incubation.cells import TWIN
-from esper_core.app.compose import Surroundings
-from esper_core.app.preparing import prepare
+from esper_core.app.compose import StudyContext, prepare
 from esper_core.leyline.signals import CALM
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.loop import run_study
@@ -68,7 +67,7 @@ def costs_of(study: Study, size: Size) -> Iterator[Cost]:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "study.yaml"
             file.write_text(json.dumps({**config, **whole, "arms": arms}), encoding="utf-8")
-            composition = prepare(file).composition
-        around = Surroundings(Bus(), counter, lambda course: None, lambda snapshot: CALM)
+            composition = prepare(file)
+        around = StudyContext(Bus(), counter, lambda course: None, lambda snapshot: CALM)
         run_study(Course(composition.study(around)))
         yield Cost(study.name, blueprint, germination, tuple(counter.steps))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.science.incubation.cells import TWIN
-from esper_core.app.preparing import prepare
-from esper_core.app.running import run
+from esper_core.app.compose import prepare
+from esper_core.app.run import run
 from esper_core.leyline.events import EpisodeFinished, StageChanged, StepFinished
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.signals import Gain
@@ -109,7 +109,7 @@ def cells_of(study: Study, size: Size) -> list[Cell]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "study.yaml"
         file.write_text(json.dumps(config), encoding="utf-8")
-        run(prepare(file), runs_dir=Path(folder) / "runs", listeners=[notes], tell=lambda warning: None)
+        run(prepare(file), runs_dir=Path(folder) / "runs", listeners=[notes], on_warning=lambda warning: None)
     return [
         Cell(
             study=study.name,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.science.shown.runs import QUICK
 from esper_core import mean_interval
-from esper_core.app.preparing import prepare
-from esper_core.app.running import run
+from esper_core.app.compose import prepare
+from esper_core.app.run import run
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.events import EpisodeFinished, StageChanged, StepFinished
 from esper_core.leyline.lifecycle import Stage
@@ -106,7 +106,7 @@ def _played(file: Path, changes: Sequence[str] = ()) -> tuple[dict[str, Any], No
     notes, begin = Notes(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare(file, changes)
-        outcome = run(prepared, runs_dir=Path(folder), listeners=[notes], tell=lambda warning: None)
+        outcome = run(prepared, runs_dir=Path(folder), listeners=[notes], on_warning=lambda warning: None)
     arms: Mapping[str, Any] = outcome.results["arms"]
     found = {
         "seconds": round(time.monotonic() - begin, 1),

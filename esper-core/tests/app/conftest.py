@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from esper_core.app.preparing import prepare
+from esper_core.app.compose import prepare
 
 SMALL = """\
 task: stripes
@@ -71,7 +71,7 @@ def run_small(configured: Callable[[str], Path], tmp_path: Path) -> Callable[...
     """``run_small(plugins: …)``: runs it, and gives summary.json and manifest.json."""
 
     def run(more: str = "") -> dict[str, Any]:
-        from esper_core.app.running import run as run_prepared
+        from esper_core.app.run import run as run_prepared
 
         outcome = run_prepared(prepare(configured(more)), runs_dir=tmp_path / "runs")
         told = {name: json.loads((outcome.path / f"{name}.json").read_text()) for name in ("summary", "manifest")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper_core.app.preparing import prepare
+from esper_core.app.compose import prepare
 from esper_core.leyline import PluginError
 
 pytestmark = pytest.mark.members

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.app.preparing import prepare
+from esper_core.app.compose import prepare
 from esper_core.leyline import ConfigError, PluginError
 
 PICKY = """

@@ -15,8 +15,9 @@ import click
 import pytest
 import torch
 
-from esper_core.app.interrupts import heeded_signals
-from esper_core.app.preparing import prepare
+from esper_core.app import interrupts
+from esper_core.app.compose import prepare
+from esper_core.app.interrupts import handled_signals
 from esper_core.growth.faults import SeedFault, blamed_on, in_words, without_folders
 from esper_core.leyline import Interrupted, PluginError
 from esper_core.plugins.isolation import Label, answerable, contained, is_ctrl_c
@@ -159,7 +160,7 @@ def test_ctrl_c_is_the_users_own() -> None:
 
 def test_a_second_ctrl_c_still_leaves_at_once() -> None:
     """The first one, in the middle of a component's work, puts the system's own handler in its place."""
-    with heeded_signals():
+    with handled_signals():
         with contained() as caught:
             os.kill(os.getpid(), signal.SIGINT)
         assert caught.error is None
@@ -178,7 +179,7 @@ def test_a_hang_up_ends_the_run_once_and_a_second_one_is_ignored(on_hang_up) -> 
     """A terminal that is closed sends SIGHUP more than once; the checkpoint must still be written."""
     own: list[int] = []
     on_hang_up(lambda number, frame: own.append(number))
-    with heeded_signals() as pause:
+    with handled_signals() as pause:
         os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -193,24 +194,27 @@ def test_a_hang_up_ends_the_run_once_and_a_second_one_is_ignored(on_hang_up) -> 
 def test_a_hang_up_that_was_ignored_stays_ignored(on_hang_up) -> None:
     """As under nohup."""
     on_hang_up(signal.SIG_IGN)
-    with heeded_signals() as pause:
+    with handled_signals() as pause:
         os.kill(os.getpid(), signal.SIGHUP)
         pause()
         os.kill(os.getpid(), signal.SIGTERM)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
-def test_who_asks_for_the_end_is_told_at_once_and_nobody_else() -> None:
-    told = []
-    with heeded_signals(lambda: told.append(threading.current_thread())):
+def test_the_end_is_announced_at_once_after_a_signal_and_only_then(monkeypatch) -> None:
+    announced = []
+    monkeypatch.setattr(interrupts, "announce_end", lambda run: announced.append((run, threading.current_thread())))
+    run = Path("runs/quiet-otter")
+    with handled_signals(run):
         pass
-    assert told == []
-    with heeded_signals(lambda: told.append(threading.current_thread())) as pause:
+    assert announced == []
+    with handled_signals(run) as pause:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Interrupted):
             pause()
-    assert len(told) == 1
-    assert threading.main_thread() not in told  # what it interrupted may have been writing
+    ((path, thread),) = announced
+    assert path == run
+    assert thread is not threading.main_thread()  # what it interrupted may have been writing
 
 
 def test_who_raised_keyboard_interrupt_is_known_without_watching_each_call() -> None:
@@ -218,7 +222,7 @@ def test_who_raised_keyboard_interrupt_is_known_without_watching_each_call() -> 
     assert not is_ctrl_c(SystemExit())
     with contained():
         assert not is_ctrl_c(KeyboardInterrupt())
-    with heeded_signals():
+    with handled_signals():
         assert not is_ctrl_c(KeyboardInterrupt())
 
 
@@ -226,7 +230,7 @@ def test_who_raised_keyboard_interrupt_is_known_without_watching_each_call() -> 
 def test_a_plugin_that_moves_to_another_folder_moves_nothing_of_the_run(
     install, configured, tmp_path, monkeypatch
 ) -> None:
-    from esper_core.app.running import run
+    from esper_core.app.run import run
 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

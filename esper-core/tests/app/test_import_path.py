@@ -8,9 +8,9 @@ from textwrap import dedent
 
 import pytest
 
-from esper_core.app.import_path import host_at
-from esper_core.app.preparing import prepare
-from esper_core.app.running import run as run_prepared
+from esper_core.app.components import host_at
+from esper_core.app.compose import prepare
+from esper_core.app.run import run as run_prepared
 from esper_core.leyline import EsperError
 
 NETS = """
@@ -95,14 +95,14 @@ def test_a_class_of_the_current_folder_is_run_and_what_was_run_is_run_again(fold
     outcome = run_prepared(prepare(Path("run.yaml")), runs_dir=folder / "runs")
     assert sys.path == before
     again = prepare(outcome.path / "config.yaml")
-    host = again.composition.resolution.host
+    host = again.resolution.host
     assert (host.component.id, host.settings) == ("own_nets.towers:Ladder", {"width": 12})
-    assert again.composition.host_parameters == 16 * 12 + 12 + 12 * 4 + 4
+    assert again.host_parameters == 16 * 12 + 12 + 12 * 4 + 4
 
 
 def test_a_function_will_do_and_may_import_when_it_is_called(folder: Path) -> None:
     prepared = prepare(Path("run.yaml"), ["host=own_nets.towers:late"])
-    assert prepared.composition.host_parameters == 16 * 3 + 3 + 3 * 4 + 4
+    assert prepared.host_parameters == 16 * 3 + 3 + 3 * 4 + 4
 
 
 def test_nothing_is_imported_before_it_is_built(folder: Path) -> None:

@@ -56,8 +56,8 @@ def small_file(configured):
 
 
 def run(file, tmp_path):
-    from esper_core.app.preparing import prepare
-    from esper_core.app.running import run as run_prepared
+    from esper_core.app.compose import prepare
+    from esper_core.app.run import run as run_prepared
 
     return run_prepared(prepare(file), runs_dir=tmp_path / "runs").path
 

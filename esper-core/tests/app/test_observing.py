@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from esper_core import read_events
-from esper_core.app.preparing import prepare
+from esper_core.app.compose import prepare
 from esper_core.leyline import GovernorStop, PluginError
 from esper_core.leyline.events import EpisodeFinished, GovernorActed
 

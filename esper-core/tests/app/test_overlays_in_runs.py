@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from esper_core.app.preparing import prepare
-from esper_core.app.resolved import resolved_config
+from esper_core.app.compose import prepare
+from esper_core.app.resolution import resolved_config
 from esper_core.config import load_config
 
 LOCAL = "from esper_core import hookimpl\n"
@@ -13,7 +13,7 @@ LOCAL = "from esper_core import hookimpl\n"
 
 @pytest.mark.members
 def test_a_run_directory_holds_every_source_and_a_configuration_that_runs_without_them(configured, tmp_path) -> None:
-    from esper_core.app.running import run
+    from esper_core.app.run import run
 
     inner = tmp_path / "inner"
     inner.mkdir()
@@ -29,4 +29,4 @@ def test_a_run_directory_holds_every_source_and_a_configuration_that_runs_withou
     assert (path / "own_plugin.py").read_text() == LOCAL
     again = load_config(path / "config.yaml")
     assert (again.config.environments, again.config.episode.steps, again.config.seed) == (1, 2, 3)
-    assert resolved_config(prepare(path / "config.yaml").composition.resolution) == again.config
+    assert resolved_config(prepare(path / "config.yaml").resolution) == again.config

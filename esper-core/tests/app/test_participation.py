@@ -8,9 +8,8 @@ from hashlib import sha256
 
 import pytest
 
-from esper_core.app.participation import plugin_settings
-from esper_core.app.preparing import prepare
-from esper_core.leyline import ConfigError, EsperError
+from esper_core.app.compose import prepare
+from esper_core.leyline import EsperError
 
 NEVER = "raise AssertionError('was imported')"
 FINE = "from esper_core import hookimpl\n"
@@ -57,7 +56,7 @@ def refused(configured, tmp_path):
 def test_a_plugin_within_its_pin_runs(install, configured) -> None:
     install("extra", FINE)
     prepared = prepare(configured('plugins: {require: {extra: ">=0.2, <2", blueprints: "~=0.1.0"}}'))
-    assert [record.status for record in prepared.plugins.records if record.id == "extra"] == ["active"]
+    assert [record.status for record in prepared.resolution.plugins.records if record.id == "extra"] == ["active"]
 
 
 def test_another_version_is_not_imported_and_stops_the_run(install, refused) -> None:
@@ -158,7 +157,7 @@ def test_a_one_file_plugin_runs_and_is_kept_with_its_hash(install, configured, r
     assert (told["path"] / "my_plugin.py").read_text() == BLOCK
     (tmp_path / "own" / "my_plugin.py").unlink()
     again = prepare(told["path"] / "config.yaml")
-    assert "my-plugin/tiny" in {component.id for component in again.plugins.registry.components()}
+    assert "my-plugin/tiny" in {component.id for component in again.resolution.plugins.registry.components()}
 
 
 @pytest.mark.members
@@ -174,7 +173,7 @@ def test_a_blueprint_of_a_one_file_plugin_grows(install, configured, tmp_path) -
     (tmp_path / "my_plugin.py").write_text(BLOCK)
     file = configured("plugins: {local: [my_plugin.py]}\n")
     file.write_text(file.read_text().replace("conv_light]", "conv_light, my-plugin/tiny]"))
-    assert prepare(file).composition.space.blueprints["early"] == ("blueprints/conv_light", "my-plugin/tiny")
+    assert prepare(file).space.blueprints["early"] == ("blueprints/conv_light", "my-plugin/tiny")
 
 
 def test_a_one_file_plugin_that_is_broken_stops_the_run(install, refused, tmp_path) -> None:
@@ -229,7 +228,7 @@ def test_what_is_edited_between_two_runs_is_read_anew(install, configured, tmp_p
     file = configured("plugins: {local: [my_plugin.py]}")
     for name in ("first", "other"):  # of one length, within one second: a compiled file would not notice
         (tmp_path / "my_plugin.py").write_text(BLOCK.replace('"tiny"', f'"{name}"'))
-        ids = {component.id for component in prepare(file).plugins.registry.components()}
+        ids = {component.id for component in prepare(file).resolution.plugins.registry.components()}
         assert f"my-plugin/{name}" in ids
     assert not (tmp_path / "__pycache__").exists()
 
@@ -297,25 +296,13 @@ def test_a_name_that_is_not_there_in_disable_gets_a_suggestion(refused) -> None:
     )
 
 
-@pytest.mark.members
-def test_settings_are_refused_by_name_of_error_too(install, configured) -> None:
-    install("extra", SETTINGS)
-    prepared = prepare(configured("plugins: {settings: {extra: {every: 3}}}"))
-    loaded = prepared.composition.resolution.loaded
-    assert plugin_settings(loaded, prepared.plugins)["extra"].every == 3
-    bad = loaded.config.plugins.model_copy(update={"settings": {"extra": {"every": "often"}}})
-    object.__setattr__(loaded, "config", loaded.config.model_copy(update={"plugins": bad}))
-    with pytest.raises(ConfigError, match="expected a whole number"):
-        plugin_settings(loaded, prepared.plugins)
-
-
 # --- what is wrong beside the run
 
 
 @pytest.mark.members
 def test_a_broken_plugin_that_is_not_used_is_one_line(install, configured) -> None:
     install("extra", "1 / 0")
-    assert prepare(configured()).warnings == (
+    assert prepare(configured()).resolution.warnings == (
         'plugin "extra" (esper-extra 1.0) is broken, and not used: E210 plugin "extra" (esper-extra 1.0) cannot be '
         "imported: ZeroDivisionError: division by zero  More:  esper plugins show extra",
     )
@@ -356,5 +343,5 @@ def test_a_plugin_may_know_of_a_name_that_is_missing(install, refused) -> None:
 @pytest.mark.members
 def test_a_record_with_its_hash_is_json(install, configured) -> None:
     install("extra", FINE)
-    records = prepare(configured()).plugins.records
+    records = prepare(configured()).resolution.plugins.records
     assert all(json.dumps(record.as_json()) for record in records)

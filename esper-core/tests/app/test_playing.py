@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from esper_core import Play
-from esper_core.app.preparing import prepare
-from esper_core.app.running import run
+from esper_core.app.compose import prepare
+from esper_core.app.run import run
 from esper_core.leyline import WAIT, Action, GovernorStop, GrowthError, LifecycleError, Op, RewardBreakdown, State
 from esper_core.trainer.study import Judge
 
@@ -269,7 +269,7 @@ def test_a_policy_of_a_run_sees_what_a_player_sees(install: Any, configured: Con
     changes = [*CHANGES, "policy=noting/noting", "reward={use: team, settings: {price: 7.5}}"]
     prepared = prepare(file, changes)
     run(prepared, runs_dir=tmp_path / "runs")
-    seen = prepared.composition.arms[0].policy.seen
+    seen = prepared.arms[0].policy.seen
     play = Play.of(file, changes)
     moments = [play.begin(0), play.act(Action(Op.GERMINATE, "early", "blueprints/conv_light"))]
     moments += [play.act(WAIT) for _ in range(STEPS - 2)]
@@ -284,7 +284,7 @@ def test_without_a_twin_a_policy_is_told_that_there_is_none(
     install("noting", NOTING)
     prepared = prepare(configured(), [*CHANGES, "policy=noting/noting", "twin=false"])
     run(prepared, runs_dir=tmp_path / "runs")
-    seen = prepared.composition.arms[0].policy.seen
+    seen = prepared.arms[0].policy.seen
     assert len(seen) == STEPS
     assert {observation.twin for observation, _ in seen} == {None}
 

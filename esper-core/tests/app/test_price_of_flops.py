@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from esper_core import read_events
-from esper_core.app.preparing import prepare
-from esper_core.app.running import run
+from esper_core.app.compose import prepare
+from esper_core.app.run import run
 from esper_core.leyline import ConfigError
 from esper_core.leyline.events import EpisodeFinished, StepFinished
 
@@ -53,7 +53,7 @@ def told(configured, tmp_path):
         events = list(read_events(run(prepared, runs_dir=tmp_path / "runs").path / "events.jsonl"))
         steps = [one for one in events if isinstance(one, StepFinished) and one.arm == "schedule"]
         ends = [one for one in events if isinstance(one, EpisodeFinished) and one.arm == "schedule"]
-        return steps, ends, prepared.composition.space.places["early"]
+        return steps, ends, prepared.space.places["early"]
 
     return go
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from esper_core import Play, read_events
-from esper_core.app.checkpointing import Keeping
-from esper_core.app.preparing import prepare
-from esper_core.app.running import resume, run
+from esper_core.app.checkpointing import CheckpointWriter
+from esper_core.app.compose import prepare
+from esper_core.app.run import resume, run
 from esper_core.leyline import ConfigError
 from esper_core.leyline.events import EpisodeFinished, Event, StepFinished
 from esper_core.runs.joining import join
@@ -190,7 +190,7 @@ def test_the_file_of_a_run_gives_the_same_results_on_any_number_of_lanes(watched
 def test_a_run_that_was_interrupted_goes_on_to_the_same_end(watched, played, tmp_path, monkeypatch) -> None:
     text = watched + "checkpoints: {every: 1}\n"
     whole = played(written(tmp_path / "whole", text))
-    real = Keeping.pause
+    real = CheckpointWriter.after_step
 
     def pause(keeping, course):
         real(keeping, course)
@@ -199,7 +199,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_end(watched, played, tmp
 
     file = written(tmp_path / "broken", text)
     with monkeypatch.context() as patch:
-        patch.setattr(Keeping, "pause", pause)
+        patch.setattr(CheckpointWriter, "after_step", pause)
         with pytest.raises(KeyboardInterrupt):
             played(file)
     (broken,) = (tmp_path / "broken" / "runs").iterdir()
@@ -218,7 +218,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_end(watched, played, tmp
     ],
 )
 def test_an_arm_is_called_by_its_prices_where_these_differ(configured, rewards, names) -> None:
-    composition = prepare(configured(f"rewards: {rewards}\n")).composition
+    composition = prepare(configured(f"rewards: {rewards}\n"))
     assert composition.arm_names == (*names, "twin")
     assert len(composition.controls) == len(names)
 
@@ -233,7 +233,7 @@ def test_b8_drl_09_rewards_of_two_families_are_refused_when_the_file_is_read(con
     (problem,) = caught.value.problems
     assert (problem.code, problem.path, problem.line) == ("E114", f"rewards[{place}]", 12)
     text.write_text(text.read_text().replace(f"rewards: {rewards}", "rewards: [loss, loss]"))
-    assert len(prepare(text).composition.judges) == 2
+    assert len(prepare(text).judges) == 2
 
 
 def test_an_episode_needs_one_reward_or_the_arm_whose_reward_counts(configured) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.app import training
-from esper_core.app.checkpointing import Keeping
-from esper_core.app.compose import Composition
-from esper_core.app.preparing import prepare
-from esper_core.app.running import resume, run
+from esper_core.app import run as run_module
+from esper_core.app.checkpointing import CheckpointWriter
+from esper_core.app.compose import Composition, prepare
+from esper_core.app.run import resume, run
 from esper_core.cli.main import main as command
 from esper_core.leyline import GovernorStop, PluginError, Problem, RunFolderError
 from esper_core.runs.records import read_run
@@ -50,14 +49,14 @@ def test_a_control_that_goes_wrong_takes_nothing_from_what_the_study_found(run_s
             raise kind(Problem("E402", "a loss is not finite"))
         return real(course)
 
-    real = training.run_study
-    monkeypatch.setattr(training, "run_study", run_one)
+    real = run_module.run_study
+    monkeypatch.setattr(run_module, "run_study", run_one)
     monkeypatch.setattr(Composition, "follow_up", lambda self, around, finished: self.study(around))
     told = run_small()
     assert len(studies) == 2
     assert list(told["summary"]["results"]["arms"]) == ["schedule", "twin"]
     assert told["manifest"]["status"] == "done"
-    said = "the control by static capacity is missing, and what the study found stands: E402 a loss is not finite"
+    said = "the control by static capacity failed and is left out of the results: E402 a loss is not finite"
     assert told["summary"]["warnings"][-1] == said
 
 
@@ -70,11 +69,11 @@ def halfway(configured, tmp_path, monkeypatch) -> Path:
         if course.step == 2:
             raise KeyboardInterrupt
 
-    real = Keeping.pause
+    real = CheckpointWriter.after_step
     (tmp_path / "own_plugin.py").write_text("from esper_core import hookimpl\n")
     prepared = prepare(configured("checkpoints: {every: 1}\nplugins: {local: [own_plugin.py]}"))
     with monkeypatch.context() as patch:
-        patch.setattr(Keeping, "pause", pause)
+        patch.setattr(CheckpointWriter, "after_step", pause)
         with pytest.raises(KeyboardInterrupt):
             run(prepared, runs_dir=tmp_path / "runs")
     (directory,) = (tmp_path / "runs").iterdir()
@@ -105,7 +104,7 @@ def test_a_plugin_file_that_is_another_one_by_now_is_told(halfway, capsys, more)
     file = halfway / "own_plugin.py"
     file.write_text(file.read_text() + more)
     command.main(["resume", str(halfway), "--quiet"], standalone_mode=False)
-    told = f"{halfway.name} began with another own_plugin.py, and goes on with this one: its numbers may be others"
+    told = f"own_plugin.py changed since {halfway.name} began: the numbers of the resumed run may differ"
     assert (told in capsys.readouterr().err) == bool(more)
 
 
@@ -179,7 +178,7 @@ def test_a_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(e
     length = events_at(halfway, newest)
     cut_events(halfway, length - missing)
     said: list[str] = []
-    outcome = resume(prepare(halfway / "config.yaml"), read_run(halfway), tell=said.append)
+    outcome = resume(prepare(halfway / "config.yaml"), read_run(halfway), on_warning=said.append)
     warning = (
         f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: events.jsonl has "
         f"{length - missing:,} bytes, and had {length:,} when the checkpoint was written)"
@@ -198,7 +197,7 @@ def test_a_checkpoint_that_does_not_fit_the_events_is_deleted_when_the_run_is_re
 
     older, newest = checkpoint_numbers(halfway)
     cut_events(halfway, events_at(halfway, newest) - 10)
-    monkeypatch.setattr(training, "run_study", die)
+    monkeypatch.setattr(run_module, "run_study", die)
     with pytest.raises(KeyboardInterrupt):
         resume(prepare(halfway / "config.yaml"), read_run(halfway))
     assert checkpoint_numbers(halfway) == [older]
@@ -211,7 +210,7 @@ def test_a_checkpoint_whose_position_is_within_a_line_is_not_used(halfway) -> No
     file = halfway / "events.jsonl"
     file.write_bytes(file.read_bytes()[: events_at(halfway, newest) - 1] + b" " * 10 + b"\n")
     said: list[str] = []
-    resume(prepare(halfway / "config.yaml"), read_run(halfway), tell=said.append)
+    resume(prepare(halfway / "config.yaml"), read_run(halfway), on_warning=said.append)
     (warning,) = said
     assert warning.startswith(f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: ")
 

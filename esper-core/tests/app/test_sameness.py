@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from esper_core.app import sameness
-from esper_core.app.preparing import prepare
+from esper_core.app.compose import prepare
 from esper_core.app.sameness import identity_of
 
 pytestmark = pytest.mark.members
@@ -129,10 +129,10 @@ def test_another_plugin_or_another_version_of_one_has_another_key(folder, usual)
     prepared = prepare(Path("config.yaml"))
     assert identity_of(prepared).key == usual
     for field, value in (("version", "99"), ("sha256", "0" * 64)):
-        records = tuple(
-            replace(one, **{field: value}) if one.id == "blueprints" else one for one in prepared.plugins.records
-        )
-        assert identity_of(replace(prepared, plugins=replace(prepared.plugins, records=records))).key != usual
+        found = prepared.resolution.plugins
+        records = tuple(replace(one, **{field: value}) if one.id == "blueprints" else one for one in found.records)
+        resolution = replace(prepared.resolution, plugins=replace(found, records=records))
+        assert identity_of(replace(prepared, resolution=resolution)).key != usual
 
 
 def test_a_plugin_that_takes_no_part_makes_no_difference(folder, usual, install):

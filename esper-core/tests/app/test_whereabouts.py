@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.app.checkpointing import Keeping
-from esper_core.app.preparing import prepare
-from esper_core.app.running import resume, run
+from esper_core.app.checkpointing import CheckpointWriter
+from esper_core.app.compose import prepare
+from esper_core.app.run import resume, run
 from esper_core.cli.main import main as command
 from esper_core.leyline import GovernorStop, Interrupted, PluginError, RunFolderError
 from esper_core.runs.records import read_run
@@ -64,14 +64,14 @@ def test_a_run_that_a_plugin_ended_says_where_it_is_and_goes_on_once_that_is_men
         run(prepare(judged), runs_dir=tmp_path / "runs")
     folder = folder_in(tmp_path / "runs")
     assert told(caught.value)[-4:] == [
-        f"It is in {folder}",
-        f"Its report: {folder / 'report.html'}",
+        f"Run directory: {folder}",
+        f"Report: {folder / 'report.html'}",
         f"Resume it:  esper resume {folder}",
-        "Mend first what failed: it is done again.",
+        "Fix the cause first: resuming repeats the failed step.",
     ]
     assert len(told(caught.value)) > 4, "whose fault it is, is said before"
     assert (folder / "report.html").is_file()
-    assert "It is in" not in json.loads((folder / "manifest.json").read_text())["reason"]
+    assert "Run directory:" not in json.loads((folder / "manifest.json").read_text())["reason"]
     with pytest.raises(PluginError) as caught:
         resume(prepare(folder / "config.yaml"), read_run(folder))
     assert f"Resume it:  esper resume {folder}" in told(caught.value), "and once more"
@@ -86,8 +86,8 @@ def test_a_run_that_the_governor_stopped_says_it_too_and_that_it_would_be_stoppe
         run(prepare(configured(WILD)), runs_dir=tmp_path / "my runs")
     folder = folder_in(tmp_path / "my runs")
     quoted = shlex.quote(str(folder))
-    again = "As it is, it is stopped at the same step again; a new one with other settings"
-    where = [f"It is in {folder}", f"Its report: {folder / 'report.html'}"]
+    again = "Resuming stops at the same step again. To start over with other settings"
+    where = [f"Run directory: {folder}", f"Report: {folder / 'report.html'}"]
     assert told(caught.value)[-4:-2] == where
     assert told(caught.value)[-2] == f"Resume it:  esper resume {quoted}"
     assert told(caught.value)[-1] == f"{again}:  esper run {quoted} --set PATH=VALUE"
@@ -104,9 +104,9 @@ def test_the_command_says_it_last_and_once(more, status, judged, configured, tmp
     assert ended.value.code == status
     said = capsys.readouterr().err
     folder = folder_in(tmp_path / "runs")
-    assert said.count(f"  It is in {folder}\n") == 1
-    assert said.count(f"  Its report: {folder / 'report.html'}\n") == 1
-    assert "esper r" in said.partition("Its report: ")[2]
+    assert said.count(f"  Run directory: {folder}\n") == 1
+    assert said.count(f"  Report: {folder / 'report.html'}\n") == 1
+    assert "esper r" in said.partition("Report: ")[2]
 
 
 @pytest.mark.members
@@ -117,7 +117,7 @@ def test_without_a_report_and_without_a_checkpoint_neither_is_told(install, conf
         run(prepare(file), runs_dir=tmp_path / "runs")
     folder = folder_in(tmp_path / "runs")
     assert not (folder / "latest").exists()
-    assert told(caught.value)[-3:-1] == [f"It is in {folder}", f"Run it again:  esper run {folder}"]
+    assert told(caught.value)[-3:-1] == [f"Run directory: {folder}", f"Run it again:  esper run {folder}"]
 
 
 def ended_by(error: BaseException, configured, tmp_path, monkeypatch, lost: str = "") -> tuple[BaseException, Path]:
@@ -133,8 +133,8 @@ def ended_by(error: BaseException, configured, tmp_path, monkeypatch, lost: str 
                 (folder_in(tmp_path / "runs") / lost).unlink()
             raise error
 
-    real = Keeping.pause
-    monkeypatch.setattr(Keeping, "pause", pause)
+    real = CheckpointWriter.after_step
+    monkeypatch.setattr(CheckpointWriter, "after_step", pause)
     prepared = prepare(configured("checkpoints: {every: 1}"))
     with pytest.raises(type(error)) as caught:
         run(prepared, runs_dir=tmp_path / "runs")
@@ -146,10 +146,10 @@ def test_a_crash_says_it_below_its_traceback(configured, tmp_path, monkeypatch) 
     error, folder = ended_by(ZeroDivisionError("ours"), configured, tmp_path, monkeypatch)
     (note,) = error.__notes__
     assert note.splitlines() == [
-        f"It is in {folder}",
-        f"Its report: {folder / 'report.html'}",
+        f"Run directory: {folder}",
+        f"Report: {folder / 'report.html'}",
         f"Resume it:  esper resume {folder}",
-        "Mend first what failed: it is done again.",
+        "Fix the cause first: resuming repeats the failed step.",
     ]
 
 
@@ -157,8 +157,8 @@ def test_a_crash_says_it_below_its_traceback(configured, tmp_path, monkeypatch) 
 def test_an_interruption_says_no_more_than_where_and_how(configured, tmp_path, monkeypatch) -> None:
     error, folder = ended_by(Interrupted(2), configured, tmp_path, monkeypatch)
     assert told(error) == [
-        f"It is in {folder}",
-        f"Its report: {folder / 'report.html'}",
+        f"Run directory: {folder}",
+        f"Report: {folder / 'report.html'}",
         f"Resume it:  esper resume {folder}",
     ]
 
@@ -168,10 +168,10 @@ def test_a_disk_that_is_full_says_it_too(configured, tmp_path, monkeypatch) -> N
     full = RunFolderError.about(tmp_path, OSError(28, "No space left on device"))
     error, folder = ended_by(full, configured, tmp_path, monkeypatch)
     assert told(error)[-4:] == [
-        f"It is in {folder}",
-        f"Its report: {folder / 'report.html'}",
+        f"Run directory: {folder}",
+        f"Report: {folder / 'report.html'}",
         f"Resume it:  esper resume {folder}",
-        "Mend first what failed: it is done again.",
+        "Fix the cause first: resuming repeats the failed step.",
     ]
 
 
@@ -183,4 +183,4 @@ def test_of_a_folder_that_is_gone_and_a_reader_that_went_away_there_is_no_more_t
     given = kind.about(tmp_path, OSError(2, "gone")) if kind is RunFolderError else kind()
     error, _ = ended_by(given, configured, tmp_path, monkeypatch, lost)
     assert not hasattr(error, "__notes__")
-    assert "It is in" not in str([one.hint for one in getattr(error, "problems", ())])
+    assert "Run directory:" not in str([one.hint for one in getattr(error, "problems", ())])

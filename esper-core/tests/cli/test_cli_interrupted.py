@@ -61,8 +61,8 @@ def test_an_interrupted_run_tells_its_folder_its_report_and_the_way_on(interrupt
     assert (answer.status, answer.out) == (130, "")
     assert answer.err.endswith(
         "E401 interrupted by signal 2; the step in progress was finished\n"
-        f"  It is in {run}\n"
-        f"  Its report: {run / 'report.html'}\n"
+        f"  Run directory: {run}\n"
+        f"  Report: {run / 'report.html'}\n"
         f"  Resume it:  esper resume {shlex.quote(str(run))}\n"
     )
     assert (run / "report.html").is_file()
@@ -76,7 +76,7 @@ def test_a_run_that_is_interrupted_once_more_tells_it_once_more(interrupted, esp
     (run,) = (tmp_path / "my runs").iterdir()
     answer = interrupted("resume", "twice", "--quiet", number=signal.SIGTERM)
     assert answer.status == 143
-    assert f"  It is in {run}\n" in answer.err
+    assert f"  Run directory: {run}\n" in answer.err
     assert answer.err.endswith(f"  Resume it:  esper resume {shlex.quote(str(run))}\n")
     # What is told is what can be typed.
     command = shlex.split(answer.err.splitlines()[-1].partition("esper ")[2])
@@ -88,5 +88,5 @@ def test_without_a_report_none_is_told(interrupted, tmp_path) -> None:
     file = tmp_path / "long.yaml"
     file.write_text(LONG + "plugins: {disable: [watch]}\n")
     answer = interrupted("run", file, "--quiet")
-    assert "It is in" in answer.err
-    assert "Its report" not in answer.err
+    assert "Run directory: " in answer.err
+    assert "Report:" not in answer.err

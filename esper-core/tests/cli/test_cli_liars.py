@@ -319,15 +319,15 @@ def test_one_that_the_run_depends_on_stops_it_with_its_package_named(
     assert (answer.status, answer.out) == (3, "")
     (folder,) = (tmp_path / "runs").iterdir()
     run = f"runs/{folder.name}"  # the task fails before there is a checkpoint
-    continuation_hint = "Run it again:  esper run" if kind == "task" else "Resume it:  esper resume"
+    way_on = "Run it again:  esper run" if kind == "task" else "Resume it:  esper resume"
     assert answer.err.replace(f"{tmp_path}/", "") == (
         f'E231 {kind} "judges/patient" (esper-judges 1.0) raised ZeroDivisionError {when}: out of patience\n'
         "  esper_judges.py:10\n"
         "  This is a fault of its package.\n"
-        f"  It is in {run}\n"
-        f"  Its report: {run}/report.html\n"
-        f"  {continuation_hint} {run}\n"
-        "  Mend first what failed: it is done again.\n"
+        f"  Run directory: {run}\n"
+        f"  Report: {run}/report.html\n"
+        f"  {way_on} {run}\n"
+        "  Fix the cause first: resuming repeats the failed step.\n"
     )
     (ended,) = [event for event in _events(tmp_path) if isinstance(event, RunFinished)]
     assert (ended.status, "esper-judges 1.0" in ended.reason) == ("failed", True)

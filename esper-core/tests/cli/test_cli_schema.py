@@ -97,7 +97,7 @@ def test_settings_of_plugins_are_part_of_it(schema) -> None:
     assert schema["$defs"]["plugin.extra"]["properties"]["every"]["description"] == "How often."
 
 
-def test_json_is_the_same_in_one_line(esper) -> None:
+def test_json_is_the_same_one_line(esper) -> None:
     plain, machine = esper("schema"), esper("schema", "--json")
     assert len(machine.out.splitlines()) == 1
     assert json.loads(machine.out) == json.loads(plain.out)

@@ -1,7 +1,7 @@
-"""When is it written down where a run is, and what does it take to go on from there?
+"""Checkpointing: when a run writes a checkpoint, what is in it, and where a run resumes.
 
-After each round, after a step in which somebody asked the run to end, and after every n-th step; where the file does
-not say which, as often as the time for it stays a small share of the run's.
+A checkpoint is written after each round, when the run is interrupted, and after every n-th step. With ``every: auto``
+it is written as often as the time for it stays a small share of the run's.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.constants import CHECKPOINT_SHARE
 from esper_core.leyline.errors import Interrupted, Problem, RunFolderError
@@ -23,29 +23,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from esper_core.config import CheckpointConfig
     from esper_core.runs.checkpoints import Checkpoints
     from esper_core.telemetry import Clock, EventFile
     from esper_core.trainer.progress import Course
 
 
-FREE: Final = frozenset(
+FREE_TO_CHANGE: Final = frozenset(
     {"name", "sinks", "lanes", "workers", "device", "devices", "checkpoints", "margin", "plugins", "capacity"}
 )
-"""What of a configuration may be another one when a run goes on: what was computed until then hangs on none of it."""
+"""Keys of a configuration that may change before a run is resumed: no computed number depends on them."""
 
-
-class Said(Protocol):
-    """What was warned of, each once."""
-
-    told: list[str]
+SECONDS_BETWEEN_CHECKS: Final = 1.0
+"""How often to check that the run directory is still there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where an interrupted run is resumed: a checkpoint, its state, and the episodes that were finished by then.
+    """Where an interrupted run resumes: a checkpoint, its state, and the episodes that were finished by then.
 
-    skipped: the newer checkpoints that cannot be used, each with the reason.
+    Attributes:
+        skipped: The newer checkpoints that cannot be used, each with the reason.
     """
 
     number: int
@@ -55,32 +52,32 @@ class Position:
 
     @property
     def stage(self) -> int:
-        """The study that it is in."""
+        """The study that the run is in: 0, or 1 for that of the controls."""
         return int(self.state.plain["stage"])
 
     @property
     def events(self) -> int:
-        """Bytes of events.jsonl that belong to it."""
+        """Bytes of events.jsonl that were written before the checkpoint."""
         return int(self.state.plain["events"])
 
-    def demand(self, decisive: Mapping[str, str], run: Path) -> None:
-        """RunFolderError where the run's configuration is not what it was: half of the numbers would be of another."""
-        began = self.state.plain.get("config", decisive)
-        for path in sorted({*began, *decisive}):
-            was, now = began.get(path, "missing"), decisive.get(path, "missing")
+    def check_unchanged(self, decisive: Mapping[str, str], run: Path) -> None:
+        """Raise RunFolderError (E413) if a value of config.yaml changed that the run's numbers depend on."""
+        before = self.state.plain.get("config", decisive)
+        for path in sorted({*before, *decisive}):
+            was, now = before.get(path, "missing"), decisive.get(path, "missing")
             if was != now:
                 message = f"{run / 'config.yaml'} changed since the run began: {path} is {now}, and was {was}"
-                hint = f"Put it back, and resume; or run it anew, as it is now:  esper run {run / 'config.yaml'}"
+                hint = f"Restore it and resume, or start a new run with it:  esper run {run / 'config.yaml'}"
                 raise RunFolderError(Problem("E413", message, hint=hint))
 
 
-def decisive_in(config: Mapping[str, Any]) -> dict[str, str]:
-    """What a run's numbers hang on, of its configuration as plain data: each value as text, by its path.
+def decisive_values(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of a plain configuration that the run's numbers depend on: each as text, by its path.
 
-    >>> decisive_in({"seed": 0, "lanes": 2, "episode": {"steps": 40}})
+    >>> decisive_values({"seed": 0, "lanes": 2, "episode": {"steps": 40}})
     {'seed': '0', 'episode.steps': '40'}
     """
-    return dict(_leaves({name: value for name, value in config.items() if name not in FREE}, ""))
+    return dict(_leaves({name: value for name, value in config.items() if name not in FREE_TO_CHANGE}, ""))
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -91,13 +88,13 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, json.dumps(value)
 
 
-def position_in(run: Path, checkpoints: Checkpoints) -> Position | None:
-    """Return where to resume the run: at its newest checkpoint whose events are all in events.jsonl.
+def find_position(run: Path, checkpoints: Checkpoints) -> Position | None:
+    """Return where a run resumes: at its newest checkpoint whose events are all in events.jsonl.
 
-    Nothing in events.jsonl behind the checkpoint's position is read: resuming cuts the file there.
+    What follows the checkpoint's position in events.jsonl is not read: resuming cuts the file there.
 
     Returns:
-        None where the run has no checkpoint yet.
+        None if the run has no checkpoint yet.
 
     Raises:
         RunFolderError: No checkpoint can be used (E413), or the events before its position are invalid (E421).
@@ -112,7 +109,7 @@ def position_in(run: Path, checkpoints: Checkpoints) -> Position | None:
 
 
 def _reason_events_missing(path: Path, position: int) -> str | None:
-    """Return why the file of events cannot be cut at this position; None where it can."""
+    """Return why events.jsonl cannot be cut at this position; None if it can."""
     try:
         with open_regular(path) as file:
             length = file.seek(0, os.SEEK_END)
@@ -129,11 +126,11 @@ def _reason_events_missing(path: Path, position: int) -> str | None:
     return None
 
 
-class Keeping:
-    """Keeps where the run is. ``pause`` is what the loop calls when a step or a round is done.
+class CheckpointWriter:
+    """Writes checkpoints of a run. The loop calls ``after_step`` after every step and round.
 
-    look: raises where the run has to end now. decisive: what the numbers hang on, as ``decisive_in`` gives it. stage:
-    the study that the run is in.
+    Attributes:
+        stage: The study that the run is in.
     """
 
     def __init__(
@@ -141,29 +138,50 @@ class Keeping:
         checkpoints: Checkpoints,
         events: EventFile,
         clock: Clock,
-        said: Said,
+        warnings: list[str],
         *,
-        settings: CheckpointConfig,
-        look: Callable[[], None],
+        every: int | str,
+        raise_if_interrupted: Callable[[], None],
         decisive: Mapping[str, str],
-        position: Position | None = None,
+        number: int = 0,
     ) -> None:
+        """Initialise the writer.
+
+        Args:
+            checkpoints: The checkpoints of the run directory.
+            events: The file of events, whose length is part of each checkpoint.
+            clock: The clock of the run.
+            warnings: The warnings of the run, which fill as they come.
+            every: Write after every n-th step; "auto" for a small share of the run's time.
+            raise_if_interrupted: Raises Interrupted if the run has to end.
+            decisive: What ``decisive_values`` gives for the configuration.
+            number: Number of the checkpoint that the run resumes from.
+        """
         self._checkpoints = checkpoints
         self._events = events
         self._clock = clock
-        self._said = said
-        self._every = settings.every
-        self._look = look
+        self._warnings = warnings
+        self._every = every
+        self._raise_if_interrupted = raise_if_interrupted
         self._decisive = decisive
-        self._number = 0 if position is None else position.number
+        self._number = number
         self._due = 0.0
+        self._checked = monotonic()
         self.stage = 0
 
-    def pause(self, course: Course) -> None:
-        """Write down where the run is, if it is time. Interrupted where somebody asked for the end."""
+    def after_step(self, course: Course) -> None:
+        """Write a checkpoint if it is time.
+
+        Raises:
+            Interrupted: The run has to end; a checkpoint was written.
+            RunFolderError: The run directory is gone.
+        """
         self._number += 1
         try:
-            self._look()
+            if monotonic() - self._checked >= SECONDS_BETWEEN_CHECKS:
+                self._checked = monotonic()
+                self._events.require_exists()
+            self._raise_if_interrupted()
         except Interrupted:
             self._write(course)
             raise
@@ -171,9 +189,9 @@ class Keeping:
             self._write(course)
 
     def _is_time(self) -> bool:
-        if self._every == "auto":
-            return perf_counter() >= self._due
-        return self._number % self._every == 0
+        if isinstance(self._every, int):
+            return self._number % self._every == 0
+        return perf_counter() >= self._due
 
     def _write(self, course: Course) -> None:
         began = perf_counter()
@@ -182,17 +200,17 @@ class Keeping:
             try:
                 self._checkpoints.write(self._number, self._state(course))
             except RunFolderError:
-                self._events.require_exists()  # that says more than which file of it could not be written
+                self._events.require_exists()  # "the directory is gone" says more than which file cannot be written
                 raise
         self._due = perf_counter() + (perf_counter() - began) / CHECKPOINT_SHARE
 
     def _state(self, course: Course) -> State:
-        told: dict[str, Any] = {
+        plain: dict[str, Any] = {
             "stage": self.stage,
             "events": self._events.length,
             "seconds": self._clock.seconds,
             "total": self._clock.total,
-            "warnings": self._said.told,
+            "warnings": self._warnings,
             "config": self._decisive,
         }
-        return State.of({"course": course.state()}, **told)
+        return State.of({"course": course.state()}, **plain)

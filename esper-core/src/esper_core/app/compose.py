@@ -1,26 +1,29 @@
-"""How does a resolved configuration become something that runs? Here every piece is built and put together.
+"""Composition: build task, host, slots, policies and rewards of a resolved configuration, and check that they fit.
 
-This is the one place that knows them all. Nothing is trained yet; what a run would refuse is refused here.
+``compose`` builds every piece and trains nothing: what a run would refuse is refused here, with its place in the file.
+``Composition.study`` puts the pieces together with what belongs to one run, ready for ``trainer.loop.run_study``.
 """
 
 from __future__ import annotations
 
+from contextlib import chdir
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import torch
 
-from esper_core.app.ability import demand_able
-from esper_core.app.resolution import TWIN
-from esper_core.app.runtime import tune_allocator
-from esper_core.app.selection import select_varieties
-from esper_core.config import parse_path
+from esper_core.app.resolution import TWIN, load_run_plugins, resolve
+from esper_core.app.runtime import one_thread, tune_allocator
+from esper_core.config import load_config, parse_path
 from esper_core.config.limits import CAPACITY
 from esper_core.growth import (
     Draws,
     Growth,
     RandomStream,
     Terrain,
+    Variety,
+    audition,
     derive_seed,
     draws_of,
     draws_of_variety,
@@ -30,9 +33,9 @@ from esper_core.growth import (
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem, suggestion
-from esper_core.leyline.protocols import Split
-from esper_core.leyline.specs import Operations
-from esper_core.plugins.isolation import AnswerableSchedule, AnswerableTask, answerable
+from esper_core.leyline.protocols import Split, SplitName
+from esper_core.leyline.specs import BlueprintSpec, Operations
+from esper_core.plugins.isolation import AnswerableSchedule, AnswerableTask, answerable, lent_streams
 from esper_core.trainer.batches import sent
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.event_records import record_of
@@ -47,24 +50,26 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from esper_core.app.resolution import Chosen, Resolution
+    from esper_core.app.components import ConfiguredComponent
+    from esper_core.app.resolution import Resolution
+    from esper_core.config import RunConfig
     from esper_core.config.paths import KeyPath
+    from esper_core.growth import Slot
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.leyline.protocols import Policy, Reward, Schedule, SplitName, Task
+    from esper_core.leyline.protocols import Policy, Reward, Schedule, Task
     from esper_core.leyline.signals import HealthSnapshot, Verdict
+    from esper_core.plugins import Component
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer.progress import Course
     from esper_core.trainer.study import AnyPool
 
-HOST_DTYPE = torch.float32
-"""What hosts compute in; symbols come as whole numbers."""
-
-SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
+HOST_DTYPE: Final = torch.float32
+"""What hosts compute in; token ids come as integers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a study is run among: who hears of it, its clock, and what is asked after each step. See ``Study``."""
+class StudyContext:
+    """What a study gets from the run that it is part of. See ``Study``."""
 
     bus: Bus
     clock: Clock
@@ -74,7 +79,12 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What a study is made from, checked and ready: it can be described before it is run."""
+    """The pieces of a study, built and checked.
+
+    Attributes:
+        judges: The rewards of the run, in the order in which ``Arm.parts`` are named after them.
+        devices: Those that the configuration asks for; data and trial passes are on the first.
+    """
 
     resolution: Resolution
     task: Task
@@ -82,15 +92,36 @@ class Composition:
     space: ActionSpace
     arms: tuple[Arm, ...]
     judges: tuple[Judge, ...]
-    """The rewards of the run, as ``Arm.parts`` are named by them."""
     host_parameters: int
     devices: tuple[torch.device, ...]
 
     @property
+    def config(self) -> RunConfig:
+        """The configuration as the file has it."""
+        return self.resolution.loaded.config
+
+    @property
+    def acting(self) -> tuple[str, ...]:
+        """Every arm that has a policy, once for each reward if there are several."""
+        return tuple(name for arm in self.arms for name in arm.names)
+
+    @property
     def arm_names(self) -> tuple[str, ...]:
-        """Every arm, the twin last."""
-        twin = (TWIN,) if self.resolution.loaded.config.twin else ()
-        return (*self.acting, *twin)
+        """Every arm that is trained side by side, the twin last."""
+        return (*self.acting, TWIN) if self.config.twin else self.acting
+
+    @property
+    def controls(self) -> Mapping[str, str]:
+        """For each arm that may grow, the arm that has what it grew from the start; empty without ``capacity``."""
+        if not self.config.capacity:
+            return {}
+        alone = len(self.acting) == 1
+        return {name: CAPACITY if alone else f"{CAPACITY}-of-{name}" for name in self.acting}
+
+    @property
+    def every_arm(self) -> tuple[str, ...]:
+        """The arms, the twin, and the controls."""
+        return (*self.arm_names, *self.controls.values())
 
     @property
     def rewards(self) -> Mapping[str, Judge]:
@@ -101,7 +132,7 @@ class Composition:
         """Return the reward of an arm, or the only one of the run if ``arm`` is None.
 
         Raises:
-            ConfigError: If there is no such arm, or if there are several rewards and no arm is named.
+            ConfigError: There is no such arm, or there are several rewards and no arm is named (E114).
         """
         if arm is not None:
             if arm not in self.rewards:
@@ -114,52 +145,39 @@ class Composition:
             raise ConfigError(self.resolution.loaded.problem("E114", ("rewards",), message, hint))
         return self.judges[0]
 
-    @property
-    def acting(self) -> tuple[str, ...]:
-        """Every arm that has a policy, once for each reward where there are several."""
-        return tuple(name for arm in self.arms for name in arm.names)
+    def study(self, context: StudyContext) -> Study:
+        """Return the study of all arms and their twin."""
+        twin = TWIN if self.config.twin else None
+        return self._study(context, self._pool(self.arm_names, twin), self.arms, twin)
 
-    @property
-    def controls(self) -> Mapping[str, str]:
-        """For each arm that may grow, where that is asked for, the arm that has what it grew from the start."""
-        if not self.resolution.loaded.config.capacity:
-            return {}
-        alone = len(self.acting) == 1
-        return {name: CAPACITY if alone else f"{CAPACITY}-of-{name}" for name in self.acting}
+    def follow_up(self, context: StudyContext, finished: Sequence[EpisodeFinished]) -> Study | None:
+        """Return the study of the controls: on the same seeds, what each arm grew, trained from the start.
 
-    @property
-    def every_arm(self) -> tuple[str, ...]:
-        """The arms, the twin, and the controls that follow them."""
-        return (*self.arm_names, *self.controls.values())
+        Args:
+            context: As for ``study``.
+            finished: How the episodes of the first study ended.
 
-    def study(self, around: Surroundings) -> Study:
-        """The study, ready for ``trainer.loop.run_study``."""
-        if self.resolution.loaded.config.compute.allocator == "tuned":
-            tune_allocator()
-        twin = TWIN if self.resolution.loaded.config.twin else None
-        return self._study(around, self._pool(self.arm_names, twin), self.arms, twin)
-
-    def follow_up(self, around: Surroundings, finished: Sequence[EpisodeFinished]) -> Study | None:
-        """The control by static capacity: on the same seeds what each arm grew, trained from the start.
-
-        finished: how the episodes of the study ended. None where nothing was grown.
+        Returns:
+            None if nothing was grown.
         """
         grown = {(self.controls.get(e.arm), e.seed): [record_of(Growth, one) for one in e.grown] for e in finished}
         arms = [own for arm, own in self.controls.items() if any(e.grown for e in finished if e.arm == arm)]
         if not arms:
             return None
         pool = self._pool(arms, None, implants=lambda arm, seed: grown[arm, seed])
-        return self._study(around, pool, (), None)
+        return self._study(context, pool, (), None)
 
     def _pool(self, arms: Sequence[str], twin: str | None, **more: Any) -> AnyPool:
-        config = self.resolution.loaded.config
+        config = self.config
+        if config.compute.allocator == "tuned":
+            tune_allocator()
         if (processes := processes_for(config, self.devices)) > 1:
             return Shards(self.recipe, arms, config.instances, processes=processes, twin=twin, **more)
         lanes = None if config.lanes == "auto" else config.lanes
         return Pool(self.recipe, arms, config.instances, twin=twin, devices=self.devices, lanes=lanes, **more)
 
-    def _study(self, around: Surroundings, pool: AnyPool, arms: Sequence[Arm], twin: str | None) -> Study:
-        config = self.resolution.loaded.config
+    def _study(self, context: StudyContext, pool: AnyPool, arms: Sequence[Arm], twin: str | None) -> Study:
+        config, blueprints = self.config, self.resolution.blueprints.values()
         return Study(
             pool=pool,
             arms=arms,
@@ -170,33 +188,49 @@ class Composition:
             environments=config.instances,
             steps=config.episode.steps,
             first_seed=config.seed,
-            bus=around.bus,
-            clock=around.clock,
-            packages={
-                component.id: component.source
-                for components in self.resolution.blueprints.values()
-                for component in components
-            },
-            pause=around.pause,
-            check_health=around.check_health,
+            bus=context.bus,
+            clock=context.clock,
+            packages={component.id: component.source for components in blueprints for component in components},
+            pause=context.pause,
+            check_health=context.check_health,
         )
 
 
+def prepare(file: Path | str, overrides: Sequence[str] = (), overlays: Sequence[Path] = ()) -> Composition:
+    """Load, resolve and compose a configuration.
+
+    Raises:
+        ConfigError: Something in the file is wrong.
+        PluginError: A plugin that the file uses is at fault.
+    """
+    loaded = load_config(file, overrides, overlays)
+    return compose(resolve(loaded, load_run_plugins(loaded, Path(file).parent)))
+
+
 def compose(resolution: Resolution) -> Composition:
-    """Build and check every piece. ConfigError or PluginError with a place in the file where there is one."""
+    """Build and check every piece of a run, with one thread. What plugins print goes to stderr.
+
+    Raises:
+        ConfigError: The pieces do not fit together, or a component refuses its settings.
+        PluginError: A component raises, or is not what its kind requires.
+    """
+    with one_thread(), lent_streams(), chdir(Path.cwd()):
+        return _compose(resolution)
+
+
+def _compose(resolution: Resolution) -> Composition:
     config = resolution.loaded.config
-    devices = choose_devices(resolution)
+    devices = _choose_devices(resolution)
     device = devices[0]
-    task = AnswerableTask(cast("Task", _built(resolution, resolution.task)), resolution.task.label)
-    data = {name: _on_device(resolution, task, name, device) for name in SPLITS}
-    _check_batches(resolution, data["train"])
-    _check_evidence(resolution, data["validation"])
+    task = AnswerableTask(cast("Task", _build(resolution, resolution.task)), resolution.task.label)
+    data = {name: _load_split(resolution, task, name, device) for name in get_args(SplitName)}
+    _check_data(resolution, data)
 
     def build_host() -> nn.Module:
-        return cast("nn.Module", _built(resolution, resolution.host, task.shape))
+        return cast("nn.Module", _build(resolution, resolution.host, task.shape))
 
-    host = _grafted(resolution, build_host, data["train"], device)
-    varieties = select_varieties(resolution, host, device)
+    host = _graft_prototype(resolution, build_host, data["train"], device)
+    varieties = _select_varieties(resolution, host, device)
     recipe = Recipe(
         task=task,
         data=data,
@@ -209,13 +243,16 @@ def compose(resolution: Resolution) -> Composition:
         governor=config.governor,
         device=device,
         compute=config.compute,
-        host_schedule=_schedule(resolution, "host"),
-        seed_schedule=_schedule(resolution, "seed"),
+        host_schedule=_build_schedule(resolution, "host"),
+        seed_schedule=_build_schedule(resolution, "seed"),
     )
     recipe = laid_out(recipe, host)
     if config.randomness == "auto":
-        recipe = replace(recipe, draws=_draws(recipe, host))
-    judges = tuple(_judge(resolution, chosen, task) for chosen in resolution.rewards)
+        recipe = replace(recipe, draws=_find_draws(recipe, host))
+    judges = tuple(
+        Judge(cast("Reward", _build(resolution, chosen, metric=task.metric)), chosen.label)
+        for chosen in resolution.rewards
+    )
     sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
     space = ActionSpace(
         {name: tuple(variety.id for variety in own) for name, own in varieties.items()},
@@ -224,35 +261,88 @@ def compose(resolution: Resolution) -> Composition:
     return Composition(
         resolution=resolution,
         task=task,
-        recipe=replace(recipe, operations=_operations(resolution, judges, space)),
+        recipe=replace(recipe, operations=_count_operations(resolution, judges, space)),
         space=space,
-        arms=_arms(resolution, space, judges),
+        arms=_build_arms(resolution, space, judges),
         judges=judges,
         host_parameters=count_parameters(host),
         devices=devices,
     )
 
 
-def choose_devices(resolution: Resolution) -> tuple[torch.device, ...]:
-    """The devices that the file asks for, the first of which is tried on; ConfigError where this machine lacks one."""
+# --- devices and data
+
+
+def _choose_devices(resolution: Resolution) -> tuple[torch.device, ...]:
+    """Return the devices that the file asks for; ConfigError (E123) if this machine lacks one."""
     config = resolution.loaded.config
-    if config.devices:
-        return tuple(_device(resolution, one, ("devices", place)) for place, one in enumerate(config.devices))
-    return (_device(resolution, config.device, ("device",)),)
+    wanted: list[tuple[str, KeyPath]] = [(name, ("devices", index)) for index, name in enumerate(config.devices)]
+    devices = []
+    for name, path in wanted or [(config.device, ("device",))]:
+        device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            found = f"torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices"
+            raise ConfigError(resolution.loaded.problem("E123", path, f'there is no device "{name}": {found}'))
+        devices.append(device)
+    return tuple(devices)
 
 
-def _device(resolution: Resolution, wanted: str, path: KeyPath) -> torch.device:
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(wanted)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = f"torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices"
-        raise ConfigError(resolution.loaded.problem("E123", path, f'there is no device "{wanted}": {found}'))
-    return device
+def _load_split(resolution: Resolution, task: Task, name: SplitName, device: torch.device) -> Split:
+    split, label = task.split(name), resolution.task.label
+    if not (isinstance(split, Split) and all(isinstance(one, torch.Tensor) for one in (split.inputs, split.targets))):
+        message = f'{label} gives no Split of two tensors when asked for its split "{name}"'
+        raise PluginError(
+            Problem("E231", message, path=label.target, hint="Task.split returns Split(inputs, targets).")
+        )
+    if split.inputs.is_floating_point() and split.inputs.dtype != HOST_DTYPE:
+        message = f'{label} gives inputs of {split.inputs.dtype} in its split "{name}"'
+        raise PluginError(Problem("E234", message, hint="Hosts compute in torch.float32: give inputs.float()."))
+    with answerable(label, f'with its split "{name}"'):
+        home = torch.device("cpu") if resolution.loaded.config.compute.data == "streamed" else device
+        return type(split)(split.inputs.to(home), split.targets.to(home))
 
 
-def _draws(recipe: Recipe, host: nn.Module) -> Draws:
-    """When anything that this run trains draws random numbers: the host, or what may grow in it."""
+def _check_data(resolution: Resolution, data: Mapping[SplitName, Split]) -> None:
+    """Raise ConfigError if there are too few examples for a batch, or for the gates."""
+    config, train, validation = resolution.loaded.config, len(data["train"]), len(data["validation"])
+    if config.episode.batch_size > train:
+        message = f"a batch of {config.episode.batch_size} is larger than the training data"
+        hint = f"There are {train} examples to train on."
+        raise ConfigError(resolution.loaded.problem("E124", ("episode", "batch_size"), message, hint))
+    if config.growth.gates != "off" and validation < MIN_EXAMPLES_FOR_EVIDENCE:
+        message = f"gates: {config.growth.gates} cannot work with {validation} validation examples"
+        hint = f'A gate needs {MIN_EXAMPLES_FOR_EVIDENCE} at least: take more of the task, or write gates: "off".'
+        raise ConfigError(resolution.loaded.problem("E114", ("growth", "gates"), message, hint))
+
+
+# --- host and blueprints
+
+
+def _graft_prototype(
+    resolution: Resolution, build_host: Callable[[], nn.Module], train: Split, device: torch.device
+) -> nn.Module:
+    """Return a host as every environment will have it, with its slots attached and their shapes known."""
+    with RandomStream(derive_seed(0, "prototype"), device):
+        host = build_host().to(device)
+    with answerable(resolution.host.label, "on its first batch"):
+        try:
+            graft(host, resolution.places, example=sent(train.inputs[:2], device))
+        except GraftError as error:
+            raise ConfigError([_at_slot(resolution, problem) for problem in error.problems]) from error
+    return host
+
+
+def _at_slot(resolution: Resolution, problem: Problem) -> Problem:
+    name = (problem.path or "").removeprefix("slots.").partition(":")[0]
+    path: KeyPath = ("slots",)
+    if name in resolution.places:
+        has_place = resolution.loaded.config.slots[name].at is not None
+        path = ("slots", name, "at") if has_place else ("slots", name)
+    return resolution.loaded.problem(problem.code, path, problem.message, problem.hint)
+
+
+def _find_draws(recipe: Recipe, host: nn.Module) -> Draws:
+    """Return in which passes the run draws random numbers, in its host or in what may grow in it."""
     train = recipe.data["train"]
     inputs, targets = (sent(own[:PROBE_EXAMPLES], recipe.device) for own in (train.inputs, train.targets))
     of_host = draws_of(host, lambda model: recipe.task.losses(model(inputs), targets).mean())
@@ -266,125 +356,121 @@ def _draws(recipe: Recipe, host: nn.Module) -> Draws:
     return max(of_host, *of_seeds)
 
 
-def _built(resolution: Resolution, chosen: Chosen, *arguments: Any, **runtime: Any) -> Any:
-    """A component built from its settings; what it says against these gets the line it is on.
+def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.device) -> dict[str, tuple[Variety, ...]]:
+    """Return for each slot of the host what may grow in it. A name in the file may stand for several slots.
 
-    A fault of its own is told as its package's.
+    Raises:
+        ConfigError: A blueprint that the file names, or all that a glob matches, do not fit the slot (E305).
+        PluginError: A blueprint is not what its specification says.
     """
-    factory = chosen.component.load()
-    try:
-        with answerable(chosen.label, "while it was built"):
-            built = factory(*arguments, **runtime, **chosen.settings)
-            demand_able(chosen.component.kind, built, chosen.label)
-            return built
-    except ConfigError as error:
-        raise ConfigError([_at_setting(resolution, chosen, problem) for problem in error.problems]) from error
+    misfits: list[Problem] = []
+    faults: dict[tuple[str, Any], Problem] = {}
+    varieties: dict[str, tuple[Variety, ...]] = {}
+    for slot in slots_of(host).each():
+        assert slot.site is not None
+        fitting, problems = _fitting_blueprints(resolution, slot, slot.site.kind)
+        misfits += problems
+        varieties[slot.name] = tuple(map(_variety, fitting))
+        for component, variety in zip(fitting, varieties[slot.name], strict=True):
+            fault = None if (variety.id, slot.site) in faults else audition(variety, slot.site, device)
+            if fault is not None:
+                path = _path_of_blueprint(resolution, slot, variety.id)
+                message = f"{component.title} {fault.message}"
+                faults[variety.id, slot.site] = resolution.loaded.problem(fault.code, path, message, fault.hint)
+    if misfits:
+        raise ConfigError(misfits)
+    if faults:
+        raise PluginError(list(faults.values()))
+    return varieties
 
 
-def _at_setting(resolution: Resolution, chosen: Chosen, problem: Problem) -> Problem:
-    if problem.file is not None:
-        return problem
-    path = (*chosen.path, "settings", *parse_path(problem.path)) if problem.path else chosen.path
-    return resolution.loaded.problem(problem.code, path, problem.message, problem.hint)
+def _variety(component: Component) -> Variety:
+    assert isinstance(component.spec, BlueprintSpec)
+    return Variety(component.id, component.spec, component.load())
 
 
-def _schedule(resolution: Resolution, side: str) -> Schedule | None:
-    chosen = resolution.schedules.get(side)
-    return None if chosen is None else AnswerableSchedule(cast("Schedule", _built(resolution, chosen)), chosen.label)
+def _fitting_blueprints(resolution: Resolution, slot: Slot, kind: str) -> tuple[list[Component], list[Problem]]:
+    """Return the blueprints that take a slot's kind of data, and a problem for each other one that was named."""
+    chosen = [(one, cast("BlueprintSpec", one.spec).kinds) for one in resolution.blueprints[_name_in_file(slot)]]
+    fitting = [component for component, kinds in chosen if kind in kinds]
+    problems = []
+    for component, kinds in chosen:
+        path = _path_of_blueprint(resolution, slot, component.id)
+        if kind not in kinds and (isinstance(path[-1], int) or not fitting):
+            why = f"the slot is a {kind}, the blueprint takes {' or '.join(kinds)}"
+            message = f'blueprint "{component.id}" cannot grow in slot "{slot.name}": {why}'
+            problems.append(resolution.loaded.problem("E305", path, message, "See: esper components list blueprint"))
+    return fitting, problems
 
 
-def _on_device(resolution: Resolution, task: Task, name: SplitName, device: torch.device) -> Split:
-    split = task.split(name)
-    if not (isinstance(split, Split) and all(isinstance(one, torch.Tensor) for one in (split.inputs, split.targets))):
-        message = f'{resolution.task.label} gives no Split of two tensors when asked for its split "{name}"'
-        hint = "Task.split returns Split(inputs, targets)."
-        raise PluginError(Problem("E231", message, path=resolution.task.label.target, hint=hint))
-    if split.inputs.is_floating_point() and split.inputs.dtype != HOST_DTYPE:
-        message = f'{resolution.task.label} gives inputs of {split.inputs.dtype} in its split "{name}"'
-        raise PluginError(Problem("E234", message, hint="Hosts compute in torch.float32: give inputs.float()."))
-    with answerable(resolution.task.label, f'with its split "{name}"'):
-        home = torch.device("cpu") if resolution.loaded.config.compute.data == "streamed" else device
-        return type(split)(split.inputs.to(home), split.targets.to(home))
+def _name_in_file(slot: Slot) -> str:
+    return slot.name.partition(":")[0]
 
 
-def _check_batches(resolution: Resolution, train: Split) -> None:
-    size = resolution.loaded.config.episode.batch_size
-    if size > len(train):
-        message = f"a batch of {size} is larger than the training data"
-        hint = f"There are {len(train)} examples to train on."
-        raise ConfigError(resolution.loaded.problem("E124", ("episode", "batch_size"), message, hint))
+def _path_of_blueprint(resolution: Resolution, slot: Slot, id_: str) -> KeyPath:
+    """Return where the file names the blueprint; the path of the list if a glob matched it."""
+    named = resolution.loaded.config.slots[_name_in_file(slot)].blueprints
+    found = [index for index, name in enumerate(named) if name in (id_, id_.rpartition("/")[2])]
+    return ("slots", _name_in_file(slot), "blueprints", *found[:1])
 
 
-def _check_evidence(resolution: Resolution, validation: Split) -> None:
-    gates = resolution.loaded.config.growth.gates
-    if gates != "off" and len(validation) < MIN_EXAMPLES_FOR_EVIDENCE:
-        message = f"with gates {gates} nothing could ever be shown by {len(validation)} validation examples"
-        hint = f'A gate needs {MIN_EXAMPLES_FOR_EVIDENCE} at least: take more of the task, or write gates: "off".'
-        raise ConfigError(resolution.loaded.problem("E114", ("growth", "gates"), message, hint))
+# --- policies and rewards
 
 
-def _grafted(
-    resolution: Resolution, build_host: Callable[[], nn.Module], train: Split, device: torch.device
-) -> nn.Module:
-    """A host as every environment will have it, its slots observed."""
-    with RandomStream(derive_seed(0, "prototype"), device):
-        host = build_host().to(device)
-    with answerable(resolution.host.label, "on its first batch"):
+def _build_arms(resolution: Resolution, space: ActionSpace, judges: Sequence[Judge]) -> tuple[Arm, ...]:
+    """Build the policy of each arm; ConfigError with what all of them say against their settings."""
+    arms: list[Arm] = []
+    problems: list[Problem] = []
+    for name, chosen in resolution.policies.items():
         try:
-            graft(host, resolution.places, example=sent(train.inputs[:2], device))
-        except GraftError as error:
-            raise ConfigError([_at_slot(resolution, problem) for problem in error.problems]) from error
-    return host
+            parts = _part_names(name, judges) if len(judges) > 1 else ()
+            arms.append(Arm(name, cast("Policy", _build(resolution, chosen, space)), chosen.label, parts))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return tuple(arms)
 
 
-def _at_slot(resolution: Resolution, problem: Problem) -> Problem:
-    name = (problem.path or "").removeprefix("slots.").partition(":")[0]
-    path: KeyPath = ("slots", name) if name in resolution.places else ("slots",)
-    at = (*path, "at") if len(path) > 1 and resolution.loaded.config.slots[name].at is not None else path
-    return resolution.loaded.problem(problem.code, at, problem.message, problem.hint)
-
-
-def _judge(resolution: Resolution, chosen: Chosen, task: Task) -> Judge:
-    return Judge(cast("Reward", _built(resolution, chosen, metric=task.metric)), chosen.label)
-
-
-def _operations(resolution: Resolution, judges: Sequence[Judge], space: ActionSpace) -> Operations | None:
-    """Those of host and blueprints, where a reward has a price for them: they are not counted for nothing."""
-    asking = [(judge, chosen) for judge, chosen in zip(judges, resolution.rewards, strict=True) if judge.counts_flops]
-    if not asking:
-        return None
-    host = next(iter(space.places.values())).host_flops
-    found = {(slot, one.blueprint): one.flops for slot, place in space.places.items() for one in place.candidates}
-    known = {block: flops for block, flops in found.items() if flops is not None}
-    if not host or len(known) < len(found):
-        judge, chosen = asking[0]
-        unknown = [f"{blueprint} in {slot}" for slot, blueprint in found if (slot, blueprint) not in known]
-        whose = ", ".join(unknown) if host else "the host"
-        message = f"{judge.label} has a price for operations, and torch counts none of {whose}"
-        hint = "Write price_of_flops: 0, and they are free."
-        path = (*chosen.path, "settings", "price_of_flops")
-        raise ConfigError(resolution.loaded.problem("E125", path, message, hint))
-    return Operations(host, known)
-
-
-def _parts(arm: str, judges: Sequence[Judge]) -> tuple[str, ...]:
-    """What an arm's environments are called under each of several rewards: ``ppo@price-20``, or ``ppo@reward-2``."""
+def _part_names(arm: str, judges: Sequence[Judge]) -> tuple[str, ...]:
+    """Return the name of an arm under each of several rewards: ``ppo@price-20``, or ``ppo@reward-2``."""
     priced = [f"{arm}@price-{judge.price:g}" for judge in judges if judge.price is not None]
     if len(set(priced)) == len(judges):
         return tuple(priced)
     return tuple(f"{arm}@reward-{number}" for number in range(1, len(judges) + 1))
 
 
-def _arms(resolution: Resolution, space: ActionSpace, judges: Sequence[Judge]) -> tuple[Arm, ...]:
-    """Each arm with a policy of its own; what a policy says against its settings gets the line it is on."""
-    arms: list[Arm] = []
-    problems: list[Problem] = []
-    for name, chosen in resolution.policies.items():
-        try:
-            parts = _parts(name, judges) if len(judges) > 1 else ()
-            arms.append(Arm(name, cast("Policy", _built(resolution, chosen, space)), chosen.label, parts))
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(problems)
-    return tuple(arms)
+def _count_operations(resolution: Resolution, judges: Sequence[Judge], space: ActionSpace) -> Operations | None:
+    """Return the operations of host and blueprints if a reward prices them; ConfigError (E125) if torch counts none."""
+    asking = [(judge, chosen) for judge, chosen in zip(judges, resolution.rewards, strict=True) if judge.counts_flops]
+    if not asking:
+        return None
+    host = next(iter(space.places.values())).host_flops
+    found = {(slot, one.blueprint): one.flops for slot, place in space.places.items() for one in place.candidates}
+    known = {block: flops for block, flops in found.items() if flops is not None}
+    if host and len(known) == len(found):
+        return Operations(host, known)
+    judge, chosen = asking[0]
+    unknown = [f"{blueprint} in {slot}" for slot, blueprint in found if (slot, blueprint) not in known]
+    whose = ", ".join(unknown) if host else "the host"
+    message = f"{judge.label} has a price for operations, and torch counts none of {whose}"
+    path = (*chosen.path, "settings", "price_of_flops")
+    raise ConfigError(resolution.loaded.problem("E125", path, message, "With price_of_flops: 0 they are free."))
+
+
+def _build_schedule(resolution: Resolution, side: str) -> Schedule | None:
+    chosen = resolution.schedules.get(side)
+    return None if chosen is None else AnswerableSchedule(cast("Schedule", _build(resolution, chosen)), chosen.label)
+
+
+def _build(resolution: Resolution, chosen: ConfiguredComponent, *arguments: Any, **runtime: Any) -> Any:
+    """Build a component. What it says against its settings gets their place in the file."""
+    try:
+        return chosen.build(*arguments, **runtime)
+    except ConfigError as error:
+        problems = []
+        for problem in error.problems:
+            path = (*chosen.path, "settings", *parse_path(problem.path)) if problem.path else chosen.path
+            placed = resolution.loaded.problem(problem.code, path, problem.message, problem.hint)
+            problems.append(placed if problem.file is None else problem)
+        raise ConfigError(problems) from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.app.preparing import prepare
+from esper_core.app.compose import prepare
 from esper_core.app.resolution import TWIN
 from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.governor import Act
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.app.compose import Composition
-    from esper_core.app.preparing import Prepared
     from esper_core.governor import Decision
     from esper_core.leyline.actions import Action, ActionMask, ActionSpace
     from esper_core.leyline.signals import Metric, Verdict
@@ -85,11 +84,11 @@ class Play:
     of a run does: what blueprints did wrong in another is forgotten.
     """
 
-    def __init__(self, prepared: Prepared, arm: str | None = None) -> None:
+    def __init__(self, prepared: Composition, arm: str | None = None) -> None:
         self.prepared = prepared
-        self._composition: Composition = prepared.composition
+        self._composition: Composition = prepared
         self._judge = self._composition.judge_of(arm)
-        self._opinion = health_check(prepared.plugins)
+        self._opinion = health_check(prepared.resolution.plugins)
         config = self._composition.resolution.loaded.config
         if config.compute.allocator == "tuned":
             tune_allocator()

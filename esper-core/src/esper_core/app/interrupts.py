@@ -7,15 +7,46 @@ more than one. Where SIGHUP is ignored when the run starts, as under nohup, it s
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from esper_core.leyline.errors import Interrupted
+from esper_core.leyline.text import printable
+from esper_core.runs.records import DIED, resume_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from types import FrameType
+
+
+class _SignalHandler:
+    """Notes the signals that come, and makes a second one end the process.
+
+    Attributes:
+        pressed: Always False: this handler never raises KeyboardInterrupt. Read by ``plugins.isolation.is_ctrl_c``.
+    """
+
+    pressed = False
+
+    def __init__(self) -> None:
+        self.signals = _handled_signals()
+        self.numbers: list[int] = []
+        self.received = threading.Event()
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.numbers.append(number)
+        self.received.set()
+        for one in self.signals:
+            ends_at_once = one in (signal.SIGINT, signal.SIGTERM)
+            signal.signal(one, signal.SIG_DFL if ends_at_once else signal.SIG_IGN)
+
+    def raise_if_interrupted(self) -> None:
+        """Raise Interrupted if a signal came."""
+        if self.numbers:
+            raise Interrupted(self.numbers[0])
 
 
 def _handled_signals() -> tuple[signal.Signals, ...]:
@@ -25,63 +56,50 @@ def _handled_signals() -> tuple[signal.Signals, ...]:
     return signal.SIGINT, signal.SIGTERM
 
 
-class _Note:
-    """Keeps what was asked for. ``pressed`` says that no KeyboardInterrupt is of its raising."""
-
-    pressed = False
-
-    def __init__(self) -> None:
-        self.signals = _handled_signals()
-        self.numbers: list[int] = []
-        self.asked = threading.Event()
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.numbers.append(number)
-        self.asked.set()
-        for one in self.signals:
-            ends_at_once = one in (signal.SIGINT, signal.SIGTERM)
-            signal.signal(one, signal.SIG_DFL if ends_at_once else signal.SIG_IGN)
-
-
 @contextmanager
-def heeded_signals(tell: Callable[[], None] = lambda: None) -> Iterator[Callable[[], None]]:
-    """Note SIGINT, SIGTERM and SIGHUP within this block; the function it yields raises Interrupted after one.
+def handled_signals(run: Path | None = None) -> Iterator[Callable[[], None]]:
+    """Handle the signals that ask a run to end within the block; yield a function that raises Interrupted after one.
 
     Args:
-        tell: Called as soon as a signal comes, in a thread of its own: the step in progress may take a while yet.
+        run: The run directory, as the user names it. As soon as a signal comes, stderr says that the run ends with
+            this step, and how to resume it: the step in progress may take a while.
     """
-    note = _Note()
-
-    def pause() -> None:
-        if note.numbers:
-            raise Interrupted(note.numbers[0])
-
+    handler = _SignalHandler()
     if threading.current_thread() is not threading.main_thread():
-        yield pause
+        yield handler.raise_if_interrupted
         return
-    with _told_once(note, tell):
-        before = {one: signal.signal(one, note) for one in note.signals}
+    with _announcement(handler, run):
+        before = {one: signal.signal(one, handler) for one in handler.signals}
         try:
-            yield pause
+            yield handler.raise_if_interrupted
         finally:
-            for one, handler in before.items():
-                signal.signal(one, handler)
+            for one, previous in before.items():
+                signal.signal(one, previous)
 
 
 @contextmanager
-def _told_once(note: _Note, tell: Callable[[], None]) -> Iterator[None]:
-    """A block in which a thread waits to tell. A handler must not: what it interrupts may be writing there itself."""
+def _announcement(handler: _SignalHandler, run: Path | None) -> Iterator[None]:
+    """Announce the end from a thread: what a signal handler interrupts may itself be writing to stderr."""
 
     def wait() -> None:
-        note.asked.wait()
-        if note.numbers:
-            with suppress(OSError, ValueError):  # nobody may be there to read it
-                tell()
+        handler.received.wait()
+        if handler.numbers:
+            with suppress(OSError, ValueError):  # the terminal may be closed
+                announce_end(run)
 
-    telling = threading.Thread(target=wait, name="interruption", daemon=True)
-    telling.start()
+    thread = threading.Thread(target=wait, name="interruption", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        note.asked.set()
-        telling.join()
+        handler.received.set()
+        thread.join()
+
+
+def announce_end(run: Path | None) -> None:
+    """Print on stderr that the run ends with this step, and how to resume it."""
+    if run is None:
+        print("Stopping after this step; interrupt again to stop at once.", file=sys.stderr, flush=True)
+        return
+    print("Stopping after this step; interrupt again to stop at once. Either way:", file=sys.stderr)
+    print(f"  {printable(resume_hint(run, DIED))}", file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from esper_core.app.saying import log
+from esper_core.app.run import log
 from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:

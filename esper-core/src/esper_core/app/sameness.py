@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from esper_core.app.checkpointing import decisive_in
-from esper_core.app.resolved import resolved_config
+from esper_core.app.checkpointing import decisive_values
+from esper_core.app.resolution import resolved_config
 from esper_core.app.runtime import one_thread
 from esper_core.config.plain import plain
 from esper_core.growth import RandomStream, derive_seed
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.app.preparing import Prepared
+    from esper_core.app.compose import Composition
     from esper_core.leyline.protocols import Split
     from esper_core.plugins import Component
 
@@ -65,18 +65,18 @@ class Identity:
     changed: tuple[Path, ...] = ()
 
 
-def identity_of(prepared: Prepared) -> Identity:
+def identity_of(prepared: Composition) -> Identity:
     """That of a configuration that is ready to run."""
     code = _code_of(prepared)
-    resolution = prepared.composition.resolution
+    resolution = prepared.resolution
     config = plain(resolved_config(resolution))
     facts = {
-        "config": decisive_in({name: value for name, value in config.items() if name not in UNASKED}),
+        "config": decisive_values({name: value for name, value in config.items() if name not in UNASKED}),
         "plugins": config["plugins"]["settings"],
         "data": _digest_of_data(prepared),
         "host": _digest_of_host(prepared),
         "code": code.facts,
-        "machine": _machine(prepared.composition.devices[0]),
+        "machine": _machine(prepared.devices[0]),
     }
     began = _process_began()
     changed = tuple(path for path in code.files if max(path.stat().st_mtime, path.stat().st_ctime) > began)
@@ -111,17 +111,19 @@ class _Code:
             waiting += {name for path, data in contents.items() if path.suffix == ".py" for name in _imported_in(data)}
 
 
-def _code_of(prepared: Prepared) -> _Code:
-    resolution = prepared.composition.resolution
+def _code_of(prepared: Composition) -> _Code:
+    resolution = prepared.resolution
     chosen = [resolution.task, resolution.host, *resolution.rewards, *resolution.schedules.values()]
     grown = [component for components in resolution.blueprints.values() for component in components]
     components: list[Component] = [*(one.component for one in chosen), *grown]
     used = {component.plugin for component in components}
     asked = [
-        one for one in prepared.plugins.records if one.status == "active" and (one.id in used or HOOK in one.hooks)
+        one
+        for one in prepared.resolution.plugins.records
+        if one.status == "active" and (one.id in used or HOOK in one.hooks)
     ]
     code = _Code({f"plugin {one.id}": f"{one.source} {one.sha256}" for one in asked})
-    files = prepared.plugins.files
+    files = prepared.resolution.plugins.files
     modules = [one.origin for one in asked if one.package != LOCAL_FILE]
     modules += [str(getattr(component.load(), "__module__", "")) for component in components]
     local = {file.announcement.target for file in files}  # what was run of these is hashed already
@@ -170,14 +172,14 @@ def _imported_in(source: bytes) -> Iterator[str]:
                 yield root
 
 
-def _digest_of_data(prepared: Prepared) -> str:
-    tensors = ((name, part) for name, own in prepared.composition.recipe.data.items() for part in _halves(own))
+def _digest_of_data(prepared: Composition) -> str:
+    tensors = ((name, part) for name, own in prepared.recipe.data.items() for part in _halves(own))
     return _digest(tensors)
 
 
-def _digest_of_host(prepared: Prepared) -> str:
+def _digest_of_host(prepared: Composition) -> str:
     """Of a host as it begins: where weights are read from a file, this is what stood there."""
-    recipe = prepared.composition.recipe
+    recipe = prepared.recipe
     with one_thread(), lent_streams(), RandomStream(derive_seed(0, "prototype"), recipe.device):
         host = recipe.build_host()
     return _digest([*host.named_parameters(), *host.named_buffers()])

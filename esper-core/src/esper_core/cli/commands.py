@@ -39,16 +39,14 @@ class BuiltIn:
 
 BUILT_IN: Final[Mapping[str, BuiltIn]] = {
     "run": BuiltIn("esper_core.cli.run:run", "Run a configuration, or once more what a run directory holds."),
-    "resume": BuiltIn(
-        "esper_core.cli.resume:resume", "Go on with a run that was interrupted, or killed, from its newest checkpoint."
-    ),
+    "resume": BuiltIn("esper_core.cli.run:resume", "Resume an interrupted or killed run from its newest checkpoint."),
     "check": BuiltIn(
-        "esper_core.cli.check:check",
+        "esper_core.cli.configuration:check",
         "Check a configuration: its values, its names, and whether its pieces fit together.",
     ),
     "explain": BuiltIn(
-        "esper_core.cli.explain:explain",
-        "Explain a value: what it is, of which type, its default, and where it was said.",
+        "esper_core.cli.configuration:explain",
+        "Explain a value: what it is, its type, its default, and where it was set.",
     ),
     "runs": BuiltIn("esper_core.cli.runs:runs", "Show the runs that are there, or what one of them found."),
     "compare": BuiltIn(
@@ -63,7 +61,7 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = {
         "Show what a run can use: blueprints, hosts, policies, rewards, sinks, tasks.",
     ),
     "schema": BuiltIn(
-        "esper_core.cli.schema:schema",
+        "esper_core.cli.configuration:schema",
         "Print the JSON schema of a configuration, with what is installed, for editors.",
     ),
     "doctor": BuiltIn(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from esper_core.app.whereabouts import REPORT
 from esper_core.cli.figures import largest, print_results
 from esper_core.cli.rendering import print_line, print_wrapped, visible
 
@@ -13,17 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from esper_core.app.compose import Composition
-    from esper_core.app.running import Outcome
+    from esper_core.app.run import Outcome
 
 
 def show_outcome(outcome: Outcome) -> None:
     """Print what a run found."""
+    from esper_core.app.run import REPORT
+
     print_results(outcome.results)
     print_sections([own.as_json() for own in outcome.sections])
     print_line()
     print_wrapped(f"{outcome.named}   {outcome.timing['total']:.1f} s, of which {largest(outcome.timing)}")
     if (report := outcome.named / REPORT).is_file():  # where a package is installed that writes one
-        print_line(visible(f"Its report: {report}"))
+        print_line(visible(f"Report: {report}"))
 
 
 def print_sections(sections: Iterable[Mapping[str, str]]) -> None:

@@ -1,24 +1,44 @@
-"""``esper run``: parse, build, run, show."""
+"""``esper run`` and ``esper resume``: load, build, run, show the results."""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from esper_core.cli.rendering import print_json, print_warning, print_warnings
+from esper_core.cli.rendering import print_json, print_line, print_warning, print_warnings
 from esper_core.leyline.errors import EsperError
 
 if TYPE_CHECKING:
-    from esper_core.app.preparing import Prepared
-    from esper_core.app.running import Outcome
-    from esper_core.plugins import Plugins
+    from collections.abc import Iterator, Sequence
+
+    from esper_core.app.compose import Composition
+    from esper_core.app.run import Outcome
+    from esper_core.runs.records import Run
+
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one value of the file."
+)
+overlay_option = click.option(
+    "--overlay",
+    "overlays",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Merge a partial configuration over FILE; repeatable, applied in order.",
+)
+runs_dir_option = click.option(
+    "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs are kept."
+)
+_quiet_option = click.option("--quiet", is_flag=True, help="No progress.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on stdout.")
 
 
-def _name(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
-    """The name, which becomes part of a folder's: it is what ``name`` in a file can be."""
+def _check_name(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
+    """Return the name of a run. It becomes part of a folder's name, and must be what ``name`` in a file can be."""
     if given is None:
         return None
     from esper_core.config.names import wrong_name
@@ -30,21 +50,12 @@ def _name(_context: click.Context, _parameter: click.Parameter, given: str | Non
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE|RUN")
-@click.option(
-    "--overlay",
-    "overlays",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Merge a partial configuration over FILE; repeatable, applied in order.",
-)
-@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one value of the file.")
-@click.option(
-    "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs are kept."
-)
-@click.option("--name", callback=_name, help="What the run is called; default: two words.")
-@click.option("--quiet", is_flag=True, help="No progress.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on stdout.")
+@overlay_option
+@set_option
+@runs_dir_option
+@click.option("--name", callback=_check_name, help="What the run is called; default: two words.")
+@_quiet_option
+@_json_option
 @click.option("--dry-run", is_flag=True, help="Build and check everything, and train nothing.")
 def run(
     file: Path,
@@ -61,53 +72,102 @@ def run(
 
     \b
     esper run plugins.yaml
-    esper run plugins.yaml --overlay examples/exact.yaml
     esper run plugins.yaml --set environments=2 --set episode.steps=10
+    esper run plugins.yaml --overlay examples/exact.yaml
     esper run runs/20261121-101512-quiet-otter
     """
-    prepared = prepared_run(file, overrides, overlays)
-    print_warnings(prepared.warnings)
+    composition = build(config_file(file), overrides, overlays)
+    print_warnings(composition.resolution.warnings)
 
-    from esper_core.app.running import run as run_prepared
-    from esper_core.cli.outcome import describe_plan, show_outcome
-    from esper_core.cli.progress import progress
+    from esper_core.app.run import run as run_composition
+    from esper_core.cli.outcome import describe_plan
 
     if dry_run:
-        plan = describe_plan(prepared.composition)
+        plan = describe_plan(composition)
         print_json(plan.as_json()) if as_json else click.echo(plan.text())
         return
-    found: list[Outcome] = []
-    try:
-        with progress(quiet=quiet) as listeners:
-            run_prepared(
-                prepared,
-                runs_dir=runs_dir,
-                name=name,
-                argv=sys.argv,
-                listeners=listeners,
-                found=found.append,
-                tell=print_warning,
-            )
-    finally:
-        for outcome in found:  # also where it could not be written
-            print_json(outcome.as_json()) if as_json else show_outcome(outcome)
+    execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
+    _execute_and_show(execute, quiet=quiet, as_json=as_json)
 
 
-def prepared_run(file: Path, overrides: tuple[str, ...], overlays: tuple[Path, ...] = ()) -> Prepared:
-    """The run made ready. Where it cannot be, hooks without their mark are told first: they may be why."""
-    from esper_core.app.participation import in_one_line, unmarked_hooks
-    from esper_core.app.preparing import prepare
+@click.command()
+@click.argument("run")
+@runs_dir_option
+@_quiet_option
+@_json_option
+def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
+    """Resume an interrupted or killed run from its newest checkpoint.
 
-    seen: list[Plugins] = []
-    try:
-        return prepare(config_file(file), overrides, overlays, looked=seen.append)
-    except EsperError as error:
-        unmarked = [one for plugins in seen for one in unmarked_hooks(plugins) if one not in error.problems]
-        print_warnings(map(in_one_line, unmarked))
-        raise
+    It ends with the numbers that it would have had. RUN is the path of a run, its id, or the words of its id.
+
+    \b
+    esper resume runs/20261121-101512-quiet-otter
+    esper resume quiet-otter
+    """
+    from esper_core.runs.directory import changed_packages
+    from esper_core.runs.records import load_run
+
+    record = load_run(run, runs_dir=runs_dir)
+    if record.status == "done":
+        print_line(f"{record.path} is done: nothing is left to do. See:  esper runs show {run}", stream=sys.stderr)
+        return
+    composition = build(record.path / "config.yaml")
+    changed = (*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record))
+    print_warnings((*composition.resolution.warnings, *changed))
+
+    from esper_core.app.run import resume as resume_composition
+
+    _execute_and_show(partial(resume_composition, composition, record), quiet=quiet, as_json=as_json)
 
 
 def config_file(given: Path) -> Path:
-    """The file to read: a run directory stands for the configuration that it holds."""
+    """Return the file to read: a run directory stands for the configuration in it."""
     inside = given / "config.yaml"
     return inside if given.is_dir() and inside.is_file() else given
+
+
+def build(file: Path, overrides: Sequence[str] = (), overlays: Sequence[Path] = ()) -> Composition:
+    """Load, resolve and compose a configuration. If that fails, unmarked hooks are reported too: they may be why.
+
+    torch is imported only once all names are known.
+    """
+    from esper_core.app.resolution import load_run_plugins, one_line, resolve, unmarked_hooks
+    from esper_core.config import load_config
+
+    loaded = load_config(file, overrides, overlays)
+    plugins = load_run_plugins(loaded, file.parent)
+    try:
+        resolution = resolve(loaded, plugins)
+
+        from esper_core.app.compose import compose
+
+        return compose(resolution)
+    except EsperError as error:
+        print_warnings(one_line(problem) for problem in unmarked_hooks(plugins) if problem not in error.problems)
+        raise
+
+
+def _execute_and_show(execute: partial[Outcome], *, quiet: bool, as_json: bool) -> None:
+    """Run or resume with progress on stderr, and print the outcome, even if it could not be written."""
+    from esper_core.cli.outcome import show_outcome
+    from esper_core.cli.progress import progress
+
+    found: list[Outcome] = []
+    try:
+        with progress(quiet=quiet) as listeners:
+            execute(argv=sys.argv, listeners=listeners, on_outcome=found.append, on_warning=print_warning)
+    finally:
+        for outcome in found:
+            print_json(outcome.as_json()) if as_json else show_outcome(outcome)
+
+
+def _changed_plugin_files(composition: Composition, record: Run) -> Iterator[str]:
+    """Yield a warning for each one-file plugin that changed since the run began."""
+    from esper_core.plugins.isolation import LOCAL_FILE
+
+    before = {plugin["id"]: plugin.get("sha256") for plugin in record.manifest.get("plugins", [])}
+    for plugin in composition.resolution.plugins.records:
+        was = before.get(plugin.id)
+        if plugin.package == LOCAL_FILE and was is not None and plugin.sha256 != was:
+            name = Path(plugin.origin).name
+            yield f"{name} changed since {record.path.name} began: the numbers of the resumed run may differ"

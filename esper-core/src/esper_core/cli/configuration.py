@@ -1,0 +1,129 @@
+"""``esper check``, ``esper explain`` and ``esper schema``: look at a configuration without running it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from esper_core.cli.rendering import print_json, print_line, print_problems, print_warnings, visible
+from esper_core.cli.run import config_file, overlay_option, set_option
+from esper_core.leyline.errors import EsperError
+
+if TYPE_CHECKING:
+    from esper_core.config import Explanation
+    from esper_core.leyline.errors import Problem
+    from esper_core.plugins import Plugins
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@overlay_option
+@set_option
+@click.option("--json", "as_json", is_flag=True, help="Print {ok, problems, warnings} as JSON.")
+@click.pass_context
+def check(
+    context: click.Context, file: Path, overlays: tuple[Path, ...], overrides: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Check a configuration: its values, its names, and whether its pieces fit together.
+
+    What is wrong with plugins that the file does not need is a warning. In JSON, problems and warnings are lists of
+    {code, message, file, line, column, path, hint}.
+    """
+    from esper_core.app.resolution import load_run_plugins, one_line, resolve, unmarked_hooks
+    from esper_core.config import load_config
+
+    plugins: Plugins | None = None
+    problems: tuple[Problem, ...] = ()
+    status = 0
+    read = config_file(file)
+    try:
+        loaded = load_config(read, overrides, overlays)
+        plugins = load_run_plugins(loaded, read.parent)
+        resolution = resolve(loaded, plugins)
+
+        from esper_core.app.compose import compose
+
+        compose(resolution)
+    except EsperError as error:
+        problems, status = error.problems, error.exit_code
+        unmarked = () if plugins is None else unmarked_hooks(plugins)
+        print_warnings(one_line(problem) for problem in unmarked if problem not in problems)
+    else:
+        unmarked = resolution.unmarked_hooks
+        print_warnings(resolution.warnings)
+    if as_json:
+        faults = () if plugins is None else _faults(plugins)
+        warnings = [one.as_json() for one in (*faults, *unmarked) if one not in problems]
+        print_json({"ok": not status, "problems": [one.as_json() for one in problems], "warnings": warnings})
+    elif status:
+        print_problems(problems)
+    else:
+        click.echo(f"{file}: in order")
+    context.exit(status)
+
+
+def _faults(plugins: Plugins) -> tuple[Problem, ...]:
+    """Return the problems of plugins that failed to load, and of packages whose metadata cannot be read."""
+    fallen = [record for record in plugins.records if record.status in ("broken", "rejected")]
+    problems = [problem for record in fallen for problem in record.problems]
+    return tuple(dict.fromkeys([*problems, *(one for one in plugins.problems if one.code == "E223")]))
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("path", required=False)
+@overlay_option
+@set_option
+@click.option("--json", "as_json", is_flag=True, help="Print a list of {path, value, type, default, origin, …}.")
+def explain(
+    file: Path, path: str | None, overlays: tuple[Path, ...], overrides: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Explain a value: what it is, its type, its default, and where it was set.
+
+    \b
+    esper explain plugins.yaml episode.steps
+    esper explain plugins.yaml slots
+    esper explain plugins.yaml                  everything
+    """
+    from esper_core.app.resolution import settings_models
+    from esper_core.config import explain as explain_config
+    from esper_core.config import load_config
+
+    read = config_file(file)
+    loaded = load_config(read, overrides, overlays)
+    found = explain_config(loaded, path, settings_models(loaded, read.parent))
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    for one in found:
+        _show_explanation(one)
+
+
+def _show_explanation(one: Explanation) -> None:
+    from esper_core.config.writing import flow
+
+    default = f"default {flow(one.default)}" if one.has_default else "no default"
+    print_line(visible(f"{one.path}: {flow(one.value)}"))
+    if one.description:
+        print_line(f"  {visible(one.description)}")
+    print_line(visible(f"  {one.type}; {default}; from {one.origin}"))
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print it as one line; without, it is indented.")
+def schema(*, as_json: bool) -> None:
+    """Print the JSON schema of a configuration, with what is installed, for editors.
+
+    \b
+    esper schema > esper.schema.json
+    # yaml-language-server: $schema=esper.schema.json      at the top of plugins.yaml
+    """
+    from esper_core.app.schema import config_schema
+    from esper_core.plugins import load_plugins
+
+    found = config_schema(load_plugins())
+    print_json(found) if as_json else print_line(json.dumps(found, indent=2))

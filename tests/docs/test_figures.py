@@ -264,11 +264,7 @@ PAGES = [
     Page("docs/how-to/look-at-a-run-in-a-notebook.md", given={"0 to 1": "what a share may be"}),
     Page("docs/how-to/resume-a-run.md", lambda: [(100 * CHECKPOINT_SHARE,)]),
     Page("docs/how-to/train-a-gardener.md", lambda: [(100 * PpoSettings().enough,)]),
-    Page(
-        "docs/how-to/train-your-own-agent.md",
-        lambda: [(-LIMIT,), (LIMIT,)],
-        given={"1": "GiB, the room of a folder"},
-    ),
+    Page("docs/how-to/train-your-own-agent.md", lambda: [(-LIMIT,), (LIMIT,)]),
     Page(
         "docs/how-to/use-your-own-data.md",
         given={

@@ -14,7 +14,6 @@ from esper_core._version import __version__ as __version__
 if TYPE_CHECKING:
     from esper_core.app.episode import Moment, Play
     from esper_core.app.giving import given_settings
-    from esper_core.app.prefixes import Remembered
     from esper_core.config import GrowthConfig, OptimizerConfig
     from esper_core.growth import Course, Garden, OptimizerKeeper, Regimen, Seed, Variety
     from esper_core.growth.grafting import graft, slots_of
@@ -60,7 +59,6 @@ _HOME = {
     "Policy": "esper_core.leyline",
     "PolicySpec": "esper_core.leyline",
     "Regimen": "esper_core.growth",
-    "Remembered": "esper_core.app.prefixes",
     "Reward": "esper_core.leyline",
     "RewardSpec": "esper_core.leyline",
     "Run": "esper_core.runs.records",
@@ -104,7 +102,6 @@ __all__ = [
     "Policy",
     "PolicySpec",
     "Regimen",
-    "Remembered",
     "Reward",
     "RewardSpec",
     "Run",

@@ -17,10 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from esper_core import Play, Remembered
-from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, Op, rows_of
+from esper_core import Play
+from esper_core.leyline import (
+    CANDIDATE_COLUMNS,
+    GLOBAL_COLUMNS,
+    SLOT_COLUMNS,
+    WAIT,
+    Action,
+    ActionMask,
+    Op,
+    rows_of,
+)
 from esper_core.leyline.constants import RAMP_STEPS
 from esper_core.leyline.observations import LIMIT
+from esper_study.step_cache import CachedPlay
 
 try:
     import gymnasium
@@ -29,11 +39,11 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(message, name=error.name) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from esper_core import Moment
-    from esper_core.leyline import ActionMask, ActionSpace, Observation, RewardBreakdown
+    from esper_core.leyline import ActionSpace, Observation
 
 NAME: Final = "esper/Growth-v0"
 SEEDS: Final = range(16)
@@ -101,9 +111,9 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
     not terminated it also has ``test_metric``, ``twin_test_metric`` and ``grown``.
 
     Args:
-        configuration: A configuration file, or a ``Play`` or ``Remembered`` of one.
+        configuration: A configuration file, or a ``Play`` of one.
         overrides: Changes to the file, as ``--set`` takes them.
-        home: Folder in which steps are kept, so that they are not trained again, by this process or another one.
+        home: Folder of a cache of steps, see ``step_cache``: what was trained is not trained again, by any process.
         seeds: Environment seeds of the episodes, played in a random order, each once before any is repeated.
         decide_every: Steps from one decision to the next. The environment waits in between and adds up the rewards.
         speed: Steps that a change of alpha takes.
@@ -116,7 +126,7 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
 
     def __init__(
         self,
-        configuration: Path | str | Play | Remembered,
+        configuration: Path | str | Play,
         overrides: Sequence[str] = (),
         *,
         home: Path | str | None = None,
@@ -126,15 +136,14 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         auto_fossilise: bool = False,
         actions: Sequence[Action] | None = None,
     ) -> None:
-        self._owns = not isinstance(configuration, Play | Remembered)
+        self._owns = not isinstance(configuration, Play)
         _require(self._owns or not overrides, "overrides need a configuration file, not a Play", overrides)
-        _require(home is None or not isinstance(configuration, Remembered), "a Remembered has its own home", home)
         _require(len(seeds) > 0 and min(seeds) >= 0, "seeds must be integers from 0, at least one", seeds)
         _require(decide_every >= 1, "decide_every must be at least 1", decide_every)
         _require(type(speed) is int and speed >= 0, "speed must be an integer from 0", speed)
         _require(actions is None or list(actions[:1]) == [WAIT], "the first of the actions must be WAIT", actions)
-        play = configuration if isinstance(configuration, Play | Remembered) else Play.of(configuration, overrides)
-        self.play = play if home is None or isinstance(play, Remembered) else Remembered(play, home=home)
+        self.play = configuration if isinstance(configuration, Play) else Play.of(configuration, overrides)
+        self.cache = CachedPlay(self.play, self._describe, home)
         self.seeds = tuple(map(int, seeds))
         self.decide_every = decide_every
         self.auto_fossilise = auto_fossilise
@@ -145,8 +154,8 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         self.observation_space = gymnasium.spaces.Box(-LIMIT, LIMIT, (len(self.columns),), np.float32)
         self._to_come: list[int] = []
         self._seed = -1
-        self._moment: Moment | None = None
-        self._unpaid: list[RewardBreakdown | None] = []
+        self._latest: dict[str, Any] | None = None
+        self._unpaid: list[Mapping[str, float] | None] = []
         self._over = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Numbers, Info]:
@@ -159,14 +168,14 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
             self._to_come = []
         self._seed = self._next_seed() if seed is None else seed
         self._over = True  # until the first step is trained: the governor may stop the run in it
-        self._moment = self.play.begin(self._seed)
-        self._unpaid = [] if self._moment.reward is None else [self._moment.reward]
+        self._latest = step = self.cache.begin(self._seed)
+        self._unpaid = [] if step["terms"] is None else [step["terms"]]
         self._over = False
-        return self._observed(self._moment), self._info(self._moment)
+        return _numbers(step), self._info(step)
 
     def step(self, action: np.int64 | int) -> tuple[Numbers, float, bool, bool, Info]:
         """Carry out an action and train up to the next decision."""
-        moment = self._latest()
+        step = self._present()
         if self._over:
             msg = "the episode is over: call reset() to begin another one"
             raise gymnasium.error.ResetNeeded(msg)
@@ -174,27 +183,27 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
             msg = f"an action is an integer from 0 to {len(self.actions) - 1}. Received: {action}"
             raise gymnasium.error.InvalidAction(msg)
         asked = self.actions[int(action)]
-        refused = not moment.mask.allows(asked)
+        refused = not _mask(step).allows(asked)
         rewards, self._unpaid = self._unpaid, []
         self._over = True  # stays so if the governor stops the run
         for each in (WAIT if refused else asked, *[WAIT] * (self.decide_every - 1)):
-            if moment.rolled_back or moment.over:
+            if step["rolled_back"] or step["ending"]:
                 break
-            moment = self.play.act(self._waiting(moment.mask) if each.op is Op.WAIT else each)
-            rewards.append(moment.reward)
-        self._moment, self._over = moment, moment.rolled_back or moment.over
-        info = {**self._info(moment), "refused": refused, **_summed(rewards)}
-        reward = math.fsum(info["terms"].values())
-        return self._observed(moment), reward, moment.rolled_back, moment.over, info
+            step = self.cache.act(self._waiting(_mask(step)) if each.op is Op.WAIT else each)
+            rewards.append(step["terms"])
+        over = step["ending"] is not None
+        self._latest, self._over = step, step["rolled_back"] or over
+        info = {**self._info(step), "refused": refused, **_summed(rewards)}
+        return _numbers(step), math.fsum(info["terms"].values()), step["rolled_back"], over, info
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return which actions are possible now, under the name that sb3-contrib's MaskablePPO calls."""
-        mask = self._latest().mask
+        mask = _mask(self._present())
         return np.array([mask.allows(action) for action in self.actions], dtype=np.bool_)
 
     def close(self) -> None:
         """Free the networks, unless the environment was built on somebody else's ``Play``."""
-        self._moment, self._over = None, True
+        self._latest, self._over = None, True
         if self._owns:
             self.play.close()
 
@@ -203,11 +212,11 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
             self._to_come = [self.seeds[place] for place in self.np_random.permutation(len(self.seeds))]
         return self._to_come.pop(0)
 
-    def _latest(self) -> Moment:
-        if self._moment is None:
+    def _present(self) -> dict[str, Any]:
+        if self._latest is None:
             msg = "no episode has begun: call reset() first"
             raise gymnasium.error.ResetNeeded(msg)
-        return self._moment
+        return self._latest
 
     def _waiting(self, mask: ActionMask) -> Action:
         """Return the action that WAIT stands for."""
@@ -215,21 +224,49 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
             return next(filter(mask.allows, (Action(Op.FOSSILISE, slot) for slot in self.play.space.slots)), WAIT)
         return WAIT
 
-    def _observed(self, moment: Moment) -> Numbers:
-        return numbers_of(self.play.space, moment.observation, moment.mask)
-
-    def _info(self, moment: Moment) -> Info:
+    def _info(self, step: Mapping[str, Any]) -> Info:
         info: Info = {"seed": self._seed, "action_mask": self.action_masks().astype(np.int8)}
-        if moment.ending is not None:
-            info["test_metric"] = moment.ending.test_metric
-            info["twin_test_metric"] = self.play.twin.ending.test_metric
-            info["grown"] = tuple(f"{one.slot} {one.blueprint}" for one in moment.ending.growth)
+        if step["ending"] is not None:
+            info |= {**step["ending"], "grown": tuple(step["ending"]["grown"])}
         return info
 
+    def _describe(self, moment: Moment) -> dict[str, Any]:
+        """Return what the environment needs of a moment, as data that JSON can hold."""
+        ending, mask = None, moment.mask
+        if moment.ending is not None:
+            ending = {
+                "test_metric": moment.ending.test_metric,
+                "twin_test_metric": self.play.twin.ending.test_metric,
+                "grown": [f"{one.slot} {one.blueprint}" for one in moment.ending.growth],
+            }
+        return {
+            "numbers": numbers_of(self.play.space, moment.observation, mask).tolist(),
+            "ops": {slot: sorted(ops) for slot, ops in mask.ops.items()},
+            "blueprints": {slot: list(own) for slot, own in mask.blueprints.items()},
+            "seeds": {slot: {one: sorted(ops) for one, ops in own.items()} for slot, own in mask.seeds.items()},
+            "terms": None if moment.reward is None else dict(moment.reward.terms),
+            "rolled_back": moment.rolled_back,
+            "ending": ending,
+        }
 
-def _summed(rewards: Sequence[RewardBreakdown | None]) -> Info:
+
+def _numbers(step: Mapping[str, Any]) -> Numbers:
+    return np.array(step["numbers"], dtype=np.float32)
+
+
+def _mask(step: Mapping[str, Any]) -> ActionMask:
+    seeds = {slot: {name: _ops(ops) for name, ops in own.items()} for slot, own in step["seeds"].items()}
+    blueprints = {slot: tuple(own) for slot, own in step["blueprints"].items()}
+    return ActionMask({slot: _ops(ops) for slot, ops in step["ops"].items()}, blueprints, seeds)
+
+
+def _ops(names: Sequence[str]) -> frozenset[Op]:
+    return frozenset(map(Op, names))
+
+
+def _summed(rewards: Sequence[Mapping[str, float] | None]) -> Info:
     """Return the terms of several steps, added up, and whether a reward is unknown."""
-    known = [one.terms for one in rewards if one is not None]
+    known = [terms for terms in rewards if terms is not None]
     names = dict.fromkeys(name for terms in known for name in terms)
     terms = {name: math.fsum(one.get(name, 0.0) for one in known) for name in names}
     return {"terms": terms, "reward_unknown": len(known) < len(rewards)}

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.app.compose import prepare
-from esper_core.app.resolution import TWIN
+from esper_core.app.resolution import TWIN, resolved_config
 from esper_core.app.runtime import one_thread, tune_allocator
+from esper_core.config.plain import plain
 from esper_core.governor import Act
 from esper_core.growth import FaultBook, Growth, heard, told
 from esper_core.leyline.errors import GovernorStop, LifecycleError, Problem
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from esper_core.app.compose import Composition
     from esper_core.governor import Decision
     from esper_core.leyline.actions import Action, ActionMask, ActionSpace
+    from esper_core.leyline.protocols import Split, SplitName
     from esper_core.leyline.signals import Metric, Verdict
 
 
@@ -129,6 +131,16 @@ class Play:
     def metric(self) -> Metric:
         """What the task is judged by."""
         return self._composition.task.metric
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration as plain data, as ``config.yaml`` of a run has it."""
+        config: dict[str, Any] = plain(resolved_config(self._composition.resolution))
+        return config
+
+    def split(self, name: SplitName) -> Split:
+        """Return a split of the data, on the device of the networks."""
+        return self._composition.recipe.data[name]
 
     @property
     def host_parameters(self) -> int:

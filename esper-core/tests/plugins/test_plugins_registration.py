@@ -111,20 +111,20 @@ REFUSED = {
     "a formula with an unknown name": (
         'registry.add("a", build, BlueprintSpec("vector", "c*h"))',
         f'E218 {HEAD} adds the blueprint "a" with a formula that gives nothing for vector sites:'
-        ' unknown name "h" at character 3; known here: c, n. Received: "c*h"',
+        ' unknown name "h"; known here: c, n. Received: "c*h"',
         "Known for vector sites: c channels, n spatial dimensions. Possible: whole numbers, + - * // ** ( ) min max.",
     ),
     "a formula that holds for one of its kinds only": (
         'registry.add("a", build, BlueprintSpec(("image", "tokens"), "c*h"))',
         f'E218 {HEAD} adds the blueprint "a" with a formula that gives nothing for tokens sites:'
-        ' unknown name "h" at character 3; known here: c, n, t. Received: "c*h"',
+        ' unknown name "h"; known here: c, n, t. Received: "c*h"',
         "Known for tokens sites: c channels, n spatial dimensions, t tokens."
         " Possible: whole numbers, + - * // ** ( ) min max.",
     ),
     "a formula that is a number": (
         'registry.add("a", build, BlueprintSpec("vector", 64))',
         f'E218 {HEAD} adds the blueprint "a" with a formula that gives nothing for vector sites:'
-        ' a formula is text such as "9*c*c"; received int',
+        ' a formula is text such as "9*c*c". Received: int',
         "Known for vector sites: c channels, n spatial dimensions. Possible: whole numbers, + - * // ** ( ) min max.",
     ),
     "a negative formula": (

@@ -1,46 +1,55 @@
-"""How many parameters does a formula promise? Whole numbers only, by a small reader of our own: nothing is executed.
+"""Parameter formulas: evaluate the text in which a blueprint declares its number of parameters.
 
-A formula is text from somebody else's package, so it is bounded in length, nesting, exponent and magnitude: a hostile
-one is refused as quickly as a good one is worked out.
+A formula is Python arithmetic on whole numbers. It is parsed with ``ast`` and only the nodes below are evaluated, so
+no code of a package runs. Length, exponents and values are bounded, so a hostile formula is refused quickly.
 """
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-LONGEST: Final = 200
-"""Characters that a formula may have."""
+MAX_LENGTH: Final = 200
+"""Characters in a formula; this bounds its nesting, too."""
 
-DEEPEST: Final = 20
-"""Parentheses, signs and powers that may stand inside one another."""
-
-HIGHEST_EXPONENT: Final = 64
+MAX_EXPONENT: Final = 64
 """Largest right side of ``**``."""
 
-LARGEST: Final = 10**18
-"""Largest magnitude of any value on the way."""
+MAX_VALUE: Final = 10**18
+"""Largest magnitude of any intermediate value."""
 
-_FUNCTIONS: Final[dict[str, Callable[[list[int]], int]]] = {"max": max, "min": min}
-_TOKEN: Final = re.compile(r"[ \t]*(?:(?P<number>[0-9]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>\*\*|//|[-+*(),]))")
-_LANGUAGE: Final = "Possible are whole numbers, names, + - * // ** ( ) min max."
+_ALLOWED: Final = "Allowed are whole numbers, names, + - * // ** ( ), min and max with two values or more."
+_FOREIGN: Final = re.compile(r"[^0-9A-Za-z_ \t+\-*/(),]")
+_FUNCTIONS: Final[dict[str, Callable[..., int]]] = {"max": max, "min": min}
+_OPERATORS: Final[dict[type[ast.AST], Callable[..., Any]]] = {
+    ast.Add: operator.add,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mult: operator.mul,
+    ast.Pow: operator.pow,
+    ast.Sub: operator.sub,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
 
 
 class FormulaError(ValueError):
-    """A formula that cannot be worked out."""
-
-
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    at: int
+    """A formula that cannot be evaluated."""
 
 
 def evaluate_formula(text: str, variables: Mapping[str, int]) -> int:
-    """The value of a formula. Raises FormulaError, whose message ends with what was received.
+    """Return the value of a formula.
+
+    Args:
+        text: the formula, for example ``"9*c*c"``.
+        variables: the value of each name that the formula may use.
+
+    Raises:
+        FormulaError: the text is no formula, or a value is out of bounds. The message ends with what was received.
 
     >>> evaluate_formula("c*c*3**n + 2*c", {"c": 8, "n": 2})
     592
@@ -48,151 +57,62 @@ def evaluate_formula(text: str, variables: Mapping[str, int]) -> int:
     1
     """
     if not isinstance(text, str):
-        msg = f'a formula is text such as "9*c*c"; received {type(text).__name__}'
+        msg = f'a formula is text such as "9*c*c". Received: {type(text).__name__}'
         raise FormulaError(msg)
-    if len(text) > LONGEST:
-        msg = f"the formula has {len(text)} characters, {LONGEST} are allowed; received {_quoted(text)}"
-        raise FormulaError(msg)
-    return _Reader(text, variables).whole()
+    try:
+        return _value(_parsed(text), variables)
+    except FormulaError as error:
+        msg = f'{str(error).rstrip(".")}. Received: "{_shortened(text)}"'
+        raise FormulaError(msg) from None
 
 
-def _quoted(text: str) -> str:
-    return f'"{text[:60]}…"' if len(text) > 60 else f'"{text}"'
+def _parsed(text: str) -> ast.expr:
+    if len(text) > MAX_LENGTH:
+        _fail(f"the formula has {len(text)} characters, {MAX_LENGTH} are allowed")
+    if foreign := _FOREIGN.search(text):
+        _fail(f"{foreign[0]!r} is not allowed in a formula. {_ALLOWED}")
+    try:
+        return ast.parse(text.strip(" \t"), mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        _fail(f"this is not a valid formula ({getattr(error, 'msg', None) or type(error).__name__})")
 
 
-class _Reader:
-    """Reads a formula from left to right, and works out its value on the way."""
+def _value(node: ast.expr, variables: Mapping[str, int]) -> int:
+    """Evaluate a node; refuse every kind of node that is not listed here."""
+    match node:
+        case ast.Constant(value=int() as value) if type(value) is int:
+            pass
+        case ast.Name(id=name):
+            if name not in variables:
+                _fail(f'unknown name "{name}"; known here: {", ".join(sorted(variables))}')
+            value = variables[name]
+        case ast.UnaryOp(op=sign, operand=operand) if type(sign) in _OPERATORS:
+            value = _OPERATORS[type(sign)](_value(operand, variables))
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
+            operands = _value(left, variables), _value(right, variables)
+            _check_operands(node, sign, operands[1])
+            value = _OPERATORS[type(sign)](*operands)
+        case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, _, *_]):
+            value = _FUNCTIONS[name](*(_value(argument, variables) for argument in node.args))
+        case ast.BinOp(op=ast.Div()):
+            _fail(f'"{_shortened(ast.unparse(node))}" divides with /. Use // instead')
+        case _:
+            _fail(f'"{_shortened(ast.unparse(node))}" is not allowed. {_ALLOWED}')
+    if abs(value) > MAX_VALUE:
+        _fail(f'"{_shortened(ast.unparse(node))}" is beyond {MAX_VALUE:.0e}')
+    return value
 
-    def __init__(self, text: str, variables: Mapping[str, int]) -> None:
-        self._text = text
-        self._variables = variables
-        self._tokens = self._split()
-        self._next = 0
-        self._depth = 0
 
-    def whole(self) -> int:
-        """The value of all of the text."""
-        value = self._sum()
-        if (token := self._peek()).kind != "end":
-            self._fail(f'expected an operator at character {token.at}, found "{token.text}"')
-        return value
+def _check_operands(node: ast.expr, sign: ast.operator, right: int) -> None:
+    if isinstance(sign, ast.FloorDiv) and right == 0:
+        _fail(f'division by zero in "{_shortened(ast.unparse(node))}"')
+    if isinstance(sign, ast.Pow) and not 0 <= right <= MAX_EXPONENT:
+        _fail(f"an exponent must be from 0 to {MAX_EXPONENT}, not {right}")
 
-    def _sum(self) -> int:
-        value = self._product()
-        while (token := self._take("+", "-")) is not None:
-            other = self._product()
-            value = self._bounded(value + other if token.text == "+" else value - other, token)
-        return value
 
-    def _product(self) -> int:
-        value = self._signed()
-        while (token := self._take("*", "//")) is not None:
-            other = self._signed()
-            if token.text == "//" and other == 0:
-                self._fail(f"division by zero at character {token.at}")
-            value = self._bounded(value * other if token.text == "*" else value // other, token)
-        return value
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:60] + "…"
 
-    def _signed(self) -> int:
-        if (token := self._take("+", "-")) is None:
-            return self._power()
-        self._descend(token)
-        value = self._signed()
-        self._depth -= 1
-        return -value if token.text == "-" else value
 
-    def _power(self) -> int:
-        base = self._atom()
-        if (token := self._take("**")) is None:
-            return base
-        self._descend(token)
-        exponent = self._signed()
-        self._depth -= 1
-        if not 0 <= exponent <= HIGHEST_EXPONENT:
-            self._fail(
-                f"an exponent must be from 0 to {HIGHEST_EXPONENT}, and at character {token.at} it is {exponent}"
-            )
-        return self._bounded(base**exponent, token)
-
-    def _atom(self) -> int:
-        token = self._peek()
-        self._next += 1
-        if token.kind == "number":
-            if len(token.text) > len(str(LARGEST)):
-                self._fail(f"the number at character {token.at} is too large")
-            return self._bounded(int(token.text), token)
-        if token.kind == "name":
-            return self._call(token) if token.text in _FUNCTIONS else self._variable(token)
-        if token.text == "(":
-            self._descend(token)
-            value = self._sum()
-            self._close(token)
-            return value
-        found = "the formula ends" if token.kind == "end" else f'"{token.text}" stands'
-        return self._fail(f"expected a number, a name or an opening parenthesis where {found}, at character {token.at}")
-
-    def _variable(self, token: _Token) -> int:
-        if token.text not in self._variables:
-            allowed = ", ".join(sorted(self._variables))
-            self._fail(f'unknown name "{token.text}" at character {token.at}; known here: {allowed}')
-        return self._bounded(self._variables[token.text], token)
-
-    def _call(self, name: _Token) -> int:
-        if (opening := self._take("(")) is None:
-            self._fail(f"{name.text} at character {name.at} needs its arguments in parentheses")
-        self._descend(opening)
-        values = [self._sum()]
-        while self._take(",") is not None:
-            values.append(self._sum())
-        self._close(opening)
-        if len(values) == 1:
-            self._fail(f"{name.text} at character {name.at} needs two values or more")
-        return _FUNCTIONS[name.text](values)
-
-    def _close(self, opening: _Token) -> None:
-        if self._take(")") is None:
-            self._fail(f"the parenthesis at character {opening.at} is not closed")
-        self._depth -= 1
-
-    def _descend(self, token: _Token) -> None:
-        self._depth += 1
-        if self._depth > DEEPEST:
-            self._fail(f"more than {DEEPEST} levels inside one another at character {token.at}")
-
-    def _bounded(self, value: int, token: _Token) -> int:
-        if abs(value) > LARGEST:
-            self._fail(f'the value at "{token.text}", character {token.at}, is beyond {LARGEST:.0e}')
-        return value
-
-    def _peek(self) -> _Token:
-        return self._tokens[min(self._next, len(self._tokens) - 1)]
-
-    def _take(self, *signs: str) -> _Token | None:
-        token = self._peek()
-        if token.kind != "sign" or token.text not in signs:
-            return None
-        self._next += 1
-        return token
-
-    def _split(self) -> list[_Token]:
-        tokens: list[_Token] = []
-        at, end = 0, len(self._text.rstrip(" \t"))
-        while at < end:
-            match = _TOKEN.match(self._text, at)
-            if match is None or match.lastgroup is None:
-                self._fail_on_character(at)
-            tokens.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup) + 1))
-            at = match.end()
-        tokens.append(_Token("end", "", end + 1))
-        return tokens
-
-    def _fail_on_character(self, at: int) -> NoReturn:
-        while self._text[at] in " \t":
-            at += 1
-        found = self._text[at]
-        remedy = "Use // for division." if found == "/" else _LANGUAGE
-        self._fail(f"{found!r} at character {at + 1} has no meaning in a formula. {remedy}")
-
-    def _fail(self, what: str) -> NoReturn:
-        msg = f"{what.rstrip('.')}. Received: {_quoted(self._text)}"
-        raise FormulaError(msg)
+def _fail(message: str) -> NoReturn:
+    raise FormulaError(message)

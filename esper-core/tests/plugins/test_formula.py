@@ -1,0 +1,141 @@
+"""Parameter formulas: they equal Python's arithmetic, and anything else is refused quickly."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper_core.plugins import FormulaError, evaluate_formula
+from esper_core.plugins.formula import MAX_LENGTH, MAX_VALUE
+
+SITE = {"c": 8, "n": 2, "h": 6, "w": 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("9*c*c", 576),
+        ("2*(5**n*c*c + c)", 3216),
+        (" c\t+ 1 ", 9),
+        ("-c**2", -64),
+        ("2**3**2", 512),
+        ("2**-0", 1),
+        ("7//2*2", 6),
+        ("-7//2", -4),
+        ("10-3-2", 5),
+        ("--3", 3),
+        ("min(c, h, w)", 5),
+        ("max(c//4, 1)", 2),
+        ("10**18", MAX_VALUE),
+        ("0**0", 1),
+        ("1_0 + 0x10", 26),
+        ("(" * 99 + "c" + ")" * 99, 8),
+        ("-" * 199 + "c", -8),
+    ],
+)
+def test_formula_equals_python_arithmetic(text: str, value: int) -> None:
+    assert evaluate_formula(text, SITE) == value
+    assert eval(text.strip(), dict(SITE)) == value
+
+
+EXPRESSIONS = st.recursive(
+    st.integers(0, 9).map(str) | st.sampled_from(["c", "n"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from([" + ", "-", "*", " // "]), inner).map("".join),
+        inner.map("({})".format),
+        inner.map("-{}".format),
+        st.tuples(inner, inner).map(lambda pair: f"min({pair[0]}, {pair[1]})"),
+        st.tuples(inner, inner).map(lambda pair: f"max({pair[0]},{pair[1]})"),
+        st.tuples(inner, st.integers(0, 3)).map(lambda pair: f"({pair[0]})**{pair[1]}"),
+    ),
+    max_leaves=8,
+)
+
+
+@given(EXPRESSIONS)
+def test_random_formula_equals_python_arithmetic(text: str) -> None:
+    try:
+        value = evaluate_formula(text, SITE)
+    except FormulaError:
+        return
+    assert value == eval(text, dict(SITE))
+
+
+@given(st.text(alphabet="cnhw0123456789+-*/() ,minax_.[]\"'\\\n", max_size=MAX_LENGTH + 5))
+def test_any_text_gives_an_integer_or_a_formula_error(text: str) -> None:
+    try:
+        value: object = evaluate_formula(text, SITE)
+    except FormulaError as error:
+        value = str(error)
+    assert type(value) is int or "eceived" in value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", 'this is not a valid formula (invalid syntax). Received: ""'),
+        ("9*c*k", 'unknown name "k"; known here: c, h, n, w. Received: "9*c*k"'),
+        ("c/2", '"c / 2" divides with /. Use // instead. Received: "c/2"'),
+        ("c//0", 'division by zero in "c // 0". Received: "c//0"'),
+        ("c//(n-2)", 'division by zero in "c // (n - 2)". Received: "c//(n-2)"'),
+        ("9**9**9", 'an exponent must be from 0 to 64, not 387420489. Received: "9**9**9"'),
+        ("c**-1", "an exponent must be from 0 to 64, not -1."),
+        ("10**18*c", '"10 ** 18 * c" is beyond 1e+18.'),
+        ("9" * 100, f'"{"9" * 60}…" is beyond 1e+18.'),
+        ("(c", "this is not a valid formula ("),
+        ("c)", "this is not a valid formula ("),
+        ("9c", "this is not a valid formula ("),
+        ("007", "this is not a valid formula ("),
+        ("min", 'unknown name "min"; known here: c, h, n, w.'),
+        ("min()", '"min()" is not allowed. Allowed are whole numbers'),
+        ("max(7)", '"max(7)" is not allowed.'),
+        ("abs(c, n)", '"abs(c, n)" is not allowed.'),
+        ("min(*c)", '"min(*c)" is not allowed.'),
+        ("True", '"True" is not allowed.'),
+        ("1e5", '"100000.0" is not allowed.'),
+        ("not c", '"not c" is not allowed.'),
+        ("c, n", '"(c, n)" is not allowed.'),
+        ("c if c else n", '"c if c else n" is not allowed.'),
+        ("c.real", "'.' is not allowed in a formula."),
+        ("c\n", "'\\n' is not allowed in a formula."),
+        ("__import__('os')", '"\'" is not allowed in a formula.'),
+        ("c % n", "'%' is not allowed in a formula."),
+        ("٣", "'٣' is not allowed in a formula."),
+        ("c" * (MAX_LENGTH + 1), f"the formula has {MAX_LENGTH + 1} characters, {MAX_LENGTH} are allowed. Received: "),
+    ],
+)
+def test_invalid_formula_is_refused_with_its_reason(text: str, message: str) -> None:
+    with pytest.raises(FormulaError) as caught:
+        evaluate_formula(text, SITE)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("received", [9, None, ["c"], True])
+def test_formula_that_is_not_text_is_refused(received: object) -> None:
+    with pytest.raises(FormulaError, match=f"Received: {type(received).__name__}"):
+        evaluate_formula(received, SITE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9**9**9**9",
+        "**".join("9" * 60),
+        "(" * 100 + "c" + ")" * 99,
+        "+-" * 100,
+        "min(" * 49,
+        "c**64**64",
+        "99**64*99**64",
+        "((((10**18)*10**18)*10**18)*10**18)",
+        "9" * 200,
+    ],
+)
+def test_hostile_formula_is_refused_within_fifty_milliseconds(text: str) -> None:
+    started = time.perf_counter()
+    with pytest.raises(FormulaError):
+        evaluate_formula(text, SITE)
+    assert time.perf_counter() - started < 0.05

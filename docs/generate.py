@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 import sys
+import textwrap
 import tomllib
 from dataclasses import fields
 from functools import partial
@@ -219,8 +220,14 @@ def hook_specs() -> str:
             continue
         parameters = ", ".join(inspect.signature(hook).parameters)
         first, *rest = (inspect.getdoc(hook) or "").replace("``", "`").split("\n\n")
-        parts.append(f"### {name}({parameters})\n\n{first}\n\n" + "\n\n".join(as_list(text) for text in rest) + "\n")
+        texts = [as_code(text) if text.startswith("    ") else as_list(text) for text in rest if text != "Example::"]
+        parts.append(f"### {name}({parameters})\n\n{first}\n\n" + "\n\n".join(texts) + "\n")
     return "\n".join(parts)
+
+
+def as_code(text: str) -> str:
+    """An indented example as a fenced block of Python."""
+    return f"```python\n{textwrap.dedent(text)}\n```"
 
 
 def as_list(text: str) -> str:

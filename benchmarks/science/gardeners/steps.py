@@ -19,7 +19,7 @@ from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, prepared
 from esper_core.app.compose import StudyContext
 from esper_core.app.runtime import one_thread
 from esper_core.leyline import CALM
-from esper_core.plugins.isolation import lent_streams
+from esper_core.plugins.isolation import output_to_stderr
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import Course
@@ -119,7 +119,7 @@ def _finished(config: Mapping[str, Any], grown: Sequence[EpisodeFinished] | None
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
     around = StudyContext(Bus([]), Clock(), lambda course: None, lambda snapshot: CALM)
-    with prepared(config) as (ready, _), one_thread(), lent_streams():
+    with prepared(config) as (ready, _), one_thread(), output_to_stderr():
         made = ready
         study = made.study(around) if grown is None else made.follow_up(around, grown)
         if study is None:

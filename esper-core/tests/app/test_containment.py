@@ -20,7 +20,7 @@ from esper_core.app.compose import prepare
 from esper_core.app.interrupts import handled_signals
 from esper_core.growth.faults import SeedFault, blamed_on, in_words, without_folders
 from esper_core.leyline import Interrupted, PluginError
-from esper_core.plugins.isolation import Label, answerable, contained, is_ctrl_c
+from esper_core.plugins.isolation import Label, attributed_to, contained, is_ctrl_c
 
 ENDS = ["asyncio.CancelledError()", "GeneratorExit()", "KeyboardInterrupt()", "SystemExit(0)", "RuntimeError()"]
 
@@ -119,7 +119,7 @@ def test_a_guard_and_a_wrapper_stop_it_as_a_fault_of_theirs(hook: str, error: st
 
 
 def test_where_no_line_is_the_authors_the_target_is_told() -> None:
-    with pytest.raises(PluginError) as refusal, answerable(Label("reward r (p 1)", "their.judges:Judge"), "at work"):
+    with pytest.raises(PluginError) as refusal, attributed_to(Label("reward r (p 1)", "their.judges:Judge"), "at work"):
         int("no number")
     (problem,) = refusal.value.problems
     assert (problem.file, problem.line, problem.path) == (None, None, "their.judges:Judge")
@@ -146,7 +146,7 @@ def test_a_seed_that_is_cancelled_is_a_fault_of_the_seed() -> None:
 
 
 def test_what_is_printed_is_no_result(capsys) -> None:
-    with answerable("reward r (p 1)", "at work"):
+    with attributed_to("reward r (p 1)", "at work"):
         print("noise")
     assert capsys.readouterr() == ("", "noise\n")
 
@@ -154,7 +154,7 @@ def test_what_is_printed_is_no_result(capsys) -> None:
 def test_ctrl_c_is_the_users_own() -> None:
     with pytest.raises(KeyboardInterrupt), contained():
         os.kill(os.getpid(), signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), answerable("reward r (p 1)", "at work"):
+    with pytest.raises(KeyboardInterrupt), attributed_to("reward r (p 1)", "at work"):
         os.kill(os.getpid(), signal.SIGINT)
 
 

@@ -108,7 +108,7 @@ def test_an_observer_that_raises_is_told_no_more_and_nobody_else_notices(
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning == (
         'E228 plugin "faulty" (esper-faulty 1.0) failed in esper_step_finished: ValueError: my disk is full;'
-        " it is told no more of this run\n"
+        " its observers are not called again in this run\n"
         f"  {path}:9\n"
         "  Tell the author of esper-faulty, or leave it out:  plugins.disable: [faulty]"
     )
@@ -260,7 +260,7 @@ def test_a_wrapper_that_raises_after_is_told_and_the_results_stay(install, run_s
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning == (
         'E228 plugin "around" (esper-around 1.0) failed in esper_run: OSError: no device;'
-        " the run was over by then, and its results stand\n"
+        " the run had finished, and its results stand\n"
         f"  {path}:10\n"
         "  Tell the author of esper-around, or leave it out:  plugins.disable: [around]"
     )

@@ -193,11 +193,11 @@ def test_a_one_file_plugin_that_is_broken_stops_the_run(install, refused, tmp_pa
     ("name", "told"),
     [
         ("gone.py", 'there is no plugin file "gone.py"|The path is relative to the configuration\'s folder.'),
-        ("site", 'expected a Python file as a plugin, received "site"|A plugin of one file ends in .py.'),
-        ("json.py", 'the plugin file "json.py" has the name of a module that is installed|Give it another name.'),
+        ("site", 'expected a Python file as a plugin, received "site"|A one-file plugin ends in .py.'),
+        ("json.py", 'the plugin file "json.py" has the name of an installed module|Rename the file.'),
         (
             "My-Plugin.py",
-            'a plugin cannot be called after its file "My-Plugin.py"|'
+            'the name of the plugin file "My-Plugin.py" is not a valid plugin id|'
             "Lower case letters and digits, joined by single _, at most 48 characters.",
         ),
     ],
@@ -217,7 +217,7 @@ def test_a_file_and_a_package_cannot_have_one_id(install, refused, tmp_path) -> 
     (tmp_path / "my_plugin.py").write_text(NEVER)
     assert refused("plugins: {local: [my_plugin.py]}") == (
         3,
-        'E211 plugin "my-plugin" is announced by esper-my-plugin 1.0 and my_plugin.py; neither is loaded\n'
+        'E211 plugin "my-plugin" is declared by esper-my-plugin 1.0 and my_plugin.py; neither is loaded\n'
         "  Rename the file, or take it out of plugins.local.",
     )
 

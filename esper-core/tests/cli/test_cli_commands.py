@@ -239,7 +239,7 @@ def test_a_command_that_two_packages_bring_is_neithers(esper, site_packages) -> 
     answer = esper("grow")
     assert (answer.status, answer.err) == (
         3,
-        'E211 2 packages announce a command "grow": one 1.0 and two 1.0; neither is loaded\n'
+        'E211 2 packages declare a command "grow": one 1.0 and two 1.0; neither is loaded\n'
         "  Keep one of them:\n"
         "    pip uninstall one\n"
         "    pip uninstall two\n",

@@ -189,7 +189,7 @@ def test_plugins_that_are_missing_from_the_list_are_told(esper, site_packages) -
     site_packages.plugin("esper-bad", "1 / 0", id="bad")
     answer = esper("components", "list", "--json")
     assert json.loads(answer.out)
-    assert answer.err == "Not looked into: bad (esper-bad 1.0, broken)\nMore:  esper plugins list\n"
+    assert answer.err == "Not searched: bad (esper-bad 1.0, broken)\nMore:  esper plugins list\n"
 
 
 def test_a_component_is_shown_with_its_settings(esper, site_packages) -> None:

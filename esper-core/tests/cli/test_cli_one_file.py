@@ -102,7 +102,7 @@ def test_a_module_beside_it_is_no_part_of_it(esper, own, tmp_path) -> None:
     answer = esper("check", str(own("from own_words import WORD\n")))
     assert (answer.status, answer.out) == (3, "")
     assert (
-        "  own_words.py stands beside it, but a one-file plugin is one file: move it in, or make a package of both.\n"
+        "  A one-file plugin cannot import own_words.py beside it: put both into one file or into a package.\n"
         in answer.err
     )
 

@@ -98,7 +98,7 @@ def test_where_nothing_can_be_read_for_a_damaged_package_it_is_named(site_packag
     assert (done.returncode, done.stdout) == (3, "")
     first, second = done.stderr.splitlines()
     assert first.startswith('E223 the metadata of package "other-torn" cannot be read: ')
-    assert second == "  Install it anew:  pip install --force-reinstall other-torn"
+    assert second == "  Install it again:  pip install --force-reinstall other-torn"
 
 
 def test_an_error_of_another_kind_is_a_crash_though_a_package_is_damaged(esper, site_packages, monkeypatch) -> None:

@@ -69,7 +69,7 @@ def test_what_hooks_are_passed_is_frozen() -> None:
 def test_a_plain_esper_run_would_never_be_called_and_is_refused(told, workshop) -> None:
     package = workshop.package("from esper_core import hookimpl\n@hookimpl\ndef esper_run(context): return []\n")
     assert told(package) == (
-        'E214 plugin "extra" (esper-extra 0.2.0) has a hook esper_run that does not wrap, so it is never called\n'
+        'E214 plugin "extra" (esper-extra 0.2.0) has a hook esper_run that is not a wrapper, so it is never called\n'
         "  esper_extra.py:2\n"
         "  Mark it with @hookimpl(wrapper=True), and yield where the run is to be."
     )
@@ -78,8 +78,8 @@ def test_a_plain_esper_run_would_never_be_called_and_is_refused(told, workshop) 
 @pytest.mark.parametrize(
     ("given", "told_of", "code"),
     [
-        ("int", "has settings that are no pydantic model: esper_settings_model returned int", "E217"),
-        ("{}", "has settings that are no pydantic model: esper_settings_model returned dict", "E217"),
+        ("int", "has settings that are not a pydantic model: esper_settings_model returned int", "E217"),
+        ("{}", "has settings that are not a pydantic model: esper_settings_model returned dict", "E217"),
         ("1 / 0", "failed in esper_settings_model: ZeroDivisionError: division by zero", "E221"),
     ],
 )

@@ -22,7 +22,7 @@ def test_two_packages_with_one_plugin_id_are_both_left_out(load, told, workshop)
     rivals = [workshop.package(NEVER, name="esper-extra"), workshop.package(NEVER, name="other-extra", version="1.0")]
     assert [record.status for record in load(*rivals).records] == ["rejected", "rejected"]
     assert told(*rivals) == (
-        'E211 2 packages announce plugin "extra": esper-extra 0.2.0 and other-extra 1.0; neither is loaded\n'
+        'E211 2 packages declare plugin "extra": esper-extra 0.2.0 and other-extra 1.0; neither is loaded\n'
         "  Keep one of them:\n"
         "    pip uninstall esper-extra\n"
         "    pip uninstall other-extra"
@@ -33,7 +33,7 @@ def test_a_rival_of_a_first_party_plugin_is_the_one_to_remove(told, workshop) ->
     ours = workshop.package(NEVER, plugin="blueprints", version="0.1.0")
     rival = workshop.package(NEVER, plugin="blueprints", name="evil", version="6.6.6")
     assert told(ours, rival) == (
-        'E211 2 packages announce plugin "blueprints": esper-blueprints 0.1.0 and evil 6.6.6; neither is loaded\n'
+        'E211 2 packages declare plugin "blueprints": esper-blueprints 0.1.0 and evil 6.6.6; neither is loaded\n'
         "  Keep one of them:  pip uninstall evil"
     )
 
@@ -42,7 +42,7 @@ def test_a_package_that_announces_one_id_twice_is_left_out(told, workshop) -> No
     package = workshop.package(NEVER)
     twice = replace(package, entry_points=(*package.entry_points, EntryPoint("extra", "elsewhere", "esper.plugins")))
     assert told(twice) == (
-        'E211 package esper-extra 0.2.0 announces plugin "extra" twice, as elsewhere and esper_extra;'
+        'E211 package esper-extra 0.2.0 declares plugin "extra" twice, as elsewhere and esper_extra;'
         " neither is loaded\n"
         "  Tell the author of esper-extra."
     )
@@ -96,7 +96,7 @@ def test_every_requirement_on_the_core_counts(load, workshop) -> None:
 def test_a_requirement_that_cannot_be_read_is_told(told, workshop) -> None:
     text = told(workshop.package(NEVER, requires=["esper-core>=0.1,<oops"]))
     assert text.startswith(
-        'E212 plugin "extra" (esper-extra 0.2.0) has a requirement that cannot be read, "esper-core>=0.1,<oops": '
+        'E212 plugin "extra" (esper-extra 0.2.0) has an invalid requirement, "esper-core>=0.1,<oops": '
     )
     assert text.endswith("; its code was not run\n  Tell the author of esper-extra.")
 
@@ -107,7 +107,7 @@ def test_an_id_that_cannot_stand_in_a_name_is_refused(load, workshop, name: str)
     found = load(replace(package, entry_points=(EntryPoint(name, "esper_extra", "esper.plugins"),)))
     assert [record.status for record in found.records] == ["rejected"]
     assert [str(problem) for problem in found.problems] == [
-        f'E216 package esper-extra 0.2.0 names its plugin "{name}", which cannot be a plugin\'s id\n'
+        f'E216 package esper-extra 0.2.0 declares a plugin with an invalid id: "{name}"\n'
         "  Lower case letters and digits, joined by single - or _, at most 48 characters."
         " Tell the author of esper-extra."
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.plugins.isolation import attempt, summary_of
+from esper_core.plugins.isolation import attempt, summarise
 
 
 def test_a_missing_package_is_told_with_the_plugins_own_line(told, workshop) -> None:
@@ -167,7 +167,7 @@ def test_a_call_that_goes_well_gives_its_value() -> None:
 
 
 def test_a_summary_is_one_line_of_bounded_length() -> None:
-    text = summary_of(ValueError("x\n" * 5000))
+    text = summarise(ValueError("x\n" * 5000))
     assert "\n" not in text
     assert len(text) < 410
 

@@ -65,22 +65,22 @@ FITS = 'BlueprintSpec("vector", "c")'
 REFUSED = {
     "a bad name": (
         f'registry.add("TinyConv", build, {FITS})',
-        f"E216 {HEAD} adds a blueprint with a name that cannot be: 'TinyConv'",
+        f"E216 {HEAD} adds a blueprint with an invalid name: 'TinyConv'",
         "Lower case letters and digits, joined by single - or _, at most 48 characters.",
     ),
     "a name that is no text": (
         f"registry.add(7, build, {FITS})",
-        f"E216 {HEAD} adds a blueprint with a name that cannot be: 7",
+        f"E216 {HEAD} adds a blueprint with an invalid name: 7",
         "Lower case letters and digits, joined by single - or _, at most 48 characters.",
     ),
     "another kind's specification": (
         'registry.add("a", build, TaskSpec())',
-        f"E217 {HEAD} adds the blueprint \"a\" with TaskSpec(summary='', settings=None) for its specification",
+        f"E217 {HEAD} adds the blueprint \"a\" with an invalid specification: TaskSpec(summary='', settings=None)",
         "A blueprint is declared with BlueprintSpec(...).",
     ),
     "an unknown kind of site": (
         'registry.add("a", build, BlueprintSpec(("vector", "imgae"), "c"))',
-        f"E217 {HEAD} adds the blueprint \"a\" with accepts='imgae', which is no kind of site",
+        f"E217 {HEAD} adds the blueprint \"a\" with accepts='imgae', which is not a kind of site",
         'Did you mean "image"?',
     ),
     "no kind of site": (
@@ -100,7 +100,7 @@ REFUSED = {
     ),
     "a trait that is none": (
         'registry.add("a", build, BlueprintSpec("vector", "c", traits=("bf16", "determinstic")))',
-        f"E217 {HEAD} adds the blueprint \"a\" with the trait 'determinstic', which is none",
+        f"E217 {HEAD} adds the blueprint \"a\" with the trait 'determinstic', which does not exist",
         'Did you mean "deterministic"?',
     ),
     "a summary that is no text": (
@@ -110,26 +110,25 @@ REFUSED = {
     ),
     "a formula with an unknown name": (
         'registry.add("a", build, BlueprintSpec("vector", "c*h"))',
-        f'E218 {HEAD} adds the blueprint "a" with a formula that gives nothing for vector sites:'
+        f'E218 {HEAD} adds the blueprint "a" with an invalid formula for vector sites:'
         ' unknown name "h"; known here: c, n. Received: "c*h"',
-        "Known for vector sites: c channels, n spatial dimensions. Possible: whole numbers, + - * // ** ( ) min max.",
+        "Names for vector sites: c channels, n spatial dimensions. Operators: + - * // ** ( ) min max.",
     ),
     "a formula that holds for one of its kinds only": (
         'registry.add("a", build, BlueprintSpec(("image", "tokens"), "c*h"))',
-        f'E218 {HEAD} adds the blueprint "a" with a formula that gives nothing for tokens sites:'
+        f'E218 {HEAD} adds the blueprint "a" with an invalid formula for tokens sites:'
         ' unknown name "h"; known here: c, n, t. Received: "c*h"',
-        "Known for tokens sites: c channels, n spatial dimensions, t tokens."
-        " Possible: whole numbers, + - * // ** ( ) min max.",
+        "Names for tokens sites: c channels, n spatial dimensions, t tokens. Operators: + - * // ** ( ) min max.",
     ),
     "a formula that is a number": (
         'registry.add("a", build, BlueprintSpec("vector", 64))',
-        f'E218 {HEAD} adds the blueprint "a" with a formula that gives nothing for vector sites:'
+        f'E218 {HEAD} adds the blueprint "a" with an invalid formula for vector sites:'
         ' a formula is text such as "9*c*c". Received: int',
-        "Known for vector sites: c channels, n spatial dimensions. Possible: whole numbers, + - * // ** ( ) min max.",
+        "Names for vector sites: c channels, n spatial dimensions. Operators: + - * // ** ( ) min max.",
     ),
     "a negative formula": (
         'registry.add("a", build, BlueprintSpec("vector", "c - 100"))',
-        f'E218 {HEAD} adds the blueprint "a" with a formula that gives -92 parameters'
+        f'E218 {HEAD} adds the blueprint "a" with -92 parameters'
         " for Site(kind='vector', channels=8, size=()): \"c - 100\"",
         "A number of parameters is 0 or more.",
     ),

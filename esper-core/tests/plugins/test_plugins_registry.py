@@ -100,16 +100,25 @@ def test_where_nothing_is_near_the_known_names_are_told(load, workshop, refusal)
 def test_a_first_party_plugin_that_is_not_installed_is_told_with_its_pip_line(load, workshop, refusal) -> None:
     registry = load(workshop.blueprints("tiny")).registry
     _, text = refusal(lambda: registry.find("blueprint", "blueprints/zzz"))
-    assert text.splitlines()[1] == '  No plugin "blueprints" is installed:  pip install esper-blueprints'
-
-
-@pytest.mark.parametrize("name", ["nowhere/zzz", "nowhere/*"])
-def test_a_plugin_that_is_not_installed_is_told(load, workshop, refusal, name: str) -> None:
-    registry = load(workshop.blueprints("tiny")).registry
-    assert refusal(lambda: registry.match("blueprint", name))[1].splitlines()[1:] == [
-        '  No plugin "nowhere" is installed.',
-        "  All blueprints:  esper components list blueprint",
+    assert text.splitlines()[:2] == [
+        'E201 unknown blueprint "blueprints/zzz": there is no plugin "blueprints"',
+        "  Install it:  pip install esper-blueprints",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("nowhere/zzz", 'E201 unknown blueprint "nowhere/zzz": there is no plugin "nowhere"', "Plugins: extra"),
+        ("extar/zzz", 'E201 unknown blueprint "extar/zzz": there is no plugin "extar"', 'Did you mean plugin "extra"?'),
+        ("nowhere/*", 'E207 no blueprint matches "nowhere/*"', "Plugins: extra"),
+        ("extra/zzz", 'E201 unknown blueprint "extra/zzz": plugin "extra" has no blueprint "zzz"', "Known: tiny"),
+    ],
+)
+def test_a_plugin_that_is_not_installed_is_told(load, workshop, refusal, name: str, message: str, hint: str) -> None:
+    registry = load(workshop.blueprints("tiny")).registry
+    _, text = refusal(lambda: registry.match("blueprint", name))
+    assert text == f"{message}\n  {hint}\n  All blueprints:  esper components list blueprint"
 
 
 def test_a_component_of_another_kind_is_told_as_what_it_is(load, workshop, refusal) -> None:
@@ -232,7 +241,7 @@ def test_an_unknown_name_tells_which_plugins_could_not_be_asked(load, workshop, 
     assert refusal(lambda: found.registry.find("blueprint", "zzz"))[1] == (
         'E201 unknown blueprint "zzz"\n'
         "  Known: tiny\n"
-        "  Not looked into: bad (esper-bad 0.2.0, broken), off (esper-off 0.2.0, disabled)\n"
+        "  Not searched: bad (esper-bad 0.2.0, broken), off (esper-off 0.2.0, disabled)\n"
         "  All blueprints:  esper components list blueprint"
     )
 
@@ -294,7 +303,7 @@ def test_a_target_that_cannot_be_called_is_told(load, workshop, refusal) -> None
     workshop.write("my_blocks", BLOCKS)
     assert refusal(component(load, workshop, "my_blocks:NOTHING").load) == (
         PluginError,
-        'E219 task "extra/signals" (esper-extra 0.2.0) cannot be called: my_blocks:NOTHING is a NoneType\n'
+        'E219 task "extra/signals" (esper-extra 0.2.0) cannot be called: my_blocks:NOTHING is of type NoneType\n'
         "  A target is a class or a function. Tell the author of esper-extra.",
     )
 
@@ -314,7 +323,7 @@ def test_a_component_without_settings_has_no_model(load, workshop) -> None:
     [
         (
             "my_blocks:Tiny",
-            'E217 task "extra/signals" (esper-extra 0.2.0) declares settings that are no pydantic model:'
+            'E217 task "extra/signals" (esper-extra 0.2.0) declares settings that are not a pydantic model:'
             " my_blocks:Tiny\n"
             "  Settings are a class that derives from pydantic.BaseModel. Tell the author of esper-extra.",
         ),

@@ -44,10 +44,10 @@ def test_each_call_is_told_with_plugin_arguments_result_and_time(load, workshop,
         found.registry.find("blueprint", "b\x1bll\n")
     out, err = capsys.readouterr()
     assert out == ""
-    lines = [re.sub(r"\d+\.\d\d ms$", "N ms", line) for line in err.splitlines()]
+    lines = err.splitlines()
     assert all(len(line) < 400 for line in lines)
     assert [re.sub(r"<esper_core.*?>", "REGISTRAR", line) for line in lines] == [
-        "hook esper_register_blueprints(registry=REGISTRAR)  extra  -> []  N ms",
-        f"hook esper_run_started(run=['long', 'long', ...])  extra  -> [{'x' * 28}...{'x' * 29}]  N ms",
-        "hook esper_component_missing(kind='blueprint', name='b\\x1bll\\n')  extra  -> raised ValueError  N ms",
+        "hook esper_register_blueprints(registry=REGISTRAR)  extra  -> []",
+        f"hook esper_run_started(run=[{', '.join(6 * [repr('long')])}, ...])  extra  -> [{'x' * 13}...{'x' * 14}]",
+        "hook esper_component_missing(kind='blueprint', name='b\\x1bll\\n')  extra  -> raised ValueError",
     ]

@@ -32,7 +32,7 @@ def test_a_wrong_argument_is_told_with_the_right_ones(told, workshop) -> None:
         'E214 plugin "extra" (esper-extra 0.2.0) has an argument "registrar" in esper_register_blueprints'
         " that the hook does not have\n"
         "  esper_extra.py:2\n"
-        "  The hook is esper_register_blueprints(registry); arguments are given by name, and may be left out."
+        "  The hook is esper_register_blueprints(registry); arguments are passed by name, and may be left out."
     )
 
 
@@ -41,12 +41,11 @@ def test_a_wrong_argument_is_told_with_the_right_ones(told, workshop) -> None:
     [
         (
             "esper_register_tasks(registry=None)",
-            'has an argument "registry" in esper_register_tasks with a default, so its value would never be given',
+            'has an argument "registry" in esper_register_tasks with a default, so its value would never be passed',
         ),
         (
             "esper_register_tasks(*, registry)",
-            'has an argument "registry" in esper_register_tasks that may only be given by keyword,'
-            " which pluggy does not do",
+            'has an argument "registry" in esper_register_tasks that is keyword-only, which pluggy does not support',
         ),
         ("esper_plugin_info(self)", 'has an argument "self" in esper_plugin_info that the hook does not have'),
     ],
@@ -62,7 +61,7 @@ def test_a_hook_that_yields_or_is_async_is_told(told, workshop) -> None:
         "@hookimpl\nasync def esper_register_hosts(registry):\n    pass\n"
     )
     assert told(workshop.package(source)) == (
-        'E214 plugin "extra" (esper-extra 0.2.0) has an async hook esper_register_hosts, which nobody would await\n'
+        'E214 plugin "extra" (esper-extra 0.2.0) has an async hook esper_register_hosts, which is never awaited\n'
         "  esper_extra.py:5\n"
         "  Write def.\n"
         'E214 plugin "extra" (esper-extra 0.2.0) has a hook esper_register_tasks that yields,'
@@ -164,7 +163,7 @@ def test_a_class_in_place_of_its_instance_is_told(told, workshop) -> None:
 def test_a_plugin_that_does_not_let_itself_be_looked_at_is_told(told, workshop) -> None:
     source = "class Plugin:\n    def __dir__(self): raise SystemExit(1)\nplugin = Plugin()\n"
     assert told(workshop.package(source, target="esper_extra:plugin")) == (
-        'E221 plugin "extra" (esper-extra 0.2.0) failed when its hooks were looked for: SystemExit: 1\n'
+        'E221 plugin "extra" (esper-extra 0.2.0) failed while its hooks were looked up: SystemExit: 1\n'
         "  esper_extra.py:2\n"
         "  Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]"
     )
@@ -180,7 +179,7 @@ def test_a_plugin_of_a_later_api_is_rejected(load, told, workshop) -> None:
     package = workshop.package(hook("esper_plugin_info()", "return PluginInfo(api=2)"))
     assert [(record.status, record.api) for record in load(package).records] == [("rejected", 2)]
     assert told(package) == (
-        'E215 plugin "extra" (esper-extra 0.2.0) was written for API level 2, and esper-core 0.1.0 has 1\n'
+        'E215 plugin "extra" (esper-extra 0.2.0) was written for API level 2; esper-core 0.1.0 supports 1\n'
         "  esper_extra.py:2\n"
         "  Bring them together:  pip install --upgrade esper-core"
     )
@@ -200,7 +199,7 @@ def test_a_plugin_that_says_nothing_sensible_is_broken(load, told, workshop, ret
     package = workshop.package(hook("esper_plugin_info()", f"return {returned}"))
     assert [record.status for record in load(package).records] == ["broken"]
     assert told(package) == (
-        f'E215 plugin "extra" (esper-extra 0.2.0) does not say what it is: esper_plugin_info returned {received}\n'
+        f'E215 plugin "extra" (esper-extra 0.2.0) does not describe itself: esper_plugin_info returned {received}\n'
         "  esper_extra.py:2\n"
         "  Return PluginInfo(api=1, summary=...)."
     )

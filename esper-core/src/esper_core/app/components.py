@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from inspect import isfunction
 from pathlib import Path
@@ -21,7 +21,7 @@ from esper_core.leyline.protocols import DataShape, Policy, Reward, Schedule, Si
 from esper_core.leyline.signals import Metric
 from esper_core.leyline.specs import HostSpec
 from esper_core.plugins import Component
-from esper_core.plugins.isolation import answerable, attempt, fault_in, is_target, root_of
+from esper_core.plugins.isolation import attempt, attributed_to, fault_problem, is_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -58,7 +58,7 @@ class ConfiguredComponent:
     def build(self, *arguments: Any, **runtime: Any) -> Any:
         """Build the component and check it; PluginError names its package if it raises or lacks a method."""
         factory = self.component.load()
-        with answerable(self.label, "while it was built"):
+        with attributed_to(self.label, "while it was built"):
             built = factory(*arguments, **runtime, **self.settings)
             check_component(self.component.kind, built, self.label)
         return built
@@ -174,12 +174,11 @@ def _import_error(target: str, error: BaseException, folder: Path) -> ConfigErro
         hint = f'Did you mean "{".".join([*packages, close])}"?\n' if close else ""
         hint += f"Call esper from the folder that has it, or install it. The current folder: {folder}"
         return ConfigError(Problem("E202", f'there is no module "{error.name}"', hint=hint))
-    fault = fault_in(error, root_of(target))
     hint = "This is your own code."
-    if fault.missing is not None:
-        hint = f'Install the package that has the module "{fault.missing}".'
-    message = f'host "{target}" cannot be imported: {fault.summary}'
-    return PluginError(Problem("E219", message, file=fault.file, line=fault.line, hint=hint))
+    if isinstance(error, ModuleNotFoundError):
+        hint = f'Install the package that has the module "{error.name}".'
+    message = f'host "{target}" cannot be imported'
+    return PluginError(replace(fault_problem("E219", message, error, target=target, package="your own"), hint=hint))
 
 
 def _check_call(target: str, host: Callable[..., Any], arguments: tuple[Any, ...], settings: Mapping[str, Any]) -> None:

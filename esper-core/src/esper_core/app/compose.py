@@ -35,7 +35,7 @@ from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPL
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem, suggestion
 from esper_core.leyline.protocols import Split, SplitName
 from esper_core.leyline.specs import BlueprintSpec, Operations
-from esper_core.plugins.isolation import AnswerableSchedule, AnswerableTask, answerable, lent_streams
+from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, attributed_to, output_to_stderr
 from esper_core.trainer.batches import sent
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.event_records import record_of
@@ -214,7 +214,7 @@ def compose(resolution: Resolution) -> Composition:
         ConfigError: The pieces do not fit together, or a component refuses its settings.
         PluginError: A component raises, or is not what its kind requires.
     """
-    with one_thread(), lent_streams(), chdir(Path.cwd()):
+    with one_thread(), output_to_stderr(), chdir(Path.cwd()):
         return _compose(resolution)
 
 
@@ -222,7 +222,7 @@ def _compose(resolution: Resolution) -> Composition:
     config = resolution.loaded.config
     devices = _choose_devices(resolution)
     device = devices[0]
-    task = AnswerableTask(cast("Task", _build(resolution, resolution.task)), resolution.task.label)
+    task = AttributedTask(cast("Task", _build(resolution, resolution.task)), resolution.task.label)
     data = {name: _load_split(resolution, task, name, device) for name in get_args(SplitName)}
     _check_data(resolution, data)
 
@@ -297,7 +297,7 @@ def _load_split(resolution: Resolution, task: Task, name: SplitName, device: tor
     if split.inputs.is_floating_point() and split.inputs.dtype != HOST_DTYPE:
         message = f'{label} gives inputs of {split.inputs.dtype} in its split "{name}"'
         raise PluginError(Problem("E234", message, hint="Hosts compute in torch.float32: give inputs.float()."))
-    with answerable(label, f'with its split "{name}"'):
+    with attributed_to(label, f'with its split "{name}"'):
         home = torch.device("cpu") if resolution.loaded.config.compute.data == "streamed" else device
         return type(split)(split.inputs.to(home), split.targets.to(home))
 
@@ -324,7 +324,7 @@ def _graft_prototype(
     """Return a host as every environment will have it, with its slots attached and their shapes known."""
     with RandomStream(derive_seed(0, "prototype"), device):
         host = build_host().to(device)
-    with answerable(resolution.host.label, "on its first batch"):
+    with attributed_to(resolution.host.label, "on its first batch"):
         try:
             graft(host, resolution.places, example=sent(train.inputs[:2], device))
         except GraftError as error:
@@ -460,7 +460,7 @@ def _count_operations(resolution: Resolution, judges: Sequence[Judge], space: Ac
 
 def _build_schedule(resolution: Resolution, side: str) -> Schedule | None:
     chosen = resolution.schedules.get(side)
-    return None if chosen is None else AnswerableSchedule(cast("Schedule", _build(resolution, chosen)), chosen.label)
+    return None if chosen is None else AttributedSchedule(cast("Schedule", _build(resolution, chosen)), chosen.label)
 
 
 def _build(resolution: Resolution, chosen: ConfiguredComponent, *arguments: Any, **runtime: Any) -> Any:

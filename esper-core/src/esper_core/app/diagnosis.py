@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from esper_core._version import __version__
 from esper_core.plugins import load_plugins
-from esper_core.plugins.discovery import FIRST_PARTY_PACKAGES, other_core_wanted, safe_mode_from_environment
-from esper_core.plugins.records import Announcement
+from esper_core.plugins.discovery import FIRST_PARTY_PACKAGES, core_version_problem, safe_mode_from_environment
+from esper_core.plugins.records import EntryPointInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +106,7 @@ def _packages() -> Iterator[Finding]:
                 yield Finding(package, "warning", found, f"pip install {package}")
             continue
         requires = tuple(importlib.metadata.requires(package) or ())
-        problem = other_core_wanted(Announcement(package, package, package, version, requires), package)
+        problem = core_version_problem(EntryPointInfo(package, package, package, version, requires), package)
         if problem is None:
             yield Finding(package, "ok", version)
         else:

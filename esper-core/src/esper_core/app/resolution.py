@@ -193,7 +193,7 @@ def _at_named_path(loaded: LoadedConfig, problem: Problem) -> Problem:
 
 
 def _is_local(plugins: Plugins, record: PluginRecord) -> bool:
-    return any(file.announcement.file == record.origin for file in plugins.files)
+    return any(file.entry_point.file == record.origin for file in plugins.files)
 
 
 # --- names

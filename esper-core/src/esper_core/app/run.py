@@ -34,8 +34,8 @@ from esper_core.leyline.errors import (
 )
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome, frozen
-from esper_core.plugins.dispatch import Observers, collected_sections, health_check, surrounded
-from esper_core.plugins.isolation import LOCAL_FILE, lent_streams
+from esper_core.plugins.dispatch import Observers, collect_sections, health_check, run_wrapped
+from esper_core.plugins.isolation import LOCAL_FILE, output_to_stderr
 from esper_core.runs import RunDirectory
 from esper_core.runs.checkpoints import Checkpoints
 from esper_core.runs.directory import run_lock
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from esper_core.app.compose import Composition
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.protocols import RunStatus
-    from esper_core.plugins.dispatch import OwnSection
+    from esper_core.plugins.dispatch import PluginSection
     from esper_core.runs.records import Run
     from esper_core.telemetry import Listener
     from esper_core.trainer.study import Study
@@ -81,7 +81,7 @@ class Outcome:
     results: Mapping[str, Any]
     timing: Mapping[str, float]
     warnings: Sequence[str] = ()
-    sections: Sequence[OwnSection] = ()
+    sections: Sequence[PluginSection] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that ``esper run --json`` prints."""
@@ -211,7 +211,7 @@ def _execute(session: _Session) -> Outcome:
         try:
             with _failure_recorded(directory):
                 finished, clock = _train(session, info, observers, warnings)
-                sections = collected_sections(plugins, info)
+                sections = collect_sections(plugins, info)
                 timing = {key: round(value, 4) for key, value in clock.summary().items()}
                 found = _results(session.composition, finished)
                 outcome = Outcome(session.path, session.named, found, timing, tuple(warnings), sections)
@@ -271,9 +271,9 @@ def _train(
                 number=0 if position is None else position.number,
             )
             context = StudyContext(bus, clock, writer.after_step, health_check(resolution.plugins))
-            with one_thread(), lent_streams():  # stdout is for what the command prints
+            with one_thread(), output_to_stderr():  # stdout is for what the command prints
                 train = partial(_train_studies, composition, context, writer, position)
-                finished = surrounded(resolution.plugins, RunContext(info), train)
+                finished = run_wrapped(resolution.plugins, RunContext(info), train)
             bus.publish(RunFinished(status="done"))
         except BaseException as error:
             bus.publish(RunFinished(status=status_of(error)[0], reason=_reason(error)))

@@ -12,19 +12,19 @@ from esper_core.cli.rendering import visible
 from esper_core.leyline.errors import PluginError, Problem, nearest
 from esper_core.plugins.discovery import (
     COMMAND_GROUP,
+    core_version_problem,
     discover,
+    duplicate_problem,
     is_first_party,
-    other_core_wanted,
     safe_mode_from_environment,
-    taken_twice,
 )
-from esper_core.plugins.isolation import attempt, fault_in, import_target, remedy, root_of
+from esper_core.plugins.isolation import attempt, fault_problem, import_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from esper_core.plugins.discovery import Distribution
-    from esper_core.plugins.records import Announcement
+    from esper_core.plugins.records import EntryPointInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class External:
     """A command that other packages announce; several claims are a fault."""
 
     name: str
-    claims: tuple[Announcement, ...]
+    claims: tuple[EntryPointInfo, ...]
 
     @property
     def package(self) -> str:
@@ -160,19 +160,19 @@ def load_external(command: External) -> click.Command:
     claim = command.claims[0]
     title = f'command "{command.name}" ({claim.source})'
     if len(command.claims) > 1:
-        raise PluginError(taken_twice(f'a command "{command.name}"', list(command.claims)))
-    if problem := other_core_wanted(claim, title):
+        raise PluginError(duplicate_problem(f'a command "{command.name}"', list(command.claims)))
+    if problem := core_version_problem(claim, title):
         raise PluginError(problem)
     tried = attempt(lambda: import_target(claim.target))
     if tried.error is not None:
-        fault = fault_in(tried.error, root_of(claim.target))
-        problem = Problem(
+        problem = fault_problem(
             "E210",
-            f"{title} cannot be imported: {fault.summary}",
-            file=fault.file,
-            line=fault.line,
-            path=None if fault.file else f"entry point {claim.name} = {claim.target}",
-            hint=remedy(fault, claim.target, claim.package, claim.requires) or f"Tell the author of {claim.package}.",
+            f"{title} cannot be imported",
+            tried.error,
+            target=claim.target,
+            package=claim.package,
+            requires=claim.requires,
+            path=f"entry point {claim.name} = {claim.target}",
         )
         raise PluginError(problem) from tried.error
     if not isinstance(tried.value, click.Command):

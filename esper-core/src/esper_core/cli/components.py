@@ -74,9 +74,9 @@ def show_component(name: str, *, as_json: bool) -> None:
     found = _load()
     shown = [one for one in found.registry.components() if name in (one.id, one.short)]
     if not shown:
-        from esper_core.plugins.lookup_errors import missing_component, unknown_of_any_kind
+        from esper_core.plugins.lookup_errors import ask_plugins, unknown_of_any_kind
 
-        ask = partial(missing_component, found.manager, found.records)
+        ask = partial(ask_plugins, found.manager, found.records)
         raise unknown_of_any_kind(name, found.registry.components(), found.records, ask)
     schemas, problems = _schemas(shown)
     if as_json:

@@ -145,9 +145,9 @@ def _is_closed(command: click.Group, context: click.Context) -> bool:
 
 def _foreign_exit(end: SystemExit) -> Problem:
     """What is said where code that we called ended the program: without a word that would look like success."""
-    from esper_core.plugins.isolation import place_in
+    from esper_core.plugins.isolation import location_of
 
-    file, line = place_in(end)
+    file, line = location_of(end)
     message = f"a component ended the program in the middle of its work: SystemExit: {end.code}"
     hint = "This is a fault of its package: what goes wrong there is to be raised as an error."
     return Problem("E231", message, file=file, line=line, hint=hint)

@@ -85,11 +85,13 @@ def _load(local: Sequence[Path]) -> Plugins:
     """The plugins; ConfigError where one of the files cannot be a plugin."""
     from esper_core.leyline.errors import ConfigError
     from esper_core.plugins import load_plugins
-    from esper_core.plugins.discovery import RELATIVE
+    from esper_core.plugins.discovery import RELATIVE_PATH_HINT
 
     found = load_plugins(local=local)
     if unfit := [problem for problem in found.problems if problem.code == "E227"]:
-        raise ConfigError([replace(one, path=None, hint=None if one.hint == RELATIVE else one.hint) for one in unfit])
+        raise ConfigError(
+            [replace(one, path=None, hint=None if one.hint == RELATIVE_PATH_HINT else one.hint) for one in unfit]
+        )
     return found
 
 

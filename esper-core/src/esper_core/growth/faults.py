@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from esper_core.leyline.constants import FAULTS_UNTIL_WITHDRAWN
 from esper_core.leyline.errors import EsperError, PluginError, Problem
 from esper_core.leyline.protocols import State
-from esper_core.plugins.isolation import is_authors, is_ctrl_c, place_in, target_of
+from esper_core.plugins.isolation import is_ctrl_c, is_third_party, location_of, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,8 +45,8 @@ def in_words(error: BaseException, maker: object = None) -> str:
     """
     said = (str(error).strip().splitlines() or [""])[0][:200]
     target = None if maker is None else target_of(maker)
-    file, line = place_in(error, target)
-    where = f"{file}:{line}" if file else target if target and is_authors(target) else None
+    file, line = location_of(error, target)
+    where = f"{file}:{line}" if file else target if target and is_third_party(target) else None
     return f"raised {type(error).__name__}: {said}" + (f" ({where})" if where else "")
 
 

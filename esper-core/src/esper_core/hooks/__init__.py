@@ -1,4 +1,4 @@
-"""The hooks: what a plugin can implement (``spec``), and the markers to do it with."""
+"""The hooks that a plugin can implement (``spec``), and the markers for them."""
 
 from esper_core.hooks.spec import PROJECT, hookimpl, hookspec
 

@@ -1,13 +1,35 @@
-"""Which hooks are there? Their docstrings are the reference: when, what is returned, what goes wrong.
+"""Hook specifications: every hook that a plugin can implement. The docstrings are the reference manual.
 
-Only keyword arguments are ever added. What is passed is frozen. No hook is called inside a forward pass.
+    About the plugin        esper_plugin_info()                        -> PluginInfo
+                            esper_settings_model()                     -> type[BaseModel]
+    Components              esper_register_blueprints(registry)
+                            esper_register_hosts(registry)
+                            esper_register_tasks(registry)
+                            esper_register_policies(registry)
+                            esper_register_rewards(registry)
+                            esper_register_schedules(registry)
+                            esper_register_sinks(registry)
+                            esper_component_missing(kind, name)        -> str | None
+    Observing a run         esper_configured(config)
+                            esper_run_started(run)
+                            esper_step_finished(events)
+                            esper_stage_changed(event)
+                            esper_governor_acted(event)
+                            esper_update_finished(event)
+                            esper_run_finished(run, outcome)
+    Taking part in a run    esper_check_health(snapshot)               -> Verdict | None
+                            esper_run(context)                         wrapper
+                            esper_report_sections(run)                 -> Sequence[ReportSection] | None
 
-An observer is told of what happened, one plugin after the other; one that raises is told no more in that run, after one
-message that names its package, and neither the run nor the other observers notice.
+A plugin is a module or an object with functions that have these names and ``@esper_core.hookimpl`` above them. A
+package declares it as an entry point in the group ``esper.plugins``; the name of the entry point is the plugin's id.
 
-What is collected comes from every plugin, one after the other; what one of them raises is told, and the rest stays.
-
-How does a function become a hook of Esper?
+* Arguments are passed by name, and an implementation may leave out those that it does not need. New Esper versions
+  may add arguments, and never remove one.
+* All arguments are frozen. No hook is called during a forward pass.
+* Plugins are called one after the other. An exception is attributed to its plugin's package, with the author's line.
+* After an observer has raised, the observers of its plugin are not called again in that run; the run and the other
+  plugins go on.
 """
 
 from __future__ import annotations
@@ -45,207 +67,333 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def esper_plugin_info() -> PluginInfo:  # type: ignore[empty-body]
-    """Says what this plugin is.
+    """Describe the plugin.
 
-    When: once, right after the plugin was imported.
-    Returns: PluginInfo, with the API level the plugin was written for.
-    Errors: anything that is raised, or another type, makes the plugin a broken one; it is not loaded.
+    When: once, right after the plugin was imported. A plugin without this hook has API level 1.
+    Returns: PluginInfo, with the API level that the plugin was written for.
+    Errors: a plugin that raises, or returns another type, is broken and not loaded. One whose API level this
+    esper-core does not support is rejected.
+
+    Example::
+
+        @hookimpl
+        def esper_plugin_info():
+            return PluginInfo(api=1, summary="Convolutions for small images.")
     """
 
 
 @hookspec
 def esper_settings_model() -> type[BaseModel]:  # type: ignore[empty-body]
-    """Names the pydantic model of this plugin's own settings: ``plugins.settings: {plugin-id: {...}}`` in the file.
+    """Declare the settings of the plugin itself, which a configuration gives as ``plugins.settings: {PLUGIN-ID: {…}}``.
 
-    When: once, while plugins are loaded. The instance that the file makes of it comes with ``esper_configured``.
-    Returns: a class that derives from pydantic.BaseModel; it is part of ``esper schema``. With its defaults alone it
-    must be valid, or every file that runs beside the plugin has to have settings for it.
-    Errors: anything that is raised, or another type, makes the plugin a broken one. What the model says against the
-    file's settings is told with their place, before anything runs.
+    When: once, while plugins are loaded. The validated instance is passed to ``esper_configured``.
+    Returns: a class that derives from pydantic.BaseModel and is valid with its defaults alone. It becomes part of
+    ``esper schema``.
+    Errors: a plugin that raises, or returns something else, is broken and not loaded. Values that the model refuses
+    are reported with their place in the file, before anything runs.
+
+    Example::
+
+        class Settings(BaseModel):
+            folder: str = "traces"
+        @hookimpl
+        def esper_settings_model():
+            return Settings
     """
 
 
 @hookspec
 def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
-    """Adds blueprints: ``registry.add(name, target, BlueprintSpec(...))``.
+    """Add blueprints: modules that seeds are grown from.
 
-    When: once, after all plugins were imported. The target may be "module:attribute", imported when first used.
+    When: once, after all plugins were imported. A target that is text, "module:attribute", is imported when a run
+    first uses it, and is called as ``target(site)``.
     Returns: nothing.
-    Errors: a bad name, an unknown site kind, a formula that does not evaluate or a target that cannot be called
-    is refused at once, and the plugin becomes a broken one.
+    Errors: an invalid name, site kind, formula or target raises PluginError from ``registry.add``, and the plugin is
+    broken, with the line that added it.
+
+    Example::
+
+        @hookimpl
+        def esper_register_blueprints(registry):
+            registry.add("tiny-conv", "my_package.blocks:TinyConv", BlueprintSpec(accepts="image", params="9*c*c"))
     """
 
 
 @hookspec
 def esper_register_hosts(registry: Registrar[HostSpec]) -> None:
-    """Adds hosts: ``registry.add(name, target, HostSpec(...))``; the target is called ``target(shape, **settings)``.
+    """Add hosts: networks with slots to grow in.
 
-    When: as for blueprints.
+    When: as for blueprints. The target is called as ``target(shape, **settings)``.
     Returns: nothing.
     Errors: as for blueprints.
+
+    Example::
+
+        @hookimpl
+        def esper_register_hosts(registry):
+            registry.add("small-cnn", "my_package.hosts:SmallCNN", HostSpec(slots={"early": SlotPlace("stem")}))
     """
 
 
 @hookspec
 def esper_register_tasks(registry: Registrar[TaskSpec]) -> None:
-    """Adds tasks: ``registry.add(name, target, TaskSpec(...))``; the target is called ``target(**settings)``.
+    """Add tasks: data, loss and metric.
 
-    When: as for blueprints.
+    When: as for blueprints. The target is called as ``target(**settings)``.
     Returns: nothing.
     Errors: as for blueprints.
+
+    Example::
+
+        @hookimpl
+        def esper_register_tasks(registry):
+            registry.add("my-images", "my_package.data:MyImages", TaskSpec("Images of mine."))
     """
 
 
 @hookspec
 def esper_register_policies(registry: Registrar[PolicySpec]) -> None:
-    """Adds policies: ``registry.add(name, target, PolicySpec(...))``; called ``target(space, **settings)``.
+    """Add policies: they choose the actions of an arm.
 
-    When: as for blueprints.
+    When: as for blueprints. The target is called as ``target(space, **settings)``.
     Returns: nothing.
     Errors: as for blueprints.
+
+    Example::
+
+        @hookimpl
+        def esper_register_policies(registry):
+            registry.add("greedy", "my_package.policies:Greedy", PolicySpec("Always the largest gain."))
     """
 
 
 @hookspec
 def esper_register_rewards(registry: Registrar[RewardSpec]) -> None:
-    """Adds rewards: ``registry.add(name, target, RewardSpec(...))``; called ``target(metric=metric, **settings)``.
+    """Add rewards: they score each step for policies that learn.
 
-    When: as for blueprints.
+    When: as for blueprints. The target is called as ``target(metric=metric, **settings)``.
     Returns: nothing.
     Errors: as for blueprints.
+
+    Example::
+
+        @hookimpl
+        def esper_register_rewards(registry):
+            registry.add("frugal", "my_package.rewards:Frugal", RewardSpec("Accuracy, less a price for parameters."))
     """
 
 
 @hookspec
 def esper_register_schedules(registry: Registrar[ScheduleSpec]) -> None:
-    """Adds schedules of learning rates: ``registry.add(name, target, ScheduleSpec(...))``; ``target(**settings)``.
+    """Add learning rate schedules.
 
-    When: as for blueprints.
+    When: as for blueprints. The target is called as ``target(**settings)``.
     Returns: nothing.
     Errors: as for blueprints.
+
+    Example::
+
+        @hookimpl
+        def esper_register_schedules(registry):
+            registry.add("triangle", "my_package.schedules:Triangle", ScheduleSpec("Up, then down."))
     """
 
 
 @hookspec
 def esper_register_sinks(registry: Registrar[SinkSpec]) -> None:
-    """Adds sinks: ``registry.add(name, target, SinkSpec(...))``; the target is called ``target(run, **settings)``.
+    """Add sinks: they take the events of a run elsewhere.
 
-    When: as for blueprints.
+    When: as for blueprints. The target is called as ``target(run, **settings)`` with the path of the run directory.
     Returns: nothing.
     Errors: as for blueprints.
+
+    Example::
+
+        @hookimpl
+        def esper_register_sinks(registry):
+            registry.add("csv", "my_package.sinks:CsvSink", SinkSpec("One line for each step."))
     """
 
 
 @hookspec(firstresult=True)
 def esper_component_missing(kind: ComponentKind, name: str) -> str | None:
-    """Says what is known of a name that no plugin answers to: where it went, what it is called now, how to get it.
+    """Explain a name that no plugin provides: what it is called now, or which package has it.
 
-    When: a configuration, or a command, names a component of a kind (or a pattern) that is not there.
-    Returns: one line for the message, or None; the first plugin that has one is heard. The name stays unknown.
-    Errors: what is raised is told in that message, with the package; another type than text counts as None.
+    When: a configuration or a command names a component, or a pattern, that does not exist.
+    Returns: one line for the error message, or None; the first line of any plugin is used. The name stays unknown.
+    Errors: an exception is shown in that message, with the package; a value that is not text counts as None.
+
+    Example::
+
+        @hookimpl
+        def esper_component_missing(kind, name):
+            return "conv_old is called conv_light since 0.2." if name == "conv_old" else None
     """
 
 
 @hookspec
 def esper_configured(config: PluginConfig) -> None:
-    """Tells how a run is set up, with this plugin's settings.
+    """Receive the configuration of a run and the plugin's own settings.
 
-    When: a run is about to begin, its configuration is checked and its directory is there; before esper_run_started.
+    When: once, after the configuration was checked and the run directory created, before ``esper_run_started``.
     Returns: nothing.
-    Errors: an observer: after one that raises this plugin's observers are told no more in that run.
+    Errors: as for every observer: the plugin's observers are not called again in this run, after one warning (E228).
+
+    Example::
+
+        @hookimpl
+        def esper_configured(config):
+            tracer.open(config.settings.folder)
     """
 
 
 @hookspec
 def esper_run_started(run: RunInfo) -> None:
-    """Tells that a run begins.
+    """Observe the beginning of a run.
 
     When: once, before the first episode.
     Returns: nothing.
-    Errors: as for esper_configured.
+    Errors: as for ``esper_configured``.
+
+    Example::
+
+        @hookimpl
+        def esper_run_started(run):
+            print(run.id, run.device)
     """
 
 
 @hookspec
 def esper_run_finished(run: RunInfo, outcome: RunOutcome) -> None:
-    """Tells that a run is over, and how it ended.
+    """Observe the end of a run.
 
-    When: once, however the run ended, when everything is written: the run directory is whole.
+    When: once, however the run ended, after all its files were written.
     Returns: nothing.
-    Errors: as for esper_configured; the message is the only trace, the run has ended.
+    Errors: as for ``esper_configured``.
+
+    Example::
+
+        @hookimpl
+        def esper_run_finished(run, outcome):
+            notify(f"{run.id}: {outcome.status} {outcome.reason}")
     """
 
 
 @hookspec
 def esper_stage_changed(event: StageChanged) -> None:
-    """Tells that a seed moved from one stage to another.
+    """Observe a seed that moves from one lifecycle stage to the next.
 
-    When: at the end of the step in which it did, and at the end of the episode.
+    When: at the end of the step in which it moved, and at the end of the episode.
     Returns: nothing.
-    Errors: as for esper_configured.
+    Errors: as for ``esper_configured``.
+
+    Example::
+
+        @hookimpl
+        def esper_stage_changed(event):
+            print(event.slot, event.blueprint, event.was, "->", event.now)
     """
 
 
 @hookspec
 def esper_step_finished(events: tuple[StepFinished, ...]) -> None:
-    """Tells that a step is over, with what every environment of every arm measured and decided.
+    """Observe a step: what every environment of every arm measured and which action was chosen.
 
-    When: after each step, once for all environments, when their events are safe in events.jsonl.
+    When: after each step, once for all environments, when their events are in events.jsonl.
     Returns: nothing.
-    Errors: as for esper_configured. The time that it takes is the run's: keep it short.
+    Errors: as for ``esper_configured``. The run waits for this hook: keep it short, or use a sink.
+
+    Example::
+
+        @hookimpl
+        def esper_step_finished(events):
+            print(max(event.signals.train_loss for event in events))
     """
 
 
 @hookspec
 def esper_update_finished(event: UpdateFinished) -> None:
-    """Tells that a policy has learnt from the episodes of a round, and what it said of it.
+    """Observe a policy that has learnt from the episodes of a round.
 
-    When: after each round, once for each arm whose policy learns (``Learner``).
+    When: after each round, once for each arm whose policy is a ``Learner``.
     Returns: nothing.
-    Errors: as for esper_configured.
+    Errors: as for ``esper_configured``.
+
+    Example::
+
+        @hookimpl
+        def esper_update_finished(event):
+            print(event.arm, dict(event.figures))
     """
 
 
 @hookspec
 def esper_governor_acted(event: GovernorActed) -> None:
-    """Tells that an environment was judged to be in trouble.
+    """Observe the governor: a warning, an early stop of an episode, a rollback, or the stop of the run.
 
-    When: after the step, whatever it did: a warning, an episode that ends early, a rollback; right before a stop.
+    When: after the step in which it acted; before the run stops.
     Returns: nothing.
-    Errors: as for esper_configured.
+    Errors: as for ``esper_configured``.
+
+    Example::
+
+        @hookimpl
+        def esper_governor_acted(event):
+            print(event.arm, event.seed, event.act, event.reason)
     """
 
 
 @hookspec
 def esper_check_health(snapshot: HealthSnapshot) -> Verdict | None:
-    """Gives a second opinion on one environment: a plugin can raise the alarm, and not call it off.
+    """Judge the health of one environment, in addition to the governor: a plugin can raise an alarm, not cancel one.
 
-    When: after each step, for each environment, beside the core's own check.
-    Returns: a Verdict, or None where there is nothing to say. The most severe of all counts. PANIC brings the
-    environment back to a sane state, and stops the run where there is none; ENOUGH ends its episode.
-    Errors: anything that is raised, or another type, stops the run with the package named: a guard that fell asleep
-    is not one to go on without.
+    When: after each step, for each environment.
+    Returns: a Verdict, or None for no opinion; the most severe of all counts. PANIC rolls the environment back, or
+    stops the run where that is impossible; ENOUGH ends the environment's episode.
+    Errors: an exception (E231), or another type (E229), stops the run with the package named: a health check that
+    fails must not go unnoticed.
+
+    Example::
+
+        @hookimpl
+        def esper_check_health(snapshot):
+            return Verdict(Level.PANIC, "loss above 100") if snapshot.signals.train_loss > 100 else None
     """
 
 
 @hookspec
 def esper_report_sections(run: RunInfo) -> Sequence[ReportSection] | None:
-    """Adds sections to the report of a run: figures and words of the plugin's own.
+    """Add sections to the report of a run.
 
-    When: once, when a run ended well and its events are written; ``run.path`` is its directory, to be read.
-    Returns: sections, in order, or None. They are shown at the end of ``esper run`` and stand in summary.json; in the
-    report they come after "Governor and lost seeds" and before "Provenance".
-    Errors: what is raised, or another type, is told once with the package; the report does without these sections.
+    When: once, after a run that ended well, when its events are written. Read them in ``run.path``.
+    Returns: the sections in order, or None. They are printed at the end of ``esper run``, kept in summary.json, and
+    shown in the report between "Governor and lost seeds" and "Provenance".
+    Errors: an exception, or another type, is reported once with the package; the report does without these sections.
+
+    Example::
+
+        @hookimpl
+        def esper_report_sections(run):
+            return [ReportSection("Energy", "12.5 Wh")]
     """
 
 
 @hookspec(firstresult=True)
 def esper_run(context: RunContext) -> object:
-    """Goes around the whole training of a run: to time it, profile it, or hold a device.
+    """Wrap the training of a run: time it, profile it, or hold a device.
 
-    When: once, after esper_run_started; ``@hookimpl(wrapper=True)`` with one ``yield``, at which the run is trained.
-    Returns: what the ``yield`` gave; whatever is returned, the run's results are its own.
-    Errors: what is raised before the ``yield`` stops the run with the package named; what is raised after it is told,
-    and the results stay. How the run itself ended can be seen at the ``yield`` and not be changed. A function without
-    a ``yield`` is refused when the plugin is loaded: nobody takes the place of the run.
+    When: once, after ``esper_run_started``. Mark it with ``@hookimpl(wrapper=True)``; the run is trained at its one
+    ``yield``.
+    Returns: what the ``yield`` gave. The results of the run do not depend on it.
+    Errors: an exception before the ``yield`` stops the run with the package named (E231); one after it is reported
+    (E228), and the results stay. A failure of the run itself is raised at the ``yield`` and cannot be suppressed. A
+    function without a ``yield`` is refused when the plugin is loaded.
+
+    Example::
+
+        @hookimpl(wrapper=True)
+        def esper_run(context):
+            with profiler(context.run.path / "profile.json"):
+                return (yield)
     """

@@ -1,7 +1,18 @@
-"""Which plugins are there, and what do they bring? Loaded with their faults contained; nothing here imports torch.
+"""The plugin system: find, load and call packages that extend Esper. Nothing in it imports torch.
 
-The names below are imported when they are first used: the command line looks for commands, and a quick answer to
-``esper --help`` should not wait for what loads plugins.
+Begin with ``load_plugins`` in ``loader``: it is the whole sequence. The modules, from the bottom up:
+
+* ``isolation``: call plugin code, and attribute what it raises or prints to its package.
+* ``formula``: evaluate the formulas in which blueprints declare their numbers of parameters.
+* ``records``: what is known of a plugin (``PluginRecord``) and of what it provides (``Component``).
+* ``discovery``: entry points and one-file plugins; ids, versions, pins and safe mode.
+* ``lookup_errors``: messages and suggestions for names that cannot be found.
+* ``registry``: take and check the components that plugins add; find them by name.
+* ``validation``: hook names and arguments, API level, settings model.
+* ``loader``: the sequence from discovery to the registry.
+* ``dispatch``: call the hooks of a run: observers, health checks, report sections, ``esper_run``.
+
+The hooks themselves are specified in ``esper_core.hooks.spec``. Names below are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -53,4 +64,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

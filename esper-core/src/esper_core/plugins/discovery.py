@@ -1,8 +1,8 @@
-"""Which installed packages announce something to Esper? Read from their metadata: nothing of theirs is imported.
+"""Discovery: find declared plugins and decide from metadata alone which of them may be imported.
 
-Which of the announced plugins may be imported? Decided from metadata alone: none of their code has run yet.
-
-Which one-file plugins does a configuration name? Each is read once: what is hashed is what is run, and kept.
+``discover`` reads the entry points of installed packages, ``read_local`` the one-file plugins of a configuration, and
+``admit`` applies the user's choice, safe mode, ids, versions and pins. No plugin code runs in any of them; only
+``import_local`` runs a one-file plugin, from the bytes that were read and hashed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec, module_from_spec
@@ -21,20 +20,47 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from esper_core._version import __version__
 from esper_core.leyline.errors import Problem
-from esper_core.plugins.isolation import LOCAL_FILE, normalised
-from esper_core.plugins.records import Announcement, Candidate
+from esper_core.plugins.isolation import LOCAL_FILE, author_hint, normalise
+from esper_core.plugins.records import Candidate, EntryPointInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import CodeType
-
 
 PLUGIN_GROUP: Final = "esper.plugins"
 COMMAND_GROUP: Final = "esper.commands"
 
+FIRST_PARTY: Final[Mapping[str, str]] = {
+    "blueprints": "esper-blueprints",
+    "policies": "esper-policies",
+    "rewards": "esper-rewards",
+    "tasks": "esper-tasks",
+    "watch": "esper-watch",
+}
+"""The package of each plugin id that belongs to the project itself."""
+
+FIRST_PARTY_PACKAGES: Final = (*FIRST_PARTY.values(), "esper-study", "esper-testing")
+"""The project's own packages, without esper-core."""
+
+MAX_NAME_LENGTH: Final = 48
+"""Characters of a plugin's id and of a component's name."""
+
+NAME_RULE: Final = f"Lower case letters and digits, joined by single - or _, at most {MAX_NAME_LENGTH} characters."
+"""How a plugin or a component may be called."""
+
+RELATIVE_PATH_HINT: Final = "The path is relative to the configuration's folder."
+
+_MAX_FILE_SIZE: Final = 1 << 20
+"""Bytes of a one-file plugin."""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+
+
+# Entry points of installed packages
+
 
 class EntryPoint(Protocol):
-    """What is asked of an entry point; ``importlib.metadata.EntryPoint`` has it."""
+    """The part of ``importlib.metadata.EntryPoint`` that discovery reads."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +71,7 @@ class EntryPoint(Protocol):
 
 
 class Distribution(Protocol):
-    """What is asked of an installed package; ``importlib.metadata.Distribution`` has it, and a test's fake."""
+    """The part of ``importlib.metadata.Distribution`` that discovery reads."""
 
     @property
     def name(self) -> str: ...
@@ -58,8 +84,8 @@ class Distribution(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """A package whose metadata cannot be read."""
+class DamagedPackage:
+    """An installed package whose metadata cannot be read, with the error; its name may be unknown."""
 
     package: str | None
     error: Exception
@@ -67,241 +93,151 @@ class Damage:
 
 def discover(
     group: str, distributions: Iterable[Distribution] | None = None
-) -> tuple[tuple[Announcement, ...], tuple[Damage, ...]]:
-    """What is announced in a group of entry points, in the order of names, and the packages that cannot be read.
+) -> tuple[tuple[EntryPointInfo, ...], tuple[DamagedPackage, ...]]:
+    """Return the entry points of a group, sorted by name, and the packages whose metadata cannot be read.
 
-    A package that stands on the path twice (an editable install and its egg-info) counts once, where Python finds it
-    first.
+    A package that is on the path twice (an editable install and its egg-info) counts once, where Python finds it first.
+
+    Args:
+        group: ``PLUGIN_GROUP`` or ``COMMAND_GROUP``.
+        distributions: packages to read instead of the installed ones.
     """
-    found: list[Announcement] = []
-    damaged: list[Damage] = []
+    if distributions is None:
+        from importlib.metadata import distributions as installed  # imported late: takes 20 ms
+
+        distributions = installed()
+    found: list[EntryPointInfo] = []
+    damaged: list[DamagedPackage] = []
     seen: set[str] = set()
-    for distribution in _installed() if distributions is None else distributions:
+    for distribution in distributions:
         try:
             entries = [entry for entry in distribution.entry_points if entry.group == group]
             if not entries:
                 continue
-            package = normalised(distribution.name)
+            package = normalise(distribution.name)
             if package not in seen:
-                found.extend(_announcements(distribution, entries))
+                found.extend(_entry_points(distribution, entries))
             seen.add(package)
-        except Exception as error:  # what damaged metadata raises is nobody's contract; it is reported
-            damaged.append(Damage(_name_of(distribution), error))
-    found.sort(key=lambda announcement: (announcement.name, announcement.package, announcement.target))
+        except Exception as error:  # damaged metadata may raise anything
+            damaged.append(DamagedPackage(_name_of(distribution), error))
+    found.sort(key=lambda entry: (entry.name, entry.package, entry.target))
     return tuple(found), tuple(damaged)
 
 
-def _installed() -> Iterable[Distribution]:
-    from importlib.metadata import distributions  # 20 ms, paid only by commands that look
-
-    return distributions()
-
-
-def _announcements(distribution: Distribution, entries: list[EntryPoint]) -> list[Announcement]:
+def _entry_points(distribution: Distribution, entries: list[EntryPoint]) -> list[EntryPointInfo]:
     name, version = distribution.name, distribution.version
     if not isinstance(version, str):
         msg = "the metadata has no version"
         raise ValueError(msg)
     requires = tuple(distribution.requires or ())
     return [
-        Announcement(entry.name, entry.value.partition("[")[0].strip(), name, version, requires) for entry in entries
+        EntryPointInfo(entry.name, entry.value.partition("[")[0].strip(), name, version, requires) for entry in entries
     ]
 
 
 def _name_of(distribution: Distribution) -> str | None:
     try:
         return str(distribution.name) if distribution.name else None
-    except Exception:  # the name is only for the message about the damage, which is reported anyway
+    except Exception:  # the damage is reported anyway, without a name
         return None
 
 
-FIRST_PARTY: Final[Mapping[str, str]] = {
-    "blueprints": "esper-blueprints",
-    "policies": "esper-policies",
-    "rewards": "esper-rewards",
-    "tasks": "esper-tasks",
-    "watch": "esper-watch",
-}
-"""The plugin ids of the project's own packages that bring a plugin."""
-
-FIRST_PARTY_PACKAGES: Final = (*FIRST_PARTY.values(), "esper-study", "esper-testing")
-"""The project's own packages beside the core."""
-
-LONGEST_NAME: Final = 48
-"""Characters of a plugin's id, and of a component's name."""
-
-_NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
-_OFF: Final = ("", "0", "false", "no", "off")
+# Which plugins may be imported
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the user, the environment and the running core allow."""
+def admit(
+    entry_points: Iterable[EntryPointInfo],
+    *,
+    disable: Iterable[str] = (),
+    require: Mapping[str, str] | None = None,
+    safe_mode: bool = False,
+) -> list[Candidate]:
+    """Return a candidate for each entry point; those that may not be imported are stopped, with the reason.
 
-    disable: frozenset[str] = frozenset()
-    require: Mapping[str, str] = field(default_factory=dict)
-    safe_mode: bool = False
-    core_version: str = __version__
-
-
-def safe_mode_from_environment() -> bool:
-    """Whether ``ESPER_SAFE_MODE`` asks for first-party plugins only: any value but 0, false, no, off."""
-    return not is_off(os.environ.get("ESPER_SAFE_MODE", ""))
-
-
-def is_off(text: str) -> bool:
-    """Whether a variable of the environment says no: empty, 0, false, no, off."""
-    return text.strip().lower() in _OFF
-
-
-def is_name(text: object) -> bool:
-    """Whether this can be a plugin's id, or a component's name.
-
-    >>> is_name("tiny-conv"), is_name("TinyConv")
-    (True, False)
+    Args:
+        entry_points: what was discovered.
+        disable: ids of plugins that the user leaves out.
+        require: by plugin id the versions of its package that the user accepts.
+        safe_mode: whether only the project's own packages are admitted.
     """
-    return isinstance(text, str) and len(text) <= LONGEST_NAME and _NAME.fullmatch(text) is not None
+    disable, require = frozenset(disable), require or {}
+    candidates = []
+    for candidate in map(Candidate, entry_points):
+        if candidate.id in disable:
+            candidate = candidate.stopped("disabled")
+        elif safe_mode and not is_first_party(candidate.entry_point.package):
+            candidate = candidate.stopped("not-listed")
+        candidates.append(candidate)
+    admitted = [candidate.entry_point for candidate in candidates if candidate.is_active]
+    return [
+        _checked(candidate, [entry for entry in admitted if entry.name == candidate.id], require)
+        if candidate.is_active
+        else candidate
+        for candidate in candidates
+    ]
 
 
-def gate(found: Iterable[Announcement], rules: Rules) -> list[Candidate]:
-    """A candidate for each announcement; those that may not be imported have fallen, with the reason."""
-    candidates = [_pass(Candidate(announcement), rules, (_disabled, _outside_of_safe_mode)) for announcement in found]
-    claims = Counter(candidate.id for candidate in candidates if candidate.is_active)
-    rivals = {
-        name: [candidate.announcement for candidate in candidates if candidate.is_active and candidate.id == name]
-        for name, count in claims.items()
-        if count > 1
-    }
-    candidates = [_alone(candidate, rivals) for candidate in candidates]
-    return [_pass(candidate, rules, (_misnamed, _mismatched, _unpinned)) for candidate in candidates]
-
-
-def _pass(candidate: Candidate, rules: Rules, checks: Iterable[Callable[[Candidate, Rules], Candidate]]) -> Candidate:
-    for check in checks:
-        if candidate.is_active:
-            candidate = check(candidate, rules)
-    return candidate
-
-
-def _disabled(candidate: Candidate, rules: Rules) -> Candidate:
-    return candidate.fallen("disabled") if candidate.id in rules.disable else candidate
-
-
-def _outside_of_safe_mode(candidate: Candidate, rules: Rules) -> Candidate:
-    outside = rules.safe_mode and not is_first_party(candidate.announcement.package)
-    return candidate.fallen("not-listed") if outside else candidate
-
-
-def is_first_party(package: str) -> bool:
-    """Whether a package is one of the project's own."""
-    return normalised(package) in FIRST_PARTY_PACKAGES
-
-
-def _misnamed(candidate: Candidate, _rules: Rules) -> Candidate:
-    if is_name(candidate.id):
-        return candidate
-    problem = Problem(
-        "E216",
-        f'package {candidate.announcement.source} names its plugin "{candidate.id}", which cannot be a plugin\'s id',
-        hint=f"{name_rule()} Tell the author of {candidate.announcement.package}.",
-    )
-    return candidate.fallen("rejected", problem)
-
-
-def name_rule() -> str:
-    """How a plugin or a component may be called."""
-    return f"Lower case letters and digits, joined by single - or _, at most {LONGEST_NAME} characters."
-
-
-def _alone(candidate: Candidate, rivals: Mapping[str, list[Announcement]]) -> Candidate:
-    claims = rivals.get(candidate.id)
-    if claims is None or not candidate.is_active:
-        return candidate
-    return candidate.fallen("rejected", taken_twice(f'plugin "{candidate.id}"', claims))
-
-
-def taken_twice(what: str, claims: list[Announcement]) -> Problem:
-    """The problem that one name is announced more than once."""
-    if files := [claim.file for claim in claims if claim.file is not None]:
-        others = [claim.source for claim in claims if claim.file is None]
-        message = (
-            f"{what} is announced by {' and '.join([*others, *files])}; {'neither' if len(claims) == 2 else 'none'}"
+def _checked(candidate: Candidate, claims: list[EntryPointInfo], require: Mapping[str, str]) -> Candidate:
+    """Stop a candidate whose id is claimed twice or invalid, or whose versions do not fit."""
+    problem: Problem | None
+    if len(claims) > 1:
+        problem = duplicate_problem(f'plugin "{candidate.id}"', claims)
+    elif not is_name(candidate.id):
+        entry = candidate.entry_point
+        message = f'package {entry.source} declares a plugin with an invalid id: "{candidate.id}"'
+        problem = Problem("E216", message, hint=f"{NAME_RULE} {author_hint(entry.package)}")
+    else:
+        problem = core_version_problem(candidate.entry_point, candidate.title) or _pin_problem(
+            candidate, require.get(candidate.id)
         )
-        return Problem("E211", f"{message} is loaded", hint="Rename the file, or take it out of plugins.local.")
-    sources = " and ".join(dict.fromkeys(claim.source for claim in claims))
+    return candidate if problem is None else candidate.stopped("rejected", problem)
+
+
+def duplicate_problem(what: str, claims: list[EntryPointInfo]) -> Problem:
+    """Describe a name that is declared more than once.
+
+    Args:
+        what: the name with its kind, ``plugin "extra"``.
+        claims: the entry points that declare it.
+    """
+    neither = "neither" if len(claims) == 2 else "none"
+    sources = list(dict.fromkeys(claim.file or claim.source for claim in claims))
     packages = list(dict.fromkeys(claim.package for claim in claims))
+    if any(claim.file is not None for claim in claims):
+        message = f"{what} is declared by {' and '.join(sources)}; {neither} is loaded"
+        return Problem("E211", message, hint="Rename the file, or take it out of plugins.local.")
     if len(packages) == 1:
         targets = " and ".join(claim.target for claim in claims)
-        return Problem(
-            "E211",
-            f"package {sources} announces {what} twice, as {targets}; neither is loaded",
-            hint=f"Tell the author of {packages[0]}.",
-        )
+        message = f"package {sources[0]} declares {what} twice, as {targets}; {neither} is loaded"
+        return Problem("E211", message, hint=author_hint(packages[0]))
     removable = [package for package in packages if not is_first_party(package)] or packages
-    commands = [f"  pip uninstall {package}" for package in removable]
-    return Problem(
-        "E211",
-        f"{len(packages)} packages announce {what}: {sources}; {'neither' if len(claims) == 2 else 'none'} is loaded",
-        hint="\n".join(["Keep one of them:", *commands]) if len(commands) > 1 else f"Keep one of them:{commands[0]}",
-    )
+    separator = "\n" if len(removable) > 1 else ""
+    commands = "".join(f"{separator}  pip uninstall {package}" for package in removable)
+    message = f"{len(packages)} packages declare {what}: {' and '.join(sources)}; {neither} is loaded"
+    return Problem("E211", message, hint=f"Keep one of them:{commands}")
 
 
-def _mismatched(candidate: Candidate, rules: Rules) -> Candidate:
-    problem = other_core_wanted(candidate.announcement, candidate.title, rules.core_version)
-    return candidate if problem is None else candidate.fallen("rejected", problem)
-
-
-def _unpinned(candidate: Candidate, rules: Rules) -> Candidate:
-    pin = rules.require.get(candidate.id)
-    if pin is None or candidate.announcement.file is not None:
-        return candidate
-    from packaging.specifiers import SpecifierSet  # 10 ms, paid where the file pins something
-    from packaging.version import InvalidVersion, Version
-
-    announcement = candidate.announcement
-    try:
-        if SpecifierSet(pin).contains(Version(announcement.version), prereleases=True):
-            return candidate
-    except InvalidVersion:  # then it is in no range
-        pass
-    problem = Problem(
-        "E226",
-        f"{candidate.title} is required in {pin}; its code was not run",
-        path=f"plugins.require.{candidate.id}",
-        hint=f'Bring them together:  pip install "{announcement.package}{compact(pin)}"',
-    )
-    return candidate.fallen("rejected", problem)
-
-
-def compact(pin: str) -> str:
-    """A range of versions without spaces, as pip takes it behind a name."""
-    return "".join(pin.split())
-
-
-def other_core_wanted(announcement: Announcement, title: str, core_version: str = __version__) -> Problem | None:
-    """The problem that a package requires another esper-core than the one that is running, where it does."""
-    mine = [text for text in announcement.requires if normalised(_required_name(text)) == "esper-core"]
-    if not mine:
+def core_version_problem(entry: EntryPointInfo, title: str) -> Problem | None:
+    """Describe a requirement of a package that this esper-core does not meet; None if all are met."""
+    requirements = [text for text in entry.requires if normalise(_required_name(text)) == "esper-core"]
+    if not requirements:
         return None
-    from packaging.requirements import InvalidRequirement, Requirement  # 10 ms, paid where a plugin asks for a version
+    from packaging.requirements import InvalidRequirement, Requirement  # imported late: takes 10 ms
 
-    for text in mine:
+    for text in requirements:
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
             reason = str(error).splitlines()[0]
-            return Problem(
-                "E212",
-                f'{title} has a requirement that cannot be read, "{text}": {reason}; its code was not run',
-                hint=f"Tell the author of {announcement.package}.",
-            )
+            message = f'{title} has an invalid requirement, "{text}": {reason}; its code was not run'
+            return Problem("E212", message, hint=author_hint(entry.package))
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue
-        if not requirement.specifier.contains(core_version, prereleases=True):
+        if not requirement.specifier.contains(__version__, prereleases=True):
             return Problem(
                 "E212",
-                f"{title} needs esper-core {requirement.specifier}, and this is {core_version}; its code was not run",
-                hint=f"Bring them together:  pip install --upgrade esper-core {announcement.package}",
+                f"{title} needs esper-core {requirement.specifier}, and this is {__version__}; its code was not run",
+                hint=f"Bring them together:  pip install --upgrade esper-core {entry.package}",
             )
     return None
 
@@ -311,47 +247,98 @@ def _required_name(requirement: str) -> str:
     return match[1] if match else ""
 
 
-RELATIVE = "The path is relative to the configuration's folder."
+def _pin_problem(candidate: Candidate, pin: str | None) -> Problem | None:
+    """Describe a version that ``plugins.require`` does not accept; a one-file plugin has no version to pin."""
+    entry = candidate.entry_point
+    if pin is None or entry.file is not None:
+        return None
+    from packaging.specifiers import SpecifierSet  # imported late: takes 10 ms
+    from packaging.version import InvalidVersion, Version
 
-_LARGEST = 1 << 20
-"""Bytes that a one-file plugin may have."""
+    try:
+        if SpecifierSet(pin).contains(Version(entry.version), prereleases=True):
+            return None
+    except InvalidVersion:  # an invalid version is in no range
+        pass
+    return Problem(
+        "E226",
+        f"{candidate.title} is required in {pin}; its code was not run",
+        path=f"plugins.require.{candidate.id}",
+        hint=f'Bring them together:  pip install "{entry.package}{pip_range(pin)}"',
+    )
+
+
+def pip_range(pin: str) -> str:
+    """Return a range of versions without spaces, as pip takes it behind a package's name."""
+    return "".join(pin.split())
+
+
+def is_name(text: object) -> bool:
+    """Whether this can be a plugin's id or a component's name; see ``NAME_RULE``.
+
+    >>> is_name("tiny-conv"), is_name("TinyConv")
+    (True, False)
+    """
+    return isinstance(text, str) and len(text) <= MAX_NAME_LENGTH and _NAME.fullmatch(text) is not None
+
+
+def is_first_party(package: str) -> bool:
+    """Whether a package is one of the project's own."""
+    return normalise(package) in FIRST_PARTY_PACKAGES
+
+
+def safe_mode_from_environment() -> bool:
+    """Whether ``ESPER_SAFE_MODE`` asks for the project's own plugins only."""
+    return is_set("ESPER_SAFE_MODE")
+
+
+def is_set(variable: str) -> bool:
+    """Whether an environment variable has a value other than 0, false, no and off."""
+    return os.environ.get(variable, "").strip().lower() not in ("", "0", "false", "no", "off")
+
+
+# One-file plugins
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A one-file plugin: the file, its bytes, and what it announces."""
+    """A one-file plugin: its path, its bytes, and the entry point that it stands for."""
 
     path: Path
     source: bytes
-    announcement: Announcement
+    entry_point: EntryPointInfo
 
 
 def read_local(paths: Iterable[Path]) -> tuple[tuple[LocalFile, ...], list[Problem]]:
-    """The files, and what is wrong with those that cannot be plugins. Nothing of theirs is run."""
+    """Read one-file plugins, each once, without running them.
+
+    Returns:
+        The files, and a problem (E227) for each that cannot be a plugin.
+    """
     found: list[LocalFile] = []
     problems: list[Problem] = []
     for place, path in enumerate(paths):
-        module, id_ = path.stem, path.stem.replace("_", "-")
+        module, plugin = path.stem, path.stem.replace("_", "-")
         try:
             source = _contents(path)
-            _demand_fit_name(path, module, id_)
-        except _Unfit as unfit:
-            problems.append(Problem("E227", unfit.message, path=f"plugins.local[{place}]", hint=unfit.hint))
+            _check_file_name(path, module, plugin)
+        except _InvalidFile as error:
+            problems.append(Problem("E227", error.message, path=f"plugins.local[{place}]", hint=error.hint))
             continue
-        announcement = Announcement(id_, module, LOCAL_FILE, digest(source)[:12], (), str(path))
-        found.append(LocalFile(path, source, announcement))
+        entry = EntryPointInfo(plugin, module, LOCAL_FILE, digest(source)[:12], (), str(path))
+        found.append(LocalFile(path, source, entry))
     return tuple(found), problems
 
 
 def digest(data: bytes) -> str:
-    """The SHA-256 of the bytes, in hexadecimal."""
+    """Return the SHA-256 of the bytes in hexadecimal."""
     return sha256(data).hexdigest()
 
 
 def import_local(file: LocalFile) -> Any:
-    """The plugin's module, run anew, and known to Python by its name so that its targets can be found."""
-    name = file.announcement.target
-    loader = _Loader(name, file)
+    """Run a one-file plugin and register its module in ``sys.modules``, where its targets are looked up."""
+    name = file.entry_point.target
+    loader = _LocalLoader(name, file)
     module = module_from_spec(ModuleSpec(name, loader, origin=str(file.path)))
     module.__file__ = str(file.path)
     sys.modules[name] = module
@@ -363,21 +350,21 @@ def import_local(file: LocalFile) -> Any:
     return module
 
 
-class _Loader(SourceFileLoader):
-    """Runs the bytes that were read, and leaves no compiled file beside them."""
+class _LocalLoader(SourceFileLoader):
+    """Compiles the bytes that were read, and writes no bytecode beside the file."""
 
     def __init__(self, name: str, file: LocalFile) -> None:
         super().__init__(name, str(file.path))
         self._source = file.source
 
     def get_code(self, fullname: str) -> CodeType:
-        """What the bytes compile to."""
+        """Return the compiled bytes."""
         code: CodeType = self.source_to_code(self._source, self.path)
         return code
 
 
-class _Unfit(Exception):
-    """A file that cannot be a plugin: what is wrong with it, and the way out."""
+class _InvalidFile(Exception):
+    """A file that cannot be a plugin: what is wrong, and what to do."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -385,42 +372,41 @@ class _Unfit(Exception):
 
 
 def _contents(path: Path) -> bytes:
-    """The file's bytes, read once: what becomes of it before and after that makes no difference."""
     if path.suffix != ".py":
         message = f'expected a Python file as a plugin, received "{path}"'
-        raise _Unfit(message, "A plugin of one file ends in .py.")
+        raise _InvalidFile(message, "A one-file plugin ends in .py.")
     try:
-        if not path.is_file():  # a pipe would keep us waiting
+        if not path.is_file():  # reading a pipe would block
             raise FileNotFoundError
         with path.open("rb") as file:
-            source = file.read(_LARGEST + 1)
+            source = file.read(_MAX_FILE_SIZE + 1)
     except FileNotFoundError:
         message = f'there is no plugin file "{path}"'
-        raise _Unfit(message, RELATIVE) from None
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a NUL in it
+        raise _InvalidFile(message, RELATIVE_PATH_HINT) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
         message = f'the plugin file "{path}" cannot be read: {error}'
-        raise _Unfit(message, "Check the path and the permissions.") from error
-    if len(source) > _LARGEST:
-        message = f'the plugin file "{path}" is larger than {_LARGEST:,} bytes'
-        raise _Unfit(message, "Make a package of it.")
+        raise _InvalidFile(message, "Check the path and the permissions.") from error
+    if len(source) > _MAX_FILE_SIZE:
+        message = f'the plugin file "{path}" is larger than {_MAX_FILE_SIZE:,} bytes'
+        raise _InvalidFile(message, "Make a package of it.")
     return source
 
 
-def _demand_fit_name(path: Path, module: str, id_: str) -> None:
-    """Refuses a file whose name cannot be a plugin's, or is another module's."""
-    if not is_name(id_) or not module.isidentifier() or iskeyword(module):
-        message = f'a plugin cannot be called after its file "{path.name}"'
-        raise _Unfit(message, name_rule().replace("single - or _", "single _"))
+def _check_file_name(path: Path, module: str, plugin: str) -> None:
+    """Refuse a file whose name is no valid id, or is that of an installed module."""
+    if not is_name(plugin) or not module.isidentifier() or iskeyword(module):
+        message = f'the name of the plugin file "{path.name}" is not a valid plugin id'
+        raise _InvalidFile(message, NAME_RULE.replace("single - or _", "single _"))
     try:
         spec = find_spec(module)
-    except (ImportError, ValueError):  # ValueError: a module that says nothing of where it is from
+    except (ImportError, ValueError):  # ValueError: a module in sys.modules without a spec
         spec = None
     if module not in sys.modules and spec is None:
         return
-    if spec is None or not (isinstance(spec.loader, _Loader) or _same(spec.origin, path)):
-        message = f'the plugin file "{path.name}" has the name of a module that is installed'
-        raise _Unfit(message, "Give it another name.")
+    if spec is None or not (isinstance(spec.loader, _LocalLoader) or _is_same_file(spec.origin, path)):
+        message = f'the plugin file "{path.name}" has the name of an installed module'
+        raise _InvalidFile(message, "Rename the file.")
 
 
-def _same(origin: str | None, path: Path) -> bool:
+def _is_same_file(origin: str | None, path: Path) -> bool:
     return origin is not None and Path(origin).resolve() == path.resolve()

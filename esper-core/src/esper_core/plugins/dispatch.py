@@ -1,14 +1,8 @@
-"""How is a hook called so that each plugin answers for itself? One plugin at a time, by name.
+"""Dispatch: call the hooks of a run: observers, health checks, report sections and ``esper_run``.
 
-Who among the plugins is told what happens in a run? Every observer, each by itself, until it raises.
-
-Nothing is caught for good: what a plugin raises is told once, with its package and line, in the log and on stderr.
-
-What do plugins say of an environment's health? The most severe verdict, with the name of who gave it.
-
-What do plugins add to the report of a run? Sections of their own, each under the plugin's name.
-
-What do plugins put around a run? Timers, profilers, locks: never anything in its place.
+Each plugin is called on its own, so that what it raises is attributed to it and the others are still called. A fault of
+an observer or of a report section is reported once (E228) and the run goes on; a fault of a health check, or of
+``esper_run`` before the run began, stops it (E229, E231).
 """
 
 from __future__ import annotations
@@ -24,16 +18,15 @@ from esper_core.leyline.protocols import PluginConfig, ReportSection, frozen
 from esper_core.leyline.signals import Level, Verdict, most_severe
 from esper_core.plugins.isolation import (
     Label,
-    answerable,
     attempt,
-    blame,
-    callers,
+    attributed_to,
+    author_hint,
     contained,
-    fault_in,
+    definition_of,
+    fault_problem,
+    hook_callers,
     is_ctrl_c,
-    place_of,
-    root_of,
-    summary_of,
+    top_package,
 )
 
 if TYPE_CHECKING:
@@ -43,11 +36,15 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome
     from esper_core.leyline.signals import HealthSnapshot
     from esper_core.plugins.loader import Plugins
+    from esper_core.plugins.records import PluginRecord
 
+T = TypeVar("T")
 
 log = logging.getLogger("esper")
 
-OBSERVERS: Final = (
+HEALTH_HOOK: Final = "esper_check_health"
+
+OBSERVER_HOOKS: Final = (
     "esper_configured",
     "esper_run_started",
     "esper_run_finished",
@@ -59,150 +56,123 @@ OBSERVERS: Final = (
 
 
 class Observers:
-    """Calls the observers of the active plugins. As a listener it hears the events that some of them are told of."""
+    """The observers of the active plugins; as a listener of the event bus it passes on the events that have a hook."""
 
     def __init__(self, plugins: Plugins) -> None:
         self._plugins = plugins
-        self._callers = {hook: callers(plugins.manager, hook) for hook in OBSERVERS}
+        self._callers = {hook: hook_callers(plugins.manager, hook) for hook in OBSERVER_HOOKS}
         self._steps: list[StepFinished] = []
 
     def configured(self, settings: Mapping[str, Any], values: Callable[[], Any]) -> None:
-        """Each plugin is told its own ``settings`` and what the whole configuration says."""
-        calls = self._callers["esper_configured"]
-        said = frozen(values()) if calls else {}
-        for plugin in list(calls):
-            self._tell(plugin, "esper_configured", config=PluginConfig(settings.get(plugin), said))
+        """Call ``esper_configured``.
+
+        Args:
+            settings: by plugin id the plugin's own settings.
+            values: returns the whole configuration; called only if a plugin implements the hook.
+        """
+        callers = self._callers["esper_configured"]
+        configuration = frozen(values()) if callers else {}
+        for plugin in list(callers):
+            self._call(plugin, "esper_configured", config=PluginConfig(settings.get(plugin), configuration))
 
     def run_started(self, run: RunInfo) -> None:
-        """A run begins."""
-        self._tell_all("esper_run_started", run=run)
+        """Call ``esper_run_started``."""
+        self._call_all("esper_run_started", run=run)
 
     def run_finished(self, run: RunInfo, outcome: RunOutcome) -> None:
-        """A run is over, and everything is written."""
-        self._tell_all("esper_run_finished", run=run, outcome=outcome)
+        """Call ``esper_run_finished``."""
+        self._call_all("esper_run_finished", run=run, outcome=outcome)
 
     def hear(self, event: Event) -> None:
-        """Pass on what is told at once; the steps of all environments wait for each other."""
+        """Pass an event on; the steps of all environments are collected until ``settle``."""
         if isinstance(event, StepFinished):
             self._steps.append(event)
         elif isinstance(event, StageChanged):
-            self._tell_all("esper_stage_changed", event=event)
+            self._call_all("esper_stage_changed", event=event)
         elif isinstance(event, UpdateFinished):
-            self._tell_all("esper_update_finished", event=event)
+            self._call_all("esper_update_finished", event=event)
         elif isinstance(event, GovernorActed):
-            self._tell_all("esper_governor_acted", event=event)
+            self._call_all("esper_governor_acted", event=event)
 
     def settle(self) -> None:
-        """A step is over: its events go out together."""
+        """Call ``esper_step_finished`` with the collected steps: every environment has finished."""
         events, self._steps = tuple(self._steps), []
         if events:
-            self._tell_all("esper_step_finished", events=events)
+            self._call_all("esper_step_finished", events=events)
 
-    def _tell_all(self, hook: str, **arguments: Any) -> None:
+    def _call_all(self, hook: str, **arguments: Any) -> None:
         for plugin in list(self._callers[hook]):
-            self._tell(plugin, hook, **arguments)
+            self._call(plugin, hook, **arguments)
 
-    def _tell(self, plugin: str, hook: str, **arguments: Any) -> None:
-        tried = attempt(lambda: self._callers[hook][plugin](**arguments))
-        if tried.error is not None:
-            for calls in self._callers.values():
-                calls.pop(plugin, None)
-            warn_of(self._plugins, plugin, hook, tried.error, "it is told no more of this run")
-
-
-def warn_of(plugins: Plugins, plugin: str, hook: str, error: BaseException, consequence: str) -> None:
-    """Says, once and in the log too, that a plugin raised and what becomes of it."""
-    record = next(record for record in plugins.records if record.id == plugin)
-    fault = fault_in(error, module_of(plugins, plugin, hook))
-    log.warning(
-        "%s",
-        Problem(
-            "E228",
-            f'plugin "{plugin}" ({record.source}) failed in {hook}: {fault.summary}; {consequence}',
-            file=fault.file,
-            line=fault.line,
-            hint=blame(record.package, plugin),
-        ),
-    )
-
-
-def module_of(plugins: Plugins, plugin: str, hook: str) -> str:
-    """The top package that a plugin's hook is written in."""
-    function = getattr(plugins.manager.get_plugin(plugin), hook)
-    return root_of(str(getattr(function, "__module__", "")))
-
-
-HEALTH_HOOK = "esper_check_health"
+    def _call(self, plugin: str, hook: str, **arguments: Any) -> None:
+        called = attempt(lambda: self._callers[hook][plugin](**arguments))
+        if called.error is not None:
+            for callers in self._callers.values():
+                callers.pop(plugin, None)
+            _warn(self._plugins, plugin, hook, called.error, "its observers are not called again in this run")
 
 
 def health_check(plugins: Plugins) -> Callable[[HealthSnapshot], Verdict]:
-    """Asks every plugin that looks after health. PluginError where one raises, or gives something else."""
-    calls = callers(plugins.manager, HEALTH_HOOK)
-    sources = {
-        record.id: Label(
-            f'plugin "{record.id}" ({record.source})', f"{module_of(plugins, record.id, HEALTH_HOOK)}:{HEALTH_HOOK}"
-        )
+    """Return a function that asks every plugin about one environment and returns the most severe verdict.
+
+    It raises PluginError if a plugin raises (E231) or returns something else than a verdict (E229).
+    """
+    callers = hook_callers(plugins.manager, HEALTH_HOOK)
+    labels = {
+        record.id: Label(record.title, f"{_hook_package(plugins, record.id, HEALTH_HOOK)}:{HEALTH_HOOK}")
         for record in plugins.records
-        if record.id in calls
+        if record.id in callers
     }
 
     def check(snapshot: HealthSnapshot) -> Verdict:
         verdicts = []
-        for plugin, call in calls.items():
-            with answerable(sources[plugin], f"in {HEALTH_HOOK}"):
-                given = call(snapshot=snapshot)
-            verdicts += [_signed(plugins, plugin, sources[plugin], verdict) for verdict in given]
+        for plugin, call in callers.items():
+            with attributed_to(labels[plugin], f"in {HEALTH_HOOK}"):
+                returned = call(snapshot=snapshot)
+            verdicts += [_signed(plugins, plugin, verdict) for verdict in returned]
         return most_severe(verdicts)
 
     return check
 
 
-def _signed(plugins: Plugins, plugin: str, source: str, given: object) -> Verdict:
-    if isinstance(given, Verdict) and isinstance(given.level, Level):
-        return replace(given, reason=f"{given.reason or 'no reason was given'}, says {source}")
-    file, line = place_of(getattr(plugins.manager.get_plugin(plugin), HEALTH_HOOK))
-    received = f"level={given.level!r}" if isinstance(given, Verdict) else type(given).__name__
-    package = source.partition("(")[2].rpartition(" ")[0]
-    message = f"{source} gives no verdict: {HEALTH_HOOK} returned {received}"
-    hint = f"It returns Verdict(Level.PANIC, reason), Verdict(Level.CALM), or None. {blame(package, plugin)}"
-    raise PluginError(Problem("E229", message, file=file, line=line, hint=hint))
-
-
-SECTIONS_HOOK = "esper_report_sections"
+def _signed(plugins: Plugins, plugin: str, returned: object) -> Verdict:
+    """Return a plugin's verdict with the plugin named in its reason."""
+    record = _record(plugins, plugin)
+    if isinstance(returned, Verdict) and isinstance(returned.level, Level):
+        return replace(returned, reason=f"{returned.reason or 'no reason was given'}, says {record.title}")
+    file, line = definition_of(getattr(plugins.manager.get_plugin(plugin), HEALTH_HOOK))
+    received = f"level={returned.level!r}" if isinstance(returned, Verdict) else type(returned).__name__
+    message = f"{record.title} gives no verdict: {HEALTH_HOOK} returned {received}"
+    hint = "It returns Verdict(Level.PANIC, reason), Verdict(Level.CALM), or None. "
+    raise PluginError(Problem("E229", message, file=file, line=line, hint=hint + author_hint(record.package, plugin)))
 
 
 @dataclass(frozen=True, slots=True)
-class OwnSection:
-    """A section, and the plugin whose word it is."""
+class PluginSection:
+    """A section of a run's report and the plugin that it comes from."""
 
     plugin: str
     section: ReportSection
 
     def as_json(self) -> dict[str, str]:
-        """The section as summary.json has it."""
+        """Return the section as summary.json holds it."""
         return {"plugin": self.plugin, "title": self.section.title, "text": self.section.text}
 
 
-def collected_sections(plugins: Plugins, run: RunInfo) -> tuple[OwnSection, ...]:
-    """The sections of every plugin, in the order in which the plugins were loaded; one that raises is told, once."""
-    found: list[OwnSection] = []
-    for plugin, call in callers(plugins.manager, SECTIONS_HOOK).items():
+def collect_sections(plugins: Plugins, run: RunInfo) -> tuple[PluginSection, ...]:
+    """Return the report sections of every plugin, in loading order; a plugin that fails is reported and left out."""
+    hook = "esper_report_sections"
+    found: list[PluginSection] = []
+    for plugin, call in hook_callers(plugins.manager, hook).items():
         with contained() as caught:
-            found += [OwnSection(plugin, section) for section in _sections(call(run=run))]
+            # Copies: what the plugin does to its own sections later does not change the report.
+            found += [PluginSection(plugin, _copied(section)) for returned in call(run=run) for section in returned]
         if caught.error is not None:
-            warn_of(plugins, plugin, SECTIONS_HOOK, caught.error, "the report does without its sections")
+            _warn(plugins, plugin, hook, caught.error, "the report does without its sections")
     return tuple(found)
 
 
-def _sections(given: list[Any]) -> list[ReportSection]:
-    """What a plugin gave, TypeError or ValueError where it is something else. pluggy puts it into a list, without None.
-
-    Plain copies: whatever the plugin does to its own later, the report stays as it was read.
-    """
-    return [_plain(section) for one in given for section in one]
-
-
-def _plain(section: Any) -> ReportSection:
+def _copied(section: Any) -> ReportSection:
     if not isinstance(section, ReportSection):
         msg = f"a report is made of ReportSection(title, text). Received: {section!r}"
         raise TypeError(msg)
@@ -216,15 +186,11 @@ def _plain(section: Any) -> ReportSection:
     return ReportSection(str(section.title), str(section.text))
 
 
-T = TypeVar("T")
+def run_wrapped(plugins: Plugins, context: RunContext, train: Callable[[], T]) -> T:
+    """Call ``train`` inside the ``esper_run`` wrappers of all plugins; return what it returns, or raise what it raises.
 
-RUN_HOOK = "esper_run"
-
-
-def surrounded(plugins: Plugins, context: RunContext, train: Callable[[], T]) -> T:
-    """What ``train`` gives, or raises, whatever the plugins around it make of that.
-
-    PluginError where one of them raises before the training began; what one raises after it is told, no more.
+    What a wrapper returns or raises does not change that. A wrapper that raises before the run begins stops it with
+    PluginError (E231); what one raises afterwards is reported.
     """
     results: list[T] = []
     failures: list[BaseException] = []
@@ -239,34 +205,58 @@ def surrounded(plugins: Plugins, context: RunContext, train: Callable[[], T]) ->
 
     try:
         plugins.manager.hook.esper_run.call_extra([esper_run], {"context": context})
-    except BaseException as error:  # a CancelledError, or a KeyboardInterrupt of its own, is a fault like any other
+    except BaseException as error:  # a wrapper may raise CancelledError or a KeyboardInterrupt of its own, too
         if is_ctrl_c(error):
             raise
         if not results and not failures:
-            raise _at_fault(plugins, error) from error
+            plugin, failure = _wrapper_at_fault(plugins, error), "raised before the run began, in esper_run"
+            raise PluginError(_fault(plugins, plugin, "esper_run", error, "E231", failure)) from error
         if error not in failures:
-            _tell(plugins, error)
+            plugin = _wrapper_at_fault(plugins, error)
+            _warn(plugins, plugin, "esper_run", error, "the run had finished, and its results stand")
     if failures:
         raise failures[0]
     return results[0]
 
 
-def _at_fault(plugins: Plugins, error: BaseException) -> PluginError:
-    plugin = _culprit(plugins, error)
-    fault = fault_in(error, module_of(plugins, plugin, RUN_HOOK))
-    record = next(record for record in plugins.records if record.id == plugin)
-    message = f'plugin "{plugin}" ({record.source}) raised before the run began, in {RUN_HOOK}: {summary_of(error)}'
-    hint = blame(record.package, plugin)
-    return PluginError(Problem("E231", message, file=fault.file, line=fault.line, hint=hint))
+def _wrapper_at_fault(plugins: Plugins, error: BaseException) -> str:
+    """Return the plugin whose frame is the innermost in the traceback; outer wrappers are in it, too."""
+    wrappers = list(hook_callers(plugins.manager, "esper_run"))
+    owners = {_hook_package(plugins, name, "esper_run"): name for name in wrappers}
+    packages = (top_package(str(frame.f_globals.get("__name__", ""))) for frame, _ in walk_tb(error.__traceback__))
+    return [*wrappers[-1:], *(owners[package] for package in packages if package in owners)][-1]
 
 
-def _tell(plugins: Plugins, error: BaseException) -> None:
-    warn_of(plugins, _culprit(plugins, error), RUN_HOOK, error, "the run was over by then, and its results stand")
+def _warn(plugins: Plugins, plugin: str, hook: str, error: BaseException, consequence: str) -> None:
+    log.warning("%s", _fault(plugins, plugin, hook, error, "E228", f"failed in {hook}", consequence))
 
 
-def _culprit(plugins: Plugins, error: BaseException) -> str:
-    """The plugin that the error came from: on its way out it passes through those around it, too."""
-    around = list(callers(plugins.manager, RUN_HOOK))
-    owners = {module_of(plugins, name, RUN_HOOK): name for name in around}
-    passed = (root_of(str(frame.f_globals.get("__name__", ""))) for frame, _ in walk_tb(error.__traceback__))
-    return [around[-1], *(owners[module] for module in passed if module in owners)][-1]
+def _fault(
+    plugins: Plugins,
+    plugin: str,
+    hook: str,
+    error: BaseException,
+    code: str,
+    failure: str,
+    consequence: str = "",
+) -> Problem:
+    record = _record(plugins, plugin)
+    return fault_problem(
+        code,
+        f"{record.title} {failure}",
+        error,
+        target=_hook_package(plugins, plugin, hook),
+        package=record.package,
+        plugin=plugin,
+        consequence=consequence,
+    )
+
+
+def _record(plugins: Plugins, plugin: str) -> PluginRecord:
+    return next(record for record in plugins.records if record.id == plugin)
+
+
+def _hook_package(plugins: Plugins, plugin: str, hook: str) -> str:
+    """Return the top package of the function that implements a hook."""
+    function = getattr(plugins.manager.get_plugin(plugin), hook)
+    return top_package(str(getattr(function, "__module__", "")))

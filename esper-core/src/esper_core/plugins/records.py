@@ -1,6 +1,7 @@
-"""What is known of a plugin, from the moment its package was seen to the end of loading?
+"""Plugin records: what is known of a plugin and its components, from discovery to the end of loading.
 
-What can a run use? A component: its name, the package behind it, and the way to its code.
+``EntryPointInfo`` is what a package's metadata declares. A ``Candidate`` passes through the steps of the loader and
+collects what they find. ``PluginRecord`` is what remains of it, and ``Component`` is one thing that a plugin provides.
 """
 
 from __future__ import annotations
@@ -11,40 +12,140 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.text import one_line
-from esper_core.plugins.isolation import (
-    Label,
-    attempt,
-    author_of,
-    blame,
-    fault_in,
-    import_target,
-    remedy,
-    root_of,
-    target_of,
-)
+from esper_core.plugins.isolation import Label, attempt, author_hint, fault_problem, import_target, target_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from esper_core.leyline.specs import ComponentKind, Spec
 
-
 Status = Literal["active", "disabled", "not-listed", "rejected", "broken"]
-"""active: its components can be used · disabled: by the user · not-listed: safe mode, and it is not first-party ·
-rejected: its metadata or its API level do not fit, or its id is taken twice · broken: its own code is at fault."""
+"""The status of a plugin.
+
+* active: its components can be used.
+* disabled: the user disabled it.
+* not-listed: safe mode leaves it out, because it is not the project's own.
+* rejected: its metadata or its API level do not fit, or another plugin has the same id.
+* broken: its own code failed.
+"""
 
 Hook = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPointInfo:
+    """One entry point and the package that declares it; ``file`` is the path of a one-file plugin instead."""
+
+    name: str
+    target: str
+    package: str
+    version: str
+    requires: tuple[str, ...] = ()
+    file: str | None = None
+
+    @property
+    def source(self) -> str:
+        """Package and version, as messages name them."""
+        return f"{self.package} {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One component that a plugin provides; its code is imported by ``load``.
+
+    Attributes:
+        id: plugin and name, ``blueprints/conv_light``; unique among the components of a kind.
+        short: the name alone, ``conv_light``.
+        kind: its kind.
+        plugin: the plugin's id.
+        package: the installed package.
+        version: the package's version.
+        target: what builds it, or the "module:attribute" of that.
+        spec: what the plugin declares about it.
+    """
+
+    id: str
+    short: str
+    kind: ComponentKind
+    plugin: str
+    package: str
+    version: str
+    target: Callable[..., Any] | str = field(hash=False)
+    spec: Spec = field(hash=False)
+
+    @property
+    def source(self) -> str:
+        """Package and version, as messages name them."""
+        return f"{self.package} {self.version}"
+
+    @property
+    def title(self) -> Label:
+        """How messages name it: ``policy "policies/schedule" (esper-policies 0.1.0)``."""
+        target = self.target if isinstance(self.target, str) else target_of(self.target)
+        return Label(f'{self.kind} "{self.id}" ({self.source})', target)
+
+    def __repr__(self) -> str:
+        summary = f": {self.spec.summary}" if self.spec.summary else ""
+        return f"<{one_line(f'{self.kind} {self.id}, {self.source}{summary}')}>"
+
+    def load(self) -> Callable[..., Any]:
+        """Import and return what builds the component.
+
+        Raises:
+            PluginError: E219, the target cannot be imported or cannot be called.
+        """
+        found = self._import(self.target, "cannot be loaded") if isinstance(self.target, str) else self.target
+        if not callable(found):
+            message = f"{self.title} cannot be called: {self.target} is of type {type(found).__name__}"
+            hint = f"A target is a class or a function. {author_hint(self.package)}"
+            raise PluginError(Problem("E219", message, hint=hint))
+        return found
+
+    def settings_model(self) -> type[BaseModel] | None:
+        """Import and return the pydantic model of the component's settings; None if it has no settings.
+
+        Raises:
+            PluginError: the model cannot be imported (E219) or is not a pydantic model (E217).
+        """
+        declared = getattr(self.spec, "settings", None)
+        if declared is None:
+            return None
+        found = self._import(declared, "has settings that cannot be loaded") if isinstance(declared, str) else declared
+
+        from pydantic import BaseModel
+
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            return found
+        message = f"{self.title} declares settings that are not a pydantic model: {declared}"
+        hint = f"Settings are a class that derives from pydantic.BaseModel. {author_hint(self.package)}"
+        raise PluginError(Problem("E217", message, hint=hint))
+
+    def _import(self, target: str, failure: str) -> Any:
+        imported = attempt(lambda: import_target(target))
+        if imported.error is None:
+            return imported.value
+        message = f"{self.title} {failure}"
+        raise PluginError(
+            fault_problem("E219", message, imported.error, target=target, package=self.package, path=target)
+        ) from imported.error
 
 
 @dataclass(frozen=True, slots=True)
 class PluginRecord:
     """What became of one plugin.
 
-    origin: its entry point's target; the path of a local file.
-    api: the API level that it says it was written for; None where it was not asked.
-    hooks: names of the hooks that it implements. components: full ids; empty unless it is active.
-    load_ms: milliseconds that importing it took; None where it was not imported.
-    sha256: of the file that its module is in, in hexadecimal; None where it was not imported, or is in no file.
+    Attributes:
+        id: the plugin's id.
+        package: the installed package, or "local file".
+        version: the package's version; the start of the hash of a local file.
+        origin: the target of the entry point; the path of a local file.
+        api: the API level that the plugin was written for; None if it was not asked.
+        hooks: names of the hooks that it implements.
+        components: full ids of its components; empty unless it is active.
+        status: its status.
+        problems: what is wrong with it.
+        load_ms: milliseconds that the import took; None if it was not imported.
+        sha256: hash of its module's file in hexadecimal; None if it was not imported or has no file.
     """
 
     id: str
@@ -64,19 +165,25 @@ class PluginRecord:
         """Package and version, as messages name them."""
         return f"{self.package} {self.version}"
 
+    @property
+    def title(self) -> str:
+        """How messages name it: ``plugin "extra" (esper-extra 0.2.0)``."""
+        return f'plugin "{self.id}" ({self.source})'
+
     def as_json(self) -> dict[str, Any]:
-        """The record as ``esper plugins list --json`` prints it."""
+        """Return the record as ``esper plugins list --json`` prints it."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plugin on its way through the pipeline. Each step takes one and gives the next; one that fell stays down.
+    """A plugin on its way through the loader: each step takes one and returns the next.
 
-    settings: the pydantic model of its own settings, where it names one.
+    A step that finds a reason against the plugin returns it ``stopped``; later steps then return it unchanged.
+    ``settings`` is the pydantic model of the plugin's own settings, if it declares one.
     """
 
-    announcement: Announcement
+    entry_point: EntryPointInfo
     status: Status = "active"
     problems: tuple[Problem, ...] = ()
     plugin: Any = None
@@ -85,34 +192,52 @@ class Candidate:
     components: tuple[Component, ...] = ()
     load_ms: float | None = None
     sha256: str | None = None
-    settings: Any = None
+    settings: type[BaseModel] | None = None
 
     @property
     def id(self) -> str:
-        """The plugin's id: the name of its entry point."""
-        return self.announcement.name
+        """The plugin's id, which is the name of its entry point."""
+        return self.entry_point.name
 
     @property
     def title(self) -> str:
-        """How messages name it."""
-        return f'plugin "{self.id}" ({self.announcement.source})'
+        """How messages name it: ``plugin "extra" (esper-extra 0.2.0)``."""
+        return f'plugin "{self.id}" ({self.entry_point.source})'
 
     @property
     def is_active(self) -> bool:
         """Whether nothing has stopped it so far."""
         return self.status == "active"
 
-    def fallen(self, status: Status, *problems: Problem) -> Candidate:
-        """The same candidate, stopped, with the reasons added."""
+    def stopped(self, status: Status, *problems: Problem) -> Candidate:
+        """Return the candidate with another status and further problems."""
         return replace(self, status=status, problems=(*self.problems, *problems))
 
+    def broken_by(self, code: str, failure: str, error: BaseException) -> Candidate:
+        """Return the candidate stopped as broken by an error that its code raised."""
+        return self.stopped("broken", self.problem(code, failure, error))
+
+    def problem(self, code: str, failure: str, error: BaseException) -> Problem:
+        """Describe an error that the plugin's code raised, with its author's own line."""
+        entry = self.entry_point
+        return fault_problem(
+            code,
+            f"{self.title} {failure}",
+            error,
+            target=entry.target,
+            package=entry.package,
+            plugin=self.id,
+            requires=entry.requires,
+            path=f"entry point {self.id} = {entry.target}",
+        )
+
     def record(self) -> PluginRecord:
-        """What is kept of it."""
+        """Return what is kept of the candidate."""
         return PluginRecord(
             id=self.id,
-            package=self.announcement.package,
-            version=self.announcement.version,
-            origin=self.announcement.file or self.announcement.target,
+            package=self.entry_point.package,
+            version=self.entry_point.version,
+            origin=self.entry_point.file or self.entry_point.target,
             api=self.api,
             hooks=tuple(sorted(self.hooks)),
             components=tuple(component.id for component in self.components) if self.is_active else (),
@@ -121,119 +246,3 @@ class Candidate:
             load_ms=None if self.load_ms is None else round(self.load_ms, 3),
             sha256=self.sha256,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Component:
-    """A blueprint, host, policy, reward, sink or task that a plugin brings. Its code is imported by ``load``.
-
-    id: plugin and name, ``blueprints/conv_light``; unique among the components of a kind.
-    target: what builds it, or the "module:attribute" where that stands.
-    """
-
-    id: str
-    short: str
-    kind: ComponentKind
-    plugin: str
-    package: str
-    version: str
-    target: Callable[..., Any] | str = field(hash=False)
-    spec: Spec = field(hash=False)
-
-    @property
-    def source(self) -> str:
-        """Package and version, as messages name them."""
-        return f"{self.package} {self.version}"
-
-    @property
-    def title(self) -> Label:
-        """How messages name it: ``policy "policies/schedule" (esper-policies 0.1.0)``. It knows its target."""
-        target = self.target if isinstance(self.target, str) else target_of(self.target)
-        return Label(f'{self.kind} "{self.id}" ({self.source})', target)
-
-    def __repr__(self) -> str:
-        summary = f": {self.spec.summary}" if self.spec.summary else ""
-        return f"<{one_line(f'{self.kind} {self.id}, {self.source}{summary}')}>"
-
-    def load(self) -> Callable[..., Any]:
-        """What builds it. Imports the package's code; PluginError (E219) where that fails."""
-        found = self._import(self.target, "cannot be loaded") if isinstance(self.target, str) else self.target
-        if not callable(found):
-            raise PluginError(
-                Problem(
-                    "E219",
-                    f"{self.title} cannot be called: {self.target} is {_article(type(found).__name__)}",
-                    hint=f"A target is a class or a function. {author_of(self.package)}",
-                )
-            )
-        return found
-
-    def settings_model(self) -> type[BaseModel] | None:
-        """The pydantic model of its settings; None where it has no settings. PluginError where it cannot be had."""
-        declared = getattr(self.spec, "settings", None)
-        if declared is None:
-            return None
-        found = self._import(declared, "has settings that cannot be loaded") if isinstance(declared, str) else declared
-
-        from pydantic import BaseModel
-
-        if isinstance(found, type) and issubclass(found, BaseModel):
-            return found
-        raise PluginError(
-            Problem(
-                "E217",
-                f"{self.title} declares settings that are no pydantic model: {declared}",
-                hint=f"Settings are a class that derives from pydantic.BaseModel. {author_of(self.package)}",
-            )
-        )
-
-    def _import(self, target: str, failing: str) -> Any:
-        tried = attempt(lambda: import_target(target))
-        if tried.error is None:
-            return tried.value
-        fault = fault_in(tried.error, root_of(target))
-        problem = Problem(
-            "E219",
-            f"{self.title} {failing}: {fault.summary}",
-            file=fault.file,
-            line=fault.line,
-            path=None if fault.file else target,
-            hint=remedy(fault, target, self.package) or author_of(self.package),
-        )
-        raise PluginError(problem) from tried.error
-
-
-def _article(noun: str) -> str:
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """One entry point, and the package behind it; or a ``file`` of the user's own, whose hash is its version."""
-
-    name: str
-    target: str
-    package: str
-    version: str
-    requires: tuple[str, ...] = ()
-    file: str | None = None
-
-    @property
-    def source(self) -> str:
-        """Package and version, as messages name them."""
-        return f"{self.package} {self.version}"
-
-
-def raised(code: str, candidate: Candidate, what: str, error: BaseException) -> Problem:
-    """The problem that a plugin's code raised: with its author's own line where the fault passed through one."""
-    announcement = candidate.announcement
-    fault = fault_in(error, root_of(announcement.target))
-    return Problem(
-        code,
-        f"{candidate.title} {what}: {fault.summary}",
-        file=fault.file,
-        line=fault.line,
-        path=f"entry point {candidate.id} = {announcement.target}" if fault.file is None else None,
-        hint=remedy(fault, announcement.target, announcement.package, announcement.requires)
-        or blame(announcement.package, candidate.id),
-    )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline.constants import SINK_CLOSING_SECONDS, SINK_DRAIN_SECONDS, SINK_PLACES, SINK_PLACES_KEPT
 from esper_core.leyline.errors import Problem
 from esper_core.leyline.events import Event, StepFinished
-from esper_core.plugins.isolation import Label, place_in, summary_of
+from esper_core.plugins.isolation import component_problem, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ class SinkThread:
     def __init__(
         self,
         sink: Sink,
-        label: Label | str,
+        label: str,
         *,
         places: int = SINK_PLACES,
         kept: int = SINK_PLACES_KEPT,
@@ -157,10 +157,8 @@ class SinkThread:
     def _report_error(self) -> None:
         if self._error is not None and not self._shut_off:
             self._shut_off = True
-            target = self._label.target if isinstance(self._label, Label) else None
-            file, line = place_in(self._error, target)
-            message = f"{self._label} raised {summary_of(self._error)}; it is shut off for the rest of the run"
-            log.warning("%s", Problem("E228", message, file=file, line=line, path=None if file else target))
+            message = f"{self._label} raised {summarise(self._error)}; it is shut off for the rest of the run"
+            log.warning("%s", component_problem("E228", message, self._error, self._label))
 
     def _warn(self, what: str) -> None:
         hint = "events.jsonl has all of them: esper_core.read_events reads it when the run is over."

@@ -18,7 +18,7 @@ from esper_core.growth import Draws, FaultBook, Transition, read_network, slots_
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.signals import CALM
-from esper_core.plugins.isolation import busily_answerable, lent_streams
+from esper_core.plugins.isolation import attributed_to, output_to_stderr
 from esper_core.trainer.environment import Environment, Mishap, Recipe
 from esper_core.trainer.lanes import lanes_for
 from esper_core.trainer.remembering import parts_of_all, state_of_all
@@ -267,11 +267,11 @@ class Pool(Roster[Environment]):
 
         def at(place: int) -> T:
             environment = self.environments[place]
-            with busily_answerable(_of(environment), doing):
+            with attributed_to(_of(environment), doing, contain=False):
                 return act(environment)
 
         before = torch.get_rng_state() if self._quiet else None
-        with lent_streams():
+        with output_to_stderr():
             done = self._lanes.run(places, at)
         if before is not None and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)

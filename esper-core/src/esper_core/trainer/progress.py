@@ -11,7 +11,7 @@ from esper_core.growth import heard, told
 from esper_core.growth.memory import kept
 from esper_core.leyline.errors import GrowthError, PluginError, Problem
 from esper_core.leyline.protocols import Resumable, State
-from esper_core.plugins.isolation import answerable
+from esper_core.plugins.isolation import attributed_to
 from esper_core.trainer.rollouts import Ledger, RoundRecord
 
 if TYPE_CHECKING:
@@ -94,14 +94,14 @@ class Course:
         policies = state.part("policies")
         for arm in self.study.arms:
             if arm.name in policies.plain and isinstance(arm.policy, Resumable):
-                with answerable(arm.label, "when it was given what it knew"):
+                with attributed_to(arm.label, "when it was given what it knew"):
                     arm.policy.load(policies.part(arm.name))
 
     @staticmethod
     def _known(arm: Arm) -> State | None:
         if not isinstance(arm.policy, Resumable):
             return None
-        with answerable(arm.label, "when it was asked for what it knows"):
+        with attributed_to(arm.label, "when it was asked for what it knows"):
             given = arm.policy.state()
         try:
             return _as_it_comes_back(given)

@@ -11,7 +11,7 @@ from esper_core.leyline.actions import Action, ActionMask
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.protocols import Learner, Played, Rollout, Turn
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
-from esper_core.plugins.isolation import answerable
+from esper_core.plugins.isolation import attributed_to
 from esper_core.trainer.event_records import plain_of, record_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Ledger:
             before, twin_before = self._before.get(place, (None, None))
             twin_now = signals_E[twin] if twin_before is None or place not in self._stopped else twin_before
             judge = self._judges[place]
-            with answerable(judge.label, f"on a step of environment {place}"):
+            with attributed_to(judge.label, f"on a step of environment {place}"):
                 breakdown = judge.reward.score(
                     signals_E[place],
                     before,
@@ -160,5 +160,5 @@ class RoundRecord:
 def _updated(arm: Arm, rollout: Rollout) -> Mapping[str, float]:
     learner = arm.policy
     assert isinstance(learner, Learner)
-    with answerable(arm.label, f"when it learnt from round {rollout.round}"):
+    with attributed_to(arm.label, f"when it learnt from round {rollout.round}"):
         return {str(name): float(value) for name, value in learner.update(rollout).items()}

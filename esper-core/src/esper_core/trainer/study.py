@@ -17,7 +17,7 @@ from esper_core.leyline.actions import Action
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.protocols import FollowsPlan
 from esper_core.leyline.signals import CALM, HealthSnapshot, Observation
-from esper_core.plugins.isolation import answerable
+from esper_core.plugins.isolation import attributed_to
 from esper_core.trainer.event_records import describe
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Arm:
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
         """The policy's actions; PluginError where they are not one legal action for each environment."""
-        with answerable(self.label, "when it was asked to act"):
+        with attributed_to(self.label, "when it was asked to act"):
             actions = list(self.policy.act(observations, masks))
         if len(actions) != len(observations):
             message = f"{self.label} gave {len(actions)} actions for {len(observations)} environments"

@@ -226,13 +226,18 @@ def _none_installed(kind: ComponentKind, records: Sequence[PluginRecord]) -> str
 
 def _closest(name: str, known: Sequence[Component]) -> tuple[str, Component] | None:
     """Return the nearest name that ``find`` would accept, with its component."""
+    plugin, slash, short = name.rpartition("/")
     shorts = [component.short for component in known]
+    own = {component.short: component for component in known if slash and component.plugin == plugin}
+    if own:
+        close = nearest(short, own)
+        return (own[close].id, own[close]) if close else None
     names = {
-        component.id if "/" in name or shorts.count(component.short) > 1 else component.short: component
+        component.id if slash or shorts.count(component.short) > 1 else component.short: component
         for component in known
     }
-    found = nearest(name, names) or nearest(name.rpartition("/")[2], names)
-    return None if found is None else (found, names[found])
+    close = nearest(name, names) or nearest(short, names)
+    return (close, names[close]) if close else None
 
 
 def _closest_plugin(name: str, records: Sequence[PluginRecord]) -> PluginRecord | None:

@@ -28,11 +28,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from esper_core.leyline.constants import CONFIDENCE
-from esper_core.runs.multiplicity import holm
-from esper_core.runs.ranks import mann_whitney
-from esper_core.runs.resampling import RESAMPLES, bootstrap_interval
-from esper_core.runs.statistics import decided, mean_interval, paired_p, seeds_needed
-from esper_core.runs.unpaired import welch_interval
+from esper_core.runs.statistics import decide, holm, mean_interval, paired_p, seeds_needed
+from esper_watch.statistics import RESAMPLES, bootstrap_interval, mann_whitney, welch_interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -147,7 +144,7 @@ def clear(interval: Interval) -> bool:
 
 def told(interval: Interval, p: float, comparisons: int = 1) -> bool:
     """Whether a verdict is told."""
-    verdict, _ = decided(interval, p, margin=0.0, confidence=CONFIDENCE, comparisons=comparisons)
+    verdict, _ = decide(interval, p, margin=0.0, confidence=CONFIDENCE, comparisons=comparisons)
     return verdict != "no difference shown"
 
 

@@ -19,6 +19,10 @@ def test_what_a_run_found_is_read_and_compared_as_it_was_told(
     assert shown["grown"]["schedule"] == {"blueprints/conv_light in early": 1.0}
     assert shown["grown"]["twin"] == {}
     compared = esper("compare", "first", *runs, "--json").json
-    assert compared["comparisons"] == told["results"]["comparisons"]
+    shown = [
+        {key: one[key] for key in own}
+        for one, own in zip(compared["comparisons"], told["results"]["comparisons"], strict=True)
+    ]
+    assert shown == told["results"]["comparisons"]
     assert compared["warnings"] == []
-    assert "no difference shown, as a verdict takes 8 seeds" in esper("compare", told["run"], *runs).out
+    assert "no difference shown, because a verdict needs 8 seeds" in esper("compare", told["run"], *runs).out

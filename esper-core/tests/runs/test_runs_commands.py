@@ -1,4 +1,4 @@
-"""What do ``esper compare`` and ``esper runs`` answer, also in a narrow terminal and to a program?"""
+"""``esper runs``: what it prints, in narrow terminals and as JSON."""
 
 from __future__ import annotations
 
@@ -28,151 +28,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-def test_one_run_is_compared_in_words(esper, write_run):
-    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
-    answer = esper("compare", OTTER)
-    assert (answer.status, answer.err) == (0, "")
-    assert answer.out == (
-        "arm    test accuracy  95 % interval     n  parameters  reward\n"
-        "grown  51.3 %         39.1 % to 63.5 %  8  100         +1.0\n"
-        "twin   30.6 %         18.5 % to 42.7 %  8  100         +1.0\n"
-        "\n"
-        "grown is better than twin\n"
-        "  +20.7 points, 95 % interval +20.3 to +21.1, bootstrap +20.3 to +21.1; 8 pairs\n"
-        "  p = 0.0078, effect size +42.25; Mann-Whitney p = 0.016, Cliff's delta +0.70\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("arms", "margin", "why"),
-    [
-        ({"a": BETTER[:7], "b": NOISE[:7]}, 0.0, "a against b: no difference shown, as a verdict takes 8 seeds\n"),
-        ({"a": BETTER, "b": NOISE}, 0.25, "as the interval does not clear the margin of 25.0 points\n"),
-        ({"a": NOISE, "b": NOISE}, 0.0, "as the interval does not clear 0\n"),
-        (dict.fromkeys("abcd", NOISE) | {"e": BETTER}, 0.0, "as a verdict takes 9 seeds among 10 comparisons\n"),
-        (
-            {"a": NOISE, "b": WEAKLY_BETTER, "c": NOISE},
-            0.0,
-            "as p is above 0.05 among 3 comparisons\n",
-        ),
-        ({"a": [float("nan"), *NOISE[1:]], "b": NOISE}, 0.0, "as a figure is not finite\n"),
-        ({"a": [0.5], "b": [0.6]}, 0.0, "a verdict takes 8 seeds\n  -10.0 points; 1 pairs\n"),
-    ],
-)
-def test_where_no_difference_is_shown_it_says_why(esper, write_run, arms, margin, why):
-    write_run(OTTER, arms, margin=margin)
-    assert why in esper("compare", OTTER).out
-
-
-def test_a_program_gets_every_figure_and_people_the_warnings(esper, write_run):
-    path = write_run(OTTER, {"grown": BETTER})
-    write_run(HERON, {"grown": NOISE}, first=50)
-    answer = esper("compare", path, HERON, "--json")
-    told = answer.json
-    assert [run["id"] for run in told["runs"]] == [OTTER, HERON]
-    assert told["metric"] == {"name": "accuracy", "direction": "up", "unit": "%"}
-    assert told["arms"]["quiet-otter/grown"]["runs"] == [OTTER]
-    assert told["arms"]["quiet-otter/grown"]["episodes"][0] == {"seed": 0, "test": 0.5}
-    (one,) = told["comparisons"]
-    assert list(one) == [
-        "a", "b", "difference", "ci_low", "ci_high", "p", "p_margin", "p_holm", "n", "paired", "verdict", "why",
-        "effect_size", "boot_low", "boot_high", "u", "u_p", "cliffs_delta",
-    ]  # fmt: skip
-    assert one["paired"] is False
-    assert len(told["warnings"]) == 1
-    assert answer.err == f"warning: {told['warnings'][0]}\n"
-
-
-def test_unpaired_arms_are_told_as_such(esper, write_run):
-    write_run(OTTER, {"grown": BETTER})
-    write_run(HERON, {"grown": NOISE}, first=50)
-    out = esper("compare", OTTER, HERON).out
-    assert "; not paired, 8 or more of each\n" in out
-    assert "bootstrap" not in out
-    assert "Mann-Whitney" not in out  # its p is the p that stands there
-
-
-UNLIKE = "20261122-090000-swift-heron"
-
-
-@pytest.fixture
-def unlike(write_run):
-    """Two default runs that share nothing but their metric: each with a policy, its twin, and its other control."""
-    arms = {"heuristic": BETTER, "twin": NOISE, "capacity": [value + 0.1 for value in NOISE]}
-    other = {name: [value + 0.05 for value in values] for name, values in arms.items()}
-    write_run(OTTER, arms)
-    write_run(UNLIKE, other, first=50)
-
-
-def told_pairs(answer):
-    return [(one["a"], one["b"]) for one in answer.json["comparisons"]]
-
-
-def test_of_two_runs_each_arm_is_compared_with_its_controls_and_with_its_namesake(esper, unlike):
-    answer = esper("compare", OTTER, UNLIKE, "--json")
-    one, other = "quiet-otter", "swift-heron"
-    assert told_pairs(answer) == [
-        (f"{one}/heuristic", f"{one}/twin"),
-        (f"{one}/heuristic", f"{one}/capacity"),
-        (f"{one}/heuristic", f"{other}/heuristic"),
-        (f"{other}/heuristic", f"{other}/twin"),
-        (f"{other}/heuristic", f"{other}/capacity"),
-    ]
-    first = answer.json["comparisons"][0]
-    assert (first["verdict"], first["p_holm"]) == ("better", pytest.approx(5 * 2 / 2**8))
-
-
-def test_the_verdict_of_a_run_outlives_that_it_is_compared_with_another(esper, unlike):
-    alone, together = esper("compare", OTTER).out, esper("compare", OTTER, UNLIKE).out
-    assert "\nheuristic is better than twin\n" in alone
-    assert "\nquiet-otter/heuristic is better than quiet-otter/twin\n" in together
-    assert "15 comparisons" not in together
-    assert together.endswith("\n10 other pairs of arms were not compared: --all compares every pair.\n")
-    assert "not compared" not in alone
-
-
-def test_every_pair_is_compared_where_that_is_asked_for(esper, unlike):
-    every = esper("compare", OTTER, UNLIKE, "--all")
-    assert len(told_pairs(esper("compare", OTTER, UNLIKE, "--all", "--json"))) == 15
-    assert "as a verdict takes 10 seeds among 15 comparisons\n" in every.out
-    assert "not compared" not in every.out
-    named = esper("compare", OTTER, UNLIKE, "--arm", "heuristic", "--arm", "twin", "--json")
-    assert len(told_pairs(named)) == 6
-
-
-def test_the_page_says_how_many_pairs_were_left_out(esper, unlike, tmp_path):
-    page = tmp_path / "page.html"
-    assert esper("compare", OTTER, UNLIKE, "--html", page).status == 0
-    assert "10 other pairs of arms were not compared" in page.read_text()
-
-
-def test_one_arm_has_nothing_to_be_compared_with(esper, write_run):
-    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
-    assert esper("compare", OTTER, "--arm", "twin").out.endswith("There is one arm, and nothing to compare it with.\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["failed"], "E431 failed has no summary to compare: its status is failed: E232 x\n"),
-        (["nothing"], "E420 there is no folder nothing\n"),
-        ([OTTER, "other"], "E431 runs that measured something else"),
-        ([OTTER, "--arm", "twn"], 'E431 no run has an arm "twn"\n  Did you mean "twin"?\n'),
-    ],
-)
-def test_what_cannot_be_compared_is_told_and_ends_with_1(esper, write_run, arguments, told):
-    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
-    write_run("failed", status="failed", reason="E232 x")
-    write_run("other", {"grown": NOISE}, metric=Metric("loss", "down"))
-    answer = esper("compare", *arguments)
-    assert (answer.status, answer.out) == (1, "")
-    assert told in answer.err
-
-
-def test_compare_without_a_run_is_a_mistake(esper):
-    assert esper("compare").status == 2
 
 
 def test_the_list_tells_each_run_and_each_folder_that_is_none(esper, write_run):
@@ -313,10 +168,9 @@ def test_a_summary_that_is_spoilt_takes_no_other_run_away(esper, write_run):
     row = next(line for line in listed.out.splitlines() if OTTER in line)
     why = "cannot read summary.json: results.arms.grown.test.mean: Input should be a valid number"
     assert row.split(maxsplit=2) == [OTTER, "unreadable", why]
-    for command in (["runs", "show", OTTER], ["compare", HERON, OTTER]):
-        answer = esper(*command)
-        assert (answer.status, answer.out) == (1, "")
-        assert "E430 cannot read" in answer.err
+    answer = esper("runs", "show", OTTER)
+    assert (answer.status, answer.out) == (1, "")
+    assert "E430 cannot read" in answer.err
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -361,7 +215,7 @@ def test_a_summary_of_an_earlier_version_is_shown_as_well(esper, write_run):
     assert "unknown  no difference shown" in esper("runs", "show", OTTER).out
 
 
-@pytest.mark.parametrize("command", [["runs", "list"], ["runs", "show", OTTER], ["compare", OTTER]])
+@pytest.mark.parametrize("command", [["runs", "list"], ["runs", "show", OTTER]])
 @pytest.mark.parametrize("width", [30, 80])
 def test_no_terminal_is_too_narrow_and_none_obeys_what_it_is_told(esper, write_run, monkeypatch, command, width):
     arms = {f"grown{CLEAR}": BETTER, "twin": NOISE}
@@ -376,13 +230,11 @@ def test_no_terminal_is_too_narrow_and_none_obeys_what_it_is_told(esper, write_r
     assert "twin" in answer.out
 
 
-@pytest.mark.parametrize("command", [["runs", "show"], ["compare"]])
-def test_no_terminal_obeys_the_name_of_a_folder(esper, write_run, monkeypatch, command):
+def test_no_terminal_obeys_the_name_of_a_folder(esper, write_run, monkeypatch):
     path = write_run(f"a{CLEAR}", {"a": BETTER, "b": NOISE})
-    other = write_run(f"b{CLEAR}", {"a": NOISE, "b": NOISE}, first=50)
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(type(stream), "isatty", lambda stream: True, raising=False)
-    answer = esper(*command, path, *([other] if command == ["compare"] else []))
+    answer = esper("runs", "show", path)
     assert answer.status == 0
     assert CLEAR not in answer.out + answer.err
 

@@ -1,10 +1,12 @@
-"""Commands ``esper watch`` and ``esper report``."""
+"""Commands ``esper watch``, ``esper report`` and ``esper compare``."""
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,7 +23,7 @@ def watch(run: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(terminal.as_json(history), allow_nan=False))
     else:
-        click.echo(terminal.draw(history, width=shutil.get_terminal_size((80, 24)).columns))
+        terminal.echo(terminal.draw(history, width=shutil.get_terminal_size((80, 24)).columns))
 
 
 def _svg_file(_context: click.Context, _parameter: click.Parameter, given: Path | None) -> Path | None:
@@ -53,6 +55,77 @@ def report(run: Path, *, out: Path | None, picture: Path | None) -> None:
     folder = _run_folder(run)
     written = write_report(folder, out) if picture is None else write_picture(folder, picture)
     click.echo(printable(str(written)))
+
+
+def _html_file(_context: click.Context, _parameter: click.Parameter, given: Path | None) -> Path | None:
+    """Refuse what is not a name of a page: without a file, ``--html`` takes a run's name for it."""
+    from esper_core.leyline.text import printable
+
+    if given is None:
+        return None
+    if given.is_dir():
+        example = given / "comparison.html"
+        raise click.BadParameter(printable(f"{given} is a folder: give a file in it, for example {example}"))
+    if given.suffix.lower() not in (".html", ".htm"):
+        raise click.BadParameter(printable(f"expected a file that ends with .html, received {given}"))
+    return given
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder of the runs."
+)
+@click.option(
+    "--arm", "arms", multiple=True, metavar="NAME", help="Compare only arms of this name; all of their pairs."
+)
+@click.option("--all", "every", is_flag=True, help="Compare every pair of arms; each verdict then needs more seeds.")
+@click.option("--json", "as_json", is_flag=True, help="Print {runs, metric, margin, arms, comparisons, warnings}.")
+@click.option(
+    "--html", "page", type=click.Path(path_type=Path), callback=_html_file, metavar="FILE", help="Also write a page."
+)
+def compare(
+    runs: tuple[str, ...], runs_dir: Path, arms: tuple[str, ...], page: Path | None, *, every: bool, as_json: bool
+) -> None:
+    """Compare the arms of one or several finished runs.
+
+    \b
+    esper compare runs/20261121-101512-quiet-otter
+    esper compare quiet-otter swift-heron
+    esper compare quiet-otter swift-heron --arm heuristic
+    esper compare quiet-otter --html comparison.html
+
+    RUN is a folder, or an id below --runs-dir, or the words of an id. Where two runs share their task and their seeds,
+    their arms are compared seed by seed.
+
+    Of one run those pairs of arms are compared that its summary compares. Of several runs each arm is compared with its
+    own controls, with the other arms of its run, and with the arm of its name in the other runs, or with every arm
+    there if no name is shared. Controls are compared with each other with --all, or with --arm.
+    """
+    from esper_core import load_run
+    from esper_core.leyline.text import printable
+    from esper_watch.comparison import compare_runs
+    from esper_watch.comparison_view import comparison_page, comparison_text
+    from esper_watch.report import write_atomically
+    from esper_watch.terminal import echo
+
+    compared = compare_runs([load_run(name, runs_dir=runs_dir) for name in runs], arms, every=every)
+    for warning in compared.warnings:
+        echo(f"warning: {printable(warning)}", err=True)
+    if page is not None:
+        hint = "Give --html a file in an existing folder that can be written to."
+        write_atomically(page, comparison_page(compared), hint)
+        echo(f"Written: {printable(str(page))}", err=True)
+    echo(json.dumps(_without_nan(compared.as_json()), allow_nan=False) if as_json else comparison_text(compared))
+
+
+def _without_nan(value: Any) -> Any:
+    """Return JSON data with None in place of numbers that are not finite, which JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: _without_nan(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _run_folder(run: Path) -> Path:

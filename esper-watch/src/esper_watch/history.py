@@ -38,6 +38,12 @@ UNFINISHED: Final = "running or killed"
 LARGEST: Final = 1e150
 """Squares of larger numbers overflow, so they have no standard deviation and no place in a chart."""
 
+TWIN: Final = "twin"
+"""Name of the control arm without growth."""
+
+CAPACITY: Final = "capacity"
+"""Start of the names of control arms that have from the start what another arm grew."""
+
 EnvironmentKey = tuple[int, str, int]
 """Round, arm and environment seed."""
 
@@ -308,6 +314,11 @@ def read_history(run: Path) -> History:
     if history.status == UNFINISHED:
         history.status = _process_status(run) or UNFINISHED
     return history
+
+
+def is_control(arm: str) -> bool:
+    """Return whether an arm is a control, in which nothing grows."""
+    return arm in (TWIN, CAPACITY) or arm.startswith(f"{CAPACITY}-of-")
 
 
 def is_usable(number: float) -> bool:

@@ -128,16 +128,19 @@ def _write(path: Path, make: Callable[[], str], hint: str, *, follow: bool) -> P
             raise EsperError(Problem("E410", message, hint=f"Name a file in it:  {path / REPORT}"))
         if path.exists() and not path.is_file():
             raise EsperError(Problem("E410", f"cannot write {path}: it is a device or a pipe, not a file", hint=hint))
-    text = make()
-    try:
-        _replace(path.resolve() if follow else path, text)
-    except OSError as error:
-        raise EsperError(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint)) from error
+    write_atomically(path.resolve() if follow else path, make(), hint)
     return path
 
 
+def write_atomically(path: Path, text: str, hint: str) -> None:
+    """Write a file in one step, so that nobody sees half of it. Raises EsperError E410 if it cannot be written."""
+    try:
+        _replace(path, text)
+    except OSError as error:
+        raise EsperError(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint)) from error
+
+
 def _replace(path: Path, text: str) -> None:
-    """Write a file in one step: nobody sees half of it."""
     with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
         temporary = Path(file.name)
         try:

@@ -6,7 +6,13 @@ Names come from files, and reasons from exceptions of third parties' packages: c
 from __future__ import annotations
 
 import math
+import sys
+import textwrap
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.cells import cell_len, set_cell_size
 
 from esper_core.leyline import Stage
 from esper_core.leyline.columns import columns, cut, padded, wrapped
@@ -125,6 +131,41 @@ def _lives(history: History, width: int, limit: int) -> list[str]:
     if len(history.seeds) > len(shown):
         lines.append(f"  … and {len(history.seeds) - len(shown)} more")
     return lines
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines, their columns two spaces apart.
+
+    >>> aligned([["id", "package"], ["tasks", "esper-tasks"]])
+    ['id     package', 'tasks  esper-tasks']
+    """
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(set_cell_size(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+    ]
+
+
+def fits(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether a table fits into the terminal. There is always room where stdout is not a terminal."""
+    return not sys.stdout.isatty() or max(map(cell_len, aligned(rows))) <= get_terminal_size().columns
+
+
+def wrap(text: str) -> list[str]:
+    """Return a text as printable lines that fit into the terminal; one line where stdout is not a terminal."""
+    text = printable(text)
+    if not sys.stdout.isatty():
+        return [text]
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    width = max(20, get_terminal_size().columns - 1)
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a text. Characters that the stream cannot encode are escaped."""
+    stream = sys.stderr if err else sys.stdout
+    encoding = stream.encoding or "utf-8"
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -20,7 +20,7 @@ from esper_watch.formatting import (
     format_p,
     plural,
 )
-from esper_watch.history import is_usable
+from esper_watch.history import CAPACITY, TWIN, is_control, is_usable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from esper_watch.figures import ArmResult, Chart
     from esper_watch.history import History, SeedLife
 
-TWIN: Final = "twin"
-CAPACITY: Final = "capacity"
 NO_DIFFERENCE: Final = "no difference shown"
 
 NETWORKS_AT_ONCE: Final = 8
@@ -129,11 +127,6 @@ class Report:
             Section("provenance", "Provenance", "provenance", {"report": self, "facts": list(_facts(self))}),
         ]
         return [section for section in found if section is not None]
-
-
-def is_control(arm: str) -> bool:
-    """Return whether an arm is a control, in which nothing grows."""
-    return arm == TWIN or arm.startswith(CAPACITY)
 
 
 def arm_description(arm: str) -> str:

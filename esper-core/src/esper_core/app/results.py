@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.constants import CONFIDENCE
-from esper_core.runs.comparing import Sample, compare_all
-from esper_core.runs.statistics import Interval, can_be_reckoned_with, mean_interval
+from esper_core.runs.statistics import Interval, Sample, compare_arms, is_usable, mean_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +26,7 @@ def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinis
     return {
         "metric": {"name": metric.name, "direction": metric.direction, "unit": metric.unit},
         "arms": {arm: _arm(own, metric) for arm, own in by_arm.items()},
-        "comparisons": compare_all(samples, direction=metric.direction, margin=margin),
+        "comparisons": compare_arms(samples, direction=metric.direction, margin=margin),
     }
 
 
@@ -46,6 +45,6 @@ def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
 
 def _interval(values: Sequence[float], metric: Metric) -> Interval:
     """Mean and interval; unknown where a value is no number, as a perplexity can be."""
-    if all(map(can_be_reckoned_with, values)):
+    if all(map(is_usable, values)):
         return mean_interval(values, CONFIDENCE, share=metric.is_share)
     return Interval(math.nan, None, None, len(values))

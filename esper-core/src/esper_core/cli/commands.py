@@ -49,10 +49,6 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = {
         "Explain a value: what it is, its type, its default, and where it was set.",
     ),
     "runs": BuiltIn("esper_core.cli.runs:runs", "Show the runs that are there, or what one of them found."),
-    "compare": BuiltIn(
-        "esper_core.cli.compare:compare",
-        "Compare the arms of one or several finished runs, and say what is shown.",
-    ),
     "plugins": BuiltIn(
         "esper_core.cli.plugins:plugins", "Show the installed plugins, and what is wrong with them.", is_open=True
     ),
@@ -81,6 +77,7 @@ class Elsewhere:
 
 
 KNOWN_ELSEWHERE: Final[Mapping[str, Elsewhere]] = {
+    "compare": Elsewhere("esper-watch", "Compare the arms of one or several finished runs."),
     "new": Elsewhere("esper-testing", "Write a package with a plugin that works, to begin your own with."),
     "plugins.check": Elsewhere("esper-testing", "Run the conformance checks of a plugin."),
     "replay": Elsewhere("esper-study", "Replay an episode of a run, or see what another action would have led to."),

@@ -1,4 +1,4 @@
-"""How are the figures of arms, and what their comparison shows, told in words? For a run's end, and for ``compare``."""
+"""Figures of arms, and what their comparison shows, in words: for the end of a run and for ``esper runs``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from esper_core.runs.joining import Joined
 
 
 def print_results(results: Mapping[str, Any]) -> None:
@@ -88,32 +86,6 @@ def sentence(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
     return f"{a} is {verdict} than {b} by {size}"
 
 
-def in_full(metric: Mapping[str, Any], comparison: Mapping[str, Any], *, together: int, margin: float) -> list[str]:
-    """What one comparison of ``together`` shows, in lines: the verdict and why there is none, then every figure."""
-    a, b, verdict = comparison["a"], comparison["b"], comparison["verdict"]
-    if verdict != "no difference shown":
-        lines = [f"{a} is {verdict} than {b}"]
-    else:
-        lines = [f"{a} against {b}: no difference shown, as {_lack(metric, comparison, together, margin)}"]
-    if comparison["difference"] is None:
-        return lines
-    figures = [difference(metric, comparison["difference"])]
-    if comparison["ci_low"] is not None:
-        figures.append(f"95 % interval {_ends(metric, comparison)}")
-    if comparison.get("boot_low") is not None:
-        figures.append(f"bootstrap {_ends(metric, comparison, 'boot_low', 'boot_high')}")
-    lines.append(f"  {', '.join(figures)}; {_counted(comparison)}")
-    chances = [f"p = {probability(comparison['p'])}"]
-    if together > 1:
-        chances.append(f"{probability(comparison['p_holm'])} among {together} comparisons")
-    if comparison.get("effect_size") is not None:
-        chances.append(f"effect size {comparison['effect_size']:+.2f}")
-    ranks = f"Cliff's delta {comparison['cliffs_delta']:+.2f}"
-    if comparison["paired"]:
-        ranks = f"Mann-Whitney p = {probability(comparison['u_p'])}, {ranks}"
-    return [*lines, f"  {', '.join(chances)}; {ranks}"]
-
-
 def remarks(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
     """What is to be known about all comparisons together: why none of them could have a verdict."""
     from esper_core.leyline.constants import CONFIDENCE
@@ -127,12 +99,6 @@ def remarks(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
             f"Of {len(lacks)} comparisons a verdict takes {seeds_needed(len(lacks), CONFIDENCE)} environment seeds."
         ]
     return []
-
-
-def left_out(joined: Joined) -> str:
-    """What is said of pairs of arms that nobody asked about."""
-    pairs = "1 other pair of arms was" if joined.left_out == 1 else f"{joined.left_out} other pairs of arms were"
-    return f"{pairs} not compared: --all compares every pair."
 
 
 def value(metric: Mapping[str, Any], number: float | None) -> str:
@@ -185,26 +151,6 @@ def _row(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> list[str]:
 def _ends(metric: Mapping[str, Any], comparison: Mapping[str, Any], low: str = "ci_low", high: str = "ci_high") -> str:
     ends = (difference(metric, comparison[end]).removesuffix(" points") for end in (low, high))
     return " to ".join(ends)
-
-
-def _counted(comparison: Mapping[str, Any]) -> str:
-    return f"{comparison['n']} pairs" if comparison["paired"] else f"not paired, {comparison['n']} or more of each"
-
-
-def _lack(metric: Mapping[str, Any], comparison: Mapping[str, Any], together: int, margin: float) -> str:
-    from esper_core.leyline.constants import CONFIDENCE
-    from esper_core.runs.statistics import seeds_needed
-
-    among = f" among {together} comparisons" if together > 1 else ""
-    clear = f"clear the margin of {difference(metric, margin).removeprefix('+')}" if margin else "clear 0"
-    told = {
-        "too few seeds": f"a verdict takes {MIN_SEEDS_FOR_VERDICT} seeds",
-        "too few seeds for so many comparisons": f"a verdict takes {seeds_needed(together, CONFIDENCE)} seeds{among}",
-        "interval": f"the interval does not {clear}",
-        "p": f"p is above {1 - CONFIDENCE:.2g}{among}",
-        "not finite": "a figure is not finite",
-    }
-    return told[comparison["why"]]
 
 
 def probability(p: float | None) -> str:

@@ -164,6 +164,11 @@ class Run:
         return self.path.resolve().name
 
     @property
+    def words(self) -> str:
+        """Name of the folder without its time."""
+        return words_of(self.name)
+
+    @property
     def reason(self) -> str:
         """Why the run was not done; empty if that is unknown."""
         return str(self.manifest.get("reason", ""))

@@ -1,35 +1,42 @@
-"""How sure can one be of a figure, and of a difference? Intervals and comparisons over environment seeds.
+"""Statistics of runs: means with intervals, and comparisons of arms over their environment seeds.
 
-Everything here is a pure function of numbers, without scipy. What several comparisons of one study mean together is
-told by ``multiplicity``; two samples that are no pairs by ``unpaired``.
+Everything is a pure function of numbers. Arms of one run share their seeds, so they are compared in pairs; comparisons
+without pairs, of different runs, are made by ``esper_watch.statistics``.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from esper_core.leyline.constants import EXACT_SIGN_FLIP_BELOW, MIN_SEEDS_FOR_VERDICT
-from esper_core.runs.ranks import RankTest, mann_whitney
-from esper_core.runs.resampling import bootstrap_interval, sign_flip_p
-from esper_core.runs.student import t_quantile, t_tail
+import numpy as np
+
+from esper_core.leyline.constants import CONFIDENCE, EXACT_SIGN_FLIP_BELOW, MIN_SEEDS_FOR_VERDICT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-LARGEST: Final = 1e150
-"""Where the squares of numbers end."""
+MAX_FIGURE: Final = 1e150
+"""Squares of larger numbers overflow."""
 
 Direction = Literal["up", "down"]
 Verdict = Literal["better", "worse", "no difference shown"]
 Why = Literal["too few seeds", "too few seeds for so many comparisons", "interval", "p"]
-"""What a verdict lacks: seeds; an interval that clears the margin; a p that is small enough."""
+"""What a verdict lacks: seeds, an interval that clears the margin, or a p that is small enough."""
+
+_ROUNDING: Final = 1e-12
+"""Sums of the same numbers in another order, and 1 − 0.95 and 0.05, differ by less."""
+
+_CONVERGED: Final = 1e-15
+_TINY: Final = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and where the true mean is likely to be. ``low`` and ``high`` are None where one value says nothing."""
+    """A mean and its confidence interval. ``low`` and ``high`` are None for a single value."""
 
     mean: float
     low: float | None
@@ -39,46 +46,55 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """By how much a was better than b; positive is better, whatever the metric's direction.
-
-    difference: of the means, with its interval ``low`` to ``high``: Student's t of the pairs, or Welch's without pairs.
-    p: how often chance alone would give a difference at least as large, in either direction: sign flips or t test of
-    the pairs, Mann-Whitney without. p_margin: the same against a difference that is no larger than the margin.
-    n: pairs; or values of the arm that has fewer.
-    effect_size: the difference in standard deviations: of the differences, or of the values where there are no pairs;
-    None where these do not vary.
-    boot_low, boot_high: a bootstrap interval of the same level; None where there are no pairs, few, or very many.
-    ranks: who is ahead of whom, the seeds set aside.
-    p_holm: p_margin adjusted for all comparisons that were made together; alone, it is p_margin.
-    verdict: of a against b, told only where n is large enough, the interval clears the margin and p_holm is small
-    enough; ``why``: what it lacks.
-    """
+    """By how much a was better than b. Positive is better, whatever the metric's direction."""
 
     difference: float
+    """Difference of the means."""
     low: float | None
+    """Ends of its interval: Student's t of the pairs, or Welch's without pairs."""
     high: float | None
     p: float
+    """Two-sided p: sign flips or t test of the pairs, Mann-Whitney without."""
     n: int
+    """Pairs, or values of the arm that has fewer."""
     verdict: Verdict
+    """Only given if n is large enough, the interval clears the margin, and ``p_holm`` is small enough."""
     effect_size: float | None
+    """The difference in standard deviations; None if these are 0 or unknown."""
     p_margin: float
+    """p against a difference that is no larger than the margin."""
     p_holm: float
+    """``p_margin`` adjusted for all comparisons that are made together."""
     why: Why | None
-    ranks: RankTest
-    boot_low: float | None = None
-    boot_high: float | None = None
+    """What the verdict lacks."""
     paired: bool = True
 
 
-def mean_interval(values: Sequence[float], confidence: float, *, share: bool = False) -> Interval:
-    """The mean of ``values`` and its interval at level ``confidence``, by Student's t with n − 1 degrees of freedom.
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The figures of one arm by environment seed. Seeds of two samples match only if their ``task`` is the same."""
 
-    Formula: mean ± t · s / √n, s² = Σ (x − mean)² / (n − 1). share: whether these are shares of a whole: the interval
-    then ends at 0 and 1, since what is beyond cannot be the true mean; where a value is beyond, they are none.
+    name: str
+    by_seed: Mapping[int, float]
+    task: str = ""
+
+
+# --- one sample
+
+
+def mean_interval(values: Sequence[float], confidence: float, *, share: bool = False) -> Interval:
+    """Return the mean and its interval, by Student's t with n − 1 degrees of freedom.
+
+    Formula: mean ± t · s / √n, s² = Σ (x − mean)² / (n − 1).
 
     >>> interval = mean_interval([1.0, 2.0, 3.0], 0.95)
     >>> round(interval.low, 3), interval.mean, round(interval.high, 3)
     (-0.484, 2.0, 4.484)
+
+    Args:
+        values: At least one finite number.
+        confidence: Level of the interval, between 0 and 1.
+        share: Whether the values are shares of a whole. The interval then ends at 0 and 1, unless a value is beyond.
     """
     check_level(confidence)
     check_numbers(values)
@@ -91,22 +107,33 @@ def mean_interval(values: Sequence[float], confidence: float, *, share: bool = F
     return Interval(mean, max(least, mean - half), min(most, mean + half), n)
 
 
-def paired_comparison(
-    a: Sequence[float],
-    b: Sequence[float],
-    *,
-    direction: Direction,
-    margin: float,
-    confidence: float,
-) -> Comparison:
-    """Compare ``a`` with ``b``, whose values belong together place by place: the same environment seed in two arms.
+def moments(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return mean and standard deviation; the latter is None for one value, and exactly 0 for equal values."""
+    if len(set(values)) == 1:
+        return float(values[0]), None if len(values) == 1 else 0.0
+    mean = math.fsum(values) / len(values)
+    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
-    direction: whether more or less is better. margin: difference below which both count as equal, in the metric's
-    unit. confidence: level of the interval. p comes from the exact sign-flip test below 20 pairs, else from the t test.
-    The verdict is that of a study that makes no other comparison.
+
+# --- pairs
+
+
+def paired_comparison(
+    a: Sequence[float], b: Sequence[float], *, direction: Direction, margin: float, confidence: float
+) -> Comparison:
+    """Compare ``a`` with ``b``, whose values belong together: the same environment seed in two arms.
+
+    The verdict is that of a study that makes no other comparison; see ``judge_together``.
 
     >>> paired_comparison([.8] * 7 + [.9], [.6] * 8, direction="up", margin=0.0, confidence=0.95).verdict
     'better'
+
+    Args:
+        a: Values of one arm.
+        b: Values of the other arm, in the same order of seeds.
+        direction: Whether more or less is better.
+        margin: Difference up to which both count as equal, in the metric's unit.
+        confidence: Level of the interval.
     """
     if len(a) != len(b):
         msg = f"a paired comparison needs as many values of one as of the other. Received: {len(a)} and {len(b)}"
@@ -116,10 +143,8 @@ def paired_comparison(
     interval = mean_interval(differences, confidence)
     _, deviation = moments(differences)
     p = paired_p(differences)
-    p_margin = p if margin == 0 else _beyond(differences, interval.mean, margin)
-    verdict, why = decided(interval, p_margin, margin=margin, confidence=confidence)
-    enough = interval.n >= MIN_SEEDS_FOR_VERDICT  # the means of a few values never reach as far as they should
-    boot = (bootstrap_interval(differences, confidence) if enough else None) or (None, None)
+    p_margin = p if margin == 0 else _p_beyond(differences, interval.mean, margin)
+    verdict, why = decide(interval, p_margin, margin=margin, confidence=confidence)
     return Comparison(
         difference=interval.mean,
         low=interval.low,
@@ -131,56 +156,36 @@ def paired_comparison(
         p_margin=p_margin,
         p_holm=p_margin,
         why=why,
-        ranks=mann_whitney(*better_is_more(a, b, direction)),
-        boot_low=boot[0],
-        boot_high=boot[1],
     )
 
 
-def decided(
-    interval: Interval, p: float, *, margin: float, confidence: float, comparisons: int = 1
-) -> tuple[Verdict, Why | None]:
-    """The verdict that ``interval`` and ``p`` carry, and what it lacks where no difference is shown.
-
-    p: against a difference within the margin, adjusted for the ``comparisons`` that were made.
-    """
-    if interval.n < MIN_SEEDS_FOR_VERDICT or interval.low is None or interval.high is None:
-        return "no difference shown", "too few seeds"
-    verdict: Verdict = "better" if interval.low > margin else "worse"
-    if not (interval.low > margin or interval.high < -margin):
-        return "no difference shown", "interval"
-    if p <= 1 - confidence + _LEVEL_ROUNDING:
-        return verdict, None
-    lacking = interval.n < seeds_needed(comparisons, confidence)
-    return "no difference shown", "too few seeds for so many comparisons" if lacking else "p"
-
-
-def seeds_needed(comparisons: int, confidence: float) -> int:
-    """Pairs below which no verdict can be had of any of that many comparisons, however large the differences are.
-
-    Of n pairs the exact test gives 2 / 2ⁿ at the least, and Holm's adjustment multiplies the least by how many there
-    are.
-
-    >>> seeds_needed(1, 0.95), seeds_needed(6, 0.95), seeds_needed(10, 0.95)
-    (8, 8, 9)
-    """
-    n = MIN_SEEDS_FOR_VERDICT
-    while n < EXACT_SIGN_FLIP_BELOW and comparisons * 2 / 2**n > 1 - confidence + _LEVEL_ROUNDING:
-        n += 1
-    return n
-
-
-_LEVEL_ROUNDING = 1e-12
-"""1 − 0.95 is not 0.05 in binary; a p that is 0.05 counts as no larger."""
-
-
 def paired_p(differences: Sequence[float]) -> float:
-    """Two-sided p of paired differences: exact below 20 pairs, else that of the t test."""
+    """Return the two-sided p of paired differences: exact below 20 pairs, else that of the t test."""
     return sign_flip_p(differences) if len(differences) < EXACT_SIGN_FLIP_BELOW else t_test_p(differences)
 
 
+def sign_flip_p(differences: Sequence[float]) -> float:
+    """Return the p of the exact sign-flip test: the share of all 2ⁿ choices of signs with a sum at least this large.
+
+    If a and b are interchangeable, each difference could as well have the other sign. The sums are built up one
+    difference at a time; a choice of signs and its opposite have the same size, so half of them are enough.
+
+    >>> sign_flip_p([1.0, 2.0, 3.0])
+    0.25
+    """
+    if not differences or not all(map(math.isfinite, differences)):
+        msg = f"differences have to be finite numbers, one at least. Received: {list(differences)[:4]}"
+        raise ValueError(msg)
+    sums = np.array([differences[0]])
+    for difference in differences[1:]:
+        sums = np.concatenate((sums - difference, sums + difference))
+    observed = abs(math.fsum(differences))
+    slack = _ROUNDING * math.fsum(abs(difference) for difference in differences)
+    return float(np.mean(np.abs(sums) >= observed - slack))
+
+
 def t_test_p(differences: Sequence[float]) -> float:
-    """Two-sided p of the paired t test. For at least two differences."""
+    """Return the two-sided p of the paired t test. It needs two differences."""
     check_numbers(differences, at_least=2)
     mean, deviation = moments(differences)
     if not deviation:
@@ -188,56 +193,233 @@ def t_test_p(differences: Sequence[float]) -> float:
     return 2 * t_tail(abs(mean) / (deviation / math.sqrt(len(differences))), len(differences) - 1)
 
 
-def better_is_more(
-    a: Sequence[float], b: Sequence[float], direction: Direction
-) -> tuple[Sequence[float], Sequence[float]]:
-    """Both samples, turned round where less is better."""
-    return (a, b) if direction == "up" else ([-value for value in a], [-value for value in b])
-
-
-def moments(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard deviation; the latter is None for a single value, and 0 where all values are the same."""
-    if len(set(values)) == 1:
-        return float(values[0]), None if len(values) == 1 else 0.0
-    mean = math.fsum(values) / len(values)
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-
-
-def _beyond(differences: Sequence[float], mean: float, margin: float) -> float:
-    """p of what is left of the differences when the margin is taken off; 1 where their mean lies within it."""
+def _p_beyond(differences: Sequence[float], mean: float, margin: float) -> float:
+    """Return the p of what is left of the differences without the margin; 1 if their mean lies within it."""
     if abs(mean) <= margin:
         return 1.0
     return paired_p([difference - math.copysign(margin, mean) for difference in differences])
 
 
+# --- verdicts
+
+
+def decide(
+    interval: Interval, p: float, *, margin: float, confidence: float, comparisons: int = 1
+) -> tuple[Verdict, Why | None]:
+    """Return the verdict of a comparison, and what it lacks if no difference is shown.
+
+    Args:
+        interval: Of the difference.
+        p: Against a difference within the margin, adjusted for all ``comparisons``.
+        margin: Difference up to which both arms count as equal.
+        confidence: Level of the interval.
+        comparisons: How many comparisons are made together.
+    """
+    if interval.n < MIN_SEEDS_FOR_VERDICT or interval.low is None or interval.high is None:
+        return "no difference shown", "too few seeds"
+    verdict: Verdict = "better" if interval.low > margin else "worse"
+    if not (interval.low > margin or interval.high < -margin):
+        return "no difference shown", "interval"
+    if p <= 1 - confidence + _ROUNDING:
+        return verdict, None
+    lacking = interval.n < seeds_needed(comparisons, confidence)
+    return "no difference shown", "too few seeds for so many comparisons" if lacking else "p"
+
+
+def seeds_needed(comparisons: int, confidence: float) -> int:
+    """Return the pairs below which none of so many comparisons can have a verdict, however large the differences are.
+
+    The exact test of n pairs gives 2 / 2ⁿ at the least, which Holm's adjustment multiplies by the comparisons.
+
+    >>> seeds_needed(1, 0.95), seeds_needed(6, 0.95), seeds_needed(10, 0.95)
+    (8, 8, 9)
+    """
+    n = MIN_SEEDS_FOR_VERDICT
+    while n < EXACT_SIGN_FLIP_BELOW and comparisons * 2 / 2**n > 1 - confidence + _ROUNDING:
+        n += 1
+    return n
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Adjust p values for each other by Holm's method; they keep their order.
+
+    Formula: the i-th of m sorted ones (from 1) becomes the largest of (m − j + 1) · p(j) for j up to i, and 1 at most.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    adjusted = [0.0] * len(ps)
+    largest = 0.0
+    for done, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
+        largest = max(largest, min(1.0, (len(ps) - done) * ps[place]))
+        adjusted[place] = largest
+    return adjusted
+
+
+def judge_together(
+    comparisons: Sequence[Comparison | None], *, margin: float, confidence: float
+) -> list[Comparison | None]:
+    """Return the comparisons of one study with adjusted p and verdict.
+
+    The chance of any wrong verdict in the study is 1 − confidence at most. A comparison that could not be made is None;
+    it counts, since it was asked for.
+    """
+    adjusted = holm([1.0 if one is None else one.p_margin for one in comparisons])
+    judged: list[Comparison | None] = []
+    for one, p in zip(comparisons, adjusted, strict=True):
+        if one is None:
+            judged.append(None)
+            continue
+        interval = Interval(one.difference, one.low, one.high, one.n)
+        family = len(comparisons) if one.paired else 1  # without pairs the smallest possible p is far smaller
+        verdict, why = decide(interval, p, margin=margin, confidence=confidence, comparisons=family)
+        judged.append(replace(one, p_holm=p, verdict=verdict, why=why))
+    return judged
+
+
+# --- arms of a run
+
+
+def compare_arms(samples: Sequence[Sample], *, direction: Direction, margin: float) -> list[dict[str, Any]]:
+    """Compare every pair of arms of one run as summary.json has it, with p and verdict adjusted for all of them."""
+    pairs = list(combinations(samples, 2))
+    found = [compare_paired(a, b, direction=direction, margin=margin) for a, b in pairs]
+    judged = judge_together(found, margin=margin, confidence=CONFIDENCE)
+    return [as_record(a, b, one) for (a, b), one in zip(pairs, judged, strict=True)]
+
+
+def compare_paired(a: Sample, b: Sample, *, direction: Direction, margin: float) -> Comparison | None:
+    """Compare two samples by the seeds that they share; None if a figure is not usable."""
+    seeds = shared_seeds(a, b)
+    own, other = ([sample.by_seed[seed] for seed in seeds] for sample in (a, b))
+    if not seeds or not all(map(is_usable, own + other)):
+        return None
+    return paired_comparison(own, other, direction=direction, margin=margin, confidence=CONFIDENCE)
+
+
+def shared_seeds(a: Sample, b: Sample) -> list[int]:
+    """Return the seeds by which samples are paired; none if they differ and too few are shared for a verdict."""
+    if a.task != b.task:
+        return []
+    shared = sorted(a.by_seed.keys() & b.by_seed.keys())
+    return shared if len(shared) >= MIN_SEEDS_FOR_VERDICT or a.by_seed.keys() == b.by_seed.keys() else []
+
+
+def as_record(a: Sample, b: Sample, comparison: Comparison | None) -> dict[str, Any]:
+    """Return a comparison as summary.json has it; figures are None if it could not be made."""
+    shared = shared_seeds(a, b)
+    keys = ("p", "p_margin", "p_holm")
+    return {
+        "a": a.name,
+        "b": b.name,
+        "difference": None if comparison is None else comparison.difference,
+        "ci_low": None if comparison is None else comparison.low,
+        "ci_high": None if comparison is None else comparison.high,
+        **{key: None if comparison is None else getattr(comparison, key) for key in keys},
+        "n": len(shared) or min(len(a.by_seed), len(b.by_seed)),
+        "paired": bool(shared),
+        "verdict": "no difference shown" if comparison is None else comparison.verdict,
+        "why": "not finite" if comparison is None else comparison.why,
+        "effect_size": None if comparison is None else comparison.effect_size,
+    }
+
+
+# --- checks
+
+
+def is_usable(value: float) -> bool:
+    """Return whether a figure is finite, and so is its square.
+
+    >>> is_usable(0.82), is_usable(1e200), is_usable(math.nan)
+    (True, False, False)
+    """
+    return abs(value) < MAX_FIGURE
+
+
 def check_level(confidence: float) -> None:
-    """ValueError where ``confidence`` is no level of an interval."""
+    """Raise ValueError if ``confidence`` is not a level of an interval."""
     if not 0 < confidence < 1:
         msg = f"confidence must lie between 0 and 1. Received: {confidence}"
         raise ValueError(msg)
 
 
 def check_margin(margin: float) -> None:
-    """ValueError where ``margin`` is none."""
+    """Raise ValueError if ``margin`` is negative or not finite."""
     if not (margin >= 0 and math.isfinite(margin)):
         msg = f"margin must be a number from 0. Received: {margin}"
         raise ValueError(msg)
 
 
-def can_be_reckoned_with(value: float) -> bool:
-    """Whether a figure is a number whose square is one, too: nothing is shown by means of larger ones.
-
-    >>> can_be_reckoned_with(0.82), can_be_reckoned_with(1e200), can_be_reckoned_with(math.nan)
-    (True, False, False)
-    """
-    return abs(value) < LARGEST
-
-
 def check_numbers(values: Sequence[float], *, at_least: int = 1) -> None:
-    """ValueError where there are too few values, or some are not finite, or as good as infinite."""
+    """Raise ValueError if there are too few values, or some are not usable."""
     if len(values) < at_least:
         msg = f"at least {at_least} value(s) are needed. Received: {len(values)}"
         raise ValueError(msg)
-    if strange := [value for value in values if not can_be_reckoned_with(value)]:
+    if strange := [value for value in values if not is_usable(value)]:
         msg = f"every value must be a finite number. Received: {strange[0]} ({len(strange)} such of {len(values)})"
         raise ValueError(msg)
+
+
+# --- Student's t, without scipy: the core stays light
+
+
+def t_tail(t: float, degrees: float) -> float:
+    """Return P(T > t) for t ≥ 0 and Student's T.
+
+    Formula: ½ · I(d / (d + t²); d / 2, ½), d degrees of freedom.
+    """
+    square = t * t
+    return 0.5 * regularised_beta(degrees / (degrees + square), square / (degrees + square), degrees / 2, 0.5)
+
+
+@lru_cache(maxsize=256)
+def t_quantile(probability: float, degrees: float) -> float:
+    """Return the t below which Student's T stays with ``probability``, which is at least ½, by bisection.
+
+    >>> round(t_quantile(0.975, 7), 6)
+    2.364624
+    """
+    tail = 1 - probability
+    low, high = 0.0, 1.0
+    while t_tail(high, degrees) > tail:
+        low, high = high, 2 * high
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if t_tail(middle, degrees) > tail else (low, middle)
+    return high
+
+
+def regularised_beta(x: float, rest: float, a: float, b: float) -> float:
+    """Return I(x; a, b), the share of the beta function below x. rest: 1 − x, given for its precision.
+
+    Formula: xᵃ (1 − x)ᵇ / (a B(a, b)) times a continued fraction, which converges fast for x < (a + 1) / (a + b + 2);
+    beyond it I(x; a, b) = 1 − I(1 − x; b, a).
+    """
+    if x <= 0 or rest <= 0:
+        return 0.0 if x <= 0 else 1.0
+    if x > (a + 1) / (a + b + 2):
+        return 1 - regularised_beta(rest, x, b, a)
+    log_front = a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    return math.exp(log_front) * _beta_fraction(x, a, b) / a
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    """Return 1 / (1 + d1 / (1 + d2 / (1 + …))) by Lentz's method, with the incomplete beta function's coefficients.
+
+    Formula: d(2m) = m (b − m) x / ((a + 2m − 1)(a + 2m)), d(2m + 1) = −(a + m)(a + b + m) x / ((a + 2m)(a + 2m + 1)).
+    """
+    value, numerator, denominator = _TINY, _TINY, 0.0
+    for i in range(10_000):
+        m = i // 2
+        if i == 0:
+            coefficient = 1.0
+        elif i % 2 == 0:
+            coefficient = m * (b - m) * x / ((a + i - 1) * (a + i))
+        else:
+            coefficient = -(a + m) * (a + b + m) * x / ((a + i - 1) * (a + i))
+        denominator = 1 / ((1 + coefficient * denominator) or _TINY)
+        numerator = (1 + coefficient / numerator) or _TINY
+        value *= numerator * denominator
+        if abs(numerator * denominator - 1) < _CONVERGED:
+            return value
+    msg = f"the incomplete beta function did not converge. Received: x={x}, a={a}, b={b}"
+    raise ArithmeticError(msg)

@@ -1,0 +1,341 @@
+"""Comparison of the arms of one or several finished runs: seed by seed where they share seeds, else as two samples.
+
+Holm's adjustment counts every comparison that is made, so of several runs only those pairs are compared that somebody
+who names the runs asks about; see ``_pairs_between``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.leyline import Metric, Problem, RunFolderError
+from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
+from esper_core.leyline.errors import suggestion
+from esper_core.runs.statistics import (
+    Comparison,
+    Sample,
+    as_record,
+    compare_paired,
+    is_usable,
+    judge_together,
+    shared_seeds,
+)
+from esper_watch import statistics
+from esper_watch.history import CAPACITY, TWIN, is_control
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from esper_core import Run
+
+EXPECTED_TO_DIFFER: Final = frozenset(
+    (
+        *("name", "policy", "arms", "twin", "capacity", "sinks", "plugins", "margin"),
+        *("seed", "environments", "rounds", "devices", "lanes", "workers", "checkpoints"),
+    )
+)
+"""Keys of a configuration that belong to its arms, are reported by themselves, or change no number."""
+
+MAX_DIFFERENCES: Final = 8
+"""Differences between configurations that a warning names."""
+
+
+@dataclass(slots=True)
+class ComparedArm:
+    """One arm of the comparison. Arms of several runs with the same figures are one."""
+
+    arm: str
+    """Its name in its run."""
+    sample: Sample
+    figures: Mapping[str, Any]
+    """What the summary says about it."""
+    runs: list[int] = field(default_factory=list)
+    """Which of the runs have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRuns:
+    """The arms of one or several runs, and how they compare."""
+
+    runs: Sequence[Run]
+    metric: Metric
+    margin: float
+    """The largest that a run declares."""
+    arms: Sequence[ComparedArm]
+    comparisons: Sequence[Mapping[str, Any]]
+    """As in summary.json, with the bootstrap interval, the Mann-Whitney test and Cliff's delta."""
+    warnings: Sequence[str]
+
+    @property
+    def left_out(self) -> int:
+        """Number of pairs of arms that are not compared."""
+        return math.comb(len(self.arms), 2) - len(self.comparisons)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the comparison as ``esper compare --json`` prints it."""
+        return {
+            "runs": [{"path": str(run.path), "id": run.id, "status": run.status} for run in self.runs],
+            "metric": {"name": self.metric.name, "direction": self.metric.direction, "unit": self.metric.unit},
+            "margin": self.margin,
+            "arms": {
+                one.sample.name: {"arm": one.arm, "runs": [self.runs[at].name for at in one.runs], **one.figures}
+                for one in self.arms
+            },
+            "comparisons": list(self.comparisons),
+            "warnings": list(self.warnings),
+        }
+
+
+def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool = False) -> ComparedRuns:
+    """Compare the arms of finished runs.
+
+    Args:
+        runs: The runs.
+        only: Compare only the arms of these names, and all of their pairs.
+        every: Compare every pair of arms.
+
+    Raises:
+        RunFolderError: E431 if the runs cannot be compared, E430 if a configuration cannot be read.
+    """
+    unique = list({run.path.resolve(): run for run in runs}.values())
+    metric = _common_metric(unique)
+    configs = [run.config() for run in unique]
+    margins = [_margin(config) for config in configs]
+    arms = _arms(unique, configs, only)
+    pairs = list(combinations(arms, 2)) if every or only else _pairs(unique, arms)
+    comparisons = _compare([(one.sample, other.sample) for one, other in pairs], metric, max(margins))
+    warnings = [
+        *_differing_runs(unique, configs),
+        *_differing_margins(unique, margins),
+        *_merged_arms(unique, arms),
+        *_unpaired_arms(unique, pairs),
+    ]
+    return ComparedRuns(unique, metric, max(margins), arms, comparisons, warnings)
+
+
+# --- what is compared
+
+
+def _common_metric(runs: Sequence[Run]) -> Metric:
+    if problems := [_unfinished(run) for run in runs if run.results is None]:
+        raise RunFolderError(problems)
+    metrics = [(run, run.results["metric"]) for run in runs if run.results is not None]
+    (first, wanted), *others = [
+        (run, Metric(one["name"], one["direction"], one.get("unit", ""))) for run, one in metrics
+    ]
+    for run, metric in others:
+        if metric != wanted:
+            message = (
+                f"the runs have different metrics: {first.name} has {_describe(wanted)}, "
+                f"{run.name} has {_describe(metric)}"
+            )
+            raise RunFolderError(Problem("E431", message, hint="Compare runs of one task."))
+    return wanted
+
+
+def _describe(metric: Metric) -> str:
+    unit = f" in {metric.unit}" if metric.unit else ""
+    return f"{metric.name}{unit}, {'more' if metric.direction == 'up' else 'less'} is better"
+
+
+def _unfinished(run: Run) -> Problem:
+    reason = f": {run.reason.splitlines()[0]}" if run.reason else ""
+    message = f"{run.name} has no summary to compare: its status is {run.status}{reason}"
+    return Problem("E431", message, hint=run.resume_hint)
+
+
+def _margin(config: Mapping[str, Any]) -> float:
+    margin = config.get("margin")
+    return float(margin) if isinstance(margin, int | float) and math.isfinite(margin) and margin >= 0 else 0.0
+
+
+def _arms(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]], only: Sequence[str]) -> list[ComparedArm]:
+    """Return every arm of every run, or those named; arms with the same name, task and figures are one."""
+    found: list[ComparedArm] = []
+    for number, (run, config, label) in enumerate(zip(runs, configs, _labels(runs), strict=True)):
+        task = json.dumps(config.get("task"), sort_keys=True, default=str)
+        for arm, figures in (run.results or {})["arms"].items():
+            by_seed = {one["seed"]: math.nan if one["test"] is None else one["test"] for one in figures["episodes"]}
+            same = [one for one in found if (one.arm, one.sample.by_seed, one.sample.task) == (arm, by_seed, task)]
+            if not same:
+                name = arm if len(runs) == 1 else f"{label}/{arm}"
+                same = [ComparedArm(arm, Sample(name, by_seed, task), figures)]
+                found += same
+            same[0].runs.append(number)
+    for one in found:
+        if len(one.runs) == len(runs):
+            one.sample = Sample(one.arm, one.sample.by_seed, one.sample.task)
+    known = dict.fromkeys(one.arm for one in found)
+    if unknown := [name for name in only if name not in known]:
+        raise RunFolderError(Problem("E431", f'no run has an arm "{unknown[0]}"', hint=suggestion(unknown[0], known)))
+    return [one for one in found if not only or one.arm in only]
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """Return what runs are called in front of their arms: words of ids, else ids, else paths."""
+    for names in ([run.words for run in runs], [run.name for run in runs]):
+        if len(set(names)) == len(names):
+            return names
+    return [str(run.path) for run in runs]
+
+
+def _pairs(runs: Sequence[Run], arms: Sequence[ComparedArm]) -> list[tuple[ComparedArm, ComparedArm]]:
+    """Return the pairs to compare: of one run those of its summary.
+
+    Of several runs, within each run the pairs of its summary in which both arms act, or one is a control of the other;
+    between two runs see ``_pairs_between``.
+    """
+    made = [{frozenset((one["a"], one["b"])) for one in (run.results or {})["comparisons"]} for run in runs]
+    acting = [_acting(run) for run in runs]
+    found = []
+    for one, other in combinations(arms, 2):
+        names = frozenset((one.arm, other.arm))
+        if shared := set(one.runs) & set(other.runs):
+            wanted = any(names in made[run] for run in shared) and (len(runs) == 1 or _belong_together(one, other))
+        else:
+            wanted = any(_pairs_between(one, other, acting[i], acting[j]) for i in one.runs for j in other.runs)
+        if wanted:
+            found.append((one, other))
+    return found
+
+
+def _acting(run: Run) -> set[str]:
+    """Return the arms that are not controls; all of them if there is nothing else."""
+    names = set((run.results or {})["arms"])
+    return {name for name in names if not is_control(name)} or names
+
+
+def _belong_together(one: ComparedArm, other: ComparedArm) -> bool:
+    """Return whether two arms of a run both act, or one of them is a control of the other."""
+    controls = [arm for arm in (one.arm, other.arm) if is_control(arm)]
+    if len(controls) != 1:
+        return not controls
+    (acting,) = {one.arm, other.arm} - set(controls)
+    return controls[0] in (TWIN, CAPACITY, f"{CAPACITY}-of-{acting}")
+
+
+def _pairs_between(one: ComparedArm, other: ComparedArm, own: set[str], theirs: set[str]) -> bool:
+    """Return whether arms of two runs are compared: acting arms of one name, or all acting ones if they share none."""
+    if one.arm not in own or other.arm not in theirs:
+        return False
+    return one.arm == other.arm or not own & theirs
+
+
+# --- how they compare
+
+
+def _compare(pairs: Sequence[tuple[Sample, Sample]], metric: Metric, margin: float) -> list[dict[str, Any]]:
+    found = [_comparison(a, b, metric, margin) for a, b in pairs]
+    judged = judge_together(found, margin=margin, confidence=CONFIDENCE)
+    return [
+        {**as_record(a, b, one), **_ranks_and_bootstrap(a, b, metric)}
+        for (a, b), one in zip(pairs, judged, strict=True)
+    ]
+
+
+def _comparison(a: Sample, b: Sample, metric: Metric, margin: float) -> Comparison | None:
+    if shared_seeds(a, b):
+        return compare_paired(a, b, direction=metric.direction, margin=margin)
+    own, other = list(a.by_seed.values()), list(b.by_seed.values())
+    if not own or not other or not all(map(is_usable, own + other)):
+        return None
+    return statistics.unpaired_comparison(own, other, direction=metric.direction, margin=margin, confidence=CONFIDENCE)
+
+
+def _ranks_and_bootstrap(a: Sample, b: Sample, metric: Metric) -> dict[str, float | None]:
+    """Return the bootstrap interval of enough pairs, and the Mann-Whitney test of both samples."""
+    shared = shared_seeds(a, b)
+    sign = 1.0 if metric.direction == "up" else -1.0
+    own, other = ([sign * one.by_seed[seed] for seed in (shared or one.by_seed)] for one in (a, b))
+    empty = dict.fromkeys(("boot_low", "boot_high", "u", "u_p", "cliffs_delta"))
+    if not own or not other or not all(map(is_usable, own + other)):
+        return empty
+    ranks = statistics.mann_whitney(own, other)
+    interval = None
+    if len(shared) >= MIN_SEEDS_FOR_VERDICT:
+        differences = [x - y for x, y in zip(own, other, strict=True)]
+        interval = statistics.bootstrap_interval(differences, CONFIDENCE)
+    low, high = interval or (None, None)
+    return {"boot_low": low, "boot_high": high, "u": ranks.u, "u_p": ranks.p, "cliffs_delta": ranks.cliffs_delta}
+
+
+# --- warnings
+
+
+def _differing_runs(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    first, own = runs[0], _comparable(configs[0])
+    for other, config in zip(runs[1:], configs[1:], strict=True):
+        pair = f"{first.name} and {other.name}"
+        if differences := list(_differences(own, _comparable(config))):
+            more = len(differences) - MAX_DIFFERENCES
+            told = ", ".join(differences[:MAX_DIFFERENCES]) + (f", and {more} more" if more > 0 else "")
+            yield f"{pair} differ in more than their arms: {told}"
+        if differences := list(_differences(_code(first), _code(other))):
+            yield f"{pair} ran other code: {', '.join(differences)}"
+
+
+def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in EXPECTED_TO_DIFFER}
+
+
+def _code(run: Run) -> dict[str, Any]:
+    """Return what computed: versions of the core, of torch, and of each plugin with its hash."""
+    machine, plugins = run.manifest.get("machine"), run.manifest.get("plugins")
+    found = {key: machine.get(key) for key in ("esper-core", "torch")} if isinstance(machine, dict) else {}
+    for plugin in plugins if isinstance(plugins, list) else []:
+        if isinstance(plugin, dict):
+            found[str(plugin.get("package"))] = f"{plugin.get('version')} ({str(plugin.get('sha256'))[:8]})"
+    return found
+
+
+def _differences(own: Any, theirs: Any, path: str = "") -> Iterator[str]:
+    """Yield each place where two configurations differ, with both values. Settings of other components are skipped."""
+    if own == theirs:
+        return
+    if isinstance(own, dict) and isinstance(theirs, dict) and own.get("use") == theirs.get("use"):
+        for key in dict.fromkeys((*own, *theirs)):
+            yield from _differences(own.get(key), theirs.get(key), f"{path}.{key}".removeprefix("."))
+    else:
+        yield f"{path} ({_short(own)}, {_short(theirs)})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict) and "use" in value:
+        return str(value["use"])
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _differing_margins(runs: Sequence[Run], margins: Sequence[float]) -> Iterator[str]:
+    if len(set(margins)) > 1:
+        told = ", ".join(f"{run.name} {margin:g}" for run, margin in zip(runs, margins, strict=True))
+        yield f"the runs declare different margins ({told}); the largest is used"
+
+
+def _merged_arms(runs: Sequence[Run], arms: Sequence[ComparedArm]) -> Iterator[str]:
+    for one in arms:
+        if len(one.runs) > 1:
+            yield f"{one.arm} has the same figures in {' and '.join(runs[at].name for at in one.runs)}: it is used once"
+
+
+def _unpaired_arms(runs: Sequence[Run], pairs: Sequence[tuple[ComparedArm, ComparedArm]]) -> Iterator[str]:
+    """Yield, once for each pair of runs, that arms are not paired, or only in part."""
+    told: set[str] = set()
+    for one, other in pairs:
+        a, b = one.sample, other.sample
+        shared = len(shared_seeds(a, b))
+        where = f"the arms of {runs[one.runs[0]].name} and {runs[other.runs[0]].name}"
+        if shared == len(a.by_seed) == len(b.by_seed) or where in told:
+            continue
+        told.add(where)
+        counts = f"{len(a.by_seed)} and {len(b.by_seed)}"
+        if shared:
+            yield f"{where} are paired by the {shared} seeds that both have; they have {counts}"
+        else:
+            common = len(a.by_seed.keys() & b.by_seed.keys())
+            why = "their tasks differ" if a.task != b.task else f"they share {common} seeds of {counts}"
+            yield f"{where} are not paired, as {why}: Mann-Whitney test and Welch's interval, which show less"

@@ -1,0 +1,187 @@
+"""Views of a comparison: text for a terminal, and one HTML page that loads nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core import __version__
+from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
+from esper_core.leyline.text import plural, printable
+from esper_core.runs.statistics import seeds_needed
+from esper_watch.figures import Scale
+from esper_watch.formatting import (
+    UNKNOWN,
+    format_difference,
+    format_difference_interval,
+    format_interval,
+    format_p,
+    format_value,
+)
+from esper_watch.history import is_usable
+from esper_watch.templating import render
+from esper_watch.terminal import aligned, fits, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from esper_core.leyline import Metric
+    from esper_watch.comparison import ComparedRuns
+
+WIDTH: Final = 220
+"""Width of the drawing of an interval."""
+
+_NO_DIFFERENCE: Final = "no difference shown"
+
+
+def comparison_text(compared: ComparedRuns) -> str:
+    """Return a comparison as text: a table of the arms, then each comparison in words with all of its figures."""
+    rows = [["arm", _metric_title(compared.metric), "95 % interval", "n", "parameters", "reward"]]
+    rows += [list(row) for row in _arm_rows(compared)]
+    if fits(rows):
+        lines = aligned(rows)
+    else:
+        head, *arms = rows
+        lines = []
+        for name, *cells in arms:
+            lines += [
+                printable(name),
+                *aligned([["", title, cell] for title, cell in zip(head[1:], cells, strict=True)]),
+            ]
+    for comparison in compared.comparisons:
+        lines.append("")
+        for line in in_words(compared, comparison):
+            lines += wrap(line)
+    if len(compared.arms) == 1:
+        lines.append(_ONE_ARM)
+    elif compared.left_out:
+        lines += ["", *wrap(_left_out(compared))]
+    return "\n".join(lines)
+
+
+_ONE_ARM: Final = "There is one arm, so there is nothing to compare."
+
+
+def _metric_title(metric: Metric) -> str:
+    return f"test {metric.name}, less is better" if metric.direction == "down" else f"test {metric.name}"
+
+
+def _arm_rows(compared: ComparedRuns) -> Iterator[tuple[str, ...]]:
+    for arm in compared.arms:
+        test, reward = arm.figures["test"], arm.figures.get("reward")
+        yield (
+            arm.sample.name,
+            format_value(compared.metric, test["mean"]),
+            format_interval(compared.metric, test["ci_low"], test["ci_high"]),
+            str(test["n"]),
+            f"{arm.figures['params']:,.0f}",
+            UNKNOWN if reward is None else f"{reward:+.1f}",
+        )
+
+
+def in_words(compared: ComparedRuns, comparison: Mapping[str, Any]) -> list[str]:
+    """Return what a comparison shows: the verdict, or what it lacks, then all figures."""
+    metric, together = compared.metric, len(compared.comparisons)
+    a, b, verdict = comparison["a"], comparison["b"], comparison["verdict"]
+    if verdict == _NO_DIFFERENCE:
+        lines = [f"{a} against {b}: no difference shown, because {_lack(compared, comparison)}"]
+    else:
+        lines = [f"{a} is {verdict} than {b}"]
+    if comparison["difference"] is None:
+        return lines
+    sizes = [format_difference(metric, comparison["difference"])]
+    if comparison["ci_low"] is not None:
+        sizes.append(f"95 % interval {format_difference_interval(metric, comparison['ci_low'], comparison['ci_high'])}")
+    if comparison["boot_low"] is not None:
+        low, high = comparison["boot_low"], comparison["boot_high"]
+        sizes.append(f"bootstrap {format_difference_interval(metric, low, high)}")
+    n = comparison["n"]
+    counted = plural(n, "pair") if comparison["paired"] else f"not paired, {n} or more of each"
+    chances = [f"p = {format_p(comparison['p'])}"]
+    if together > 1:
+        chances.append(f"{format_p(comparison['p_holm'])} adjusted for {together} comparisons")
+    if comparison["effect_size"] is not None:
+        chances.append(f"effect size {comparison['effect_size']:+.2f}")
+    if comparison["paired"]:
+        chances.append(f"Mann-Whitney p = {format_p(comparison['u_p'])}")
+    chances.append(f"Cliff's delta {comparison['cliffs_delta']:+.2f}")
+    return [*lines, f"  {', '.join(sizes)}; {counted}", f"  {', '.join(chances)}"]
+
+
+def _lack(compared: ComparedRuns, comparison: Mapping[str, Any]) -> str:
+    together = len(compared.comparisons)
+    among = f" among {together} comparisons" if together > 1 else ""
+    margin = format_difference(compared.metric, compared.margin, signed=False)
+    needed = seeds_needed(together, CONFIDENCE)
+    told = {
+        "too few seeds": f"a verdict needs {MIN_SEEDS_FOR_VERDICT} seeds",
+        "too few seeds for so many comparisons": f"a verdict needs {needed} seeds{among}",
+        "interval": f"the interval does not clear {f'the margin of {margin}' if compared.margin else '0'}",
+        "p": f"p is above {1 - CONFIDENCE:.2g}{among}",
+        "not finite": "a figure is not finite",
+    }
+    return told[comparison["why"]]
+
+
+def _left_out(compared: ComparedRuns) -> str:
+    pairs = "1 other pair of arms was" if compared.left_out == 1 else f"{compared.left_out} other pairs of arms were"
+    return f"{pairs} not compared: --all compares every pair."
+
+
+# --- page
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure with its interval, as the page draws it. Positions are None where the figure is unknown."""
+
+    text: str
+    middle: float | None
+    low: float | None
+    high: float | None
+
+
+def _axis(figures: Iterable[float | None]) -> Scale:
+    known = [figure for figure in figures if figure is not None and is_usable(figure)]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    return Scale(low, high, 8, WIDTH - 8) if high > low else Scale(low - 0.5, high + 0.5, 8, WIDTH - 8)
+
+
+def _interval(axis: Scale, text: str, *figures: float | None) -> Interval:
+    places = (None if one is None or not is_usable(one) else axis(one) for one in figures)
+    return Interval(text, *places)
+
+
+def comparison_page(compared: ComparedRuns) -> str:
+    """Return a comparison as one HTML page: the arms and the comparisons with their intervals drawn, and in words."""
+    metric, margin = compared.metric, compared.margin
+    tests = [arm.figures["test"] for arm in compared.arms]
+    arm_axis = _axis(test[key] for test in tests for key in ("mean", "ci_low", "ci_high"))
+    arms = []
+    for row, test in zip(_arm_rows(compared), tests, strict=True):
+        text = f"{row[0]}: {row[1]}, {row[2]}"
+        arms.append((row, _interval(arm_axis, text, test["mean"], test["ci_low"], test["ci_high"])))
+    keys = ("difference", "ci_low", "ci_high")
+    axis = _axis([*(one[key] for one in compared.comparisons for key in keys), 0.0, margin, -margin])
+    comparisons = []
+    for one in compared.comparisons:
+        size = format_difference(metric, one["difference"])
+        ends = format_difference_interval(metric, one["ci_low"], one["ci_high"])
+        title = f"{one['a']} against {one['b']}"
+        drawing = _interval(axis, f"{title}: {size}, {ends}", *(one[key] for key in keys))
+        cells = (ends, str(one["n"]), format_p(one["p"]), format_p(one["p_holm"]))
+        comparisons.append(((title, one["verdict"], size), drawing, cells, in_words(compared, one)))
+    note = _ONE_ARM if len(compared.arms) == 1 else _left_out(compared) if compared.left_out else ""
+    return render(
+        "comparison.html",
+        ids=", ".join(dict.fromkeys(run.name for run in compared.runs)),
+        metric=metric,
+        arms=arms,
+        arm_ends=(format_value(metric, arm_axis.low), format_value(metric, arm_axis.high)),
+        comparisons=comparisons,
+        zero=axis(0.0),
+        band=(axis(-margin), axis(margin)) if margin > 0 else None,
+        note=note,
+        warnings=compared.warnings,
+        version=__version__,
+    )

@@ -1,0 +1,549 @@
+"""Comparisons of runs: which arms are compared, how, with which warnings; as text, JSON and a page."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from esper_core import load_run
+from esper_core.leyline import Metric, RunFolderError
+from esper_core.runs.directory import run_lock
+from esper_watch import templating
+from esper_watch.comparison import compare_runs
+
+NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
+BETTER = [value + 0.2 + 0.001 * place for place, value in enumerate(NOISE)]
+BEST = [value + 0.3 - 0.001 * place for place, value in enumerate(NOISE)]
+WEAKLY_BETTER = [value + 0.1 for value in NOISE[:6]] + [NOISE[6] + 0.02, NOISE[7] - 0.03]
+OTTER, HERON = "20261121-101512-quiet-otter", "20261121-113002-swift-heron"
+UNLIKE = "20261122-090000-swift-heron"
+CLEAR = "\x1b[2J"
+
+
+@pytest.fixture
+def compared(write_run):
+    """Compare runs that are given as (name, arms, more of the manifest)."""
+
+    def make(*runs, only=(), every=False):
+        return compare_runs([load_run(write_run(name, arms, **said)) for name, arms, said in runs], only, every=every)
+
+    return make
+
+
+def pairs(found):
+    return [(one["a"], one["b"]) for one in found.comparisons]
+
+
+def by_names(found):
+    return {(one["a"], one["b"]): one for one in found}
+
+
+def test_one_run_is_compared_as_in_its_summary(write_run):
+    run = load_run(write_run(OTTER, {"grown": BETTER, "static": NOISE, "twin": NOISE}))
+    found = compare_runs([run])
+    assert [
+        {key: one[key] for key in own} for one, own in zip(found.comparisons, run.results["comparisons"], strict=True)
+    ] == (run.results["comparisons"])
+    assert (found.warnings, found.margin) == ([], 0.0)
+    assert len(found.comparisons) == 3
+
+
+def test_arms_of_two_runs_are_paired_by_their_seeds(compared):
+    found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {}))
+    (one,) = found.comparisons
+    assert (one["a"], one["b"]) == ("quiet-otter/grown", "swift-heron/grown")
+    assert (one["paired"], one["n"], one["verdict"]) == (True, 8, "worse")
+    assert found.warnings == []
+
+
+def test_a_twin_with_the_same_figures_in_both_runs_is_used_once(compared):
+    found = compared((OTTER, {"grown": BETTER, "twin": NOISE}, {}), (HERON, {"grown": BEST, "twin": NOISE}, {}))
+    assert [one.sample.name for one in found.arms] == ["quiet-otter/grown", "twin", "swift-heron/grown"]
+    assert len(found.comparisons) == 3
+    assert found.warnings == [f"twin has the same figures in {OTTER} and {HERON}: it is used once"]
+
+
+def test_acting_arms_of_two_runs_are_compared_if_they_share_no_name(compared):
+    found = compared(
+        (OTTER, {"heuristic": BETTER, "twin": NOISE}, {}), (HERON, {"bandit": BEST, "twin": BETTER}, {"first": 100})
+    )
+    assert pairs(found) == [
+        ("quiet-otter/heuristic", "quiet-otter/twin"),
+        ("quiet-otter/heuristic", "swift-heron/bandit"),
+        ("swift-heron/bandit", "swift-heron/twin"),
+    ]
+    assert found.left_out == 3
+
+
+def test_arms_of_one_name_are_compared_across_runs_and_each_with_its_own_control(compared):
+    arms = {"a": BETTER, "b": NOISE, "twin": NOISE, "capacity-of-a": BEST, "capacity-of-b": BEST}
+    found = compared((OTTER, arms, {}), (HERON, {"a": BEST, "c": NOISE}, {"first": 100}))
+    one, other = "quiet-otter", "swift-heron"
+    assert pairs(found) == [
+        (f"{one}/a", f"{one}/b"),
+        (f"{one}/a", f"{one}/twin"),
+        (f"{one}/a", f"{one}/capacity-of-a"),
+        (f"{one}/a", f"{other}/a"),
+        (f"{one}/b", f"{one}/twin"),
+        (f"{one}/b", f"{one}/capacity-of-b"),
+        (f"{other}/a", f"{other}/c"),
+    ]
+
+
+def test_pairs_that_the_summary_leaves_out_are_left_out(write_run):
+    path = write_run(OTTER, {"a": BETTER, "b": NOISE, "c": BEST})
+    summary = json.loads((path / "summary.json").read_text())
+    del summary["results"]["comparisons"][1:]
+    (path / "summary.json").write_text(json.dumps(summary))
+    run = load_run(path)
+    assert pairs(compare_runs([run])) == [("a", "b")]
+    assert compare_runs([run]).left_out == 2
+    assert len(pairs(compare_runs([run], every=True))) == 3
+
+
+def test_runs_of_one_name_in_two_folders_are_two_runs(write_run, tmp_path):
+    arms = {"a": BETTER, "twin": NOISE}
+    path = write_run(OTTER, arms)
+    other = write_run(HERON, {"a": BEST, "twin": BETTER}, first=100).rename(tmp_path / OTTER)
+    found = compare_runs([load_run(path), load_run(other)])
+    assert pairs(found) == [
+        (f"{path}/a", f"{path}/twin"),
+        (f"{path}/a", f"{other}/a"),
+        (f"{other}/a", f"{other}/twin"),
+    ]
+
+
+def test_runs_with_nothing_but_controls_compare_these(compared):
+    found = compared((OTTER, {"twin": BETTER}, {}), (HERON, {"twin": BEST}, {"first": 100}))
+    assert pairs(found) == [("quiet-otter/twin", "swift-heron/twin")]
+
+
+def test_a_run_that_is_given_twice_is_one_run(write_run):
+    run = load_run(write_run(OTTER, {"grown": BETTER, "twin": NOISE}))
+    found = compare_runs([run, run])
+    assert [one.sample.name for one in found.arms] == ["grown", "twin"]
+    assert found.warnings == []
+
+
+def test_arms_with_other_seeds_are_not_paired_with_a_warning(compared):
+    found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"first": 100}))
+    (one,) = found.comparisons
+    assert (one["paired"], one["boot_low"], one["p"]) == (False, None, one["u_p"])
+    (warning,) = found.warnings
+    assert "are not paired, as they share 0 seeds of 8 and 8: Mann-Whitney test and Welch's interval" in warning
+
+
+def test_seeds_of_another_task_do_not_pair(compared, write_run):
+    config = write_run("c").joinpath("config.yaml").read_text().replace("noise: 0.1", "noise: 0.9")
+    found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": config}))
+    assert found.comparisons[0]["paired"] is False
+    assert f"{OTTER} and {HERON} differ in more than their arms: task.settings.noise (0.1, 0.9)" in found.warnings
+    assert any("as their tasks differ" in warning for warning in found.warnings)
+
+
+def test_differences_between_configurations_are_warned_of_unless_they_belong_to_arms(compared, write_run):
+    config = write_run("c").joinpath("config.yaml").read_text()
+    changed = (
+        config.replace("steps: 40", "steps: 20")
+        .replace("use: tasks/pointwise-mlp, settings: {hidden: 32}", "use: tasks/cnn1d, settings: {kernel: 3}")
+        .replace("policies/heuristic", "policies/random")
+        .replace("name: null", "name: other\nseed: 7\nlanes: 4\ncapacity: false")
+    )
+    found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": changed}))
+    (warning,) = found.warnings
+    assert warning.endswith(
+        "differ in more than their arms: host (tasks/pointwise-mlp, tasks/cnn1d), episode.steps (40, 20)"
+    )
+
+
+def test_other_code_and_other_margins_are_warned_of(compared):
+    machine = {"torch": "2.6.0", "esper-core": "0.1.0"}
+    found = compared((OTTER, {"a": BETTER}, {"margin": 0.4}), (HERON, {"b": BEST}, {"machine": machine, "plugins": []}))
+    assert found.margin == 0.4
+    assert found.comparisons[0]["verdict"] == "no difference shown"
+    code, margins = found.warnings
+    assert code.endswith('ran other code: torch ("2.13.0", "2.6.0"), esper-tasks ("0.1.0 (ad55eeb6)", null)')
+    assert margins == f"the runs declare different margins ({OTTER} 0.4, {HERON} 0); the largest is used"
+
+
+def test_many_differences_are_counted(compared, write_run):
+    config = write_run("c").joinpath("config.yaml").read_text()
+    extra = "".join(f"part{place}: 1\n" for place in range(20))
+    found = compared((OTTER, {"a": BETTER}, {}), (HERON, {"b": BEST}, {"config": config + extra}))
+    assert found.warnings[0].endswith("part7 (null, 1), and 12 more")
+
+
+def test_runs_with_other_metrics_are_refused(compared):
+    for other in (Metric("accuracy", "down", "%"), Metric("error", "up", "%"), Metric("accuracy", "up", "")):
+        with pytest.raises(RunFolderError, match=r"E431 the runs have different metrics: .* has accuracy in %, more"):
+            compared((OTTER + other.name + other.direction + other.unit, {"a": NOISE}, {}), (
+                HERON + other.name + other.direction + other.unit, {"a": NOISE}, {"metric": other},
+            ))  # fmt: skip
+
+
+def test_every_unfinished_run_is_named_with_its_status_and_a_hint(write_run):
+    failed = write_run(OTTER, status="failed", reason="E232 x\ny")
+    died = write_run(HERON, status="running")
+    (died / "latest").write_text("000200")
+    runs = write_run("runs-still", status="running")
+    with pytest.raises(RunFolderError) as error, run_lock(runs):
+        compare_runs([load_run(path) for path in (failed, died, runs)])
+    assert [(problem.message, problem.hint) for problem in error.value.problems] == [
+        (f"{OTTER} has no summary to compare: its status is failed: E232 x", f"Run it again:  esper run {failed}"),
+        (f"{HERON} has no summary to compare: its status is died", f"Resume it:  esper resume {died}"),
+        ("runs-still has no summary to compare: its status is running", "Wait for it to finish."),
+    ]
+
+
+def test_a_configuration_that_cannot_be_read_is_an_error(write_run):
+    path = write_run(OTTER, {"a": NOISE})
+    (path / "config.yaml").write_text("task: [")
+    with pytest.raises(RunFolderError, match="E430 cannot read"):
+        compare_runs([load_run(path)])
+    (path / "config.yaml").unlink()
+    with pytest.raises(RunFolderError, match="there is no such file"):
+        compare_runs([load_run(path)])
+
+
+def test_runs_with_the_same_words_are_labelled_by_their_ids(compared):
+    later = "20261122-090000-quiet-otter"
+    found = compared((OTTER, {"a": BETTER}, {}), (later, {"a": BEST}, {}))
+    assert [one.sample.name for one in found.arms] == [f"{OTTER}/a", f"{later}/a"]
+
+
+def test_only_the_named_arms_are_compared(compared):
+    arms = {"grown": BETTER, "random": NOISE}
+    found = compared((OTTER, arms, {}), (HERON, {"grown": BEST}, {}), only=["grown"])
+    assert [one.sample.name for one in found.arms] == ["quiet-otter/grown", "swift-heron/grown"]
+    (one,) = found.comparisons
+    assert one["p_holm"] == one["p"]
+    with pytest.raises(RunFolderError, match='no run has an arm "grwn"'):
+        compared(("x", arms, {}), only=["grwn"])
+
+
+def test_an_arm_with_a_figure_that_is_not_finite_is_not_compared(compared):
+    found = compared((OTTER, {"a": [math.inf, *NOISE[1:]], "b": BETTER, "c": BEST}, {}))
+    comparisons = by_names(found.comparisons)
+    assert comparisons["a", "b"]["why"] == "not finite"
+    assert comparisons["a", "b"]["difference"] is None
+    assert (comparisons["a", "b"]["n"], comparisons["a", "b"]["paired"]) == (8, True)
+    assert comparisons["a", "b"].keys() == comparisons["b", "c"].keys()
+    assert comparisons["b", "c"]["p_holm"] == 3 * comparisons["b", "c"]["p"]
+
+
+def test_eight_shared_seeds_are_enough_for_pairs(compared):
+    more = [*BEST, 0.7, 0.9]
+    found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": more}, {}))
+    (one,) = found.comparisons
+    assert (one["paired"], one["n"]) == (True, 8)
+    assert found.warnings == [
+        f"the arms of {OTTER} and {HERON} are paired by the 8 seeds that both have; they have 8 and 10"
+    ]
+
+
+def test_b8_drl_13_each_pair_has_test_interval_and_effect_size_and_may_show_nothing(compared):
+    """Mann-Whitney U, a paired bootstrap interval and effect sizes stand beside a verdict."""
+    found = by_names(compared((OTTER, {"a": BETTER, "b": NOISE, "c": NOISE}, {})).comparisons)
+    clear, none = found["a", "b"], found["b", "c"]
+    assert (clear["verdict"], clear["why"], clear["p_holm"]) == ("better", None, 3 * 2 / 2**8)
+    assert clear["ci_low"] < clear["boot_low"] < clear["difference"] < clear["boot_high"] < clear["ci_high"]
+    ahead = sum(a > b for a in BETTER for b in NOISE) + sum(a == b for a in BETTER for b in NOISE) / 2
+    assert (clear["u"], clear["cliffs_delta"]) == (ahead, 2 * ahead / 64 - 1)
+    assert clear["effect_size"] > 50
+    assert 0 < clear["u_p"] < 0.05
+    assert (none["verdict"], none["why"], none["p"], none["u_p"]) == ("no difference shown", "interval", 1.0, 1.0)
+
+
+# --- the command
+
+
+def test_one_run_is_compared_in_words(esper, write_run):
+    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
+    answer = esper("compare", OTTER)
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.out.splitlines()[:6] == [
+        "arm    test accuracy  95 % interval     n  parameters  reward",
+        "grown  51.0 %         38.8 % to 63.1 %  8  100         +1.0",
+        "twin   30.6 %         18.5 % to 42.7 %  8  100         +1.0",
+        "",
+        "grown is better than twin",
+        "  +20.4 points, 95 % interval +20.1 to +20.6 points, bootstrap +20.2 to +20.6 points; 8 pairs",
+    ]
+    figures = r"  p = 0\.0078, effect size \+83\.\d\d, Mann-Whitney p = 0\.02\d, Cliff's delta \+0\.70"
+    assert re.fullmatch(figures, answer.out.splitlines()[6])
+
+
+@pytest.mark.parametrize(
+    ("arms", "margin", "why"),
+    [
+        ({"a": BETTER[:7], "b": NOISE[:7]}, 0.0, "a against b: no difference shown, because a verdict needs 8 seeds\n"),
+        ({"a": BETTER, "b": NOISE}, 0.25, "because the interval does not clear the margin of 25.0 points\n"),
+        ({"a": NOISE, "b": NOISE}, 0.0, "because the interval does not clear 0\n"),
+        (dict.fromkeys("abcd", NOISE) | {"e": BETTER}, 0.0, "a verdict needs 9 seeds among 10 comparisons\n"),
+        ({"a": NOISE, "b": WEAKLY_BETTER, "c": NOISE}, 0.0, "because p is above 0.05 among 3 comparisons\n"),
+        ({"a": [float("nan"), *NOISE[1:]], "b": NOISE}, 0.0, "because a figure is not finite\n"),
+        ({"a": [0.5], "b": [0.6]}, 0.0, "a verdict needs 8 seeds\n  -10.0 points; 1 pair\n"),
+    ],
+)
+def test_a_missing_verdict_is_explained(esper, write_run, arms, margin, why):
+    write_run(OTTER, arms, margin=margin)
+    assert why in esper("compare", OTTER).out
+
+
+def test_json_has_every_figure_and_stderr_the_warnings(esper, write_run):
+    path = write_run(OTTER, {"grown": BETTER})
+    write_run(HERON, {"grown": NOISE}, first=50)
+    answer = esper("compare", path, HERON, "--json")
+    told = answer.json
+    assert [run["id"] for run in told["runs"]] == [OTTER, HERON]
+    assert told["metric"] == {"name": "accuracy", "direction": "up", "unit": "%"}
+    assert told["arms"]["quiet-otter/grown"]["runs"] == [OTTER]
+    assert told["arms"]["quiet-otter/grown"]["episodes"][0] == {"seed": 0, "test": 0.5}
+    (one,) = told["comparisons"]
+    assert list(one) == [
+        "a", "b", "difference", "ci_low", "ci_high", "p", "p_margin", "p_holm", "n", "paired", "verdict", "why",
+        "effect_size", "boot_low", "boot_high", "u", "u_p", "cliffs_delta",
+    ]  # fmt: skip
+    assert one["paired"] is False
+    assert answer.err == f"warning: {told['warnings'][0]}\n"
+    text = esper("compare", path, HERON).out
+    assert "; not paired, 8 or more of each\n" in text
+    assert "bootstrap" not in text
+    assert "Mann-Whitney" not in text, "its p is the p that is shown"
+
+
+@pytest.fixture
+def unlike(write_run):
+    """Two runs that share only their metric: each with a policy, its twin, and a capacity control."""
+    arms = {"heuristic": BETTER, "twin": NOISE, "capacity": [value + 0.1 for value in NOISE]}
+    other = {name: [value + 0.05 for value in values] for name, values in arms.items()}
+    write_run(OTTER, arms)
+    write_run(UNLIKE, other, first=50)
+
+
+def test_a_verdict_of_a_run_survives_a_comparison_with_another_run(esper, unlike):
+    alone, together = esper("compare", OTTER).out, esper("compare", OTTER, UNLIKE).out
+    assert "\nheuristic is better than twin\n" in alone
+    assert "\nquiet-otter/heuristic is better than quiet-otter/twin\n" in together
+    assert together.endswith("\n10 other pairs of arms were not compared: --all compares every pair.\n")
+    assert "not compared" not in alone
+    told = esper("compare", OTTER, UNLIKE, "--json").json["comparisons"]
+    assert (len(told), told[0]["p_holm"]) == (5, pytest.approx(5 * 2 / 2**8))
+
+
+def test_all_compares_every_pair_and_arm_those_of_its_names(esper, unlike, tmp_path):
+    every = esper("compare", OTTER, UNLIKE, "--all").out
+    assert "a verdict needs 10 seeds among 15 comparisons\n" in every
+    assert "not compared" not in every
+    named = esper("compare", OTTER, UNLIKE, "--arm", "heuristic", "--arm", "twin", "--json").json
+    assert len(named["comparisons"]) == 6
+    assert esper("compare", OTTER, UNLIKE, "--html", tmp_path / "page.html").status == 0
+    assert "10 other pairs of arms were not compared" in (tmp_path / "page.html").read_text()
+    one = esper("compare", OTTER, "--arm", "twin").out
+    assert one.endswith("There is one arm, so there is nothing to compare.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["failed"], 1, "E431 failed has no summary to compare: its status is failed: E232 x\n"),
+        (["nothing"], 1, "E420 there is no folder nothing\n"),
+        ([OTTER, "other"], 1, "E431 the runs have different metrics"),
+        ([OTTER, "--arm", "twn"], 1, 'E431 no run has an arm "twn"\n  Did you mean "twin"?\n'),
+        ([], 2, "Missing argument"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_errors(esper, write_run, arguments, status, told):
+    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
+    write_run("failed", status="failed", reason="E232 x")
+    write_run("other", {"grown": NOISE}, metric=Metric("loss", "down"))
+    answer = esper("compare", *arguments)
+    assert (answer.status, answer.out) == (status, "")
+    assert told in answer.err
+
+
+@pytest.mark.parametrize("width", [30, 80])
+def test_the_text_fits_the_terminal_and_its_control_characters_are_escaped(esper, write_run, monkeypatch, width):
+    path = write_run(f"a{CLEAR}", {f"grown{CLEAR}": BETTER, "twin": NOISE})
+    other = write_run(f"b{CLEAR}", {"grown": NOISE, "twin": NOISE}, first=50)
+    monkeypatch.setenv("COLUMNS", str(width))
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(type(stream), "isatty", lambda stream: True, raising=False)
+    answer = esper("compare", path, other)
+    assert answer.status == 0
+    assert CLEAR not in answer.out + answer.err
+    assert max(len(line) for line in answer.out.splitlines() if "/" not in line) <= max(width, 34)
+
+
+# --- the page
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "'--><svg/onload=alert(1)>",
+    "</title></style><iframe src=//x>",
+    "&lt;b&gt;\u202e\x1b[2J",
+]
+TAGS = {
+    "html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "p", "br", "strong", "div", "table", "thead",
+    "tbody", "tr", "th", "td", "svg", "rect", "line", "circle",
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """A page: its elements with their attributes, and its texts."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(source)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self._open or self._open[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def page_of(esper, tmp_path: Path, *arguments: str | Path) -> Page:
+    file = tmp_path / "page.html"
+    answer = esper("compare", *arguments, "--html", file)
+    assert (answer.status, answer.err.splitlines()[-1]) == (0, f"Written: {file}")
+    return Page(file.read_text(encoding="utf-8"))
+
+
+def test_the_page_has_the_words_of_the_text_and_draws_the_intervals(esper, write_run, tmp_path):
+    write_run(OTTER, {"grown": BETTER, "twin": NOISE}, margin=0.01)
+    page = page_of(esper, tmp_path, OTTER)
+    for told in (
+        "grown is better than twin",
+        "51.0 %",
+        "38.8 % to 63.1 %",
+        "+20.4 points",
+        "+20.1 to +20.6 points",
+        "0.0078",
+    ):
+        assert told in page.text
+    drawings = [attributes for tag, attributes in page.elements if tag == "svg"]
+    assert len(drawings) == 3
+    assert all(one["role"] == "img" for one in drawings)
+    assert "grown against twin: +20.4 points, +20.1 to +20.6 points" in page.texts
+    assert "".join(page.texts).count("grown: 51.0 %, 38.8 % to 63.1 %") == 1
+
+
+def test_writing_a_page_changes_neither_text_nor_json(esper, write_run, tmp_path):
+    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
+    for more in ([], ["--json"]):
+        with_page = esper("compare", OTTER, *more, "--html", tmp_path / "a.html")
+        assert with_page.out == esper("compare", OTTER, *more).out
+
+
+def test_hostile_names_are_shown_and_have_no_effect(esper, write_run, tmp_path):
+    arms = {f"{hostile}{number}": BETTER if number else NOISE for number, hostile in enumerate(HOSTILE)}
+    metric = Metric(HOSTILE[0], "down", HOSTILE[1])
+    for number, name in enumerate(("<b>&'\"", "<script>")):
+        write_run(name, arms, metric=metric, first=number, plugins=[{"package": HOSTILE[2], "version": HOSTILE[3]}])
+    page = page_of(esper, tmp_path, "<b>&'\"", "<script>")
+    assert {tag for tag, _ in page.elements} <= TAGS
+    for _, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "href", "xlink:href")]
+    for hostile in HOSTILE[:4]:
+        assert hostile in page.text
+    source = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert not set("\x1b\u202e") & set(source)
+    assert "less is better" in page.text
+
+
+def test_the_page_loads_nothing_and_is_small(esper, write_run, tmp_path):
+    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
+    page = page_of(esper, tmp_path, OTTER)
+    policies = [one["content"] for tag, one in page.elements if one.get("http-equiv") == "Content-Security-Policy"]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+    source = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.search(r"https?:|url\(|@import|<script|<link", source) is None
+    assert len(source) < 10_000
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        {"a": [0.5], "b": [0.6]},
+        {"a": [float("nan"), *NOISE[1:]], "b": NOISE},
+        {"a": NOISE, "b": NOISE},
+        {"a": [1e150, -1e150] * 4, "b": NOISE},
+        {"alone": NOISE},
+    ],
+)
+def test_unknown_equal_and_huge_figures_stay_inside_the_drawing(esper, write_run, tmp_path, arms):
+    write_run(OTTER, arms)
+    page = page_of(esper, tmp_path, OTTER)
+    numbers = [
+        float(value)
+        for tag, attributes in page.elements
+        for name, value in attributes.items()
+        if tag in ("line", "circle", "rect") and name in ("x1", "x2", "cx", "x") and value is not None
+    ]
+    assert all(0 <= one <= 220 for one in numbers)
+    assert "nan" not in page.text.split()
+
+
+def contrast(one: str, other: str) -> float:
+    def brightness(colour: str) -> float:
+        full = colour if len(colour) == 7 else "#" + "".join(2 * sign for sign in colour[1:])
+        parts = [int(full[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((brightness(one), brightness(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_is_sufficient_in_light_and_dark():
+    style = (Path(templating.__file__).with_name("templates") / "comparison.css").read_text()
+    themes = [dict(re.findall(r"--(\w+):(#\w+)", block)) for block in re.findall(r":root\{(.*?)\}", style, re.S)]
+    assert len(themes) == 2
+    for theme in themes:
+        assert contrast(theme["ink"], theme["paper"]) > 7
+        assert contrast(theme["dim"], theme["paper"]) > 4.5
+        assert contrast(theme["mark"], theme["paper"]) > 4.5
+        assert contrast(theme["mark"], theme["band"]) > 3
+
+
+def test_html_takes_a_file_that_ends_with_html(esper, write_run, tmp_path):
+    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
+    folder = tmp_path / "folder.html"
+    folder.mkdir()
+    answer = esper("compare", OTTER, "--html", folder)
+    assert answer.status == 2
+    assert "is a folder: give a file in it" in answer.err
+    answer = esper("compare", "--html", OTTER, OTTER)
+    assert answer.status == 2
+    assert f"expected a file that ends with .html, received {OTTER}" in answer.err
+    answer = esper("compare", OTTER, "--html", tmp_path / "gone" / "page.html")
+    assert (answer.status, answer.out) == (1, "")
+    assert "E410 cannot write" in answer.err
+    assert "--runs-dir" not in answer.err
+    assert list(folder.iterdir()) == []

@@ -1,0 +1,165 @@
+"""Statistics on scipy: what is added to it, and that verdicts without pairs are rarely wrong."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from esper_core.runs.statistics import decide
+from esper_watch.statistics import (
+    MAX_BOOTSTRAP,
+    bootstrap_interval,
+    mann_whitney,
+    unpaired_comparison,
+    welch_interval,
+)
+
+LEVEL = 0.95
+A = [0.61, 0.58, 0.66, 0.55, 0.63, 0.6, 0.64, 0.62]
+B = [0.51, 0.5, 0.49, 0.55, 0.52, 0.47, 0.53, 0.5, 0.48, 0.54]
+
+few = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 0.5, 2.0]), min_size=1, max_size=5)
+numbers = st.floats(-1e3, 1e3, allow_nan=False)
+
+
+def compare(a, b, *, direction="up", margin=0.0):
+    return unpaired_comparison(a, b, direction=direction, margin=margin, confidence=LEVEL)
+
+
+@settings(max_examples=60)
+@given(few, few)
+def test_u_and_cliffs_delta_count_every_pair(a, b):
+    ahead = sum((x > y) + 0.5 * (x == y) for x, y in itertools.product(a, b))
+    found = mann_whitney(a, b)
+    assert found.u == ahead
+    assert found.cliffs_delta == pytest.approx(2 * ahead / (len(a) * len(b)) - 1)
+    assert 0 < found.p <= 1
+
+
+def test_the_mann_whitney_test_is_exact_for_small_samples_without_ties():
+    assert mann_whitney([6.0, 7.0, 8.0, 9.0, 10.0], [1.0, 2.0, 3.0, 4.0, 5.0]).p == 2 / 252
+    assert mann_whitney([1.0] * 30, [1.0] * 30).p == 1.0
+    assert mann_whitney([math.exp(x) for x in A], [math.exp(x) for x in B]) == mann_whitney(A, B)
+
+
+@pytest.mark.parametrize("call", [mann_whitney, lambda a, b: welch_interval(a, b, LEVEL)])
+@pytest.mark.parametrize(("a", "b"), [([math.nan, 1.0], [1.0, 2.0]), ([1.0, 2.0], [math.inf, 1.0])])
+def test_figures_that_are_not_finite_are_refused(call, a, b):
+    with pytest.raises(ValueError, match="Received"):
+        call(a, b)
+
+
+def test_the_welch_interval_equals_scipys():
+    theirs = stats.ttest_ind(A, B, equal_var=False).confidence_interval(LEVEL)
+    found = welch_interval(A, B, LEVEL)
+    assert (found.low, found.high, found.n) == (pytest.approx(theirs.low), pytest.approx(theirs.high), 8)
+    assert welch_interval([1.0] * 8, [0.5] * 8, LEVEL).low == 0.5
+    assert welch_interval([1.0], [0.5, 0.6], LEVEL).low is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(numbers, min_size=2, max_size=10))
+def test_a_bootstrap_interval_lies_between_the_extremes_and_grows_with_its_level(values):
+    low, high = bootstrap_interval(values, LEVEL)
+    slack = 1e-9 * (1 + max(map(abs, values)))
+    assert min(values) - slack <= low <= high <= max(values) + slack
+    narrow = bootstrap_interval(values, 0.5)
+    assert low - slack <= narrow[0] <= narrow[1] <= high + slack
+
+
+def test_a_bootstrap_interval_is_reproducible_and_leaves_the_global_generator_alone():
+    values = np.random.RandomState(0).normal(0, 1, 8).tolist()
+    first = bootstrap_interval(values, LEVEL)
+    np.random.seed(1)
+    state = np.random.get_state()[1].tolist()
+    assert bootstrap_interval(values, LEVEL) == first
+    assert np.random.get_state()[1].tolist() == state
+    assert bootstrap_interval([value + 5 for value in values], LEVEL) == pytest.approx(
+        (first[0] + 5, first[1] + 5), abs=1e-9
+    )
+
+
+def test_one_value_has_no_bootstrap_interval_and_equal_values_one_without_width():
+    assert bootstrap_interval([1.0], LEVEL) is None
+    assert bootstrap_interval([0.1] * 7, LEVEL) == (0.1, 0.1)
+    assert bootstrap_interval([0.0, 1.0] * (MAX_BOOTSTRAP // 2) + [0.0], LEVEL) is None
+
+
+def test_an_unpaired_comparison_has_welchs_interval_and_the_mann_whitney_p():
+    found = compare(A, B)
+    assert found.verdict == "better"
+    assert (found.paired, found.n) == (False, 8)
+    assert found.p == found.p_margin == mann_whitney(A, B).p
+    spread = np.sqrt((np.var(A, ddof=1) + np.var(B, ddof=1)) / 2)
+    assert found.effect_size == pytest.approx((np.mean(A) - np.mean(B)) / spread)
+    assert compare([1.0] * 8, [0.5] * 8).effect_size is None
+    assert compare(A[:7], B).why == "too few seeds"
+
+
+def test_swapping_the_direction_or_the_sides_swaps_the_verdict():
+    up = compare(A, B, margin=0.02)
+    for other in (compare(A, B, direction="down", margin=0.02), compare(B, A, margin=0.02)):
+        assert (other.difference, other.low) == (pytest.approx(-up.difference), pytest.approx(-up.high))
+        assert (other.p, other.p_margin) == (up.p, up.p_margin)
+        assert (up.verdict, other.verdict) == ("better", "worse")
+
+
+def test_the_margin_counts_for_interval_and_p():
+    assert compare(A, B, margin=0.2).p_margin == 1.0
+    found = compare(A, B, margin=0.05)
+    assert found.p_margin == mann_whitney([value - 0.05 for value in A], B).p > found.p
+    assert compare(A, B, margin=0.09).verdict == "no difference shown"
+
+
+def test_importing_the_package_and_its_commands_imports_neither_scipy_nor_jinja2():
+    code = (
+        "import esper_watch.command, esper_watch.plugin, esper_watch.statistics, sys;"
+        "sys.exit(bool({'jinja2', 'scipy', 'rich.live', 'torch'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def share_of_wrong_verdicts(draw, n, m, repeats):
+    found = 0
+    for _ in range(repeats):
+        a, b = draw(n), draw(m)
+        interval = welch_interval(a, b, LEVEL)
+        found += decide(interval, mann_whitney(a, b).p, margin=0.0, confidence=LEVEL)[0] != "no difference shown"
+    return found / repeats
+
+
+def test_of_equal_arms_one_in_twenty_gets_a_verdict_at_most():
+    random = np.random.RandomState(0)
+    assert 0.01 <= share_of_wrong_verdicts(lambda n: random.normal(size=n).tolist(), 8, 8, 300) <= 0.075
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["standard_normal", "standard_exponential", "standard_cauchy"])
+@pytest.mark.parametrize(("n", "m"), [(8, 8), (8, 20), (20, 20)])
+def test_wrong_verdicts_stay_rare_for_other_distributions(kind, n, m):
+    random = np.random.RandomState(n + m)
+    assert share_of_wrong_verdicts(lambda size: getattr(random, kind)(size).tolist(), n, m, 2000) <= 0.06
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "n", "least"),
+    [("normal", 8, 0.93), ("normal", 20, 0.94), ("exponential", 8, 0.88), ("heavy", 8, 0.92)],
+)
+def test_bootstrap_intervals_cover_the_mean(kind, n, least):
+    random = np.random.RandomState(n)
+    draw, truth = {
+        "normal": (random.standard_normal, 0.0),
+        "exponential": (random.standard_exponential, 1.0),
+        "heavy": (lambda size: random.standard_t(3, size=size), 0.0),
+    }[kind]
+    intervals = [bootstrap_interval(row, LEVEL) for row in draw((1000, n)).tolist()]
+    assert least - 0.01 <= np.mean([low <= truth <= high for low, high in intervals]) <= 0.975

@@ -41,6 +41,10 @@ EASILY_ALARMED = "governor: {surge_sigmas: 0, surge_ratio: 1.0, surge_steps: 1, 
 RUNS = {
     "plan": STRIPES + PLAN + SMALL + "capacity: true\n",
     "branch": STRIPES + PLAN + SMALL + "growth: {incubation: branch}\n",
+    "fossil-settings": STRIPES
+    + PLAN
+    + SMALL
+    + "optimizer: {host: {kind: sgd, learning_rate: 0.02}, seeds: {learning_rate: 0.001}}\ncapacity: true\n",
     "strict-heuristic": "task: mnist1d\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [pointwise, conv_light]}\n"
     "  late: {blueprints: [mlp]}\npolicy: heuristic\ngrowth: {nursery: 2, gates: strict}\n"
     "environments: 2\nepisode: {steps: 30, batches: 8, batch_size: 100}\n",
@@ -58,7 +62,7 @@ KILLED = (
 )
 NEWER: dict[str, str] = {}
 ALIASES: dict[str, str] = {}
-IGNORED = {"run", "timing", "seconds", "sections", "warnings", "v", "reason", "hint"}
+IGNORED = {"run", "timing", "seconds", "sections", "warnings", "v", "reason", "hint", "notes"}
 LOOSE = ("ci_", "p", "boot_", "u_p", "effect_size", "cliffs")
 RUN_SECONDS = 600
 

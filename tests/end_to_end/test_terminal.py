@@ -87,7 +87,7 @@ def test_a_run_is_interrupted_on_a_terminal_and_its_display_goes_on_where_it_was
     os.kill(terminal.process, signal.SIGINT)
     assert terminal.end() != 0
     assert "Ends when this step is done" in terminal.words
-    assert "the step in progress was finished" in terminal.words
+    assert "the current step was finished" in terminal.words
     assert "esper resume" in terminal.words
     again = on_terminal("resume", run_in(runs), "--runs-dir", runs, columns=200)
     assert again.end() == 0

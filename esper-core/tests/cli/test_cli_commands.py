@@ -158,7 +158,7 @@ def test_what_a_command_returns_is_no_status(esper, site_packages) -> None:
         ("raise click.UsageError('not so')", 2, "Error: not so\n"),
         ("raise click.Abort", 130, "\nInterrupted.\n"),
         ("raise KeyboardInterrupt", 130, "\nInterrupted.\n"),
-        ("raise Interrupted(15)", 143, "E401 interrupted by signal 15; the step in progress was finished\n"),
+        ("raise Interrupted(15)", 143, "E401 interrupted by signal 15; the current step was finished\n"),
         ("raise GovernorStop(Problem('E402', 'stopped'))", 4, "E402 stopped\n"),
         (
             "raise PluginError([Problem('E1', 'one', hint='so'), Problem('E2', 'two', file='f.py', line=3)])",

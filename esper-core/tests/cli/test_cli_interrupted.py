@@ -60,7 +60,7 @@ def test_an_interrupted_run_tells_its_folder_its_report_and_the_way_on(interrupt
     (run,) = (tmp_path / "my runs").iterdir()
     assert (answer.status, answer.out) == (130, "")
     assert answer.err.endswith(
-        "E401 interrupted by signal 2; the step in progress was finished\n"
+        "E401 interrupted by signal 2; the current step was finished\n"
         f"  Run directory: {run}\n"
         f"  Report: {run / 'report.html'}\n"
         f"  Resume it:  esper resume {shlex.quote(str(run))}\n"

@@ -1,4 +1,4 @@
-"""What can a policy ask for, and what of it is possible now?"""
+"""Actions: what a policy can ask for, and the masks that say what is possible now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from esper_core.leyline.specs import Place  # noqa: TC001  pydantic reads it
 
 
 class Op(StrEnum):
-    """The operations. Effects and conditions stand in the two tables of ``leyline.lifecycle``."""
+    """The operations. The tables in ``leyline.lifecycle`` define their effects and conditions."""
 
     WAIT = "wait"
     GERMINATE = "germinate"
@@ -23,7 +23,7 @@ class Op(StrEnum):
 
 
 class Blend(StrEnum):
-    """How what a seed puts out joins what the host puts out; the formulas stand in ``growth.blend``."""
+    """How the output of a seed is combined with that of the host. ``growth.seeds`` has the formulas."""
 
     ADD = "add"
     RESIDUAL = "residual"
@@ -32,7 +32,7 @@ class Blend(StrEnum):
 
 
 class Curve(StrEnum):
-    """On which way alpha goes from where it is to its target."""
+    """The shape of alpha's ramp to its target."""
 
     LINEAR = "linear"
     COSINE = "cosine"
@@ -41,14 +41,17 @@ class Curve(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One decision for one environment. ``ARGUMENTS`` says which op reads what.
+    """One decision for one environment. ``ARGUMENTS`` lists the arguments that each op reads.
 
-    slot: needed by every op but WAIT.
-    blueprint: needed by GERMINATE. Where several seeds incubate in one slot it says which of them an ADVANCE or a PRUNE
-    means; an ADVANCE that names none means the one that gained most so far, a PRUNE that names none all of them.
-    blend: how the seed is blended in; it stays what it was at germination.
-    speed: decision steps that alpha takes to its target; 0 is at once.
-    curve: the way that alpha takes. target: where it goes, above 0 and up to 1; only at 1 can a seed be kept.
+    Attributes:
+        op: the operation.
+        slot: the slot's name, required by every op except WAIT.
+        blueprint: required by GERMINATE. If several seeds incubate in a slot, it selects the one that ADVANCE or PRUNE
+            applies to; without it, ADVANCE takes the seed with the largest gain and PRUNE takes all of them.
+        blend: the blend operator of a new seed.
+        speed: decision steps that alpha takes to reach its target; 0 means immediately.
+        curve: the shape of the ramp.
+        target: the value of alpha to reach, above 0 and at most 1. Only at 1 can a seed be fossilised.
     """
 
     op: Op = Op.WAIT
@@ -73,15 +76,17 @@ ARGUMENTS: Mapping[Op, tuple[str, ...]] = MappingProxyType(
         Op.FOSSILISE: ("slot",),
     }
 )
-"""Which arguments of an action each op reads; the others mean nothing to it."""
+"""The arguments of an action that each op reads. Others are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionSpace:
-    """What a run has to choose from: for each slot the blueprints that may grow there, by full id.
+    """All choices of a run: for each slot, the full ids of the blueprints that may grow there.
 
-    places: what is known of a slot, and of what could grow in it. They are counted when a slot is first looked up, for
-    whoever wants to know; empty where nobody counted.
+    Attributes:
+        blueprints: blueprint ids by slot.
+        places: descriptions of the slots and of what could grow in them, computed when a slot is first looked up.
+            Empty if they are not computed.
     """
 
     blueprints: Mapping[str, tuple[str, ...]]
@@ -89,16 +94,19 @@ class ActionSpace:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The slots' names in the order of the config."""
+        """The slots' names in the order of the configuration."""
         return tuple(self.blueprints)
 
 
 @dataclass(frozen=True, slots=True)
 class ActionMask:
-    """What is possible now in one environment: for each slot its ops, and the blueprints that could germinate.
+    """What is possible now in one environment.
 
-    seeds: for each slot with living seeds, by blueprint, what is possible for the seed of it: of several that incubate
-    side by side one may be ready and another not.
+    Attributes:
+        ops: possible ops by slot.
+        blueprints: blueprints that can germinate, by slot.
+        seeds: for each slot with living seeds, the possible ops of each seed by its blueprint, since of several
+            incubating seeds one may be ready and another not.
     """
 
     ops: Mapping[str, frozenset[Op]] = field(default_factory=dict)
@@ -106,7 +114,7 @@ class ActionMask:
     seeds: Mapping[str, Mapping[str, frozenset[Op]]] = field(default_factory=dict)
 
     def shut(self) -> ActionMask:
-        """The same slots and seeds, with nothing possible but to wait."""
+        """Return a mask of the same slots and seeds that allows WAIT only."""
         return ActionMask(
             dict.fromkeys(self.ops, frozenset()),
             dict.fromkeys(self.blueprints, ()),
@@ -114,7 +122,7 @@ class ActionMask:
         )
 
     def allows(self, action: Action) -> bool:
-        """Whether ``action`` would be carried out. WAIT always is."""
+        """Return whether an action is possible. WAIT always is."""
         if action.op is Op.WAIT:
             return True
         if action.slot is None or action.op not in self.ops.get(action.slot, frozenset()):

@@ -1,20 +1,18 @@
-"""What can go wrong, and how is it told? One tree of errors, one shape for a problem.
+"""Errors: the exception hierarchy, the record of a problem, and suggestions for misspelt names.
 
-    EsperError                 1   anything of ours; the exit code stands beside each
-    ├── ConfigError            2   the file or the command line is wrong: all problems at once
+    EsperError                 1   base class; the number is the exit code of the command
+    ├── ConfigError            2   the file or the command line is wrong; holds all problems
     │   └── SettingError       2   a component refuses one of its settings
-    ├── PluginError            3   a package that the run needs is broken, or misbehaves
-    ├── GrowthError            1   a graft or a transition that cannot be
-    │   ├── GraftError         2   no such slot in this model
-    │   └── LifecycleError     1   state, event, and what would be legal
-    ├── GovernorStop           4   the run was stopped because it went wrong
-    ├── RunFolderError         1   the run directory cannot be written or read
-    ├── WorkerLost             1   a process that a run is spread over was killed
-    └── Interrupted  129/130/143   SIGHUP, SIGINT or SIGTERM, after the step was finished
+    ├── PluginError            3   a package that the run needs is broken or misbehaves
+    ├── GrowthError            1   an impossible graft or transition
+    │   ├── GraftError         2   the model cannot have this slot
+    │   └── LifecycleError     1   an illegal transition; names the legal ones
+    ├── GovernorStop           4   the governor stopped the run
+    ├── RunFolderError         1   a run directory cannot be written or read
+    ├── WorkerLost             1   a worker process died
+    └── Interrupted  129/130/143   SIGHUP, SIGINT or SIGTERM; the step was finished first
 
-A message ends with what was received and how to mend it.
-
-Which known name was probably meant?
+Each problem has a code, which docs/reference/errors explains, and says what was received and what to do.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: a code, what, where, and the way out. Lines and columns count from 1."""
+    """One problem: code, message, place and hint. Lines and columns count from 1."""
 
     code: str
     message: str
@@ -40,15 +38,15 @@ class Problem:
     hint: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The problem as ``esper check --json`` prints it."""
+        """Return the problem as ``esper check --json`` prints it."""
         return asdict(self)
 
     def at(self, *, file: str | None, line: int | None, column: int | None) -> Problem:
-        """The same problem with its place filled in."""
+        """Return the problem with another place."""
         return replace(self, file=file, line=line, column=column)
 
     def where(self) -> str:
-        """``file:line:column   path``, as much of it as is known."""
+        """Return ``file:line:column   path``, as far as known."""
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
         return "   ".join(part for part in (place, self.path) if part)
 
@@ -62,7 +60,7 @@ class Problem:
 
 
 class EsperError(Exception):
-    """Root of the tree. Carries the problems it reports and the exit code of the command."""
+    """Base class of all errors. Holds the problems to report and the exit code of the command."""
 
     exit_code: ClassVar[int] = 1
 
@@ -81,36 +79,36 @@ def _rebuilt(kind: type[EsperError], problems: tuple[Problem, ...]) -> EsperErro
 
 
 class ConfigError(EsperError):
-    """The configuration is wrong. ``problems`` holds every one of them, not the first."""
+    """The configuration is wrong. ``problems`` holds all problems, not only the first."""
 
     exit_code: ClassVar[int] = 2
 
 
 class SettingError(ConfigError):
-    """A component refuses one of its settings. ``path`` is relative to them, for example ``plan[0].slot``."""
+    """A component refuses one of its settings. ``path`` is relative to the settings, such as ``plan[0].slot``."""
 
     def __init__(self, path: str, message: str, hint: str | None = None) -> None:
         super().__init__(Problem("E120", message, path=path, hint=hint))
 
 
 class PluginError(EsperError):
-    """A plugin that the run uses or requires is broken, or a component of it misbehaved."""
+    """A plugin is broken, or one of its components misbehaved."""
 
     exit_code: ClassVar[int] = 3
 
 
 class GrowthError(EsperError):
-    """Growth that cannot be."""
+    """An impossible graft or transition."""
 
 
 class GraftError(GrowthError):
-    """A slot that cannot be put where it was asked for."""
+    """A slot cannot be placed where it was asked for."""
 
     exit_code: ClassVar[int] = 2
 
 
 class LifecycleError(GrowthError):
-    """A transition that the tables do not have. Nothing was changed."""
+    """A transition is not in the lifecycle tables. Nothing was changed."""
 
     def __init__(
         self,
@@ -125,30 +123,30 @@ class LifecycleError(GrowthError):
         self.what, self.state, self.event, self.legal = what, state, event, tuple(legal)
         subject = f'{what} "{name}"' if name else what
         because = f": {why}" if why else ""
-        choice = ", ".join(sorted(self.legal)) or f"nothing: this {what} has come to its end"
+        choice = ", ".join(sorted(self.legal)) or f"nothing: this {what} is in a final state"
         message = f"{event} is not possible for a {subject} that is {state}{because}"
         super().__init__(Problem("E301", message, hint=f"Possible now: {choice}"))
 
 
 class GovernorStop(EsperError):
-    """The run was stopped because an environment went wrong beyond repair."""
+    """The governor stopped the run, since an environment could not be restored."""
 
     exit_code: ClassVar[int] = 4
 
 
 class RunFolderError(EsperError):
-    """A run directory that cannot be written or read."""
+    """A run directory cannot be written or read."""
 
     @classmethod
     def about(cls, path: object, error: OSError) -> RunFolderError:
-        """What the system said against writing ``path``, in plain words."""
-        hint = "What was written before is intact. Choose another place with --runs-dir."
+        """Build the error for a path that cannot be written."""
+        hint = "Earlier files are intact. Choose another folder with --runs-dir."
         return cls(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint))
 
     @classmethod
     def unreadable(cls, path: object, why: str | OSError) -> RunFolderError:
-        """The error for a file of a run that is damaged, may not be read, or is not what its name says."""
-        hint = "It was cut off or changed, or is another program's."
+        """Build the error for a file of a run that is damaged or cannot be read."""
+        hint = "The file is incomplete, was changed, or belongs to another program."
         if isinstance(why, OSError):
             hint = "Check its permissions." if isinstance(why, PermissionError) else hint
             why = why.strerror or str(why)
@@ -156,28 +154,28 @@ class RunFolderError(EsperError):
 
 
 class WorkerLost(EsperError):
-    """A process that has some of a run's environments ended before its time."""
+    """A worker process of the run died."""
 
 
 class Interrupted(EsperError):
-    """A signal asked the run to end; the step in progress was finished first."""
+    """A signal interrupted the run; the current step was finished first."""
 
     def __init__(self, signal_number: int) -> None:
         self.signal_number = signal_number
-        super().__init__(Problem("E401", f"interrupted by signal {signal_number}; the step in progress was finished"))
+        super().__init__(Problem("E401", f"interrupted by signal {signal_number}; the current step was finished"))
 
     @property
     def status(self) -> int:
-        """The exit code that a shell expects: 128 + the signal's number."""
+        """The exit code by convention: 128 + the signal's number."""
         return 128 + self.signal_number
 
 
-ALIKE: Final = 0.6
-"""Share of letters in common (as difflib counts them) from which a name may have been meant."""
+SIMILARITY: Final = 0.6
+"""Smallest similarity, as difflib computes it, at which a name is suggested."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is closest to ``name``, or None where none is close.
+    """Return the known name that is closest to ``name``, or None if none is similar.
 
     >>> nearest("polcy", ["policy", "task"])
     'policy'
@@ -187,12 +185,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     wanted = name.casefold().replace("-", "_")
     if wanted in folded:
         return folded[wanted]
-    close = get_close_matches(wanted[:200], list(folded), n=1, cutoff=ALIKE)
+    close = get_close_matches(wanted[:200], list(folded), n=1, cutoff=SIMILARITY)
     return folded[close[0]] if close else None
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The hint that an unknown name deserves: the nearest one, or the list of what there is.
+    """Return a hint for an unknown name: the nearest known one, or a list of the known names.
 
     >>> suggestion("polcy", ["policy", "task"])
     'Did you mean "policy"?'
@@ -201,6 +199,6 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     if close := nearest(name, known):
         return f'Did you mean "{close}"?'
     if not known:
-        return "There is nothing to choose from."
+        return "No names are known here."
     shown = ", ".join(known[:12])
     return f"Known: {shown}" + (", …" if len(known) > 12 else "")

@@ -1,12 +1,11 @@
-"""What happened? Each event is a frozen record; summaries and reports are written from them alone.
+"""Events: the frozen records that a run publishes, and from which summaries and reports are made.
 
-Every event carries its ``type`` and ``v``, the version of the format: each line of events.jsonl is understood by
-itself, where another version went on with the file as well. A new type of event, and a new field that has a default,
-leave the version as it is: who reads leaves out what he does not know. Whatever would let an older reader misunderstand
-a line (a field that goes or means something else, a new stage) raises it, and that reader refuses the file.
+Every event has a ``type`` and the version ``v`` of the event format, so each line of events.jsonl can be read by
+itself. New event types and new fields with a default do not change the version: readers skip what they do not know.
+A change that an older reader would misunderstand (a removed or redefined field, a new stage) increases it, and older
+readers refuse the file.
 
-Those that concern one environment name it by round, arm and environment seed. The lines are written by
-``telemetry.codec`` and read by ``telemetry.reading``.
+Events of one environment name it by round, arm and environment seed. ``telemetry.event_log`` writes and reads them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from esper_core.leyline.signals import RECORD, Metric, Signals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """A run begins: ``rounds`` times ``environments`` episodes of ``steps`` steps for each of the ``arms``."""
+    """A run started: ``rounds`` times ``environments`` episodes of ``steps`` steps for each of the ``arms``."""
 
     __pydantic_config__ = RECORD
     type: Literal["run-started"] = "run-started"
@@ -33,12 +32,12 @@ class RunStarted:
     environments: int
     steps: int
     metric: Metric | None = None
-    """What the task is judged by; None in files that do not tell."""
+    """The task's metric; None in files of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageChanged:
-    """A seed moved from one stage to another. ``was`` is None at its germination."""
+    """A seed changed its stage. ``was`` is None at germination."""
 
     __pydantic_config__ = RECORD
     type: Literal["stage-changed"] = "stage-changed"
@@ -49,7 +48,7 @@ class StageChanged:
     step: int
     slot: str
     seed_id: int
-    """Counts the seeds of one episode from 0."""
+    """Number of the seed in its episode, from 0."""
     blueprint: str
     was: Stage | None
     now: Stage
@@ -59,7 +58,7 @@ class StageChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFinished:
-    """One environment finished one step: what was measured, what that was worth, what was decided on it."""
+    """One environment finished a step: its measurements, reward, and the action that followed."""
 
     __pydantic_config__ = RECORD
     type: Literal["step-finished"] = "step-finished"
@@ -71,14 +70,14 @@ class StepFinished:
     signals: Signals
     reward: Mapping[str, float] = field(default_factory=dict)
     action: str = "wait"
-    """Its op, slot and blueprint, as far as it names them."""
+    """The action's op, slot and blueprint, as far as given."""
     arguments: Mapping[str, str | int | float] = field(default_factory=dict)
-    """What else the action says: blend, speed, curve and target, as far as its op reads them."""
+    """The action's other arguments that its op reads: blend, speed, curve and target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedLost:
-    """A seed went wrong and was taken out: whose work it is, and what it did."""
+    """A seed failed and was removed: the package of its blueprint, and what happened."""
 
     __pydantic_config__ = RECORD
     type: Literal["seed-lost"] = "seed-lost"
@@ -92,12 +91,12 @@ class SeedLost:
     package: str
     what: str
     withdrawn: bool
-    """Whether the blueprint grows no more in this run."""
+    """Whether the blueprint was withdrawn for the rest of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernorActed:
-    """The governor did something about an environment: its latest step was not a healthy one, or is its last."""
+    """The governor acted on an environment."""
 
     __pydantic_config__ = RECORD
     type: Literal["governor-acted"] = "governor-acted"
@@ -110,18 +109,18 @@ class GovernorActed:
     """``warn``, ``early-stop``, ``roll-back`` or ``stop``."""
     verdict: str
     reason: str
-    """What was seen, and after which mutation, where one is under watch."""
+    """What was observed, and the mutation that is held responsible, if any."""
     back_to: int | None = None
-    """The step after which the state was taken that it went back to; -1: before any training."""
+    """The step whose state was restored; -1: the state before training."""
     penalty: float = 0.0
-    """What was taken off the reward of this step."""
+    """The penalty subtracted from the reward of this step."""
     withdrawn: bool = False
-    """Whether the blueprint that it is laid to grows no more in this run."""
+    """Whether the responsible blueprint was withdrawn for the rest of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeFinished:
-    """One environment came to its end: the network that is left, read once on the test split."""
+    """An episode ended: the resulting network, evaluated once on the test split."""
 
     __pydantic_config__ = RECORD
     type: Literal["episode-finished"] = "episode-finished"
@@ -136,18 +135,18 @@ class EpisodeFinished:
     host_parameters: int
     fossils: int
     steps: int
-    """Decision steps that it was trained for: fewer than the episode's where it was stopped early."""
+    """Number of steps trained; smaller than the episode's length if it was stopped early."""
     reward: float | None
-    """Sum over the episode, the closing terms included; None where it is unknown, for want of a twin."""
+    """Total reward of the episode, including the closing terms; None if unknown, for want of a twin."""
     closing: Mapping[str, float] = field(default_factory=dict)
-    """The terms of the reward for the episode's end, beside those of its steps."""
+    """The reward terms for the end of the episode, in addition to those of its steps."""
     grown: tuple[Mapping[str, Any], ...] = ()
-    """The seeds that were kept, each as growth.json has it."""
+    """The fossilised seeds, each as in growth.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateFinished:
-    """The policy of an arm learnt from a round; ``figures`` is what it said of it."""
+    """The policy of an arm learnt from a round and reported these figures."""
 
     __pydantic_config__ = RECORD
     type: Literal["update-finished"] = "update-finished"
@@ -159,7 +158,7 @@ class UpdateFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
-    """The run came to its end, well or not; ``reason`` says why where it was not done."""
+    """The run ended. ``reason`` says why if it did not finish."""
 
     __pydantic_config__ = RECORD
     type: Literal["run-finished"] = "run-finished"

@@ -1,4 +1,4 @@
-"""Which lives may a slot and its seed lead? Two tables and two pure functions; nothing here knows torch."""
+"""The lifecycle of slots and seeds: two transition tables and the pure functions that apply them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class SlotState(StrEnum):
-    """What a slot can take in: a new seed where it is FREE.
+    """The state of a slot. A FREE slot accepts a seed.
 
-    One that is OCCUPIED takes in more only as a nursery: as long as all of its seeds incubate, and there is room.
+    An OCCUPIED slot accepts further seeds only as a nursery: while all of its seeds incubate and there is room.
     """
 
     FREE = "free"
@@ -25,7 +25,7 @@ class SlotState(StrEnum):
 
 
 class SlotEvent(StrEnum):
-    """What can happen to a slot."""
+    """The events of a slot."""
 
     GERMINATE = "germinate"
     FOSSILISED = "fossilised"
@@ -35,7 +35,7 @@ class SlotEvent(StrEnum):
 
 
 class Stage(StrEnum):
-    """Where a seed is in its life. PRUNED and FOSSILIZED are ends."""
+    """The stage of a seed. PRUNED and FOSSILIZED are final."""
 
     GERMINATED = "germinated"
     TRAINING = "training"
@@ -47,7 +47,7 @@ class Stage(StrEnum):
 
 
 class SeedEvent(StrEnum):
-    """What can happen to a seed: what a policy asks for, and what time brings."""
+    """The events of a seed: actions of a policy, and what happens as training goes on."""
 
     TRAIN = "train"
     ADVANCE = "advance"
@@ -70,9 +70,9 @@ SLOT_TABLE: Mapping[tuple[SlotState, SlotEvent], SlotState] = MappingProxyType(
     }
 )
 
-# Whether a nursery has room, and all of its seeds incubate, the garden knows; the slot is pruned with the last of them.
-# RETARGET waits until alpha stands still, and FOSSILISE until it is 1: conditions on numbers, which the garden holds.
-# UPROOT is a prune at once, whatever alpha is: the end of an episode and the governor use it.
+# Conditions that depend on numbers are checked by the garden: whether a nursery has room, that RETARGET waits until
+# alpha stands still, and FOSSILISE until it is 1. A slot counts as pruned with the last of its seeds.
+# UPROOT prunes immediately, whatever alpha is. The end of an episode and the governor use it.
 SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(
     {
         (Stage.GERMINATED, SeedEvent.TRAIN): Stage.TRAINING,
@@ -100,7 +100,7 @@ ENDED = frozenset({Stage.FOSSILIZED, Stage.PRUNED})
 
 
 def next_slot_state(state: SlotState, event: SlotEvent) -> SlotState:
-    """The slot's state after ``event``; LifecycleError where the table has no such row."""
+    """Return a slot's state after an event. Raises LifecycleError for a transition that is not in the table."""
     try:
         return SLOT_TABLE[state, event]
     except KeyError:
@@ -109,7 +109,7 @@ def next_slot_state(state: SlotState, event: SlotEvent) -> SlotState:
 
 
 def next_stage(stage: Stage, event: SeedEvent) -> Stage:
-    """The seed's stage after ``event``; LifecycleError where the table has no such row."""
+    """Return a seed's stage after an event. Raises LifecycleError for a transition that is not in the table."""
     try:
         return SEED_TABLE[stage, event]
     except KeyError:
@@ -118,5 +118,5 @@ def next_stage(stage: Stage, event: SeedEvent) -> Stage:
 
 
 def may(stage: Stage, event: SeedEvent) -> bool:
-    """Whether the table lets ``event`` happen to a seed in ``stage``."""
+    """Return whether a seed in ``stage`` can undergo ``event``."""
     return (stage, event) in SEED_TABLE

@@ -1,11 +1,11 @@
-"""What can be seen of an environment, as numbers? One row for the whole, one for each slot, one for each candidate.
+"""Observations as numbers, the input of learned policies: one row each for the environment, a slot and a candidate.
 
-A candidate is a blueprint in a slot: what could grow there, or lives there. Rows of a kind have the same columns in
-every run, whatever hosts, slots and blueprints it has: so whoever learns from rows can go on where there are more of
-them, or others. What is unknown is 0 and has its own column, ``…?``, that says so with a 1: 0 alone means 0.
+A candidate is a blueprint in a slot, living there or not. Rows of a kind have the same columns in every run, whatever
+its hosts, slots and blueprints, so a policy can be applied to others than it was trained on. An unknown value is 0, and
+a flag column ``…?`` beside it is 1.
 
-The columns are a contract: where one changes its meaning, or its place, SCHEMA goes up, and whatever was learnt from
-other columns is refused.
+The columns are a contract. SCHEMA is increased when a column changes its meaning or place, and policies that were
+trained on another schema are refused.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SCHEMA: Final = 2
 """Version of the columns."""
 
 LIMIT: Final = 10.0
-"""No column goes beyond it, either way: a loss that exploded says no more than that it did."""
+"""Largest absolute value of a column. Beyond it, values carry no further information."""
 
 _MANY: Final = 4.0
-"""Seeds that are many: as many are 1 in their column."""
+"""Number of seeds that is scaled to 1."""
 
 _LIVING: Final = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.DRAINING)
 _OPS: Final = (Op.GERMINATE, Op.ADVANCE, Op.RETARGET, Op.PRUNE, Op.FOSSILISE)
@@ -55,8 +55,8 @@ GLOBAL_COLUMNS: Final[tuple[str, ...]] = (
     "living",
     *_with_flag("price"),
 )
-"""Of the whole environment. Losses as log(1 + nats); overfit is the difference of the two; added is parameters as a
-share of the host's; price in hundreds."""
+"""Columns of the environment. Losses are log(1 + nats); overfit is the difference of the two; added is the number of
+added parameters as a share of the host's; price is in hundreds."""
 
 SLOT_COLUMNS: Final[tuple[str, ...]] = (
     *(f"state_{state.value}" for state in SlotState),
@@ -67,7 +67,7 @@ SLOT_COLUMNS: Final[tuple[str, ...]] = (
     *_with_flag("depth", "channels", "positions"),
     *(f"kind_{kind}" for kind in SITE_KINDS),
 )
-"""Of a slot. Depth is the share of slots before it; channels and positions as logarithms."""
+"""Columns of a slot. depth is the share of slots before it; channels and positions are logarithms."""
 
 CANDIDATE_COLUMNS: Final[tuple[str, ...]] = (
     *_with_flag("parameters", "flops", "reach"),
@@ -82,26 +82,26 @@ CANDIDATE_COLUMNS: Final[tuple[str, ...]] = (
     "gate_opens",
     *_with_flag("rent"),
 )
-"""Of a candidate. Parameters and flops as shares of the host's, as log(1 + 10·share) / log(11); reach as a share of
-the positions; gains, errors and dependence in tenths of a nat; surplus is the gain less the gate's price; rent is the
-reward's price for as many parameters, in hundreds; is_new: the run did not tell of it when it began."""
+"""Columns of a candidate. parameters and flops are log(1 + 10·share) / log(11) of their share of the host's; reach is a
+share of the positions; gains, errors and dependence are in tenths of a nat; surplus is the gain minus the gate's price;
+rent is the reward's price of its parameters, in hundreds; is_new: the run did not list it when it started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """An observation as rows of numbers; which slot or candidate a row is of stands beside it."""
+    """An observation as rows of numbers, with the names of the slots and candidates that the rows describe."""
 
     whole: tuple[float, ...]
     slots: tuple[tuple[float, ...], ...]
     candidates: tuple[tuple[float, ...], ...]
     slot_names: tuple[str, ...]
     candidate_names: tuple[tuple[str, str], ...]
-    """Slot and blueprint of each candidate, by the order of slots, then that of the run's blueprints."""
+    """Slot and blueprint of each candidate, ordered by slot, then by blueprint."""
     schema: int = SCHEMA
 
 
 def rows_of(space: ActionSpace, observation: Observation, mask: ActionMask) -> Rows:
-    """The rows of one environment at one step.
+    """Encode the observation of one environment at one step.
 
     >>> from esper_core.leyline import ActionMask, ActionSpace, Observation, Signals, SlotSignals
     >>> free = SlotSignals("early", SlotState.FREE, fossils=0)
@@ -174,7 +174,7 @@ def _candidate(
 
 
 def _rent(place: Place | None, blueprint: str, price: float | None) -> float | None:
-    """What the reward asks for it: its price is for as many parameters as the host has."""
+    """Return the reward's price of a candidate. The price itself is for as many parameters as the host has."""
     own = None if place is None else place.candidate(blueprint)
     if place is None or own is None or price is None:
         return None
@@ -204,7 +204,7 @@ _UNBORN: Final = (0.0, *(value for _ in range(8) for value in (0.0, 1.0)), 0.0)
 
 
 def _life(seen: Observation, seed: SeedSignals | None, may: Sequence[bool]) -> list[float]:
-    """What is measured of a living seed; of one that is not born everything is unknown, and nothing 0."""
+    """Return the columns of a living seed; for a candidate that does not live, all values are unknown."""
     stages = [float(seed is not None and seed.stage is stage) for stage in _LIVING]
     return [*stages, *map(float, may), *(_UNBORN if seed is None else _measured(seen, seed))]
 
@@ -229,7 +229,7 @@ def _measured(seen: Observation, seed: SeedSignals) -> list[float]:
 
 
 def _may(mask: ActionMask, slot: str, blueprint: str, seed: SeedSignals | None) -> list[bool]:
-    """For each op whether it is possible with this candidate now."""
+    """Return for each op whether it is possible with this candidate now."""
     possible = mask.ops.get(slot, frozenset())
     of_seed = mask.seeds[slot].get(blueprint, frozenset()) if slot in mask.seeds else possible
     germinates = Op.GERMINATE in possible and blueprint in mask.blueprints.get(slot, ())
@@ -237,7 +237,7 @@ def _may(mask: ActionMask, slot: str, blueprint: str, seed: SeedSignals | None) 
 
 
 def _candidates(space: ActionSpace, slot: SlotSignals | None, name: str) -> tuple[str, ...]:
-    """The blueprints that may grow in a slot, and those that live there though the run did not tell of them."""
+    """Return the blueprints that may grow in a slot, and those that live there although the run did not list them."""
     living = () if slot is None else (seed.blueprint for seed in slot.seeds)
     return tuple(dict.fromkeys([*space.blueprints[name], *living]))
 
@@ -249,7 +249,7 @@ def _gain(gain: Gain | None) -> list[float]:
 
 
 def _known(value: float | None) -> tuple[float, float]:
-    """The value, and whether it is unknown; what is no number is."""
+    """Return a value and its unknown flag. NaN counts as unknown."""
     return (0.0, 1.0) if value is None or math.isnan(value) else (value, 0.0)
 
 
@@ -258,12 +258,12 @@ def _share(own: int | None, of_host: int | None) -> float | None:
 
 
 def _log_loss(loss: float) -> float:
-    """log(1 + nats), endless where the loss is; a loss below 0 as it is."""
+    """Return log(1 + loss); infinite losses stay infinite and negative ones unchanged."""
     return loss if math.isnan(loss) or loss < 0.0 else math.log1p(loss)
 
 
 def _squashed(metric: float) -> float:
-    """The metric as it is up to 1, where accuracies end; beyond it grows with its logarithm."""
+    """Return a metric unchanged up to 1, the range of accuracies, and with logarithmic growth beyond."""
     return metric if math.isnan(metric) or abs(metric) <= 1.0 else math.copysign(1.0 + math.log(abs(metric)), metric)
 
 

@@ -1,10 +1,7 @@
-"""What must a component be able to do? Small enough, each of them, to implement in a page.
+"""Protocols: what components implement, and the records that they exchange with a run.
 
-What does a policy learn from? The episodes that it played: what it saw, what it could do, did, and got for it.
-
-What does a thing with a memory give to a checkpoint, and take back from it? Plain data, and tensors by name.
-
-What does a plugin see of a run? Frozen records: which run it is, how it is set up, and how it ended.
+Components: Task, HostFactory, BlueprintFactory, Policy (and Learner, if it learns), Reward, Sink, Schedule. Resumable
+and State: what is saved in checkpoints. RunInfo, PluginConfig, RunOutcome and ReportSection: what hooks receive.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ SplitName = Literal["train", "validation", "test"]
 
 @dataclass(frozen=True, slots=True)
 class DataShape:
-    """What a host must take and give: one example's shape without the batch, and the number of outputs."""
+    """The shape of one input example, without the batch, and the number of outputs of a host."""
 
     kind: SiteKind
     example: tuple[int, ...]
@@ -46,7 +43,7 @@ class DataShape:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One split of a task's data, whole: inputs and targets with examples along the first dimension."""
+    """One complete split of a task's data. Examples are along the first dimension."""
 
     inputs: Tensor
     targets: Tensor
@@ -57,129 +54,129 @@ class Split:
 
 @runtime_checkable
 class Task(Protocol):
-    """Data in three disjoint splits, the loss that is trained on, and the metric that is judged by.
+    """Data in three disjoint splits, a loss to train on, and a metric.
 
-    A task is built once for a run, as ``factory(**settings)``, and shared by its environments: it has no state.
+    A task is built once per run with ``factory(**settings)`` and shared by all environments. It has no state.
     """
 
     metric: Metric
     shape: DataShape
 
     def split(self, name: SplitName) -> Split:
-        """One split. ``train`` is trained on, ``validation`` steers, ``test`` is read once, at the end."""
+        """Return a split: ``train`` for training, ``validation`` for decisions, ``test`` for the final evaluation."""
         ...
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One loss in nats for each example."""
+        """Return one loss in nats per example."""
         ...
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One value for each example; their mean is the metric, or e to it where the metric is exponential."""
+        """Return one value per example. Their mean, or exp of it for an exponential metric, is the metric."""
         ...
 
 
 class HostFactory(Protocol):
-    """Builds the network that grows: ``factory(shape, **settings)``."""
+    """Builds a host, the network that grows, with ``factory(shape, **settings)``."""
 
     def __call__(self, shape: DataShape) -> nn.Module: ...
 
 
 class BlueprintFactory(Protocol):
-    """Builds what a seed trains: ``factory(site)``, a module that keeps the shape of its input."""
+    """Builds the module of a seed with ``factory(site)``. The module keeps the shape of its input."""
 
     def __call__(self, site: Site) -> nn.Module: ...
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """Decides, once a step, for all environments of an arm.
+    """Decides once a step for all environments of an arm.
 
-    Built as ``factory(space, **settings)``. It may raise ``SettingError`` where a setting does not fit the space.
+    It is built with ``factory(space, **settings)``, which may raise SettingError if a setting does not fit the space.
     """
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
-        """One action for each environment; each must be one that its mask allows."""
+        """Return one action per environment. Its mask must allow it."""
         ...
 
 
 @runtime_checkable
 class Sink(Protocol):
-    """Takes what happens somewhere else: a file, a service, a screen. Best effort: one that raises is shut off.
+    """Writes events somewhere else: a file, a service, a screen. A sink that raises is shut off.
 
-    Built as ``factory(run, **settings)`` with the path of the run directory. Its methods are called on a thread of its
-    own, the same one from the first event to the end, beside the run: one that is slow holds nobody up, and is not told
-    of every step.
+    It is built with ``factory(run, **settings)``, where ``run`` is the path of the run directory. Its methods are
+    called on one thread of its own. A slow sink does not delay the run, but does not receive every step.
     """
 
     def hear(self, event: Event) -> None:
-        """Take one event."""
+        """Receive one event."""
         ...
 
     def settle(self) -> None:
-        """A step is over."""
+        """Receive the end of a step."""
         ...
 
     def close(self) -> None:
-        """The run is over. May be called twice."""
+        """Release resources at the end of the run. May be called twice."""
         ...
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Says how fast parameters learn when: a factor on their learning rate. Built as ``factory(**settings)``. Pure."""
+    """A learning-rate schedule, built with ``factory(**settings)``. It has no state."""
 
     def factor(self, step: int, steps: int | None) -> float:
-        """The factor for one decision step, 0 or more.
+        """Return the factor on the learning rate for one decision step, 0 or more.
 
-        ``step`` counts from 0, from the step in which these parameters began to learn: a seed's own clock. ``steps`` is
-        how many there will be, from then to the end of the episode; None where nobody knows.
+        Args:
+            step: steps since these parameters began to learn, from 0.
+            steps: number of steps from then to the end of the episode; None if unknown.
         """
         ...
 
 
 class Registrar(Protocol[SpecT_contra]):
-    """What a plugin's registering hooks are handed: it is bound to that plugin."""
+    """Passed to the registration hooks of a plugin, and bound to that plugin."""
 
     def add(self, name: str, target: Callable[..., Any] | str, spec: SpecT_contra) -> None:
-        """Add a component. ``target`` builds it, or is "module:attribute", imported when first used."""
+        """Register a component. ``target`` is its factory, or "module:attribute", which is imported on first use."""
         ...
 
 
 @runtime_checkable
 class FollowsPlan(Protocol):
-    """What a policy may do besides: say what of its plan came to nothing, so that the run can tell."""
+    """Optional protocol of policies: report the parts of a plan that could not be carried out."""
 
     def unfinished(self) -> Sequence[Sequence[str]]:
-        """For each environment what of the plan its present episode has not carried out."""
+        """Return per environment what of the plan the current episode has not carried out."""
         ...
 
 
 class PolicyFactory(Protocol):
-    """Builds a policy for an action space: ``factory(space, **settings)``."""
+    """Builds a policy with ``factory(space, **settings)``."""
 
     def __call__(self, space: ActionSpace) -> Policy: ...
 
 
 @runtime_checkable
 class Reward(Protocol):
-    """Judges one step of one environment. Pure: nothing is carried from call to call.
+    """Scores one step of one environment. It has no state.
 
-    Built as ``factory(metric=metric, **settings)``, with the metric of the run's task. One that has a number as its
-    attribute ``price`` lets policies see it: what it asks for growth is part of what they observe.
+    It is built with ``factory(metric=metric, **settings)``, where ``metric`` is the task's. If it has a numeric
+    attribute ``price``, policies observe it as the price of growth.
     """
 
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
     ) -> RewardBreakdown:
-        """What this step was worth. ``before`` is None at an episode's first step; ``twin`` never grew."""
+        """Score a step. ``before`` is None at the first step of an episode; ``twin`` is the host without growth."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One decision: the very objects that the policy was given and gave, and what came of it.
+    """One decision, with the objects that the policy received and returned.
 
-    reward: of the step after the action, or of the episode's end; None where it is unknown, for want of a twin.
+    ``reward`` is that of the step after the action, or of the episode's end; None if unknown, for want of a twin.
     """
 
     observation: Observation
@@ -190,10 +187,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One episode, or a part of one that a rollback ended. ``final`` is what could be seen after the last action.
+    """One episode, or a part of one that a rollback ended.
 
-    terminated: it ended in a rollback, behind which there was nothing to hope for. Otherwise its horizon cut it, or the
-    governor did since nothing more was to be expected: what the final state promised is worth what it promised.
+    Attributes:
+        turns: the decisions.
+        final: the observation after the last action.
+        terminated: whether it ended in a rollback. Otherwise it was truncated, and the value of the final observation
+            counts.
     """
 
     turns: tuple[Turn, ...]
@@ -203,9 +203,9 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What one arm's policy played in a round: the episodes of its environments, in their order.
+    """The episodes of one arm in a round, in the order of its environments.
 
-    An environment that was rolled back has several: the rollback is the end of one, and what follows is the next.
+    An environment that was rolled back has several: a rollback ends an episode and the next one begins.
     """
 
     arm: str
@@ -215,23 +215,25 @@ class Rollout:
 
 @runtime_checkable
 class Learner(Protocol):
-    """What a policy may be besides: one that learns from what it played. A plan that is written down has none."""
+    """Optional protocol of policies that learn from their episodes."""
 
     def update(self, rollout: Rollout) -> Mapping[str, float]:
-        """Learn from one round; what is to be told of it: figures by name, such as a loss. Called after each round."""
+        """Learn from one round and return figures to report, such as a loss. Called after each round."""
         ...
 
 
 BETWEEN = "/"
-"""Stands in the name of a tensor between the name of a part and the tensor's own."""
+"""Separates the name of a part from the name of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything that something knows, so that another of its kind, built alike, can go on in its place.
+    """The complete state of an object, from which an equally built one can continue.
 
-    plain: what JSON holds without loss: text, whole numbers, finite floats, booleans, None, lists, and mappings with
-    names for keys. tensors: by name; a checkpoint keeps copies, on the CPU.
+    Attributes:
+        plain: data that JSON holds without loss: text, integers, finite floats, booleans, None, lists, and mappings
+            with text keys.
+        tensors: tensors by name. A checkpoint stores copies on the CPU.
     """
 
     plain: Mapping[str, Any] = field(default_factory=dict)
@@ -239,13 +241,13 @@ class State:
 
     @classmethod
     def of(cls, parts: Mapping[str, State], **plain: Any) -> State:
-        """The states of several parts in one, with plain data beside them. No part has a / in its name.
+        """Combine the states of several parts, and plain data, into one. Names of parts contain no "/".
 
         >>> State.of({"order": State({"left": 3})}, steps=2).plain
         {'steps': 2, 'order': {'left': 3}}
         """
         if strange := [name for name in parts if BETWEEN in name or name in plain]:
-            msg = f"a part has a name of its own, without {BETWEEN}. Received: {strange[0]!r}"
+            msg = f"the name of a part must be unique and without {BETWEEN}. Received: {strange[0]!r}"
             raise ValueError(msg)
         tensors = {
             f"{name}{BETWEEN}{own}": tensor for name, part in parts.items() for own, tensor in part.tensors.items()
@@ -253,7 +255,7 @@ class State:
         return cls({**plain, **{name: part.plain for name, part in parts.items()}}, tensors)
 
     def part(self, name: str) -> State:
-        """The state of one part, as ``of`` was given it."""
+        """Return the state of one part, as it was passed to ``of``."""
         prefix = f"{name}{BETWEEN}"
         own = {key.removeprefix(prefix): tensor for key, tensor in self.tensors.items() if key.startswith(prefix)}
         return State(self.plain[name], own)
@@ -261,14 +263,14 @@ class State:
 
 @runtime_checkable
 class Resumable(Protocol):
-    """What has a memory. A policy that remembers its episodes is one, and so is a learner; one without is not asked."""
+    """Optional protocol of components with state, such as policies that learn. Others have nothing to save."""
 
     def state(self) -> State:
-        """All that it knows; whatever happens to it later, the state stays what it is."""
+        """Return the complete state. Later changes of the object do not change it."""
         ...
 
     def load(self, state: State) -> None:
-        """Know what another one of its kind knew, which was built alike, and nothing else."""
+        """Restore the state of an equally built object."""
         ...
 
 
@@ -277,9 +279,9 @@ RunStatus = Literal["done", "failed", "interrupted", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """Which run it is: ``rounds`` times ``environments`` episodes of ``steps`` steps for each of the ``arms``.
+    """Identifies a run: ``rounds`` times ``environments`` episodes of ``steps`` steps for each of the ``arms``.
 
-    id: the name of the run directory. path: the directory itself. device: where tensors live, as torch names it.
+    ``id`` is the name of the run directory ``path``, ``device`` a torch device.
     """
 
     id: str
@@ -293,7 +295,7 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How a run ended. ``results`` is that of summary.json; None where the run was not done."""
+    """How a run ended. ``results`` is that of summary.json; None if the run did not finish."""
 
     status: RunStatus
     reason: str = ""
@@ -302,7 +304,7 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ReportSection:
-    """A part of a run's report: a title of one line, and plain text under it, in as many lines as it takes."""
+    """A section of a run's report: a title of one line, and plain text of any length."""
 
     title: str
     text: str
@@ -310,17 +312,18 @@ class ReportSection:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What is about to be trained."""
+    """Passed to the wrapper of a run, ``esper_run``."""
 
     run: RunInfo
 
 
 @dataclass(frozen=True, slots=True)
 class PluginConfig:
-    """How a run is set up, for one plugin.
+    """The configuration of a run, as passed to one plugin.
 
-    settings: an instance of the model that the plugin's ``esper_settings_model`` names; None where it names none.
-    values: the whole configuration as config.yaml has it, names in full and defaults written out. Read-only.
+    Attributes:
+        settings: an instance of the plugin's ``esper_settings_model``; None if it has none.
+        values: the whole resolved configuration as in config.yaml, with full names and defaults. Read-only.
     """
 
     settings: Any
@@ -328,7 +331,7 @@ class PluginConfig:
 
 
 def frozen(value: Any) -> Any:
-    """Plain data that nobody can change any more: mappings are views, lists are tuples.
+    """Return a read-only copy of plain data: mapping views and tuples.
 
     >>> frozen({"slots": [1, 2]})["slots"]
     (1, 2)

@@ -1,9 +1,4 @@
-"""What is measured in a step, what a policy sees of it, and what a reward says to it?
-
-What is known of a seed's gain, and what does a gate say to it? Records of a measurement, a look and an opinion.
-
-How is an environment judged? What is looked at, and a verdict with the reason for it.
-"""
+"""Signals: what is measured in a step, and what gates, governor and rewards conclude from it."""
 
 from __future__ import annotations
 
@@ -21,14 +16,14 @@ if TYPE_CHECKING:
 
 
 Strictness = Literal["strict", "permissive", "off"]
-"""How much a gate asks for. ``growth.evidence.judge`` says what each means."""
+"""How much evidence a gate requires; see ``growth.gates``."""
 
-_READ: Final = {"ser_json_inf_nan": "strings", "extra": "forbid"}
-"""How pydantic reads and writes these records at the file boundary: nothing unknown, and NaN by its name."""
+RECORD: Final = {"ser_json_inf_nan": "strings", "extra": "forbid"}
+"""How pydantic reads and writes these records: unknown fields are refused, and NaN is written as a name."""
 
 
 class Finding(StrEnum):
-    """What a gate found. Only SHOWN opens it; UNKNOWN says nothing against the seed."""
+    """What a gate found. Only SHOWN opens it. UNKNOWN means that a measurement is missing."""
 
     SHOWN = "shown"
     NOT_SHOWN = "not-shown"
@@ -37,20 +32,20 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """By how much the loss of host and seed was below that of the undisturbed host, over the same examples.
+    """How much lower the loss is with a seed than on the undisturbed host, over the same examples.
 
-    One difference for each example, host less trial, in nats: positive where the seed helps. Every number but ``n`` is
-    NaN or infinite where a loss was.
+    The difference of each example is host minus trial, in nats: positive if the seed helps. All values except ``n``
+    are NaN or infinite if a loss was.
     """
 
-    __pydantic_config__ = _READ
+    __pydantic_config__ = RECORD
     n: int
-    """Examples."""
+    """Number of examples."""
     mean: float
     deviation: float
-    """Standard deviation of the differences, with n − 1."""
+    """Standard deviation of the differences, with divisor n − 1."""
     skewness: float
-    """Third central moment in standard deviations (with n); below 0 where a few examples got far worse."""
+    """Third standardised moment, with divisor n; negative if a few examples became much worse."""
     worst: float
     """The smallest difference."""
     best: float
@@ -58,61 +53,60 @@ class Gain:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean, in nats: deviation / √n."""
+        """Standard error of the mean in nats: deviation / √n."""
         return self.deviation / math.sqrt(self.n)
 
     @property
     def finite(self) -> bool:
-        """Whether every number is one: then every loss was."""
+        """Whether all values are finite."""
         return all(map(math.isfinite, (self.mean, self.deviation, self.skewness, self.worst, self.best)))
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one look of a gate saw: the gain of this step's network, in nats, and how low and how high it may be.
+    """What a gate saw in one look: the gain in nats, with one-sided bounds.
 
-    ``lower`` and ``upper`` are one-sided bounds; each is wrong with probability ``alpha``.
+    ``lower`` and ``upper`` are each wrong with probability ``alpha``.
     """
 
-    __pydantic_config__ = _READ
+    __pydantic_config__ = RECORD
     n: int
     mean: float
     standard_error: float
     lower: float
     upper: float
     alpha: float
-    """What this look spends of the gate's chance to be wrong."""
+    """The part of the gate's error probability that this look spends."""
     looks: int
-    """Looks of this gate at this seed so far, this one with them."""
+    """Looks of this gate at this seed so far, including this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What a gate says of a seed in one step, and why. ``evidence`` is None where there was none or nobody looked."""
+    """What a gate concludes about a seed in one step, and why. ``evidence`` is None if the gate did not look."""
 
-    __pydantic_config__ = _READ
+    __pydantic_config__ = RECORD
     finding: Finding
     reason: str
     evidence: Evidence | None = None
     price: float | None = None
-    """What the gain was held against, in nats; None where the gates are off."""
+    """The gain in nats that is required; None if the gates are off."""
 
     @property
     def opens(self) -> bool:
-        """Whether the gate lets the seed pass."""
+        """Whether the seed passes the gate."""
         return self.finding is Finding.SHOWN
-
-
-RECORD: Final = {"ser_json_inf_nan": "strings", "extra": "forbid"}
-"""How pydantic reads and writes these records at the file boundary: nothing unknown, and NaN by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a task is judged by, and which way is better.
+    """The metric of a task.
 
-    unit: "%" for shares of a whole, from 0 to 1, which are shown in percent; else it stands behind no figure.
-    exponential: whether it is e to the mean of the scores, as a perplexity is to the mean loss, and not the mean.
+    Attributes:
+        name: the metric's name.
+        direction: whether higher (up) or lower (down) is better.
+        unit: "%" for shares from 0 to 1, which are shown in percent; otherwise empty.
+        exponential: whether the metric is exp(mean of scores), like a perplexity, instead of the mean.
     """
 
     name: str
@@ -122,44 +116,44 @@ class Metric:
 
     @property
     def is_share(self) -> bool:
-        """Whether figures are shares of a whole."""
+        """Whether values are shares from 0 to 1."""
         return self.unit == "%"
 
     def gain(self, value: float, baseline: float) -> float:
-        """By how much ``value`` is better than ``baseline``; negative where it is worse."""
+        """Return by how much ``value`` is better than ``baseline``; negative if it is worse."""
         return value - baseline if self.direction == "up" else baseline - value
 
 
 @dataclass(frozen=True, slots=True)
 class GradientHealth:
-    """The gradients of one seed over the batches of a step, before any clipping.
+    """The gradients of one seed over the batches of a step, before clipping.
 
-    A parameter's norm is the Euclidean norm of its gradient on one batch; 0 where it got none. The shares are over
-    parameters and batches, by the thresholds of ``leyline.constants``.
+    A parameter's norm is the Euclidean norm of its gradient on one batch, or 0 without a gradient. Shares are taken
+    over parameters and batches, with the thresholds in ``leyline.constants``.
     """
 
     __pydantic_config__ = RECORD
     global_norm: float
-    """Norm of all parameters' gradients together, mean over batches."""
+    """Norm of all gradients together, averaged over batches."""
     mean_parameter_norm: float
-    """Mean of the parameters' own norms: not the global norm."""
+    """Mean norm of single parameters, which differs from the global norm."""
     largest_parameter_norm: float
     vanishing: float
     """Share of norms below VANISHING_NORM."""
     exploding: float
-    """Share of norms above EXPLODING_NORM that are numbers."""
+    """Share of finite norms above EXPLODING_NORM."""
     non_finite: float
-    """Share of norms that are no numbers."""
+    """Share of norms that are NaN or infinite."""
 
     @property
     def health(self) -> float:
-        """1 − vanishing − exploding − non_finite: the share of gradients that can be learnt from."""
+        """Share of usable gradients: 1 − vanishing − exploding − non_finite."""
         return 1.0 - self.vanishing - self.exploding - self.non_finite
 
 
 @dataclass(frozen=True, slots=True)
 class SeedSignals:
-    """One living seed in one step. None is unknown: it was not measured, which is not the same as 0."""
+    """One living seed in one step. None means not measured, which is not the same as 0."""
 
     __pydantic_config__ = RECORD
     blueprint: str
@@ -169,28 +163,28 @@ class SeedSignals:
     age: int | None = None
     """Steps since germination."""
     incubation_loss: float | None = None
-    """Mean training loss (nats) that the seed would cause at its target, over this step's batches."""
+    """Mean training loss in nats with the seed at its target alpha, over this step's batches."""
     gradients: GradientHealth | None = None
-    """How the seed's gradients were in this step; None where it was not trained."""
+    """The seed's gradients in this step; None if it was not trained."""
     gain: Gain | None = None
-    """By how much the validation loss is lower with the seed than without, over the same examples.
+    """How much lower the validation loss is with the seed than on the undisturbed host.
 
-    Against the undisturbed host: the host itself while the seed incubates or is on a branch, the twin at the same step,
-    with what had grown before, when it acts. None where there is no such host.
+    The undisturbed host is the host itself while the seed incubates or is on a branch. Once the seed acts on the host,
+    it is the twin at the same step. None if there is no such host.
     """
     dependence: Gain | None = None
-    """By how much the validation loss would rise if the seed, which acts on the host, were left out.
+    """How much the validation loss would rise if the seed, which acts on the host, were left out.
 
-    It says how much the network leans on the seed, and nothing of what the seed is good for: a network leans on
-    whatever it was trained with.
+    It measures how much the network depends on the seed, not what the seed is worth: a network depends on whatever it
+    was trained with.
     """
     opinion: Opinion | None = None
-    """What the gate before the seed said to it; None where the seed stands before none."""
+    """What the seed's next gate concluded; None if the seed is not waiting for a gate."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSignals:
-    """One slot in one step, with the seeds whose fate is open: one at most, or as many as the nursery holds."""
+    """One slot in one step, with its living seeds: at most one, or as many as the nursery holds."""
 
     __pydantic_config__ = RECORD
     name: str
@@ -200,13 +194,13 @@ class SlotSignals:
 
     @property
     def living(self) -> SeedSignals | None:
-        """The seed that lives alone here; None where there is none, or there are several to choose from."""
+        """The only living seed; None if there is none or more than one."""
         return self.seeds[0] if len(self.seeds) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What one environment measured in one step. Losses in nats, means over examples."""
+    """What was measured in one environment in one step. Losses are means over examples, in nats."""
 
     __pydantic_config__ = RECORD
     step: int
@@ -217,26 +211,26 @@ class Signals:
     host_parameters: int
     slots: tuple[SlotSignals, ...]
     loss_scale: float | None = None
-    """Factor on the training loss that keeps small gradients from vanishing in float16; None in other precisions."""
+    """Loss scale in float16; None in other precisions."""
     flops: int | None = None
-    """Floating-point operations for one example, forwards, of host, fossils and the seeds that act; None where no
-    reward of the run has a price for them."""
+    """Floating-point operations of a forward pass for one example: host, fossils and acting seeds. None if no reward of
+    the run has a price for them."""
     host_flops: int | None = None
-    """Those of the host alone."""
+    """The same for the host alone."""
 
     @property
     def seeds(self) -> tuple[SeedSignals, ...]:
-        """The seeds whose fate is open, whatever their slot."""
+        """All living seeds."""
         return tuple(seed for slot in self.slots for seed in slot.seeds)
 
     @property
     def fossils(self) -> int:
-        """Seeds kept for good so far."""
+        """Number of fossilised seeds."""
         return sum(slot.fossils for slot in self.slots)
 
     @property
     def finite(self) -> bool:
-        """Whether every loss that was measured is a number."""
+        """Whether all measured losses are finite."""
         losses = [self.train_loss, self.validation_loss]
         losses += [seed.incubation_loss for seed in self.seeds if seed.incubation_loss is not None]
         return all(math.isfinite(loss) for loss in losses)
@@ -244,28 +238,28 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a policy sees of one environment when it decides. ``leyline.features`` makes rows of numbers of it."""
+    """What a policy sees of one environment. ``leyline.observations`` encodes it as numbers."""
 
     __pydantic_config__ = RECORD
     step: int
     steps: int
-    """Length of the episode, in decision steps."""
+    """Length of the episode in decision steps."""
     signals: Signals
     twin: Signals | None = None
-    """The same host without growth, at the same step; None where there is no twin."""
+    """Signals of the twin, the same host without growth, at the same step; None without a twin."""
     price: float | None = None
-    """What the reward asks for growth, in its own units; None where it names no price."""
+    """The reward's price of growth in its own units; None if it has no price."""
     rolled_back: bool = False
-    """Whether the governor rolled the environment back in this step: for who learns an episode ends here, and the next
-    begins. Nothing can be done but to wait."""
+    """Whether the governor rolled the environment back in this step. For a learner, an episode ends here and another
+    begins. Only WAIT is possible."""
     places: Mapping[str, Place] | None = None
-    """What is known of this environment's slots, where they are not those of the action space: where one policy plays
-    several problems at once. None: ``ActionSpace.places`` says it."""
+    """Descriptions of this environment's slots where one policy plays several problems at once. None: those in
+    ``ActionSpace.places``."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardBreakdown:
-    """One step's reward as named terms that add up to ``total``."""
+    """The reward of one step as named terms."""
 
     terms: Mapping[str, float]
 
@@ -276,9 +270,9 @@ class RewardBreakdown:
 
 
 class Level(StrEnum):
-    """How bad it is, the least first.
+    """The severity of a verdict, in rising order.
 
-    ENOUGH says that the episode may end: nothing is wrong, and nothing more is to be expected of it.
+    ENOUGH means that the episode may end early: nothing is wrong, and no further improvement is expected.
     """
 
     CALM = "calm"
@@ -289,7 +283,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A level and the reason for it. After PANIC nothing goes on as it was."""
+    """A level and the reason for it. PANIC leads to a rollback or stops the run."""
 
     level: Level
     reason: str = ""
@@ -300,7 +294,7 @@ CALM = Verdict(Level.CALM)
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """One environment after a step, as it was measured: which it is, and its signals."""
+    """The signals of one environment after a step, as passed to health checks."""
 
     round: int
     arm: str
@@ -309,7 +303,7 @@ class HealthSnapshot:
 
 
 def most_severe(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict that counts: the worst, and of several the first. CALM where there is none.
+    """Return the most severe verdict, the first of several; CALM if there is none.
 
     >>> most_severe([CALM, Verdict(Level.PANIC, "too hot"), Verdict(Level.PANIC, "too cold")]).reason
     'too hot'

@@ -1,6 +1,6 @@
-"""What does a plugin declare about a component before anything heavy is imported?
+"""Specifications: what a plugin declares about its components, and descriptions of slots and candidates.
 
-What is known of a run's slots, and of what could grow in them, before anything does?
+Nothing here imports torch, so components can be listed without importing them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ COMPONENT_KINDS: tuple[str, ...] = get_args(ComponentKind)
 class Site:
     """The place where a seed is to grow, as its blueprint sees it.
 
-    ``channels`` is the width of the features, ``size`` what remains of one example: (H, W), (L,), (T,) or ().
+    Attributes:
+        kind: the layout of the features; see SITE_KINDS.
+        channels: number of features.
+        size: the other dimensions of one example: (H, W), (L,), (T,) or ().
 
     >>> Site.of("sequence", (8, 40)).formula_variables()
     {'c': 8, 'n': 1, 'l': 40}
@@ -39,7 +42,7 @@ class Site:
 
     @classmethod
     def of(cls, kind: SiteKind, example_shape: tuple[int, ...]) -> Site:
-        """The site for outputs that have ``example_shape`` without the batch dimension."""
+        """Return the site for outputs with this shape of one example, without the batch dimension."""
         if kind == "tokens":
             return cls(kind, example_shape[-1], example_shape[:-1])
         return cls(kind, example_shape[0], example_shape[1:])
@@ -50,7 +53,7 @@ class Site:
         return (*self.size, self.channels) if self.kind == "tokens" else (self.channels, *self.size)
 
     def formula_variables(self) -> dict[str, int]:
-        """The names a parameter formula may use: c, n (spatial dimensions), and h, w, l or t."""
+        """Return the variables of parameter formulas: c, n (spatial dimensions), and h, w, l or t."""
         names = {"image": ("h", "w"), "sequence": ("l",), "vector": (), "tokens": ("t",)}[self.kind]
         spatial = 0 if self.kind in ("vector", "tokens") else len(self.size)
         return {"c": self.channels, "n": spatial, **dict(zip(names, self.size, strict=False))}
@@ -58,13 +61,15 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class BlueprintSpec:
-    """What a blueprint says of itself.
+    """Declares a blueprint.
 
-    accepts: the site kinds it can grow in, one name or several.
-    params: exact number of parameters as a formula over the site, for example ``"9*c*c"``; see Site.formula_variables.
-    starts_as_identity: at birth the block returns its input, bit for bit up to the sign of zero.
-    traits: what else it claims, of BLUEPRINT_TRAITS; a claim that is false is a fault.
-    version: raised when the same settings build another network; the growth journal records it.
+    Attributes:
+        accepts: the site kinds it can grow in, one name or several.
+        params: exact number of parameters as a formula, such as ``"9*c*c"``; see ``Site.formula_variables``.
+        summary: one line for listings.
+        starts_as_identity: whether a new block returns its input, bit for bit up to the sign of zero.
+        traits: further properties from BLUEPRINT_TRAITS. They are verified.
+        version: increased when the same settings build another network. The growth journal records it.
     """
 
     accepts: str | tuple[str, ...]
@@ -84,18 +89,18 @@ BLUEPRINT_TRAITS: Mapping[str, str] = MappingProxyType(
     {
         "deterministic": "the same weights and inputs give the same outputs, in training too",
         "bf16": "works in bfloat16",
-        "compile": "torch.compile takes it whole, and it computes the same",
-        "stateful": "keeps buffers that training changes",
-        "dynamic_spatial": "takes other sizes of image or sequence than the one it was built for",
-        "informed_birth": "chooses its first weights from what passes at its place: it has inform(inputs, gradients)",
+        "compile": "torch.compile compiles it without graph breaks, with equal results",
+        "stateful": "has buffers that change in training",
+        "dynamic_spatial": "accepts other image or sequence sizes than the one it was built for",
+        "informed_birth": "initialises its weights from activations and gradients: it has inform(inputs, gradients)",
     }
 )
-"""What a blueprint may claim of itself, and what each claim means."""
+"""The traits that a blueprint can declare, and their meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """What a task says of itself. ``settings`` is a pydantic model class (or "module:Class") for its settings."""
+    """Declares a task. ``settings`` is the pydantic model of its settings, as a class or as "module:Class"."""
 
     summary: str = ""
     settings: Any = None
@@ -103,10 +108,12 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True)
 class SlotPlace:
-    """Where a slot goes: behind a module, by its name or a pattern for several.
+    """Where a slot is placed: behind a module.
 
-    kind: what the module puts out; None lets its shape tell, which cannot tell tokens from a sequence.
-    stack: how many seeds may be kept here for good, one behind the other.
+    Attributes:
+        at: the module's name, or a pattern for several.
+        kind: layout of the module's output. None: inferred from its shape, which cannot tell tokens from a sequence.
+        stack: number of seeds that can be fossilised here, one behind the other.
     """
 
     at: str
@@ -116,7 +123,7 @@ class SlotPlace:
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """What a host says of itself. ``slots`` names the places where growing it makes sense."""
+    """Declares a host. ``slots`` names the places where growth makes sense."""
 
     summary: str = ""
     slots: Mapping[str, SlotPlace] = field(default_factory=dict)
@@ -125,7 +132,7 @@ class HostSpec:
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """What a policy says of itself. ``settings`` as for a task."""
+    """Declares a policy. ``settings`` as for a task."""
 
     summary: str = ""
     settings: Any = None
@@ -133,9 +140,12 @@ class PolicySpec:
 
 @dataclass(frozen=True, slots=True)
 class RewardSpec:
-    """What a reward says of itself. ``settings`` as for a task.
+    """Declares a reward. ``settings`` as for a task.
 
-    family: what it pays for, ``metric`` or a name of its own: rewards of one run are of one family.
+    Attributes:
+        summary: one line for listings.
+        settings: the pydantic model of its settings.
+        family: what it pays for, ``metric`` or a name of its own. The rewards of one run must be of one family.
     """
 
     summary: str = ""
@@ -145,7 +155,7 @@ class RewardSpec:
 
 @dataclass(frozen=True, slots=True)
 class SinkSpec:
-    """What a sink says of itself. ``settings`` as for a task."""
+    """Declares a sink. ``settings`` as for a task."""
 
     summary: str = ""
     settings: Any = None
@@ -153,7 +163,7 @@ class SinkSpec:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSpec:
-    """What a schedule of learning rates says of itself. ``settings`` as for a task."""
+    """Declares a learning-rate schedule. ``settings`` as for a task."""
 
     summary: str = ""
     settings: Any = None
@@ -164,7 +174,7 @@ Spec = BlueprintSpec | TaskSpec | HostSpec | PolicySpec | RewardSpec | ScheduleS
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """What a plugin says of itself: the API level it was written for, a line, a page."""
+    """Describes a plugin: the API level it was written for, a summary line and a home page."""
 
     api: int = 1
     summary: str = ""
@@ -173,11 +183,16 @@ class PluginInfo:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A blueprint as it would be in one slot: two of the same description are alike to whoever chooses by it.
+    """A blueprint as it would be in one slot.
 
-    parameters: exactly as many as a seed would bring that is added. flops: floating-point operations of its own, for
-    one example, forwards. reach: positions of its input, along the longest side, that one position of its output can
-    depend on; 0 where there are no positions. None is unknown: it could not be counted.
+    Attributes:
+        blueprint: full id.
+        parameters: exact number of parameters that a seed would add.
+        flops: floating-point operations of its forward pass for one example. None: unknown.
+        reach: input positions along the longest side that one output position depends on; 0 without positions.
+            None: unknown.
+        identity: whether it starts as the identity; see ``BlueprintSpec.starts_as_identity``.
+        traits: the blueprint's traits.
     """
 
     blueprint: str
@@ -185,15 +200,21 @@ class Candidate:
     flops: int | None
     reach: int | None
     identity: bool
-    """Whether it begins as one: `BlueprintSpec.starts_as_identity`."""
     traits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A slot and the host that it is in: what passes there, and what could grow.
+    """A slot in its host, and what could grow there.
 
-    channels, size: as in ``Site``. depth: which share of the host's slots lies before it, in the order of the file.
+    Attributes:
+        kind: layout of the features, as in ``Site``.
+        channels: number of features.
+        size: the other dimensions of one example.
+        depth: share of the host's slots that come before this one, in the order of the configuration.
+        host_parameters: number of parameters of the host.
+        host_flops: floating-point operations of the host's forward pass for one example. None: unknown.
+        candidates: the blueprints that could grow here.
     """
 
     kind: SiteKind
@@ -206,17 +227,17 @@ class Place:
 
     @property
     def positions(self) -> int:
-        """Along the longest side; 0 where there are none."""
+        """Number of positions along the longest side; 0 if there are none."""
         return max(self.size, default=0)
 
     def candidate(self, blueprint: str) -> Candidate | None:
-        """What is known of a blueprint here; None where it is none of those that could grow."""
+        """Return the description of a blueprint here, or None if it cannot grow here."""
         return next((one for one in self.candidates if one.blueprint == blueprint), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Floating-point operations for one example, forwards: of the host, and of each block by its slot and blueprint."""
+    """Floating-point operations of a forward pass for one example: the host, and each block by slot and blueprint."""
 
     host: int
     blocks: Mapping[tuple[str, str], int]

@@ -20,5 +20,5 @@ def test_parts_come_apart_as_they_were_put_together() -> None:
 
 @pytest.mark.parametrize("name", ["a/b", "depth"])
 def test_a_part_whose_name_would_be_mistaken_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="a name of its own"):
+    with pytest.raises(ValueError, match="must be unique"):
         State.of({name: State()}, depth=2)

@@ -16,18 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from esper_core import Play
-from esper_core.leyline import (
-    CANDIDATE_COLUMNS,
-    GLOBAL_COLUMNS,
-    SLOT_COLUMNS,
-    WAIT,
-    Action,
-    ActionMask,
-    Op,
-    rows_of,
-)
+from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, ActionMask, Op, rows_of
 from esper_core.leyline.constants import RAMP_STEPS
 from esper_core.leyline.observations import LIMIT
 from esper_study.step_cache import CachedPlay
@@ -48,6 +40,8 @@ if TYPE_CHECKING:
 NAME: Final = "esper/Growth-v0"
 SEEDS: Final = range(16)
 """Default seeds of the episodes: as many as ``Play`` keeps twins of."""
+
+_MASK: Final = TypeAdapter(ActionMask)
 
 Numbers = NDArray[np.float32]
 Info = dict[str, Any]
@@ -232,7 +226,7 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
 
     def _describe(self, moment: Moment) -> dict[str, Any]:
         """Return what the environment needs of a moment, as data that JSON can hold."""
-        ending, mask = None, moment.mask
+        ending = None
         if moment.ending is not None:
             ending = {
                 "test_metric": moment.ending.test_metric,
@@ -240,10 +234,8 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
                 "grown": [f"{one.slot} {one.blueprint}" for one in moment.ending.growth],
             }
         return {
-            "numbers": numbers_of(self.play.space, moment.observation, mask).tolist(),
-            "ops": {slot: sorted(ops) for slot, ops in mask.ops.items()},
-            "blueprints": {slot: list(own) for slot, own in mask.blueprints.items()},
-            "seeds": {slot: {one: sorted(ops) for one, ops in own.items()} for slot, own in mask.seeds.items()},
+            "numbers": numbers_of(self.play.space, moment.observation, moment.mask).tolist(),
+            "mask": _MASK.dump_python(moment.mask, mode="json"),
             "terms": None if moment.reward is None else dict(moment.reward.terms),
             "rolled_back": moment.rolled_back,
             "ending": ending,
@@ -255,13 +247,7 @@ def _numbers(step: Mapping[str, Any]) -> Numbers:
 
 
 def _mask(step: Mapping[str, Any]) -> ActionMask:
-    seeds = {slot: {name: _ops(ops) for name, ops in own.items()} for slot, own in step["seeds"].items()}
-    blueprints = {slot: tuple(own) for slot, own in step["blueprints"].items()}
-    return ActionMask({slot: _ops(ops) for slot, ops in step["ops"].items()}, blueprints, seeds)
-
-
-def _ops(names: Sequence[str]) -> frozenset[Op]:
-    return frozenset(map(Op, names))
+    return _MASK.validate_python(step["mask"])
 
 
 def _summed(rewards: Sequence[Mapping[str, float] | None]) -> Info:

@@ -24,7 +24,7 @@ import click
 from pydantic import BaseModel
 
 from esper_core import cli
-from esper_core.cli.commands import external_commands
+from esper_core.cli.main import external_commands
 from esper_core.config.model import RunConfig, Use
 from esper_core.hooks import spec as hooks
 from esper_core.leyline import events, lifecycle, signals

@@ -13,7 +13,7 @@ import pytest
 
 from esper_core import __version__
 from esper_core.cli import main
-from esper_core.cli.commands import (
+from esper_core.cli.main import (
     BUILT_IN,
     KNOWN_ELSEWHERE,
     OpenGroup,
@@ -53,13 +53,13 @@ def test_help_names_every_command_and_imports_none(esper, site_packages) -> None
         assert f"  {name} " in answer.out
         assert command.help.split()[0] in answer.out
     assert ["grow", "From esper-extra 1.0."] in listed(answer.out)
-    assert f"watch {KNOWN_ELSEWHERE['watch'].help} From esper-watch 0.1.0." in " ".join(answer.out.split())
+    assert f"watch {KNOWN_ELSEWHERE['watch'][1]} From esper-watch 0.1.0." in " ".join(answer.out.split())
 
 
 def test_what_is_said_of_a_command_of_ours_is_not_said_of_a_strangers(esper, site_packages) -> None:
     site_packages.command("esper-extra", COMMAND.format(body="pass"), command="new")
     told = dict(listed(esper("--help").out))
-    assert KNOWN_ELSEWHERE["new"].help not in told["new"]
+    assert KNOWN_ELSEWHERE["new"][1] not in told["new"]
     assert "esper-extra 1.0" in told["new"]
 
 
@@ -67,7 +67,7 @@ def test_what_is_said_of_a_command_of_ours_is_not_said_of_a_strangers(esper, sit
 @pytest.mark.parametrize("name", KNOWN_ELSEWHERE)
 def test_what_is_said_of_a_command_elsewhere_is_what_it_says_itself(name: str) -> None:
     command = load_external(external_commands()[name])
-    said, own = KNOWN_ELSEWHERE[name].help.split(), command.help.split()
+    said, own = KNOWN_ELSEWHERE[name][1].split(), command.help.split()
     assert said[:4] == own[:4]
 
 
@@ -189,7 +189,7 @@ def test_a_crash_of_our_own_asks_for_a_report(esper, monkeypatch) -> None:
     answer = esper("plugins", "list")
     assert answer.status == 1
     assert answer.err.splitlines()[-1].startswith(
-        f"This is a fault of Esper itself: please report it, with the lines above (esper {__version__}, Python "
+        f"This is a bug in Esper: please report it, with the lines above (esper {__version__}, Python "
     )
 
 
@@ -267,7 +267,7 @@ def test_a_misspelt_command_below_one_of_ours_gets_a_suggestion(esper) -> None:
 
 
 def test_a_command_of_a_package_that_is_not_installed_is_told_with_its_pip_line(esper, monkeypatch) -> None:
-    monkeypatch.setattr("esper_core.cli.commands.discover", lambda *_: ((), ()))
+    monkeypatch.setattr(sys.modules["esper_core.cli.main"], "discover", lambda *_: ((), ()))
     for typed, package in ((["watch"], "esper-watch"), (["plugins", "check"], "esper-testing")):
         answer = esper(*typed)
         hint = f'There is no command "{typed[-1]}". It comes with another package:  pip install {package}'
@@ -344,7 +344,7 @@ def test_a_command_below_one_that_takes_none_is_told_in_the_help(esper, site_pac
     site_packages.command("esper-lost", "", command="run.probe")
     site_packages.command("esper-astray", "", command="nowhere.probe")
     lines = " ".join(esper("--help").out.split())
-    told = 'not reachable: of the commands only "plugins" takes those of others below it.'
+    told = 'not reachable: only "plugins" can have commands of other packages below it.'
     assert f"run.probe From esper-lost 1.0; {told}" in lines
     assert f"nowhere.probe From esper-astray 1.0; {told}" in lines
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from esper_core.app import diagnosis
+from esper_core.cli import doctor
 
 
 @pytest.fixture
@@ -39,13 +39,13 @@ def test_a_broken_plugin_and_safe_mode_are_warnings(esper, site_packages, tmp_pa
     site_packages.plugin("esper-bad", "1 / 0\n", id="bad")
     answer = esper("doctor")
     assert answer.status == 0
-    assert "  mend it:  esper plugins show bad\n" in answer.out
+    assert "  fix it:  esper plugins show bad\n" in answer.out
     assert (
         "esper-bad 1.0 is broken: "
         'plugin "bad" (esper-bad 1.0) cannot be imported: ZeroDivisionError: division by zero\n'
     ) in answer.out
     monkeypatch.setenv("ESPER_SAFE_MODE", "1")
-    findings = {finding.what: finding for finding in diagnosis.examine(tmp_path)}
+    findings = {finding.what: finding for finding in doctor.examine(tmp_path)}
     assert (findings["safe mode"].state, findings["safe mode"].mend) == ("warning", "unset ESPER_SAFE_MODE")
 
 
@@ -66,7 +66,7 @@ def test_a_disk_that_says_no_fails(found, tmp_path, monkeypatch) -> None:
     def refuse(**settings: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(diagnosis.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
     status, findings = found()
     assert (status, findings["runs folder"]["mend"]) == (3, f"chmod u+w {tmp_path}")
     assert findings["runs folder"]["found"] == f"{tmp_path} cannot be written: Permission denied"
@@ -83,7 +83,7 @@ def test_what_the_core_requires_is_held_against_what_is_installed(found, monkeyp
         )
 
     monkeypatch.setattr(importlib.metadata, "requires", requires)
-    wrong = [finding for finding in diagnosis._requirements() if finding.state == "failed"]
+    wrong = [finding for finding in doctor._requirements() if finding.state == "failed"]
     assert [(finding.found.split(",")[0], finding.mend) for finding in wrong] == [
         ("needs click>=99", 'pip install "click>=99"'),
         ("needs zzz-missing>=1", 'pip install "zzz-missing>=1"'),
@@ -94,9 +94,9 @@ def test_what_the_core_requires_is_held_against_what_is_installed(found, monkeyp
 
 def test_packages_that_do_not_fit_each_other_fail(monkeypatch) -> None:
     monkeypatch.setattr(importlib.metadata, "requires", lambda package: ["esper-core>=9"])
-    monkeypatch.setattr(diagnosis, "_version", lambda package: None if package == "esper-tasks" else "0.1.0")
-    findings = {finding.what: finding for finding in diagnosis._packages()}
-    assert findings["esper-rewards"] == diagnosis.Finding(
+    monkeypatch.setattr(doctor, "_version", lambda package: None if package == "esper-tasks" else "0.1.0")
+    findings = {finding.what: finding for finding in doctor._packages()}
+    assert findings["esper-rewards"] == doctor.Finding(
         "esper-rewards",
         "failed",
         "0.1.0: esper-rewards needs esper-core >=9, and this is 0.1.0",
@@ -107,14 +107,14 @@ def test_packages_that_do_not_fit_each_other_fail(monkeypatch) -> None:
 
 def test_an_old_python_fails(monkeypatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 2))
-    assert diagnosis._python() == diagnosis.Finding(
+    assert doctor._python() == doctor.Finding(
         "python", "failed", "3.10.2, 3.11 or later is needed", "uv venv --python 3.11"
     )
 
 
 def test_a_torch_that_cannot_be_imported_fails(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    (finding,) = diagnosis._torch()
+    (finding,) = doctor._torch()
     assert (finding.what, finding.state, finding.mend) == (
         "torch",
         "failed",

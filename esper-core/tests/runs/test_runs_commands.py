@@ -40,7 +40,7 @@ def test_the_list_tells_each_run_and_each_folder_that_is_none(esper, write_run):
     answer = esper("runs", "list")
     assert (answer.status, answer.err) == (0, "")
     head, *lines = answer.out.splitlines()
-    assert head.split() == ["run", "status", "began", "took", "course", "test"]
+    assert head.split() == ["run", "status", "began", "took", "test"]
     cells = [[cell for cell in line.split("  ") if cell] for line in lines]
     assert [(one[0], one[1].strip()) for one in cells] == [
         (OTTER, "done"),
@@ -105,7 +105,7 @@ def test_show_of_a_run_without_an_end_says_why(esper, write_run):
     write_run("failed", status="failed", reason="E232 x\nat length", exit=3)
     out = esper("runs", "show", "failed").out
     assert "  status   failed, exit 3\n  reason   E232 x\n" in out
-    assert out.endswith("\nThere are no figures: the run failed.\n")
+    assert out.endswith("\nThere are no results: the run failed.\n")
     assert esper("runs", "show", "failed", "--json").json["summary"] is None
 
 
@@ -123,7 +123,7 @@ def test_show_of_a_run_without_an_end_says_why(esper, write_run):
 def test_why_there_are_no_figures_is_told_in_words(esper, write_run, status, told):
     path = write_run(OTTER, status=status)
     continuation_hint = f"Resume it:  esper resume {path}\n" if status == "running" else ""
-    assert esper("runs", "show", OTTER).out.endswith(f"\nThere are no figures: {told}\n{continuation_hint}")
+    assert esper("runs", "show", OTTER).out.endswith(f"\nThere are no results: {told}\n{continuation_hint}")
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
@@ -146,7 +146,7 @@ def test_no_line_of_show_ends_within_a_word_on_a_terminal(write_run, monkeypatch
 
 def test_a_run_that_goes_on_has_no_figures_yet(esper, write_run):
     with run_lock(write_run(OTTER, status="running")):
-        assert esper("runs", "show", OTTER).out.endswith("\nThere are no figures yet: the run goes on.\n")
+        assert esper("runs", "show", OTTER).out.endswith("\nThere are no results yet: the run is still running.\n")
 
 
 def test_where_a_run_can_go_on_show_says_how(esper, write_run):

@@ -30,8 +30,8 @@ def check(
 ) -> None:
     """Check a configuration: its values, its names, and whether its pieces fit together.
 
-    What is wrong with plugins that the file does not need is a warning. In JSON, problems and warnings are lists of
-    {code, message, file, line, column, path, hint}.
+    Problems of plugins that the file does not need are warnings and stop nothing. In JSON, problems and warnings are
+    lists of {code, message, file, line, column, path, hint}.
     """
     from esper_core.app.resolution import load_run_plugins, one_line, resolve, unmarked_hooks
     from esper_core.config import load_config

@@ -1,21 +1,29 @@
-"""``esper plugins``: which are installed, what became of them, and what is wrong. Answers whatever is broken."""
+"""``esper plugins`` and ``esper components``: what is installed, what a run can use, and what is wrong with it.
+
+Listing imports plugins but none of their components, and works however broken a plugin is.
+"""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from esper_core.cli.commands import OpenGroup
+from esper_core.cli.main import OpenGroup
 from esper_core.cli.rendering import aligned, print_json, print_line, print_problems, print_table, visible
+from esper_core.leyline.errors import ConfigError, PluginError, suggestion
+from esper_core.leyline.specs import COMPONENT_KINDS, BlueprintSpec, HostSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from esper_core.plugins import PluginRecord, Plugins
+    from esper_core.leyline.errors import Problem
+    from esper_core.leyline.specs import ComponentKind
+    from esper_core.plugins import Component, PluginRecord, Plugins
 
 
 @click.group(cls=OpenGroup)
@@ -23,7 +31,7 @@ def plugins() -> None:
     """Show the installed plugins, and what is wrong with them."""
 
 
-_local = click.option(
+_local_option = click.option(
     "--local",
     multiple=True,
     metavar="FILE",
@@ -33,7 +41,7 @@ _local = click.option(
 
 
 @plugins.command("list")
-@_local
+@_local_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {id, package, version, status, …} as JSON.")
 def list_plugins(local: tuple[Path, ...], *, as_json: bool) -> None:
     """List the installed plugins, and everything that is wrong with them."""
@@ -43,19 +51,17 @@ def list_plugins(local: tuple[Path, ...], *, as_json: bool) -> None:
         return
     if found.records:
         head = ["id", "package", "version", "status", "components", "import"]
-        print_table(head, [_row(record) for record in found.records])
+        print_table(head, [_plugin_row(record) for record in found.records])
     else:
         print_line(
             "No plugin is installed. The project's own:  pip install esper-blueprints esper-policies esper-tasks"
         )
-    if found.problems:
-        print_line()
-        print_problems(found.problems, stream=sys.stdout)
+    _print_problems(found.problems)
 
 
 @plugins.command("show")
 @click.argument("id")
-@_local
+@_local_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {id, package, version, status, …} as JSON.")
 def show_plugin(id: str, local: tuple[Path, ...], *, as_json: bool) -> None:
     """Show one plugin: its package, its hooks, its components, its problems.
@@ -67,7 +73,6 @@ def show_plugin(id: str, local: tuple[Path, ...], *, as_json: bool) -> None:
     found = _load(local)
     records = [record for record in found.records if record.id == id]
     if not records:
-        from esper_core.leyline.errors import ConfigError
         from esper_core.plugins.lookup_errors import unknown_plugin
 
         raise ConfigError(unknown_plugin(id, found.records))
@@ -75,19 +80,16 @@ def show_plugin(id: str, local: tuple[Path, ...], *, as_json: bool) -> None:
         print_json([record.as_json() for record in records])
         return
     for record in records:
-        _show(record)
-    if problems := list(dict.fromkeys(problem for record in records for problem in record.problems)):
-        print_line()
-        print_problems(problems, stream=sys.stdout)
+        _show_plugin(record)
+    _print_problems(list(dict.fromkeys(problem for record in records for problem in record.problems)))
 
 
-def _load(local: Sequence[Path]) -> Plugins:
-    """The plugins; ConfigError where one of the files cannot be a plugin."""
-    from esper_core.leyline.errors import ConfigError
+def _load(local: Sequence[Path] = ()) -> Plugins:
+    """Load the plugins; ConfigError if one of the files cannot be a plugin."""
     from esper_core.plugins import load_plugins
     from esper_core.plugins.discovery import RELATIVE_PATH_HINT
 
-    found = load_plugins(local=local)
+    found = load_plugins(local=local) if local else load_plugins()
     if unfit := [problem for problem in found.problems if problem.code == "E227"]:
         raise ConfigError(
             [replace(one, path=None, hint=None if one.hint == RELATIVE_PATH_HINT else one.hint) for one in unfit]
@@ -95,22 +97,22 @@ def _load(local: Sequence[Path]) -> Plugins:
     return found
 
 
-def _row(record: PluginRecord) -> list[str]:
-    return [
-        record.id,
-        record.package,
-        record.version,
-        record.status,
-        str(len(record.components)),
-        _milliseconds(record),
-    ]
+def _print_problems(problems: Sequence[Problem]) -> None:
+    if problems:
+        print_line()
+        print_problems(problems, stream=sys.stdout)
+
+
+def _plugin_row(record: PluginRecord) -> list[str]:
+    count = str(len(record.components))
+    return [record.id, record.package, record.version, record.status, count, _milliseconds(record)]
 
 
 def _milliseconds(record: PluginRecord) -> str:
     return "not imported" if record.load_ms is None else f"{record.load_ms:.1f} ms"
 
 
-def _show(record: PluginRecord) -> None:
+def _show_plugin(record: PluginRecord) -> None:
     facts = [
         ("status", record.status),
         ("package", record.source),
@@ -123,3 +125,152 @@ def _show(record: PluginRecord) -> None:
     print_line(visible(record.id))
     for line in aligned([("", name, value) for name, value in facts]):
         print_line(visible(line))
+
+
+# --- components
+
+
+@click.group()
+def components() -> None:
+    """Show what a run can use: blueprints, hosts, policies, rewards, sinks, tasks."""
+
+
+def _kind(_context: click.Context, _parameter: click.Parameter, given: str | None) -> ComponentKind | None:
+    """Return the kind that was typed, in singular or plural."""
+    if given is None:
+        return None
+    from esper_core.plugins.lookup_errors import PLURALS
+
+    for kind, plural in PLURALS.items():
+        if given in (kind, plural):
+            return kind
+    message = f'there is no kind "{given}". {suggestion(given, COMPONENT_KINDS)}'
+    raise click.BadParameter(visible(message))
+
+
+@components.command("list")
+@click.argument("kind", required=False, callback=_kind, metavar=f"[{'|'.join(COMPONENT_KINDS)}]")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of {id, kind, package, …} as JSON.")
+def list_components(kind: ComponentKind | None, *, as_json: bool) -> None:
+    """List the components of all active plugins, or those of one kind."""
+    found = _load()
+    listed = found.registry.components(kind)
+    if as_json:
+        print_json([_describe(component) for component in listed])
+    elif listed:
+        shorts = [(one.kind, one.short) for one in listed]
+        names = [one.short if shorts.count((one.kind, one.short)) == 1 else one.id for one in listed]
+        rows = [[one.kind, name, one.source, one.spec.summary] for one, name in zip(listed, names, strict=True)]
+        print_table(["kind", "name", "package", "summary"], rows)
+    else:
+        print_line(f"There is no {kind or 'component'}.")
+    _print_inactive(found)
+
+
+@components.command("show")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of {id, kind, package, …} as JSON.")
+def show_component(name: str, *, as_json: bool) -> None:
+    """Show one component: its description and its settings."""
+    found = _load()
+    shown = [one for one in found.registry.components() if name in (one.id, one.short)]
+    if not shown:
+        from esper_core.plugins.lookup_errors import ask_plugins, unknown_of_any_kind
+
+        ask = partial(ask_plugins, found.manager, found.records)
+        raise unknown_of_any_kind(name, found.registry.components(), found.records, ask)
+    schemas, problems = _schemas(shown)
+    if as_json:
+        print_json([{**_describe(one), "settings_schema": schema} for one, schema in zip(shown, schemas, strict=True)])
+    else:
+        for one, schema in zip(shown, schemas, strict=True):
+            _show_component(one, schema or {})
+    if problems:
+        raise PluginError(problems)
+
+
+def _describe(component: Component) -> dict[str, Any]:
+    """Return a component as JSON: where it comes from, then what its specification says."""
+    spec = component.spec
+    described: dict[str, Any] = {
+        "id": component.id,
+        "short": component.short,
+        "kind": component.kind,
+        "plugin": component.plugin,
+        "package": component.package,
+        "version": component.version,
+        "summary": spec.summary,
+        "target": _target(component.target),
+    }
+    if isinstance(spec, BlueprintSpec):
+        described |= {
+            "accepts": list(spec.kinds),
+            "params": spec.params,
+            "starts_as_identity": spec.starts_as_identity,
+            "traits": list(spec.traits),
+            "blueprint_version": spec.version,
+        }
+        return described
+    if isinstance(spec, HostSpec):
+        described["slots"] = {name: asdict(place) for name, place in spec.slots.items()}
+    described["settings"] = None if spec.settings is None else _target(spec.settings)
+    return described
+
+
+def _target(thing: Callable[..., Any] | str) -> str:
+    """Return where an object is defined, as "module:attribute"."""
+    if isinstance(thing, str):
+        return thing
+    kind = type(thing)
+    return f"{getattr(thing, '__module__', kind.__module__)}:{getattr(thing, '__qualname__', kind.__qualname__)}"
+
+
+def _schemas(shown: list[Component]) -> tuple[list[dict[str, Any] | None], list[Problem]]:
+    """Return the JSON schema of each component's settings, and the problems of those that have none to give."""
+    schemas: list[dict[str, Any] | None] = []
+    problems: list[Problem] = []
+    for component in shown:
+        schema = None
+        try:
+            model = component.settings_model()
+            schema = None if model is None else model.model_json_schema()
+        except PluginError as error:
+            problems.extend(error.problems)
+        schemas.append(schema)
+    return schemas, problems
+
+
+def _show_component(component: Component, schema: dict[str, Any]) -> None:
+    print_line(visible(f"{component.kind} {component.id}"))
+    if component.spec.summary:
+        print_line(visible(f"  {component.spec.summary}"))
+    shown_above = ("id", "short", "kind", "summary")
+    facts = [("", name, _plain(value)) for name, value in _describe(component).items() if name not in shown_above]
+    for line in aligned(facts):
+        print_line(visible(line))
+    rows = []
+    for name, value in schema.get("properties", {}).items():
+        default = "needed" if name in schema.get("required", ()) else f"default {_plain(value.get('default'))}"
+        rows.append([name, default, value.get("description", "")])
+    if rows:
+        print_line()
+        print_table(["setting", "", "meaning"], rows)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(one) for one in value)
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{name} ({_plain([v for v in inner.values() if v is not None])})" for name, inner in value.items()
+        )
+    return "none" if value is None else str(value)
+
+
+def _print_inactive(found: Plugins) -> None:
+    """Say on stderr that plugins are missing from the list."""
+    from esper_core.plugins.lookup_errors import inactive_hint
+
+    if hint := inactive_hint(found.records):
+        for line in (hint, "More:  esper plugins list"):
+            print_line(visible(line), stream=sys.stderr)

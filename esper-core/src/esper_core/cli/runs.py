@@ -1,50 +1,41 @@
-"""``esper runs``: which runs are there, how did they end, and what did one of them find?"""
+"""``esper runs``: list the runs in a folder, and show what one of them found."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
-from esper_core.cli.courses import BLOCKS, LETTERS, course_of, spark
 from esper_core.cli.figures import duration, fits, print_results, value
-from esper_core.cli.rendering import aligned, encodes, print_json, print_line, print_table, print_wrapped, visible
-from esper_core.leyline.columns import cut
+from esper_core.cli.rendering import aligned, print_json, print_line, print_table, print_wrapped, visible
+from esper_core.cli.run import runs_dir_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from esper_core.runs.records import Run, UnreadableRun
 
-
-REASON: Final = 100
-"""Characters of the list that a reason may take."""
+MAX_REASON: Final = 100
+"""Characters that a reason may take in the list; ``runs show`` has the whole."""
 
 
 @click.group()
 def runs() -> None:
-    """Show the runs that are there, or what one of them found."""
-
-
-_where = click.option(
-    "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs are kept."
-)
+    """List the runs, or show what one of them found."""
 
 
 @runs.command("list")
-@_where
+@runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {id, path, status, started, arms, …} as JSON.")
 @click.pass_context
 def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:
-    """List the runs, the newest first; then folders that are no runs, or cannot be read.
+    """List the runs, the newest first; then folders that are not runs or cannot be read.
 
-    A run that says that it is running and whose process is gone has died. The course is that of the validation metric:
-    of the best arm that may grow, mean over its environments, drawn between its lowest and its highest figure.
+    A run whose process is gone before its end has died.
     """
     from esper_core.runs.records import list_runs
 
@@ -53,15 +44,14 @@ def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> No
     if as_json:
         print_json([_entry(one) for one in found])
     elif found:
-        signs = BLOCKS if encodes(sys.stdout, BLOCKS) else LETTERS
-        _print_list([_row(one, signs) for one in found])
+        _print_list([_row(one) for one in found])
     else:
         print_line(f"There is no run in {visible(str(runs_dir))}.")
 
 
 @runs.command("show")
 @click.argument("run")
-@_where
+@runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print {path, status, manifest, summary, grown} as JSON.")
 def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
     """Show one run: how it ended, what it found, where its time went, what grew.
@@ -80,7 +70,7 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
         return
     _show_facts(record)
     if record.summary is None:
-        _show_absence(record)
+        _show_why_no_results(record)
     else:
         from esper_core.cli.outcome import print_sections
 
@@ -88,42 +78,26 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
         print_results(record.summary["results"])
         if grown:
             print_line()
-        _show_grown(grown)
+        for arm, averages in grown.items():
+            counts = ", ".join(f"{average:.2g} × {name}" for name, average in averages.items()) or "nothing"
+            print_wrapped(f"{arm} grew on average: {counts}")
         _show_timing(record.summary["timing"])
         print_sections(record.summary.get("sections", []))
 
 
-def _show_absence(run: Run) -> None:
-    """Why a run has no figures, and the way on where it can go on."""
-    from esper_core.runs.directory import STATUS_RUNNING
-    from esper_core.runs.records import DIED, can_resume
-
-    if run.status == STATUS_RUNNING:
-        print_line("\nThere are no figures yet: the run goes on.")
-        return
-    told = {
-        DIED: "the run was killed, or its machine went down",
-        "done": "its summary is missing",
-        "failed": "the run failed",
-        "interrupted": "the run was interrupted",
-        "stopped": "the governor stopped the run",
-    }
-    print_line()
-    print_wrapped(f"There are no figures: {told.get(run.status, f'the status of the run is {run.status}')}.")
-    if run.status != "done" and can_resume(run.path, run.status):
-        print_line(visible(run.resume_hint))
+# --- the list
 
 
 def _print_list(rows: Sequence[Sequence[str]]) -> None:
-    """A table; where it would be too wide, two lines for each run. No id is cut off: it is there to be copied."""
-    head = ["run", "status", "began", "took", "course", "test"]
+    """Print a table; on a narrow terminal two lines for each run. Ids are not cut: they are there to be copied."""
+    head = ["run", "status", "began", "took", "test"]
     if fits(head, rows):
         print_table(head, rows)
         return
-    for name, status, began, took, course, told in rows:
-        print_line(visible(f"{name}  {status}  {course}").rstrip())
+    for name, status, began, took, headline in rows:
+        print_line(visible(f"{name}  {status}"))
         when = ", ".join(filter(None, (began, took)))
-        print_wrapped("  " + "; ".join(filter(None, (when, told))))
+        print_wrapped("  " + "; ".join(filter(None, (when, headline))))
 
 
 def _entry(one: Run | UnreadableRun) -> dict[str, Any]:
@@ -141,23 +115,21 @@ def _entry(one: Run | UnreadableRun) -> dict[str, Any]:
         "seconds": one.seconds,
         "metric": None if results is None else results["metric"],
         "arms": arms,
-        "course": None if (course := course_of(one)) is None else course.as_json(),
     }
 
 
-def _row(one: Run | UnreadableRun, signs: str) -> list[str]:
+def _row(one: Run | UnreadableRun) -> list[str]:
     from esper_core.runs.records import UnreadableRun
 
-    if isinstance(one, UnreadableRun):
-        return [one.path.name, one.status, "", "", "", _cut(_within(one))]
+    if isinstance(one, UnreadableRun):  # without its path: its name stands in front
+        reason = one.problem.message.replace(f"{one.path}{os.sep}", "").replace(str(one.path), "this")
+        return [one.path.name, one.status, "", "", _cut(reason)]
     began = f"{one.started.astimezone():%Y-%m-%d %H:%M}"
-    course = course_of(one)
-    drawn = "" if course is None else spark(course.values, signs)
-    return [one.path.name, one.status, began, duration(one.seconds), drawn, _headline(one)]
+    return [one.path.name, one.status, began, duration(one.seconds), _headline(one)]
 
 
 def _headline(run: Run) -> str:
-    """The mean of each arm; of a run without an end why it has none."""
+    """Return the mean of each arm; without results, why there are none."""
     if run.results is None:
         return _cut(next(iter(run.reason.splitlines()), ""))
     metric = run.results["metric"]
@@ -165,14 +137,11 @@ def _headline(run: Run) -> str:
     return f"{metric['name']}: {', '.join(arms)}"
 
 
-def _within(odd: UnreadableRun) -> str:
-    """What is wrong with a folder, without its path: its name stands in front."""
-    return odd.problem.message.replace(f"{odd.path}{os.sep}", "").replace(str(odd.path), "this")
-
-
 def _cut(reason: str) -> str:
-    """A reason as the list has room for it; ``runs show`` has the whole."""
-    return cut(reason, REASON)
+    return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 1] + "…"
+
+
+# --- one run
 
 
 def _show_facts(run: Run) -> None:
@@ -193,7 +162,7 @@ def _show_facts(run: Run) -> None:
         ("plugins", ", ".join(f"{one.get('package')} {one.get('version')}" for one in plugins)),
     ]
     print_line(visible(str(run.path)))
-    known = [("", name, told.split("\n")[0]) for name, told in facts if told]
+    known = [("", name, text.split("\n")[0]) for name, text in facts if text]
     under = max(len(name) for _, name, _ in known) + 4
     for line in aligned(known):
         print_wrapped(line, under=under)
@@ -203,21 +172,36 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _show_why_no_results(run: Run) -> None:
+    """Print why a run has no results, and how to resume it if that is possible."""
+    from esper_core.runs.directory import STATUS_RUNNING
+    from esper_core.runs.records import DIED, can_resume, resume_hint
+
+    if run.status == STATUS_RUNNING:
+        print_line("\nThere are no results yet: the run is still running.")
+        return
+    reasons = {
+        DIED: "the run was killed, or its machine went down",
+        "done": "its summary is missing",
+        "failed": "the run failed",
+        "interrupted": "the run was interrupted",
+        "stopped": "the governor stopped the run",
+    }
+    print_line()
+    print_wrapped(f"There are no results: {reasons.get(run.status, f'the status of the run is {run.status}')}.")
+    if run.status != "done" and can_resume(run.path, run.status):
+        print_line(visible(resume_hint(run.path, run.status)))
+
+
 def _average(episodes: Sequence[Sequence[str]]) -> dict[str, float]:
-    """How many of each grew in an episode, on average; those that grew most often first."""
+    """Return how often each blueprint grew in an episode, on average, the most frequent first."""
     counts = Counter(name for grown in episodes for name in grown)
     return {name: count / len(episodes) for name, count in counts.most_common()}
-
-
-def _show_grown(grown: Mapping[str, Mapping[str, float]]) -> None:
-    for arm, averages in grown.items():
-        told = ", ".join(f"{average:.2g} × {name}" for name, average in averages.items()) or "nothing"
-        print_wrapped(f"{arm} grew on average: {told}")
 
 
 def _show_timing(timing: Mapping[str, float]) -> None:
     total = timing.get("total") or 1.0
     regions = sorted(((spent, name) for name, spent in timing.items() if name != "total"), reverse=True)
-    told = [f"{name} {100 * spent / total:.0f} %" for spent, name in regions if spent >= 0.005 * total]
+    shares = [f"{name} {100 * spent / total:.0f} %" for spent, name in regions if spent >= 0.005 * total]
     print_line()
-    print_wrapped(f"time: {timing.get('total', 0):.1f} s: {', '.join(told)}")
+    print_wrapped(f"time: {timing.get('total', 0):.1f} s: {', '.join(shares)}")

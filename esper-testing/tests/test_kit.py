@@ -253,7 +253,7 @@ def test_one_component_is_checked_and_one_that_is_not_there_is_told(esper_cli):
         ),
         (
             "schedule.plan=[{step: -1, op: prune, slot: a}]",
-            "E112 expected a whole number, at least 0, received -1\n",
+            "E112 Input should be greater than or equal to 0, received -1\n",
         ),
         ("schedule.plan", 'E115 expected path=value, received "schedule.plan": it has no =\n'),
         ("schedule=3", "E115 expected settings, schedule.NAME=value, received 3\n  --set schedule=3   schedule\n"),

@@ -13,7 +13,6 @@ from esper_core._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from esper_core.app.episode import Moment, Play
-    from esper_core.app.giving import given_settings
     from esper_core.config import GrowthConfig, OptimizerConfig
     from esper_core.growth import Course, Garden, OptimizerKeeper, Regimen, Seed, Variety
     from esper_core.growth.grafting import graft, slots_of
@@ -71,7 +70,6 @@ _HOME = {
     "TaskSpec": "esper_core.leyline",
     "Variety": "esper_core.growth",
     "evaluate_formula": "esper_core.plugins",
-    "given_settings": "esper_core.app.giving",
     "graft": "esper_core.growth",
     "hookimpl": "esper_core.hooks",
     "host_parameters": "esper_core.growth",
@@ -114,7 +112,6 @@ __all__ = [
     "TaskSpec",
     "Variety",
     "evaluate_formula",
-    "given_settings",
     "graft",
     "hookimpl",
     "host_parameters",

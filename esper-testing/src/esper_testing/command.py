@@ -54,12 +54,12 @@ def check(
     A component whose settings have no defaults is skipped until it is given some. A policy is tried with the slots
     slot-0 to slot-6, or the first of them; in each, blueprint-0 may grow.
     """
-    from esper_core import given_settings
     from esper_testing.checks import run_checks
     from esper_testing.installed import component_checks, components_of
+    from esper_testing.settings import read_settings
 
     components = components_of(plugin, local)
-    settings = given_settings(given, components)
+    settings = read_settings(given, components)
     results: list[CheckResult] = []
     with _one_thread():
         for component in components:

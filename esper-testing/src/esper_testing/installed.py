@@ -9,12 +9,13 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from esper_core import BlueprintSpec, Component, HostSpec, given_settings, load_plugins
+from esper_core import BlueprintSpec, Component, HostSpec, load_plugins
 from esper_core.leyline import ConfigError, PluginError, Problem
 from esper_core.leyline.errors import suggestion
 from esper_testing import suites
 from esper_testing.checks import Check, NotApplicable, run_checks
 from esper_testing.fakes import fake_plugin
+from esper_testing.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +87,7 @@ def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Se
     if strange := sorted(set(chosen) - known):
         msg = f"settings are given by component: {', '.join(sorted(known))}. Received: {', '.join(strange)}"
         raise ValueError(msg)
-    said = given_settings(given, components)
+    said = read_settings(given, components)
     return [
         check
         for component in components

@@ -12,7 +12,7 @@ import sys
 
 import esper_core.app.compose
 import esper_core.app.run
-import esper_core.cli.outcome  # noqa: F401  warmed up
+import esper_core.cli.output  # noqa: F401  warmed up
 from esper_core import load_plugins
 from esper_core.cli.main import main
 

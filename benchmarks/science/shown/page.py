@@ -7,7 +7,7 @@ import io
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.cli.figures import print_results
+from esper_core.cli.output import print_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from esper_core.cli.rendering import print_json, print_line, print_problems, print_warnings, visible
+from esper_core.cli.output import print_json, print_line, print_problems, print_warnings
 from esper_core.cli.run import config_file, overlay_option, set_option
 from esper_core.leyline.errors import EsperError
+from esper_core.leyline.text import printable
 
 if TYPE_CHECKING:
     from esper_core.config import Explanation
@@ -107,10 +108,10 @@ def _show_explanation(one: Explanation) -> None:
     from esper_core.config.writing import flow
 
     default = f"default {flow(one.default)}" if one.has_default else "no default"
-    print_line(visible(f"{one.path}: {flow(one.value)}"))
+    print_line(printable(f"{one.path}: {flow(one.value)}"))
     if one.description:
-        print_line(f"  {visible(one.description)}")
-    print_line(visible(f"  {one.type}; {default}; from {one.origin}"))
+        print_line(f"  {printable(one.description)}")
+    print_line(printable(f"  {one.type}; {default}; from {one.origin}"))
 
 
 @click.command()

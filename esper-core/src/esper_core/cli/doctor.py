@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from esper_core._version import __version__
-from esper_core.cli.rendering import aligned, print_json, print_line, visible
+from esper_core.cli.output import aligned, print_json, print_line
 from esper_core.cli.run import runs_dir_option
+from esper_core.leyline.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,11 +49,11 @@ def doctor(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
-        rows = [(visible(one.what), one.state, visible(one.found)) for one in findings]
+        rows = [(printable(one.what), one.state, printable(one.found)) for one in findings]
         for finding, line in zip(findings, aligned(rows), strict=True):
             print_line(_coloured(line, finding.state))
             if finding.mend is not None:
-                print_line(f"  fix it:  {visible(finding.mend)}")
+                print_line(f"  fix it:  {printable(finding.mend)}")
     context.exit(FAILED if any(finding.state == "failed" for finding in findings) else 0)
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from esper_core.cli.figures import duration
-from esper_core.cli.rendering import encodable, encodes, visible
+from esper_core.cli.output import duration, encodable
 from esper_core.leyline.columns import columns, cut
+from esper_core.leyline.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +45,8 @@ PLAIN_SIGNS: Final = Signs("#", "-", " | ", "...")
 def signs_for(stream: TextIO) -> Signs:
     """The signs that a stream can show."""
     signs = Signs()
-    return signs if encodes(stream, signs.done + signs.open + signs.between + signs.more) else PLAIN_SIGNS
+    wanted = signs.done + signs.open + signs.between + signs.more
+    return signs if encodable(wanted, stream) == wanted else PLAIN_SIGNS
 
 
 def fitted(parts: Sequence[str], width: int, indent: str, between: str, more: str = "…") -> list[str]:
@@ -83,7 +84,7 @@ class _Words:
     stream: TextIO
 
     def __call__(self, text: str) -> str:
-        return encodable(visible(text), self.stream)
+        return encodable(printable(text), self.stream)
 
 
 def _head(tally: Tally, width: int, told: _Words, *, colour: bool) -> str:

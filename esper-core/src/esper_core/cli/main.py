@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from esper_core._version import __version__
-from esper_core.cli.rendering import print_line, print_problems, visible
+from esper_core.cli.output import print_line, print_problems
 from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, nearest
+from esper_core.leyline.text import printable
 from esper_core.plugins.discovery import (
     COMMAND_GROUP,
     core_version_problem,
@@ -198,7 +199,7 @@ def no_such_command(name: str, typed: str, known: Iterable[str], context: click.
     else:
         close = nearest(typed, known)
         hint = f'Did you mean "{close}"?' if close else f"All commands:  {context.command_path} --help"
-    return click.UsageError(visible(f'There is no command "{typed}". {hint}'), context)
+    return click.UsageError(printable(f'There is no command "{typed}". {hint}'), context)
 
 
 # --- groups of commands
@@ -243,7 +244,7 @@ class OpenGroup(_SuggestingGroup):
         """Write its own commands with their help, then the others, without importing them."""
         lines = [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
         others = self._others().items()
-        lines += [(visible(name), visible(one.help)) for name, one in others if name not in self.commands]
+        lines += [(printable(name), printable(one.help)) for name, one in others if name not in self.commands]
         with formatter.section("Commands"):
             formatter.write_dl(lines)
 
@@ -276,7 +277,7 @@ class LazyGroup(_SuggestingGroup):
             formatter.write_dl([(name, command.help) for name, command in BUILT_IN.items()])
         if others := {name: one for name, one in external_commands().items() if not one.group or one.is_stranded}:
             with formatter.section("Commands of other packages"):
-                formatter.write_dl([(visible(name), visible(command.help)) for name, command in others.items()])
+                formatter.write_dl([(printable(name), printable(command.help)) for name, command in others.items()])
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run what was typed, and leave the interpreter with its status."""
@@ -388,7 +389,7 @@ def _report_crash(name: str | None) -> None:
     external = None if name is None or name in BUILT_IN else external_commands().get(name)
     if external is not None:
         request = f'"{external.name}" is from {external.package}: please report this there ({versions}).'
-    print_line(visible(request), stream=sys.stderr)
+    print_line(printable(request), stream=sys.stderr)
 
 
 def _redirect_to_devnull() -> None:

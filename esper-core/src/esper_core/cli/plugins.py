@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from esper_core.cli.main import OpenGroup
-from esper_core.cli.rendering import aligned, print_json, print_line, print_problems, print_table, visible
+from esper_core.cli.output import aligned, print_json, print_line, print_problems, print_table
 from esper_core.leyline.errors import ConfigError, PluginError, suggestion
 from esper_core.leyline.specs import COMPONENT_KINDS, BlueprintSpec, HostSpec
+from esper_core.leyline.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -122,9 +123,9 @@ def _show_plugin(record: PluginRecord) -> None:
         ("hooks", ", ".join(record.hooks) or "none"),
         ("components", ", ".join(record.components) or "none"),
     ]
-    print_line(visible(record.id))
+    print_line(printable(record.id))
     for line in aligned([("", name, value) for name, value in facts]):
-        print_line(visible(line))
+        print_line(printable(line))
 
 
 # --- components
@@ -145,7 +146,7 @@ def _kind(_context: click.Context, _parameter: click.Parameter, given: str | Non
         if given in (kind, plural):
             return kind
     message = f'there is no kind "{given}". {suggestion(given, COMPONENT_KINDS)}'
-    raise click.BadParameter(visible(message))
+    raise click.BadParameter(printable(message))
 
 
 @components.command("list")
@@ -241,13 +242,13 @@ def _schemas(shown: list[Component]) -> tuple[list[dict[str, Any] | None], list[
 
 
 def _show_component(component: Component, schema: dict[str, Any]) -> None:
-    print_line(visible(f"{component.kind} {component.id}"))
+    print_line(printable(f"{component.kind} {component.id}"))
     if component.spec.summary:
-        print_line(visible(f"  {component.spec.summary}"))
+        print_line(printable(f"  {component.spec.summary}"))
     shown_above = ("id", "short", "kind", "summary")
     facts = [("", name, _plain(value)) for name, value in _describe(component).items() if name not in shown_above]
     for line in aligned(facts):
-        print_line(visible(line))
+        print_line(printable(line))
     rows = []
     for name, value in schema.get("properties", {}).items():
         default = "needed" if name in schema.get("required", ()) else f"default {_plain(value.get('default'))}"
@@ -273,4 +274,4 @@ def _print_inactive(found: Plugins) -> None:
 
     if hint := inactive_hint(found.records):
         for line in (hint, "More:  esper plugins list"):
-            print_line(visible(line), stream=sys.stderr)
+            print_line(printable(line), stream=sys.stderr)

@@ -10,11 +10,11 @@ from threading import RLock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.cli.figures import duration
 from esper_core.cli.frame import acts_told, frame, pace_told, signs_for
-from esper_core.cli.rendering import visible, wants_colour
+from esper_core.cli.output import duration, wants_colour
 from esper_core.cli.screen import Above, Screen, told_of_continuation
 from esper_core.cli.tally import Tally
+from esper_core.leyline.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,7 +162,7 @@ class PlainLines:
 
 
 def _plain_parts(tally: Tally) -> Iterator[str]:
-    yield visible(f"{tally.run}: step {tally.step_of_all} of {tally.rounds * tally.steps}")
+    yield printable(f"{tally.run}: step {tally.step_of_all} of {tally.rounds * tally.steps}")
     if (rate := tally.pace.rate) is not None:
         yield pace_told(rate)
     left = tally.pace.left(tally.total)

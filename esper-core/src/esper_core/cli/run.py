@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from esper_core.cli.rendering import print_json, print_line, print_warning, print_warnings
+from esper_core.cli.output import print_json, print_line, print_warning, print_warnings
 from esper_core.leyline.errors import EsperError
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def run(
     print_warnings(composition.resolution.warnings)
 
     from esper_core.app.run import run as run_composition
-    from esper_core.cli.outcome import describe_plan
+    from esper_core.cli.output import Plan
 
     if dry_run:
-        plan = describe_plan(composition)
+        plan = Plan.of(composition)
         print_json(plan.as_json()) if as_json else click.echo(plan.text())
         return
     execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
@@ -149,7 +149,7 @@ def build(file: Path, overrides: Sequence[str] = (), overlays: Sequence[Path] = 
 
 def _execute_and_show(execute: partial[Outcome], *, quiet: bool, as_json: bool) -> None:
     """Run or resume with progress on stderr, and print the outcome, even if it could not be written."""
-    from esper_core.cli.outcome import show_outcome
+    from esper_core.cli.output import print_outcome
     from esper_core.cli.progress import progress
 
     found: list[Outcome] = []
@@ -158,7 +158,7 @@ def _execute_and_show(execute: partial[Outcome], *, quiet: bool, as_json: bool) 
             execute(argv=sys.argv, listeners=listeners, on_outcome=found.append, on_warning=print_warning)
     finally:
         for outcome in found:
-            print_json(outcome.as_json()) if as_json else show_outcome(outcome)
+            print_json(outcome.as_json()) if as_json else print_outcome(outcome)
 
 
 def _changed_plugin_files(composition: Composition, record: Run) -> Iterator[str]:

@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from esper_core.cli.figures import duration, fits, print_results, value
-from esper_core.cli.rendering import aligned, print_json, print_line, print_table, print_wrapped, visible
+from esper_core.cli.output import (
+    aligned,
+    duration,
+    fits,
+    print_json,
+    print_line,
+    print_results,
+    print_table,
+    print_wrapped,
+    value,
+)
 from esper_core.cli.run import runs_dir_option
+from esper_core.leyline.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +56,7 @@ def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> No
     elif found:
         _print_list([_row(one) for one in found])
     else:
-        print_line(f"There is no run in {visible(str(runs_dir))}.")
+        print_line(f"There is no run in {printable(str(runs_dir))}.")
 
 
 @runs.command("show")
@@ -72,7 +82,7 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
     if record.summary is None:
         _show_why_no_results(record)
     else:
-        from esper_core.cli.outcome import print_sections
+        from esper_core.cli.output import print_sections
 
         print_line()
         print_results(record.summary["results"])
@@ -95,7 +105,7 @@ def _print_list(rows: Sequence[Sequence[str]]) -> None:
         print_table(head, rows)
         return
     for name, status, began, took, headline in rows:
-        print_line(visible(f"{name}  {status}"))
+        print_line(printable(f"{name}  {status}"))
         when = ", ".join(filter(None, (began, took)))
         print_wrapped("  " + "; ".join(filter(None, (when, headline))))
 
@@ -161,7 +171,7 @@ def _show_facts(run: Run) -> None:
         ("machine", ", ".join(f"{key} {machine[key]}" for key in ("esper-core", "torch", "python") if key in machine)),
         ("plugins", ", ".join(f"{one.get('package')} {one.get('version')}" for one in plugins)),
     ]
-    print_line(visible(str(run.path)))
+    print_line(printable(str(run.path)))
     known = [("", name, text.split("\n")[0]) for name, text in facts if text]
     under = max(len(name) for _, name, _ in known) + 4
     for line in aligned(known):
@@ -190,7 +200,7 @@ def _show_why_no_results(run: Run) -> None:
     print_line()
     print_wrapped(f"There are no results: {reasons.get(run.status, f'the status of the run is {run.status}')}.")
     if run.status != "done" and can_resume(run.path, run.status):
-        print_line(visible(resume_hint(run.path, run.status)))
+        print_line(printable(resume_hint(run.path, run.status)))
 
 
 def _average(episodes: Sequence[Sequence[str]]) -> dict[str, float]:

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from esper_core.cli.rendering import aligned, print_json, print_line, print_problems, print_table, visible, wants_colour
+from esper_core.cli.output import aligned, print_json, print_line, print_problems, print_table, wants_colour
 from esper_core.leyline import Problem
+from esper_core.leyline.text import printable
 
 PROBLEM = Problem("E201", 'unknown blueprint "x"', file="a.yaml", line=1, column=2, hint="one\ntwo")
 
@@ -73,7 +74,7 @@ def test_no_order_to_a_terminal_gets_through(terminal, monkeypatch) -> None:
     ],
 )
 def test_what_cannot_be_printed_is_written_out(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert printable(text) == shown
 
 
 def test_what_a_stream_cannot_encode_is_written_out() -> None:

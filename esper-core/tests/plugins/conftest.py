@@ -1,4 +1,4 @@
-"""Packages that bring plugins, made up for a test: a module on disk, and the metadata that announces it."""
+"""Fixtures for plugins: packages made up of a module on disk and metadata that declares it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from esper_core.plugins import Plugins, load_plugins
 
 @dataclass(frozen=True)
 class FakeDistribution:
-    """What discovery asks of an installed package."""
+    """The part of an installed package that discovery reads."""
 
     name: str
     version: str = "0.2.0"
@@ -26,12 +26,12 @@ class FakeDistribution:
 
 @dataclass(frozen=True)
 class Workshop:
-    """Makes packages in a folder that Python imports from."""
+    """Writes packages into a folder on ``sys.path``."""
 
     folder: Path
 
     def write(self, module: str, source: str) -> Path:
-        """Writes a module; its first line of code is line 1."""
+        """Write a module; its first line of code is line 1."""
         path = self.folder.joinpath(*module.split(".")).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedent(source).lstrip("\n"), encoding="utf-8")
@@ -47,7 +47,7 @@ class Workshop:
         requires: Sequence[str] | None = ("esper-core>=0.1,<0.2",),
         target: str | None = None,
     ) -> FakeDistribution:
-        """A package that brings one plugin, whose module has this source."""
+        """Return a package with one plugin, whose module has this source."""
         name = name or f"esper-{plugin}"
         module = name.replace("-", "_").lower()
         if source is not None:
@@ -56,7 +56,7 @@ class Workshop:
         return FakeDistribution(name, version, requires, (entry,))
 
     def blueprints(self, *names: str, **settings: object) -> FakeDistribution:
-        """A package that brings blueprints of these names, and nothing that could go wrong."""
+        """Return a package with valid blueprints of these names."""
         lines = [
             "from esper_core import BlueprintSpec, hookimpl",
             "@hookimpl",
@@ -69,7 +69,7 @@ class Workshop:
 
 @pytest.fixture
 def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
-    """A workshop whose modules are forgotten when the test is over."""
+    """A workshop whose modules are removed from ``sys.modules`` after the test."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("ESPER_SAFE_MODE", raising=False)
     before = set(sys.modules)
@@ -81,13 +81,13 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksh
 
 @pytest.fixture
 def load(workshop: Workshop) -> Callable[..., Plugins]:
-    """``load(package, …, disable=…)``: what loading makes of these packages."""
+    """``load(package, …, disable=…)`` loads the plugins of these packages."""
     return lambda *packages, **settings: load_plugins(distributions=packages, **settings)
 
 
 @pytest.fixture
 def told(load: Callable[..., Plugins], workshop: Workshop) -> Callable[..., str]:
-    """``told(package, …)``: every problem as it is printed, with the folder of the modules left out."""
+    """``told(package, …)`` returns every problem as it is printed, without the folder of the modules."""
 
     def tell(*packages: FakeDistribution, **settings: object) -> str:
         problems = load(*packages, **settings).problems

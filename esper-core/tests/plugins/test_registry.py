@@ -1,9 +1,10 @@
-"""Registration fails fast: a component that could not be used is refused at the line that adds it."""
+"""Registry: invalid components are refused at the line that adds them; valid ones are found by name."""
 
 from __future__ import annotations
 
 import pytest
 
+from esper_core.leyline import ConfigError, PluginError
 from esper_core.leyline.specs import COMPONENT_KINDS
 from esper_core.plugins.loader import REGISTRATION_HOOKS
 from esper_core.plugins.registry import SPECS
@@ -14,6 +15,8 @@ IMPORTS = (
     "import json\n"
     "def build(site): pass\n"
 )
+
+
 HEAD = 'plugin "extra" (esper-extra 0.2.0)'
 
 
@@ -22,7 +25,7 @@ def adding(*calls: str, hook: str = "esper_register_blueprints") -> str:
     return f"{IMPORTS}@hookimpl\ndef {hook}(registry):\n{body}"
 
 
-def test_what_is_added_is_there_with_its_package(load, workshop) -> None:
+def test_added_component_is_found_with_its_package(load, workshop) -> None:
     source = adding('registry.add("tiny-conv", "my.blocks:Tiny", BlueprintSpec("image", "9*c*c", "Small."))')
     found = load(workshop.package(source))
     (component,) = found.registry.components()
@@ -43,24 +46,25 @@ def test_what_is_added_is_there_with_its_package(load, workshop) -> None:
         ("esper_register_tasks", "task", "TaskSpec()"),
     ],
 )
-def test_every_kind_has_its_hook(load, workshop, hook: str, kind: str, spec: str) -> None:
+def test_each_registration_hook_adds_its_kind(load, workshop, hook: str, kind: str, spec: str) -> None:
     found = load(workshop.package(adding(f'registry.add("a", build, {spec})', hook=hook)))
     assert [(one.kind, one.id) for one in found.registry.components()] == [(kind, "extra/a")]
     assert found.problems == ()
 
 
-def test_every_kind_of_component_has_a_hook_and_a_specification() -> None:
+def test_every_kind_has_a_hook_and_a_specification() -> None:
     assert set(SPECS) == set(REGISTRATION_HOOKS.values()) == set(COMPONENT_KINDS)
     assert set(REGISTRATION_HOOKS) == {name for name in known_hooks() if name.startswith("esper_register_")}
 
 
-def test_one_name_may_stand_for_components_of_two_kinds(load, workshop) -> None:
+def test_components_of_two_kinds_may_share_a_name(load, workshop) -> None:
     source = adding('registry.add("a", build, BlueprintSpec("vector", "c"))')
     source += '@hookimpl\ndef esper_register_tasks(registry):\n    registry.add("a", build, TaskSpec())\n'
     assert [one.kind for one in load(workshop.package(source)).registry.components()] == ["blueprint", "task"]
 
 
 FITS = 'BlueprintSpec("vector", "c")'
+
 
 REFUSED = {
     "a bad name": (
@@ -146,7 +150,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_used_is_refused_at_its_line(load, told, workshop, case: str) -> None:
+def test_invalid_component_is_refused_at_the_line_that_adds_it(load, told, workshop, case: str) -> None:
     call, first, hint = REFUSED[case]
     package = workshop.package(adding(call))
     assert told(package) == f"{first}\n  esper_extra.py:6\n  {hint}"
@@ -185,28 +189,28 @@ HOSTS = {
 
 
 @pytest.mark.parametrize("case", HOSTS)
-def test_a_host_that_cannot_be_used_is_refused(told, workshop, case: str) -> None:
+def test_invalid_host_specification_is_refused(told, workshop, case: str) -> None:
     spec, fault, hint = HOSTS[case]
     text = told(workshop.package(adding(f'registry.add("a", build, {spec})', hook="esper_register_hosts")))
     assert text == f'E217 {HEAD} adds the host "a" with {fault}\n  esper_extra.py:6\n  {hint}'
 
 
 @pytest.mark.parametrize("family", ["None", "''", "3"])
-def test_a_reward_whose_family_is_no_name_is_refused(told, workshop, family: str) -> None:
+def test_invalid_reward_family_is_refused(told, workshop, family: str) -> None:
     spec = f"RewardSpec(family={family})"
     text = told(workshop.package(adding(f'registry.add("a", build, {spec})', hook="esper_register_rewards")))
     hint = 'A family is a name: "metric", or one of your own.'
     assert text == f'E217 {HEAD} adds the reward "a" with family={family}\n  esper_extra.py:6\n  {hint}'
 
 
-def test_one_name_twice_in_a_plugin_is_refused(told, workshop) -> None:
+def test_duplicate_name_in_a_plugin_is_refused(told, workshop) -> None:
     source = adding(f'registry.add("a", build, {FITS})', f'registry.add("a", "m:Other", {FITS})')
     assert told(workshop.package(source)) == (
         f'E220 {HEAD} adds the blueprint "a" twice\n  esper_extra.py:7\n  Give one of them another name.'
     )
 
 
-def test_catching_the_refusal_does_not_make_it_undone(load, workshop) -> None:
+def test_refusal_counts_even_if_the_plugin_catches_it(load, workshop) -> None:
     source = adding(
         'try: registry.add("A", build, None)',
         "except Exception: pass",
@@ -218,7 +222,7 @@ def test_catching_the_refusal_does_not_make_it_undone(load, workshop) -> None:
     assert found.registry.components() == ()
 
 
-def test_a_fault_in_one_hook_does_not_hide_that_of_another(load, workshop) -> None:
+def test_faults_of_all_registration_hooks_are_reported(load, workshop) -> None:
     source = adding('registry.add("A", build, None)')
     source += "@hookimpl\ndef esper_register_tasks(registry):\n    json.loads('{')\n"
     found = load(workshop.package(source))
@@ -226,14 +230,14 @@ def test_a_fault_in_one_hook_does_not_hide_that_of_another(load, workshop) -> No
 
 
 @pytest.mark.parametrize("raised", ["1 / 0", "raise SystemExit", "raise KeyboardInterrupt", "build(build(1, 2))"])
-def test_a_hook_that_raises_breaks_its_plugin_alone(load, workshop, raised: str) -> None:
+def test_registration_hook_that_raises_breaks_only_its_plugin(load, workshop, raised: str) -> None:
     found = load(workshop.package(adding(raised)), workshop.blueprints("tiny", plugin="good"))
     assert [record.status for record in found.records] == ["broken", "active"]
     assert [(problem.code, problem.line) for problem in found.problems] == [("E221", 6)]
     assert found.problems[0].message.startswith(f"{HEAD} failed in esper_register_blueprints: ")
 
 
-def test_arguments_that_are_left_out_are_told_at_the_line(told, workshop) -> None:
+def test_missing_argument_of_add_is_reported_at_its_line(told, workshop) -> None:
     assert told(workshop.package(adding('registry.add("a", build)'))).splitlines()[:2] == [
         f"E221 {HEAD} failed in esper_register_blueprints: TypeError:"
         " Registrar.add() missing 1 required positional argument: 'spec'",
@@ -241,7 +245,7 @@ def test_arguments_that_are_left_out_are_told_at_the_line(told, workshop) -> Non
     ]
 
 
-def test_a_hook_that_returns_something_is_told(told, workshop) -> None:
+def test_registration_hook_that_returns_a_value_is_refused(told, workshop) -> None:
     assert told(workshop.package(adding("return [build]"))) == (
         f"E221 {HEAD} returns list from esper_register_blueprints, which returns nothing\n"
         "  esper_extra.py:4\n"
@@ -249,12 +253,12 @@ def test_a_hook_that_returns_something_is_told(told, workshop) -> None:
     )
 
 
-def test_a_plugin_error_of_the_plugins_own_is_not_taken_for_ours(load, workshop) -> None:
+def test_plugin_error_raised_by_the_plugin_is_a_fault(load, workshop) -> None:
     source = adding("from esper_core.leyline import PluginError; raise PluginError(())")
     assert [problem.code for problem in load(workshop.package(source)).problems] == ["E221"]
 
 
-def test_nothing_can_be_added_later(load, workshop) -> None:
+def test_registrar_is_closed_after_the_hook(load, workshop) -> None:
     found = load(workshop.package(adding("global kept; kept = registry", f'registry.add("a", build, {FITS})')))
     import esper_extra
 
@@ -265,7 +269,7 @@ def test_nothing_can_be_added_later(load, workshop) -> None:
     assert [component.short for component in found.registry.components()] == ["a"]
 
 
-def test_a_plugin_cannot_change_what_it_added(load, workshop) -> None:
+def test_specification_is_copied_when_added(load, workshop) -> None:
     source = adding(
         "global slots; slots = {'early': SlotPlace('stem')}",
         'registry.add("a", build, HostSpec(slots=slots))',
@@ -274,3 +278,66 @@ def test_a_plugin_cannot_change_what_it_added(load, workshop) -> None:
     )
     (component,) = load(workshop.package(source)).registry.components()
     assert list(component.spec.slots) == ["early"]
+
+
+TASK = "from esper_core import TaskSpec, hookimpl\n@hookimpl\ndef esper_register_tasks(registry):\n    {body}\n"
+
+
+@pytest.fixture
+def refusal(workshop):
+    """``refusal(look)``: the error that ``look()`` raises, and its text."""
+
+    def catch(look) -> tuple[type, str]:
+        with pytest.raises((ConfigError, PluginError)) as caught:
+            look()
+        return type(caught.value), str(caught.value).replace(f"{workshop.folder}/", "")
+
+    return catch
+
+
+def test_find_accepts_short_name_and_full_id(load, workshop) -> None:
+    registry = load(workshop.blueprints("tiny", "wide")).registry
+    assert registry.find("blueprint", "tiny") is registry.find("blueprint", "extra/tiny")
+
+
+def test_inactive_plugins_do_not_make_a_name_ambiguous(load, workshop) -> None:
+    packages = [workshop.blueprints("tiny", plugin=name) for name in ("one", "two")]
+    assert load(*packages, disable=["two"]).registry.find("blueprint", "tiny").plugin == "one"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ids"),
+    [
+        ("*", ["one/conv_a", "one/conv_b", "two/conv_a", "two/norm"]),
+        ("conv_*", ["one/conv_a", "one/conv_b", "two/conv_a"]),
+        ("two/*", ["two/conv_a", "two/norm"]),
+        ("*/conv_a", ["one/conv_a", "two/conv_a"]),
+        ("conv_[!a]", ["one/conv_b"]),
+        ("nor?", ["two/norm"]),
+        ("norm", ["two/norm"]),
+        ("one/conv_a", ["one/conv_a"]),
+    ],
+)
+def test_match_returns_the_components_of_a_glob(load, workshop, pattern: str, ids: list[str]) -> None:
+    one = workshop.blueprints("conv_b", "conv_a", plugin="one")
+    two = workshop.blueprints("norm", "conv_a", plugin="two")
+    assert [component.id for component in load(two, one).registry.match("blueprint", pattern)] == ids
+
+
+def test_pattern_without_wildcards_is_a_name(load, workshop, refusal) -> None:
+    registry = load(workshop.blueprints("tiny")).registry
+    assert refusal(lambda: registry.match("blueprint", "tinny"))[1].startswith('E201 unknown blueprint "tinny"')
+
+
+def test_components_are_sorted_by_kind_and_id(load, workshop) -> None:
+    found = load(
+        workshop.package(TASK.format(body='registry.add("a", "m:A", TaskSpec())'), plugin="aa"),
+        workshop.blueprints("b", "a"),
+    )
+    assert [one.id for one in found.registry.components()] == ["extra/a", "extra/b", "aa/a"]
+    assert [one.id for one in found.registry.components("task")] == ["aa/a"]
+
+
+def component(load, workshop, target: str, spec: str = "TaskSpec()"):
+    body = f'registry.add("signals", "{target}", {spec})'
+    return load(workshop.package(TASK.format(body=body))).registry.find("task", "signals")

@@ -1,4 +1,4 @@
-"""Importing a plugin: whatever its code does, the others are loaded and the author's own line is named."""
+"""Isolation: an import that fails, prints or is interrupted affects no other plugin and is attributed correctly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from esper_core.plugins.isolation import attempt, summarise
 
 
-def test_a_missing_package_is_told_with_the_plugins_own_line(told, workshop) -> None:
+def test_missing_module_is_reported_at_the_plugins_own_line(told, workshop) -> None:
     package = workshop.package("import math\nimport einops_not_there\n")
     assert told(package) == (
         'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
@@ -23,14 +23,14 @@ def test_a_missing_package_is_told_with_the_plugins_own_line(told, workshop) -> 
     )
 
 
-def test_a_missing_package_that_is_declared_is_to_be_installed(told, workshop) -> None:
+def test_missing_requirement_names_the_pip_command(told, workshop) -> None:
     package = workshop.package(
         "import einops_not_there.layers\n", requires=['Einops-Not-There>=0.7; python_version>"3"']
     )
     assert told(package).endswith('\n  Install what is missing:  pip install "Einops-Not-There>=0.7"')
 
 
-def test_the_line_is_the_innermost_of_the_plugins_own(told, workshop) -> None:
+def test_reported_line_is_the_innermost_of_the_plugin(told, workshop) -> None:
     workshop.write("esper_extra/__init__", "")
     workshop.write("esper_extra/plugin", "from esper_extra import blocks\n")
     workshop.write("esper_extra/blocks", "import json\n\njson.loads('{')\n")
@@ -42,7 +42,7 @@ def test_the_line_is_the_innermost_of_the_plugins_own(told, workshop) -> None:
     )
 
 
-def test_a_plugin_whose_own_module_is_missing_is_installed_anew(told, workshop) -> None:
+def test_missing_module_of_the_plugin_itself_suggests_reinstalling(told, workshop) -> None:
     assert told(workshop.package(target="esper_extra.plugin:plugin")) == (
         'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
         " ModuleNotFoundError: No module named 'esper_extra'\n"
@@ -51,14 +51,14 @@ def test_a_plugin_whose_own_module_is_missing_is_installed_anew(told, workshop) 
     )
 
 
-def test_a_plugin_for_another_core_is_told_so(told, workshop) -> None:
+def test_missing_module_of_the_core_suggests_upgrading(told, workshop) -> None:
     assert told(workshop.package("import esper_core.not_there\n")).splitlines()[1:] == [
         "  esper_extra.py:1",
         "  It was written for another esper-core:  pip install --upgrade esper-core esper-extra",
     ]
 
 
-def test_an_entry_point_without_its_object_is_told(told, workshop) -> None:
+def test_missing_attribute_of_an_entry_point_is_reported(told, workshop) -> None:
     text = told(workshop.package("x = 1\n", target="esper_extra:plugin"))
     assert text.splitlines()[:2] == [
         'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
@@ -67,7 +67,7 @@ def test_an_entry_point_without_its_object_is_told(told, workshop) -> None:
     ]
 
 
-def test_a_syntax_error_is_told_at_its_line(told, workshop) -> None:
+def test_syntax_error_is_reported_at_its_line(told, workshop) -> None:
     assert told(workshop.package("x = 1\ndef broken(:\n")).splitlines()[:2] == [
         'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported: SyntaxError: invalid syntax',
         "  esper_extra.py:2",
@@ -92,7 +92,7 @@ def test_a_syntax_error_is_told_at_its_line(told, workshop) -> None:
         ("raise ValueError('one\\ntwo\\n' + 999 * 'x')\n", "ValueError: one two xxx", 1),
     ],
 )
-def test_whatever_an_import_raises_breaks_that_plugin_alone(load, workshop, source, summary, line) -> None:
+def test_any_exception_on_import_breaks_only_that_plugin(load, workshop, source, summary, line) -> None:
     found = load(workshop.package(source), workshop.blueprints("tiny", plugin="good"))
     assert [(record.id, record.status) for record in found.records] == [("extra", "broken"), ("good", "active")]
     (problem,) = found.problems
@@ -105,25 +105,25 @@ def test_whatever_an_import_raises_breaks_that_plugin_alone(load, workshop, sour
 CTRL_C = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
 
 
-def test_ctrl_c_while_a_plugin_is_imported_still_stops_us(load, workshop) -> None:
+def test_ctrl_c_during_an_import_is_raised(load, workshop) -> None:
     with pytest.raises(KeyboardInterrupt):
         load(workshop.package(CTRL_C))
 
 
 @pytest.mark.parametrize("ending", ["pass", "raise ImportError('no') from None", "raise SystemExit"])
-def test_a_plugin_that_catches_ctrl_c_does_not_keep_it(load, workshop, ending: str) -> None:
+def test_ctrl_c_is_raised_even_if_the_plugin_catches_it(load, workshop, ending: str) -> None:
     held = "".join(f"    {line}\n" for line in CTRL_C.splitlines())
     with pytest.raises(KeyboardInterrupt):
         load(workshop.package(f"try:\n{held}except BaseException:\n    {ending}\n"))
 
 
-def test_the_handler_of_ctrl_c_is_as_it_was_even_where_a_plugin_takes_it(load, workshop) -> None:
+def test_sigint_handler_is_restored_after_a_plugin_replaced_it(load, workshop) -> None:
     before = signal.getsignal(signal.SIGINT)
     load(workshop.package("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"))
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_handler_of_ones_own_that_goes_on_is_left_to_go_on(load, workshop) -> None:
+def test_sigint_handler_that_continues_does_not_stop_loading(load, workshop) -> None:
     seen = []
     before = signal.signal(signal.SIGINT, lambda *_: seen.append("ctrl-c"))
     try:
@@ -133,7 +133,7 @@ def test_a_handler_of_ones_own_that_goes_on_is_left_to_go_on(load, workshop) -> 
     assert (seen, [record.status for record in found.records]) == (["ctrl-c"], ["active"])
 
 
-def test_plugins_can_be_loaded_outside_of_the_main_thread(load, workshop) -> None:
+def test_plugins_load_outside_of_the_main_thread(load, workshop) -> None:
     found = []
     package = workshop.package("raise KeyboardInterrupt\n")
     thread = threading.Thread(target=lambda: found.append(load(package)))
@@ -142,13 +142,13 @@ def test_plugins_can_be_loaded_outside_of_the_main_thread(load, workshop) -> Non
     assert [record.status for record in found[0].records] == ["broken"]
 
 
-def test_what_a_plugin_prints_does_not_get_into_the_results(load, workshop, capsys) -> None:
+def test_plugin_output_goes_to_stderr(load, workshop, capsys) -> None:
     load(workshop.package("print('hello')\n"))
     assert capsys.readouterr() == ("", "hello\n")
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_plugin_that_closes_a_stream_closes_it_for_nobody(load, workshop, capsys, stream: str) -> None:
+def test_plugin_cannot_close_stdout_or_stderr(load, workshop, capsys, stream: str) -> None:
     closing = workshop.package(f"import sys\nsys.{stream}.close()\n", plugin="closing")
     found = load(closing, workshop.package("print('hello')\n", plugin="later"))
     assert [record.status for record in found.records] == ["active", "active"]
@@ -156,23 +156,23 @@ def test_a_plugin_that_closes_a_stream_closes_it_for_nobody(load, workshop, caps
     assert capsys.readouterr() == ("and on\n", "hello\n")
 
 
-def test_an_import_is_timed(load, workshop) -> None:
+def test_import_time_is_recorded(load, workshop) -> None:
     (record,) = load(workshop.package("import time\ntime.sleep(0.03)\n")).records
     assert 25 < record.load_ms < 5000
 
 
-def test_a_call_that_goes_well_gives_its_value() -> None:
+def test_attempt_returns_the_value_of_the_call() -> None:
     tried = attempt(lambda: 7)
     assert (tried.value, tried.error) == (7, None)
 
 
-def test_a_summary_is_one_line_of_bounded_length() -> None:
+def test_error_summary_is_one_line_of_bounded_length() -> None:
     text = summarise(ValueError("x\n" * 5000))
     assert "\n" not in text
     assert len(text) < 410
 
 
-def test_loading_leaves_the_module_path_and_stdout_alone(load, workshop) -> None:
+def test_loading_restores_sys_path_stdout_and_folder(load, workshop) -> None:
     before = (list(sys.path), sys.stdout, Path.cwd())
     load(workshop.package("raise ValueError\n"), workshop.blueprints("tiny", plugin="good"))
     assert (list(sys.path), sys.stdout, Path.cwd()) == before

@@ -1,4 +1,4 @@
-"""Observers are told in order and in whole; one that raises is alone with its fault."""
+"""Dispatch of a run's hooks: observers, health checks, ``esper_run`` and report sections, and faults in each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def diary(install):
 
 
 @pytest.mark.members
-def test_observers_are_told_in_order_and_of_all_environments_at_once(diary, run_small) -> None:
+def test_observers_are_called_in_order_with_all_environments(diary, run_small) -> None:
     told = run_small()
     heard = diary()
     names = [what for what, *_ in heard]
@@ -62,7 +62,7 @@ def test_observers_are_told_in_order_and_of_all_environments_at_once(diary, run_
 
 
 @pytest.mark.members
-def test_what_is_passed_cannot_be_changed(diary, run_small) -> None:
+def test_hook_arguments_cannot_be_changed(diary, run_small) -> None:
     run_small()
     heard = diary()
     config = heard[0][1]
@@ -96,9 +96,7 @@ def esper_run_finished(run, outcome):
 
 
 @pytest.mark.members
-def test_an_observer_that_raises_is_told_no_more_and_nobody_else_notices(
-    install, diary, run_small, caplog, capsys
-) -> None:
+def test_observer_that_raises_is_not_called_again_and_others_are(install, diary, run_small, caplog, capsys) -> None:
     path = install("faulty", FAULTY)
     run_small()
     import esper_faulty
@@ -116,7 +114,7 @@ def test_an_observer_that_raises_is_told_no_more_and_nobody_else_notices(
 
 
 @pytest.mark.members
-def test_an_observer_that_leaves_the_interpreter_does_not(install, run_small, caplog) -> None:
+def test_system_exit_in_an_observer_does_not_end_the_run(install, run_small, caplog) -> None:
     install(
         "quitter",
         "from esper_core import hookimpl\n@hookimpl\ndef esper_run_started(run): raise SystemExit(0)\n",
@@ -143,7 +141,7 @@ def guarded(install, run_small, body: str, error: type[Exception]) -> str:
 
 
 @pytest.mark.members
-def test_a_plugin_can_raise_the_alarm(install, diary, run_small) -> None:
+def test_panic_verdict_of_a_plugin_stops_the_run(install, diary, run_small) -> None:
     body = "return Verdict(Level.PANIC, 'too hot') if (snapshot.arm, snapshot.signals.step) == ('twin', 1) else None"
     assert guarded(install, run_small, body, GovernorStop) == (
         'E402 arm "twin", seed 0, step 1: too hot, says plugin "guard" (esper-guard 1.0); '
@@ -158,7 +156,7 @@ def test_a_plugin_can_raise_the_alarm(install, diary, run_small) -> None:
 
 @pytest.mark.members
 @pytest.mark.parametrize(("level", "act", "steps"), [("PANIC", "roll-back", 3), ("ENOUGH", "early-stop", 2)])
-def test_what_a_plugin_thinks_is_acted_upon(install, run_small, level: str, act: str, steps: int) -> None:
+def test_verdict_of_a_plugin_is_acted_upon(install, run_small, level: str, act: str, steps: int) -> None:
     install("guard", GUARD.format(body=f"return Verdict(Level.{level}, 'so') if snapshot.signals.step == 1 else None"))
     events = list(read_events(run_small()["path"] / "events.jsonl"))
     acted = [event for event in events if isinstance(event, GovernorActed)]
@@ -171,7 +169,7 @@ def test_what_a_plugin_thinks_is_acted_upon(install, run_small, level: str, act:
 
 
 @pytest.mark.members
-def test_a_plugin_cannot_calm(install, run_small, monkeypatch) -> None:
+def test_calm_verdict_does_not_cancel_the_governors_panic(install, run_small, monkeypatch) -> None:
     from esper_core.governor import History, Judgement
     from esper_core.governor import governor as governing
     from esper_core.leyline import Level, Verdict
@@ -183,7 +181,7 @@ def test_a_plugin_cannot_calm(install, run_small, monkeypatch) -> None:
 
 
 @pytest.mark.members
-def test_a_guard_that_raises_stops_the_run(install, run_small) -> None:
+def test_health_check_that_raises_stops_the_run(install, run_small) -> None:
     assert guarded(install, run_small, "return 1 / 0", PluginError) == (
         'E231 plugin "guard" (esper-guard 1.0) raised ZeroDivisionError in esper_check_health: division by zero\n'
         "  FILE:6\n"
@@ -193,7 +191,7 @@ def test_a_guard_that_raises_stops_the_run(install, run_small) -> None:
 
 @pytest.mark.members
 @pytest.mark.parametrize(("given", "received"), [("'fine'", "str"), ("Verdict('hot')", "level='hot'")])
-def test_a_guard_that_gives_no_verdict_stops_the_run(install, run_small, given: str, received: str) -> None:
+def test_health_check_without_a_verdict_stops_the_run(install, run_small, given: str, received: str) -> None:
     assert guarded(install, run_small, f"return {given}", PluginError) == (
         f'E229 plugin "guard" (esper-guard 1.0) gives no verdict: esper_check_health returned {received}\n'
         "  FILE:4\n"
@@ -218,7 +216,7 @@ def esper_run(context):
 
 
 @pytest.mark.members
-def test_a_plugin_goes_around_the_run(install, run_small) -> None:
+def test_esper_run_wraps_the_run(install, run_small) -> None:
     install("around", AROUND.format(before="pass", after="pass"))
     told = run_small()
     import esper_around
@@ -227,21 +225,21 @@ def test_a_plugin_goes_around_the_run(install, run_small) -> None:
 
 
 @pytest.mark.members
-def test_what_a_wrapper_returns_counts_for_nothing(install, run_small) -> None:
+def test_value_returned_by_a_wrapper_is_ignored(install, run_small) -> None:
     plain = run_small()["summary"]["results"]
     install("around", AROUND.format(before="pass", after="return []"))
     assert run_small()["summary"]["results"] == plain
 
 
 @pytest.mark.members
-def test_a_wrapper_cannot_hide_how_the_run_ended(install, run_small) -> None:
+def test_wrapper_cannot_suppress_a_failed_run(install, run_small) -> None:
     install("around", "from esper_core import hookimpl\n@hookimpl(wrapper=True)\ndef esper_run(context):\n"
             "    try:\n        yield\n    except Exception:\n        return []\n")  # fmt: skip
     guarded(install, run_small, "return Verdict(Level.PANIC, 'too hot')", GovernorStop)
 
 
 @pytest.mark.members
-def test_a_wrapper_that_raises_before_stops_the_run(install, run_small) -> None:
+def test_wrapper_that_raises_before_the_run_stops_it(install, run_small) -> None:
     path = install("around", AROUND.format(before="raise OSError('no device')", after="pass"))
     install("other", AROUND.format(before="pass", after="pass"))
     with pytest.raises(PluginError) as caught:
@@ -254,7 +252,7 @@ def test_a_wrapper_that_raises_before_stops_the_run(install, run_small) -> None:
 
 
 @pytest.mark.members
-def test_a_wrapper_that_raises_after_is_told_and_the_results_stay(install, run_small, caplog) -> None:
+def test_wrapper_that_raises_after_the_run_is_reported(install, run_small, caplog) -> None:
     path = install("around", AROUND.format(before="pass", after="raise OSError('no device')"))
     assert run_small()["manifest"]["status"] == "done"
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -267,6 +265,61 @@ def test_a_wrapper_that_raises_after_is_told_and_the_results_stay(install, run_s
 
 
 @pytest.mark.members
-def test_a_run_that_is_only_prepared_tells_nobody(diary, configured) -> None:
+def test_preparing_a_run_calls_no_observer(diary, configured) -> None:
     prepare(configured())
     assert diary() == []
+
+
+CRITIC = """
+from esper_core import hookimpl
+from esper_core.leyline import ReportSection
+
+@hookimpl
+def esper_report_sections(run):
+    lines = (run.path / "events.jsonl").read_text().count("\\n")
+    return [ReportSection("Events", f"{lines} lines\\nof {run.id}"), ReportSection("More", "Nothing.")]
+"""
+
+
+@pytest.mark.members
+def test_report_sections_are_kept_in_the_summary(install, run_small) -> None:
+    install("critic", CRITIC)
+    told = run_small()
+    lines = (told["path"] / "events.jsonl").read_text().count("\n")
+    assert told["summary"]["sections"] == [
+        {"plugin": "critic", "title": "Events", "text": f"{lines} lines\nof {told['path'].name}"},
+        {"plugin": "critic", "title": "More", "text": "Nothing."},
+    ]
+
+
+@pytest.mark.members
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("1 / 0", "'words'", "[1]", "7"),
+        *("[ReportSection(1, 'x')]", "[ReportSection('x', None)]", "[ReportSection('', 'x')]"),
+        "[ReportSection('two\\nlines', 'x')]",
+    ],
+)
+def test_invalid_report_section_is_reported_and_the_others_stay(wrong: str, install, run_small) -> None:
+    install(
+        "bad",
+        "from esper_core import hookimpl\nfrom esper_core.leyline import ReportSection\n\n"
+        f"@hookimpl\ndef esper_report_sections(run):\n    return {wrong}\n",
+    )
+    install("critic", CRITIC)
+    summary = run_small()["summary"]
+    assert [section["plugin"] for section in summary["sections"]] == ["critic", "critic"]
+    (warning,) = summary["warnings"]
+    assert "E228" in warning
+    assert "esper-bad 1.0" in warning
+    assert "does without its sections" in warning
+
+
+@pytest.mark.members
+def test_report_sections_may_be_none(install, run_small) -> None:
+    install(
+        "silent", "from esper_core import hookimpl\n\n@hookimpl\ndef esper_report_sections(run):\n    return None\n"
+    )
+    summary = run_small()["summary"]
+    assert (summary["sections"], summary["warnings"]) == ([], [])

@@ -68,6 +68,7 @@ REST = {
 """What a run needs; a block that is a part of a configuration has the others from here."""
 
 SURROUNDINGS = {
+    "docs/reference/hooks.md": "from pydantic import BaseModel\n\nfrom esper_core import hookimpl\n",
     "docs/reference/rewards.md": "from esper_rewards.team import Team as MyReward\n",
     "esper-testing/README.md": "from esper_testing import parametrize_with_checks\n",
 }

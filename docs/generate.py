@@ -25,7 +25,9 @@ from pydantic import BaseModel
 
 from esper_core import cli
 from esper_core.cli.main import external_commands
-from esper_core.config.model import RunConfig, Use
+from esper_core.config.errors import Entry, entry_at
+from esper_core.config.explain import type_text
+from esper_core.config.model import FIRST_PAGE, RunConfig, Use
 from esper_core.hooks import spec as hooks
 from esper_core.leyline import events, lifecycle, signals
 from esper_core.leyline import observations as features
@@ -69,19 +71,27 @@ def section(title: str, text: str | None, body: str) -> str:
 
 
 def configuration() -> str:
-    """Every section of the configuration with its keys."""
-    schema = RunConfig.model_json_schema()
-    parts = []
+    """Every section of the configuration with its keys: the options of the first page, then the advanced ones."""
+    basic, advanced = [], []
     for model, places in sections().items():
-        properties = (schema if model is RunConfig else schema["$defs"][model.__name__])["properties"]
-        rows = [
-            (f"`{key}`", kind(properties[key]), default_of(model, key), field.description or "")
+        title, first = title_of(model.__name__), FIRST_PAGE.get(model.__name__, ())
+        rows = {
+            key: (f"`{key}`", kind(entry), default_of(model, key), field.description or "")
             for key, field in model.model_fields.items()
-        ]
+            if (entry := entry_at((key,), model)) is not None
+        }
+        others = [row for key, row in rows.items() if key not in first]
         where = f"In the file: {', '.join(f'`{place}`' for place in places)}.\n\n" if any(places) else ""
-        body = where + table(("key", "value", "default", "meaning"), rows)
-        parts.append(section(title_of(model.__name__), model.__doc__, body))
-    return "\n".join(parts)
+        head = ("key", "value", "default", "meaning")
+        if first:
+            own = [row for key, row in rows.items() if key in first]
+            basic.append(section(title, model.__doc__, where + table(head, own)))
+        if others:
+            heading = f"{title}: advanced options" if first else title
+            advanced.append(
+                section(heading, "Options that few runs need." if first else model.__doc__, where + table(head, others))
+            )
+    return "\n".join([*basic, *advanced])
 
 
 def title_of(model: str) -> str:
@@ -113,38 +123,19 @@ def models_in(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
             yield model, step + rest
 
 
-def kind(schema: Mapping[str, Any]) -> str:
-    """What a value may be, in words."""
-    if reference := schema.get("$ref"):
-        name = title_of(reference.rsplit("/", 1)[1])
-        return f"[{name}](#{name.lower()})"
-    if choices := schema.get("anyOf"):
-        return " or ".join(kind(choice) for choice in choices)
-    if "enum" in schema or "const" in schema:
-        return " or ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
-    match schema.get("type"):
-        case "array":
-            return f"list of {kind(schema['items'])}" if schema.get("items") else "list"
-        case "object":
-            values = next(iter(schema.get("patternProperties", {}).values()), schema.get("additionalProperties"))
-            return f"names, each with {kind(values)}" if isinstance(values, dict) and values else "names and values"
-        case "integer":
-            return "whole number" + bounds(schema)
-        case "number":
-            return "number" + bounds(schema)
-        case "string":
-            return f"text like `{schema['pattern']}`" if "pattern" in schema else "text"
-        case "boolean":
-            return "`true` or `false`"
-        case "null":
-            return "`null`"
-    return "anything"
-
-
-def bounds(schema: Mapping[str, Any]) -> str:
-    """The limits of a number, in signs."""
-    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    return "".join(f", {sign} {schema[key]:,}" for key, sign in signs.items() if key in schema)
+def kind(entry: Entry) -> str:
+    """What a value may be, with links to the sections."""
+    if entry.section is not None:
+        text = f"[{title_of(entry.section.__name__)}](#{title_of(entry.section.__name__).lower()})"
+    elif entry.is_list and (item := entry.below(0)) is not None:
+        text = f"list of {kind(item)}"
+    elif entry.is_mapping and (item := entry.below("name")) is not None:
+        text = f"names, each with {kind(item)}"
+    elif entry.choices:
+        text = " or ".join(f"`{choice}`" for choice in entry.choices)
+    else:
+        return type_text(entry)
+    return f"{text} or `null`" if entry.is_nullable else text
 
 
 def default_of(model: type[BaseModel], key: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from esper_core.config.fields import Entry, entry_at
+from esper_core.config.errors import Entry, entry_at
 from esper_core.governor import Act, Preflight
 from esper_core.growth import Transition
 from esper_core.leyline import Action, Gain, Op, Stage

@@ -13,7 +13,7 @@ import pytest
 
 from esper_core import cli
 from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig
-from esper_core.config.fields import Entry, entry_at
+from esper_core.config.errors import Entry, entry_at
 from esper_core.leyline import constants
 
 FACES = ("esper_core", "esper_core.leyline", "esper_core.growth", "esper_core.governor", "esper_core.telemetry")

@@ -12,7 +12,7 @@ import tracemalloc
 import pytest
 
 from esper_core.config import LoadedConfig, parse_config
-from esper_core.config.limits import MAX_BYTES
+from esper_core.config.values import MAX_BYTES
 from esper_core.leyline import ConfigError
 
 HEAD = "task: t\nhost: h\nslots: {a: {blueprints: [b]}}\npolicy: p\n"

@@ -10,14 +10,20 @@ from esper_core.config import parse_config
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("compute: {micro_batches: 101}\n", "a batch has 100 examples, received 101 parts"),
-        ("compute: {micro_batches: 2}\nepisode: {batch_size: 1}\n", "a batch has 1 example, received 2 parts"),
+        (
+            "compute: {micro_batches: 101}\n",
+            "episode.batch_size (100), received 101",
+        ),
+        (
+            "compute: {micro_batches: 2}\nepisode: {batch_size: 1}\n",
+            "episode.batch_size (1), received 2",
+        ),
     ],
 )
 def test_more_parts_than_examples_are_refused(small, problems, more, told) -> None:
     (problem,) = problems(small + more)
     assert (problem.code, problem.path, problem.line) == ("E114", "compute.micro_batches", 7)
-    assert problem.message == told
+    assert problem.message == f"compute.micro_batches is larger than {told}"
     assert "compute.micro_batches" in problem.hint
 
 

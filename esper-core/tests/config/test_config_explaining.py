@@ -27,7 +27,7 @@ def test_a_value_of_the_file_is_explained(loaded):
     assert one(loaded, "slots.early.blueprints") == Explanation(
         path="slots.early.blueprints",
         value=["conv_light"],
-        type="a list of names, at least 1 entry",
+        type="list, length ≥ 1",
         default=None,
         has_default=False,
         origin="f.yaml:5:17",
@@ -39,7 +39,7 @@ def test_a_value_that_only_has_a_default_is_explained(loaded):
     found = one(loaded, "slots.early.stack")
     assert (found.value, found.type, found.default, found.has_default, found.origin) == (
         1,
-        "a whole number from 1 to 8",
+        "integer, ≥ 1, ≤ 8",
         1,
         True,
         "default",
@@ -110,9 +110,9 @@ def test_each_default_is_the_one_that_a_run_without_the_key_has(small):
         ("slots.early.blueprints[3]", "slots.early.blueprints has the entries [0] to [0]."),
         ("slots.early.blueprints.x", "slots.early.blueprints has the entries [0] to [0]."),
         ("policy.settings.pln", 'Did you mean "plan"?'),
-        ("twin.x", "twin is true: it has nothing inside."),
-        ("arms.x", "arms is {}: it has nothing inside."),
-        ("name.x", "name is null: it has nothing inside."),
+        ("twin.x", "twin is true: it has no entries."),
+        ("arms.x", "arms is {}: it has no entries."),
+        ("name.x", "name is null: it has no entries."),
         ("", "Write it as slots.early.blueprints[0]."),
         ("a..b", "Write it as slots.early.blueprints[0]."),
         ("episode.steps=3", "Write it as slots.early.blueprints[0]."),
@@ -146,12 +146,12 @@ MODELS = {("policy", "settings"): Plan, ("reward", "settings"): Part}
 @pytest.mark.parametrize(
     ("path", "value", "type_", "default", "origin"),
     [
-        ("policy.settings.seed", 3, "a whole number", 1, "f.yaml:6:61"),
-        ("policy.settings.plan[0].step", 0, "a whole number, at least 0", None, "f.yaml:6:50"),
-        ("policy.settings.plan[0].speed", None, "a whole number, at least 1, or null", None, "default"),
-        ("policy.settings.kinds", ["a"], "a list", ["a"], "default"),
-        ("policy.settings.inner.step", 7, "a whole number, at least 0", 7, "default"),
-        ("reward.settings.speed", None, "a whole number, at least 1, or null", None, "default"),
+        ("policy.settings.seed", 3, "integer", 1, "f.yaml:6:61"),
+        ("policy.settings.plan[0].step", 0, "integer, ≥ 0", None, "f.yaml:6:50"),
+        ("policy.settings.plan[0].speed", None, "integer, ≥ 1, or null", None, "default"),
+        ("policy.settings.kinds", ["a"], "list", ["a"], "default"),
+        ("policy.settings.inner.step", 7, "integer, ≥ 0", 7, "default"),
+        ("reward.settings.speed", None, "integer, ≥ 1, or null", None, "default"),
     ],
 )
 def test_a_setting_is_explained_by_the_components_own_model(loaded, path, value, type_, default, origin):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from esper_core.config import load_config
-from esper_core.config.limits import MAX_BYTES
+from esper_core.config.values import MAX_BYTES
 from esper_core.leyline import ConfigError
 
 
@@ -72,13 +72,13 @@ def test_a_folder_is_refused_and_what_it_holds_suggested(tmp_path):
 def test_a_file_without_permission_is_refused(tmp_path):
     file = tmp_path / "run.yaml"
     file.touch(mode=0o000)
-    assert refused(file)[0].hint == f"Allow it: chmod u+r {file}"
+    assert refused(file)[0].hint == f"Allow reading it:  chmod u+r {file}"
 
 
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (PermissionError(errno.EACCES, "Permission denied"), "the file may not be read"),
+        (PermissionError(errno.EACCES, "Permission denied"), "permission denied"),
         (OSError(errno.EIO, "Input/output error"), "Input/output error"),
         (FileNotFoundError(errno.ENOENT, "gone"), "there is no such file"),
     ],
@@ -135,7 +135,7 @@ def test_too_large_a_file_is_refused_before_it_is_read(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs a file that hides its size")
 def test_a_file_that_hides_its_size_is_read_with_a_bound(monkeypatch):
-    monkeypatch.setattr("esper_core.config.files.MAX_BYTES", 10)
+    monkeypatch.setattr("esper_core.config.loading.MAX_BYTES", 10)
     assert refused("/proc/self/maps")[0].code == "E102"
 
 

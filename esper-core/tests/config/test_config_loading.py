@@ -8,7 +8,9 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from esper_core.config import load_config, parse_config, settings_problems
-from esper_core.config.limits import MAX_PROBLEMS
+from esper_core.config.errors import entry_at
+from esper_core.config.loading import MAX_PROBLEMS
+from esper_core.config.model import REMOVED, REMOVED_VALUES
 from esper_core.leyline import ConfigError
 
 
@@ -52,81 +54,60 @@ def test_a_loaded_configuration_cannot_be_changed(small):
 @pytest.mark.parametrize(
     ("line", "code", "column", "message", "hint"),
     [
-        ("seed: many", "E111", 7, 'expected a whole number from 0 to 2,147,483,647, received "many"', None),
-        ("seed: -1", "E112", 7, "expected a whole number from 0 to 2,147,483,647, received -1", None),
-        ("seed: 2147483648", "E112", 7, "expected a whole number from 0 to 2,147,483,647, received 2147483648", None),
-        ("rounds: 40.0", "E111", 9, "expected a whole number from 1 to 1,000,000, received 40.0", "exponent: 40"),
-        ("rounds: 1e3", "E111", 9, "expected a whole number from 1 to 1,000,000, received 1000.0", "exponent: 1000"),
+        ("seed: many", "E111", 7, 'Input should be a valid integer; received "many"', None),
+        ("seed: -1", "E112", 7, "Input should be greater than or equal to 0; received -1", None),
+        ("seed: 2147483648", "E112", 7, "Input should be less than 2147483648; received 2147483648", None),
+        ("rounds: 40.0", "E111", 9, "Input should be a valid integer; received 40.0", "exponent: 40"),
+        ("rounds: 1e3", "E111", 9, "Input should be a valid integer; received 1000.0", "exponent: 1000"),
+        ("rounds: '8'", "E111", 9, 'valid integer; received "8"', "without quotes, commas or underscores: 8"),
+        ("rounds: 1_000", "E111", 9, 'valid integer; received "1_000"', "underscores: 1000"),
+        ("rounds: true", "E111", 9, "Input should be a valid integer; received true", None),
+        ("rounds:", "E111", 8, "Input should be a valid integer; received nothing", "it has a default"),
+        ("margin: .inf", "E112", 9, "Input should be a finite number; received .inf", None),
+        ("margin: .nan", "E112", 9, "Input should be a finite number; received .nan", None),
+        ("margin: '.5'", "E111", 9, 'Input should be a valid number; received ".5"', "0.5"),
+        ("growth: {price: 1e308}", "E112", 17, "less than or equal to 1000000; received 1e+308", None),
+        ("governor: {penalty: 1e308}", "E112", 21, "less than or equal to 1000000000000000000000000000000", None),
+        ("optimizer: {seed: {weight_decay: 1e308}}", "E112", 34, "less than or equal to 1000000", None),
+        ("twin: no", "E111", 7, 'Input should be a valid boolean; received "no"', "Write false"),
+        ("twin: yes", "E111", 7, 'Input should be a valid boolean; received "yes"', "Write true"),
+        ("twin: 1", "E111", 7, "Input should be a valid boolean; received 1", "Write true"),
+        ("twin: maybe", "E111", 7, 'Input should be a valid boolean; received "maybe"', "Write true or false"),
+        ("name: 3", "E111", 7, "received 3", 'Put it in quotes: "3"'),
+        ("name: a b", "E112", 7, 'at most 49 letters, digits, - and _; received "a b"', None),
+        ("device: gpu", "E112", 9, 'Input should be auto, cpu, cuda or cuda:N; received "gpu"', None),
+        ("lanes: 5000", "E112", 8, "Input should be auto, or an integer from 1 to 1024; received 5000", None),
         (
-            "rounds: '8'",
-            "E111",
-            9,
-            'expected a whole number from 1 to 1,000,000, received "8"',
-            "without quotes, commas or underscores: 8",
-        ),
-        (
-            "rounds: 1_000",
-            "E111",
-            9,
-            'expected a whole number from 1 to 1,000,000, received "1_000"',
-            "underscores: 1000",
-        ),
-        ("rounds: true", "E111", 9, "expected a whole number from 1 to 1,000,000, received true", None),
-        ("rounds:", "E111", 8, "expected a whole number from 1 to 1,000,000, received nothing", "it has a default"),
-        ("margin: .inf", "E112", 9, "expected a number, at least 0, received .inf", "It must be finite."),
-        ("margin: .nan", "E112", 9, "expected a number, at least 0, received .nan", "It must be finite."),
-        ("margin: '.5'", "E111", 9, 'expected a number, at least 0, received ".5"', "0.5"),
-        ("growth: {price: 1e308}", "E112", 17, "expected a number from 0 to 1,000,000, received 1e+308", None),
-        ("governor: {penalty: 1e308}", "E112", 21, "expected a number from 0 to 1e+30, received 1e+308", None),
-        (
-            "optimizer: {seed: {weight_decay: 1e308}}",
+            "plugins: {require: {a: x}}",
             "E112",
-            34,
-            "expected a number from 0 to 1e+30, received 1e+308",
+            24,
+            "version specifiers as pip takes them, for example >=0.2,<0.3; rec",
             None,
         ),
-        ("twin: no", "E111", 7, 'expected true or false, received "no"', "Write false"),
-        ("twin: yes", "E111", 7, 'expected true or false, received "yes"', "Write true"),
-        ("twin: 1", "E111", 7, "expected true or false, received 1", "Write true"),
-        ("twin: maybe", "E111", 7, 'expected true or false, received "maybe"', "Write true or false"),
-        ("name: 3", "E111", 7, "received 3", 'Put it in quotes: "3"'),
-        ("name: a b", "E112", 7, 'that begins with a letter, or null, received "a b"', None),
-        ("device: gpu", "E112", 9, 'expected auto, cpu, cuda, or cuda: with a number (cuda:0), received "gpu"', None),
-        ("reward: {use: ''}", "E112", 15, 'expected a name of 1 to 100 characters, received ""', None),
+        (
+            "growth: {incubation: live}",
+            "E112",
+            22,
+            "'shadow' or 'branch'; received \"live\"",
+            "It was removed. Use branch",
+        ),
+        ("reward: {use: ''}", "E112", 15, 'Input should be a name of 1 to 100 characters; received ""', None),
         (
             "reward: 3",
             "E111",
             9,
-            "the name of a component, or a mapping with the keys use and settings, received 3",
-            "Write reward: name-of-the-component",
+            "the name of a component or a mapping with the keys use, settings; received 3",
+            "Write reward: NAME",
         ),
-        (
-            "episode: 40",
-            "E111",
-            10,
-            "expected a mapping with the keys steps, batches and batch_size, received 40",
-            "{key: value}",
-        ),
-        ("episode:", "E111", 9, "received nothing", "Write its keys below it"),
-        ("plugins: {disable: a}", "E111", 20, 'expected a list of names, received "a"', "disable: [a]"),
+        ("episode: 40", "E111", 10, "a mapping with the keys steps, batches, batch_size; received 40", "{key: value}"),
+        ("episode:", "E111", 9, "received nothing", "it has a default"),
+        ("plugins: {disable: a}", "E111", 20, 'Input should be a list; received "a"', "disable: [a]"),
         ("plugins: {disable: 'a, b'}", "E111", 20, 'received "a, b"', "disable: [a, b]"),
-        ("plugins: {disable: [3]}", "E111", 21, "expected a name of 1 to 100 characters, received 3", '"3"'),
-        ("optimizer: {host: {kind: adm}}", "E112", 26, 'expected adam, adamw or sgd, received "adm"', "Did you mean"),
-        (
-            "optimizer: {host: {momentum: 1}}",
-            "E112",
-            30,
-            "expected a number, at least 0 and less than 1, received 1",
-            None,
-        ),
-        (
-            "optimizer: {host: {clip_norm: 0}}",
-            "E112",
-            31,
-            "expected a number, greater than 0, or null, received 0",
-            None,
-        ),
-        ("reward: {use: x, settings: 3}", "E111", 28, "expected a mapping, received 3", "{key: value}"),
+        ("plugins: {disable: [3]}", "E111", 21, "Input should be a valid string; received 3", '"3"'),
+        ("optimizer: {host: {kind: adm}}", "E112", 26, "'adam', 'adamw' or 'sgd'; received \"adm\"", "Did you mean"),
+        ("optimizer: {host: {momentum: 1}}", "E112", 30, "Input should be less than 1; received 1", None),
+        ("optimizer: {host: {clip_norm: 0}}", "E112", 31, "Input should be greater than 0; received 0", None),
+        ("reward: {use: x, settings: 3}", "E111", 28, "Input should be a mapping; received 3", "{key: value}"),
     ],
 )
 def test_a_wrong_value(problems, small, line, code, column, message, hint):
@@ -140,8 +121,8 @@ def test_a_wrong_value(problems, small, line, code, column, message, hint):
 def test_a_name_where_a_list_of_blueprints_belongs(problems, small):
     problem = one(problems, small.replace("[conv_light]", "conv_light"))
     assert place(problem) == ("E111", 5, 17, "slots.early.blueprints")
-    assert problem.message == 'expected a list of names, at least 1 entry, received "conv_light"'
-    assert problem.hint == "Write it as a list: blueprints: [conv_light]"
+    assert problem.message == 'Input should be a list; received "conv_light"'
+    assert problem.hint == "Write a list: blueprints: [conv_light]"
 
 
 def test_a_value_inside_a_list_is_told_by_its_index(problems, small):
@@ -153,12 +134,13 @@ def test_too_few_and_too_many_are_counted(problems, small):
     assert "received []" in one(problems, small.replace("[conv_light]", "[]")).message
     arms = "".join(f"  a{i}: {{policy: x}}\n" for i in range(33))
     problem = one(problems, small.replace("policy: schedule\n", f"arms:\n{arms}"))
-    assert "expected a mapping, at most 32 entries, received 33 entries" in problem.message
+    assert "Mapping should have at most 32 items" in problem.message
+    assert "received 33 items" in problem.message
 
 
 def test_a_long_value_is_cut_and_counted(problems, small):
     problem = one(problems, small + f"reward: {'x' * 500}")
-    assert "received 500 characters: " in problem.message
+    assert "a name of 1 to 100 characters; received " in problem.message
     assert len(problem.message) < 200
     problem = one(problems, small + f"seed: [{'[x, y], ' * 500}]")
     assert len(problem.message.split("received ")[1]) <= 60
@@ -172,7 +154,7 @@ def test_a_value_that_a_terminal_would_obey_is_escaped(problems, small):
 def test_a_key_that_a_mapping_of_names_cannot_have(problems, small):
     problem = one(problems, small.replace("early:", "1st slot:"))
     assert place(problem) == ("E112", 4, 3, 'slots["1st slot"]')
-    assert problem.message.endswith('that begins with a letter, received "1st slot"')
+    assert problem.message.endswith('49 letters, digits, - and _; received "1st slot"')
 
 
 def test_a_slot_that_is_called_as_pydantic_calls_its_keys(problems, small):
@@ -186,7 +168,6 @@ def test_slots_that_name_no_place(problems, small):
     problem = one(problems, small.replace("slots:\n  early:\n    blueprints: [conv_light]", "slots: {}"))
     assert place(problem) == ("E112", 3, 8, "slots")
     assert "received {}" in problem.message
-    assert "where something may grow" in problem.hint
 
 
 # --- unknown and missing keys
@@ -209,11 +190,11 @@ def test_slots_that_name_no_place(problems, small):
             "reward: {use: x, decay: 3}",
             18,
             "reward.decay",
-            "Settings of a component stand one level lower: reward.settings.decay",
+            "Settings of a component are one level lower: reward.settings.decay",
         ),
         ("reward: {use: x, setings: 3}", 18, "reward.setings", 'Did you mean "settings"?'),
-        ("<<: {a: 1}", 1, '["<<"]', "YAML 1.2 has no merge keys. Write out what is meant."),
-        ("rounds:8:", 1, '["rounds:8"]', 'Write "rounds: 8", with a space behind the colon.'),
+        ("<<: {a: 1}", 1, '["<<"]', "YAML 1.2 has no merge keys. Write the keys out."),
+        ("rounds:8:", 1, '["rounds:8"]', 'Write "rounds: 8", with a space after the colon.'),
     ],
 )
 def test_an_unknown_key(problems, small, line, column, path, hint):
@@ -235,7 +216,6 @@ def test_all_missing_keys_are_told(problems):
         ("E113", 2, 1, "task"),
         ("E113", 2, 1, "host"),
         ("E113", 2, 1, "slots"),
-        ("E113", 2, 1, None),
     ]
 
 
@@ -290,7 +270,6 @@ def test_what_the_reader_the_model_and_the_rest_object_to_is_told_in_the_order_o
         ("E111", 6, 23, "slots.early.blueprints"),
         ("E112", 6, 42, "slots.early.stack"),
         ("E107", 7, 22, "slots.late.blueprints"),
-        ("E114", 8, 8, "arms.twin"),
         ("E110", 8, 33, "arms.twin.polcy"),
         ("E104", 9, 7, "seed"),
         ("E112", 10, 9, "rounds"),
@@ -423,10 +402,9 @@ def test_settings_that_a_component_refuses_are_told_like_the_files_own(small):
     loaded = parse_config(small.replace("schedule", f"{{use: x, settings: {settings}}}").encode(), file="f.yaml")
     told = objections(loaded)
     assert [(p.code, p.column, p.path, p.message) for p in told] == [
-        ("E112", 36, "policy.settings.depth", "expected a whole number, at least 1, a multiple of 2, received 3"),
-        ("E111", 45, "policy.settings.rate", 'Input should be a valid number; received "x"'),
-        ("E111", 45, "policy.settings.rate", 'Input should be a valid list; received "x"'),
-        ("E111", 55, "policy.settings.names", 'expected a list, received "a"'),
+        ("E112", 36, "policy.settings.depth", "Input should be a multiple of 2; received 3"),
+        ("E111", 45, "policy.settings.rate", 'Input should be a valid number or a list; received "x"'),
+        ("E111", 55, "policy.settings.names", 'Input should be a list; received "a"'),
         ("E120", 73, "policy.settings.kind", "kind is a, b or c. Received: z"),
         ("E110", 58, "policy.settings.dept", 'unknown key "dept"'),
     ]
@@ -457,3 +435,24 @@ def test_gates_need_something_to_weigh_a_seed_against(small, gates):
         f"twin: false\ngrowth: {{gates: {gates}, incubation: branch}}",
     ):
         assert parse_config((small + fine + "\n").encode(), file="f.yaml")
+
+
+# --- options of older versions
+
+
+def test_an_option_of_an_older_version_is_ignored_at_the_value_that_changed_nothing(small):
+    loaded = parse_config((small + "compute: {cuda_graphs: false, micro_batches: 2}\n").encode(), file="f.yaml")
+    assert loaded.config.compute.micro_batches == 2
+
+
+def test_an_option_of_an_older_version_is_refused_at_any_other_value(problems, small):
+    problem = one(problems, small + "compute: {cuda_graphs: true}")
+    assert place(problem) == ("E110", 7, 11, "compute.cuda_graphs")
+    assert problem.message == "compute.cuda_graphs was removed: CUDA graphs are no longer supported. Received true"
+
+
+def test_no_option_is_both_known_and_removed():
+    for path in REMOVED:
+        assert entry_at(path) is None
+    for path, values in REMOVED_VALUES.items():
+        assert not set(values) & set(entry_at(path).choices)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from esper_core.config import parse_config
-from esper_core.config.limits import MAX_DEPTH
+from esper_core.config.values import MAX_DEPTH
 
 
 def load(text, *overrides):

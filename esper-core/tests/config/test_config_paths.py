@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_core.config import parse_path
-from esper_core.config.limits import MAX_DEPTH, MAX_SHOWN
-from esper_core.config.paths import PathSyntaxError, path_text
+from esper_core.config.values import MAX_DEPTH, MAX_SHOWN, PathSyntaxError, path_text
 
 KEYS = st.text(max_size=MAX_SHOWN)
 PATHS = st.lists(KEYS | st.integers(0, 99_999), min_size=1, max_size=MAX_DEPTH).filter(

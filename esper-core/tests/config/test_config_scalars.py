@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from esper_core.config.limits import MAX_NUMBER
-from esper_core.config.scalars import NumberError, meaning
+from esper_core.config.values import MAX_NUMBER
+from esper_core.config.yaml import NumberError, parse_scalar
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ from esper_core.config.scalars import NumberError, meaning
     ],
 )
 def test_words_with_a_meaning_have_the_one_of_yaml_1_2(word, value):
-    assert meaning(word) == value
-    assert type(meaning(word)) is type(value)
+    assert parse_scalar(word) == value
+    assert type(parse_scalar(word)) is type(value)
 
 
 @pytest.mark.parametrize("word", [".nan", ".NaN", ".NAN"])
 def test_not_a_number_is_a_float(word):
-    assert math.isnan(meaning(word))
+    assert math.isnan(parse_scalar(word))
 
 
 @pytest.mark.parametrize(
@@ -41,21 +41,21 @@ def test_not_a_number_is_a_float(word):
     ],
 )
 def test_other_words_are_text(word):
-    assert meaning(word) == word
-    assert type(meaning(word)) is str
+    assert parse_scalar(word) == word
+    assert type(parse_scalar(word)) is str
 
 
 @pytest.mark.parametrize("word", ["9" * 101, "0x" + "f" * 99, "0." + "1" * 99, "1" * 5000, "-" + "1" * 100])
 def test_a_number_of_too_many_characters_is_refused(word):
     with pytest.raises(NumberError, match="at most 100"):
-        meaning(word)
+        parse_scalar(word)
 
 
 def test_a_number_of_just_as_many_characters_is_read():
-    assert meaning("9" * MAX_NUMBER) == 10**MAX_NUMBER - 1
+    assert parse_scalar("9" * MAX_NUMBER) == 10**MAX_NUMBER - 1
 
 
 @pytest.mark.parametrize("word", ["1e400", "-1e400", "1e-400", "0.0001e-399"])
 def test_a_float_that_would_silently_become_infinite_or_zero_is_refused(word):
     with pytest.raises(NumberError, match="than a float can be"):
-        meaning(word)
+        parse_scalar(word)

@@ -26,7 +26,7 @@ from esper_core.plugins.isolation import attempt, attributed_to, fault_problem, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from esper_core.config.paths import KeyPath
+    from esper_core.config.values import KeyPath
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins.isolation import Label
 

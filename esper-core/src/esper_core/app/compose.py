@@ -16,7 +16,7 @@ import torch
 from esper_core.app.resolution import TWIN, load_run_plugins, resolve
 from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.config import load_config, parse_path
-from esper_core.config.limits import CAPACITY
+from esper_core.config.model import CAPACITY
 from esper_core.growth import (
     Draws,
     Growth,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from esper_core.app.components import ConfiguredComponent
     from esper_core.app.resolution import Resolution
     from esper_core.config import RunConfig
-    from esper_core.config.paths import KeyPath
+    from esper_core.config.values import KeyPath
     from esper_core.growth import Slot
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.protocols import Policy, Reward, Schedule, Task

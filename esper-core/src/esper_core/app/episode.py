@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.app.compose import prepare
 from esper_core.app.resolution import TWIN, resolved_config
 from esper_core.app.runtime import one_thread, tune_allocator
-from esper_core.config.plain import plain
+from esper_core.config.loading import plain
 from esper_core.governor import Act
 from esper_core.growth import FaultBook, Growth, heard, told
 from esper_core.leyline.errors import GovernorStop, LifecycleError, Problem

@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 
 from esper_core.app.components import ConfiguredComponent, host_at
 from esper_core.config import parse_path, settings_problems
-from esper_core.config.limits import CAPACITY
+from esper_core.config.model import CAPACITY
 from esper_core.leyline.errors import (
     ConfigError,
     EsperError,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from esper_core.config import LoadedConfig, RunConfig, Use
-    from esper_core.config.paths import KeyPath
+    from esper_core.config.values import KeyPath
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins import Component, PluginRecord, Plugins
 

@@ -23,7 +23,7 @@ from esper_core.app.resolution import resolved_config
 from esper_core.app.results import results
 from esper_core.app.runtime import one_thread
 from esper_core.config import dump_config
-from esper_core.config.plain import plain
+from esper_core.config.loading import plain
 from esper_core.leyline.errors import (
     EsperError,
     GovernorStop,

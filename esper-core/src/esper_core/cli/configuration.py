@@ -105,10 +105,10 @@ def explain(
 
 
 def _show_explanation(one: Explanation) -> None:
-    from esper_core.config.writing import flow
+    from esper_core.config.yaml import dump
 
-    default = f"default {flow(one.default)}" if one.has_default else "no default"
-    print_line(printable(f"{one.path}: {flow(one.value)}"))
+    default = f"default {dump(one.default, is_flow=True)}" if one.has_default else "no default"
+    print_line(printable(f"{one.path}: {dump(one.value, is_flow=True)}"))
     if one.description:
         print_line(f"  {printable(one.description)}")
     print_line(printable(f"  {one.type}; {default}; from {one.origin}"))

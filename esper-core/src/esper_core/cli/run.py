@@ -41,7 +41,7 @@ def _check_name(_context: click.Context, _parameter: click.Parameter, given: str
     """Return the name of a run. It becomes part of a folder's name, and must be what ``name`` in a file can be."""
     if given is None:
         return None
-    from esper_core.config.names import wrong_name
+    from esper_core.config.model import wrong_name
 
     if (message := wrong_name(given)) is not None:
         raise click.BadParameter(message)

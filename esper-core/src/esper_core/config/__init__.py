@@ -1,7 +1,17 @@
-"""Which configuration does a run have? A file and overrides in; a checked model, or every problem at once, out."""
+"""The configuration of a run: read a file, merge overlays, apply ``--set``, validate, and explain.
 
-from esper_core.config.explaining import Explanation, explain
-from esper_core.config.loading import LoadedConfig, load_config, parse_config, settings_problems
+- ``model``: every option with its default and meaning, and which options contradict each other. Begin here.
+- ``loading``: from a file, overlays and ``--set`` to a ``LoadedConfig``; and back to YAML.
+- ``errors``: pydantic's errors as problems with a place and a hint.
+- ``explain``: type, default and origin of a value.
+- ``yaml``: YAML 1.2 with positions, and with limits on what is read.
+- ``values``: key paths, places, and how values are shown in messages.
+
+Names of components are only looked up, and their settings only checked, in ``app.resolution``.
+"""
+
+from esper_core.config.explain import Explanation, explain
+from esper_core.config.loading import LoadedConfig, dump_config, load_config, parse_config, settings_problems
 from esper_core.config.model import (
     ArmConfig,
     CheckpointConfig,
@@ -15,8 +25,7 @@ from esper_core.config.model import (
     SlotConfig,
     Use,
 )
-from esper_core.config.paths import parse_path
-from esper_core.config.writing import dump_config
+from esper_core.config.values import parse_path
 
 __all__ = [
     "ArmConfig",

@@ -1,41 +1,53 @@
-"""What can be said in a run's configuration? One frozen model; its defaults are the only ones there are."""
+"""The model of a run's configuration: frozen sections, their only defaults, and contradictions between options."""
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from esper_core.config.limits import MAX_AMOUNT, MAX_PRICE
+from esper_core.config.values import KeyPath, quoted
 from esper_core.leyline import constants
 from esper_core.leyline.specs import SiteKind
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_EPISODES: Final = 10_000_000
+"""Episodes of a run: rounds × environments × arms, with the twin."""
+
+MAX_PRICE: Final = 1_000_000
+"""Of growth.price: multiplied by any number of parameters it stays finite."""
+
+MAX_AMOUNT: Final = 1e30
+"""Of a weight decay and of the penalty of a rollback: they fit into a float32, as do sums of many of them."""
+
+CAPACITY: Final = "capacity"
+"""Name of the arm that trains from the start what another arm grew; with several such arms: capacity-of-ARM."""
+
 
 @dataclass(frozen=True, slots=True)
-class InWords:
-    """How messages and ``esper explain`` call a type, where its constraints do not say it plainly."""
+class Described:
+    """Metadata of a type: how messages and ``esper explain`` describe it, where pydantic would show a pattern."""
 
     text: str
 
 
 Count = Annotated[int, Field(ge=1)]
-Name = Annotated[str, Field(min_length=1, max_length=100), InWords("a name of 1 to 100 characters")]
+Name = Annotated[str, Field(min_length=1, max_length=100), Described("a name of 1 to 100 characters")]
 Key = Annotated[
     str,
     Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,49}$"),
-    InWords("a name of at most 50 letters, digits, - and _ that begins with a letter"),
+    Described("a letter, then at most 49 letters, digits, - and _"),
 ]
-FilePath = Annotated[str, Field(min_length=1, max_length=4096), InWords("a path of 1 to 4096 characters")]
-Names = Annotated[tuple[Name, ...], Field(strict=False), InWords("a list of names")]
-Device = Annotated[
-    str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"), InWords("auto, cpu, cuda, or cuda: with a number (cuda:0)")
-]
-
-
-Every = Annotated[Literal["auto"] | Annotated[int, Field(ge=1)], InWords("auto, or a whole number from 1")]
+FilePath = Annotated[str, Field(min_length=1, max_length=4096), Described("a path of 1 to 4096 characters")]
+Names = Annotated[tuple[Name, ...], Field(strict=False)]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"), Described("auto, cpu, cuda or cuda:N")]
+Every = Annotated[Literal["auto"] | Annotated[int, Field(ge=1)], Described("auto, or an integer from 1")]
 Lanes = Annotated[
-    Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], InWords("auto, or a whole number from 1 to 1024")
+    Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], Described("auto, or an integer from 1 to 1024")
 ]
 
 _VERSION = r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?"
@@ -43,13 +55,12 @@ _CLAUSE = rf"([<>]=?\s*{_VERSION}|[=!]=\s*[0-9]+(\.[0-9]+)*\.\*|[=!]=\s*{_VERSIO
 Versions = Annotated[
     str,
     Field(pattern=rf"^\s*{_CLAUSE}(\s*,\s*{_CLAUSE})*\s*$", max_length=200),
-    InWords("a range of versions: >=0.2,<0.3"),
+    Described("version specifiers as pip takes them, for example >=0.2,<0.3"),
 ]
-"""What pip takes behind a package's name, as far as it is of use here."""
 
 
 class Section(BaseModel):
-    """A part of the configuration: what it does not know is refused, and nothing changes once it is read."""
+    """A part of the configuration: frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -57,8 +68,8 @@ class Section(BaseModel):
 class Use(Section):
     """A component by name, and its settings. ``task: mnist1d`` is short for ``task: {use: mnist1d}``."""
 
-    use: Name = Field(description="Name of the component, short or with its plugin: mnist1d, tasks/mnist1d.")
-    settings: dict[str, Any] = Field(default_factory=dict, description="Settings of the component, checked by it.")
+    use: Name = Field(description="Name of the component, with or without its plugin: tasks/mnist1d, mnist1d.")
+    settings: dict[str, Any] = Field(default_factory=dict, description="Settings of the component, which checks them.")
 
     @model_validator(mode="before")
     @classmethod
@@ -70,11 +81,12 @@ class SlotConfig(Section):
     """Where something may grow, and what."""
 
     at: Name | None = Field(
-        default=None, description="Name of a module of the host, * for any part; default: the host's slot of this name."
+        default=None,
+        description="Name of a module of the host, * for any part; null: the host's suggested slot of this name.",
     )
-    kind: SiteKind | None = Field(default=None, description="What the module puts out; default: told by its shape.")
+    kind: SiteKind | None = Field(default=None, description="What the module outputs; null: inferred from its shape.")
     blueprints: Names = Field(description="What may grow here: names or globs.", min_length=1)
-    stack: Count = Field(default=constants.STACK_LIMIT, le=8, description="Seeds that may be kept here for good.")
+    stack: Count = Field(default=constants.STACK_LIMIT, le=8, description="Seeds that may be kept here permanently.")
 
 
 class EpisodeConfig(Section):
@@ -86,27 +98,28 @@ class EpisodeConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """How parameters learn."""
+    """The optimizer of some parameters."""
 
     kind: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="The algorithm.")
-    learning_rate: float = Field(default=3e-3, gt=0, le=10, description="Step size.")
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum, read by sgd.")
+    learning_rate: float = Field(default=3e-3, gt=0, le=10, description="Learning rate.")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum; only sgd uses it.")
     weight_decay: float = Field(default=0.0, ge=0, le=MAX_AMOUNT, description="Weight decay.")
-    clip_norm: float | None = Field(default=None, gt=0, description="Largest global gradient norm; null: no clipping.")
+    clip_norm: float | None = Field(default=None, gt=0, description="Maximum global gradient norm; null: no clipping.")
     schedule: Use | None = Field(
         default=None,
-        description="Factor on the step size, from the step in which the parameters begin to learn; null: always 1.",
+        description="Factor on the learning rate, counted from the step in which training of the parameters begins; "
+        "null: always 1.",
     )
     implementation: Literal["fused", "foreach", "plain"] = Field(
-        default="fused", description="Which of torch's code for it is run; they differ in speed and in last bits."
+        default="fused", description="Implementation of torch; they differ in speed and in the last bits."
     )
 
 
 class OptimizersConfig(Section):
-    """The host's optimizer and that of each seed; they are clipped apart."""
+    """The optimizer of the host and that of each seed. Gradients are clipped separately."""
 
-    host: OptimizerConfig = Field(default_factory=OptimizerConfig, description="For the host and its fossils.")
-    seed: OptimizerConfig = Field(default_factory=OptimizerConfig, description="For each living seed.")
+    host: OptimizerConfig = Field(default_factory=OptimizerConfig, description="For the host and fossilised seeds.")
+    seed: OptimizerConfig = Field(default_factory=OptimizerConfig, description="For each seed that is not fossilised.")
 
 
 class GrowthConfig(Section):
@@ -122,38 +135,37 @@ class GrowthConfig(Section):
         default=constants.NATS_PER_PARAMETER,
         ge=0,
         le=MAX_PRICE,
-        description="Validation loss in nats by which a seed has to pay for each of its parameters, read by the gates.",
+        description="Gain in validation loss, in nats, that a gate asks of a seed for each of its parameters.",
     )
     auto_advance: bool = Field(
         default=True,
-        description="Whether a seed that is alone in its slot is blended in when its gate opens, while no other acts.",
+        description="Blend in a seed that is alone in its slot as soon as its gate opens and no other seed acts.",
     )
     nursery: Count = Field(
-        default=1, le=64, description="Seeds of different blueprints that incubate at once in one slot; one advances."
+        default=1,
+        le=64,
+        description="Seeds of different blueprints that incubate in a slot at the same time; one advances.",
     )
     dependence: bool = Field(
-        default=True,
-        description="Whether it is measured in each step how much the network leans on each seed that acts in it.",
+        default=True, description="Measure in each step how much the network depends on each seed that acts in it."
     )
     embargo: int = Field(
-        default=constants.EMBARGO_STEPS, ge=0, le=100_000, description="Steps for which a slot rests after a prune."
+        default=constants.EMBARGO_STEPS, ge=0, le=100_000, description="Steps without growth in a slot after a prune."
     )
     seeds: Count | None = Field(
-        default=None, description="Seeds that a network may hold at once, fossils among them; null: as slots allow."
+        default=None, description="Maximum number of seeds of a network, with fossilised ones; null: as slots allow."
     )
     parameters: Count | None = Field(
-        default=None, description="Parameters that growth may add to a host in all; null: as many as it likes."
+        default=None, description="Maximum number of parameters that growth may add to a host; null: no limit."
     )
-    freeze_fossils: bool = Field(
-        default=False, description="Whether the parameters of a seed that is kept for good stand still from then on."
-    )
+    freeze_fossils: bool = Field(default=False, description="Stop training the parameters of fossilised seeds.")
 
 
 class GovernorConfig(Section):
     """When an environment is in trouble, and what is done about it."""
 
     rollback: bool = Field(
-        default=True, description="Whether an environment in trouble goes back to a sane state; false: the run stops."
+        default=True, description="Roll an environment in trouble back to a snapshot; false: stop the run."
     )
     rollbacks: int = Field(
         default=constants.ROLLBACKS_IN_EPISODE,
@@ -165,162 +177,316 @@ class GovernorConfig(Section):
         default=constants.ROLLBACK_PENALTY,
         ge=0,
         le=MAX_AMOUNT,
-        description="What a rollback costs, in the reward's units.",
+        description="Cost of a rollback, in units of the reward.",
     )
     snapshot_steps: Count = Field(
         default=constants.SNAPSHOT_STEPS,
         le=100_000,
-        description="Steps after which a snapshot is taken though nothing improved.",
+        description="Steps after which a snapshot is taken even though nothing improved.",
     )
     snapshots: Count = Field(default=constants.SNAPSHOTS_KEPT, le=8, description="Snapshots kept of an environment.")
     history_steps: int = Field(
         default=constants.HISTORY_STEPS, ge=2, le=100_000, description="Healthy steps that losses are compared with."
     )
     surge_sigmas: float = Field(
-        default=constants.SURGE_SIGMAS, ge=0, description="Standard deviations above their mean at which a loss surges."
+        default=constants.SURGE_SIGMAS,
+        ge=0,
+        description="Standard deviations above the mean at which a loss surges; surge_ratio must hold, too.",
     )
     surge_ratio: float = Field(
         default=constants.SURGE_RATIO,
         ge=1,
-        description="Multiple of their mean at which a loss surges; both must hold.",
+        description="Multiple of the mean at which a loss surges; surge_sigmas must hold, too.",
     )
     surge_steps: Count = Field(
-        default=constants.SURGE_STEPS, le=100_000, description="Steps running of a surge that are a panic."
+        default=constants.SURGE_STEPS, le=100_000, description="Consecutive steps of a surge that are a panic."
     )
     collapse_share: float = Field(
         default=constants.COLLAPSE_SHARE,
         gt=0,
         le=1,
-        description="Share of what was gained over guessing whose loss is a collapse.",
+        description="Share of the improvement over guessing whose loss is a collapse.",
     )
     watch_steps: int = Field(
         default=constants.WATCH_STEPS,
         ge=0,
         le=100_000,
-        description="Steps after a mutation in which a panic is laid at its door.",
+        description="Steps after a mutation in which a panic is attributed to it.",
     )
     patience: Count | None = Field(
         default=None, description="Steps without improvement after which an episode ends early; null: never."
     )
     memory_mib: Count | None = Field(
         default=None,
-        description="MiB that parameters, gradients, optimizer state and snapshots of one network may take; null: any.",
+        description="Maximum MiB of one network: parameters, gradients, optimizer state and snapshots; null: no limit.",
     )
 
 
 class ComputeConfig(Section):
-    """How a batch is computed. Only the precision, the parts, the compiler and the layout change numbers."""
+    """How a batch is computed. Precision, micro-batches, the compiler and the layout change numbers; nothing else."""
 
     precision: Literal["float32", "bfloat16", "float16", "auto"] = Field(
         default="float32",
-        description="What passes are computed in, losses and parameters aside; auto: the shortest that a GPU has.",
+        description="Number format of passes, except for losses and parameters; auto: the shortest that a GPU has.",
     )
     micro_batches: Count = Field(
-        default=1, le=1_000_000, description="Parts of a batch that pass one after the other; their gradients add up."
+        default=1, le=1_000_000, description="Parts of a batch that are computed in turn; their gradients are added."
     )
-    compile: bool = Field(default=False, description="Whether torch compiles the pass in which the host is trained.")
+    compile: bool = Field(default=False, description="Compile the training pass of the host with torch.compile.")
     allocator: Literal["tuned", "default"] = Field(
-        default="tuned", description="Whether glibc is told to keep the memory that it has; no other number changes."
+        default="tuned", description="Whether glibc is told to keep freed memory; it changes speed only."
     )
     layout: Literal["auto", "plain"] = Field(
         default="auto",
-        description="How images lie in memory; auto: channels last, which is quicker, where host and blueprints can.",
+        description="Memory layout of images; auto: channels last, which is faster, where host and blueprints can.",
     )
     data: Literal["resident", "streamed"] = Field(
-        default="resident", description="Where data lives: on the device, or on the host, from where batches are sent."
+        default="resident", description="Keep data on the device, or on the CPU and send batches to the device."
     )
 
 
 class ArmConfig(Section):
-    """One arm of the comparison: it differs from the others in just what it names here."""
+    """One arm of the comparison. Arms differ only in what is given here."""
 
-    policy: Use = Field(description="Who decides in this arm.")
+    policy: Use = Field(description="Chooses the actions of this arm.")
 
 
 class CheckpointConfig(Section):
-    """How often it is written down where a run is, so that it can go on from there."""
+    """How often checkpoints are written, from which a run can be resumed."""
 
     every: Every = Field(
-        default="auto",
-        description="Steps from one checkpoint to the next; auto: as often as it takes 2 % of the time at most.",
+        default="auto", description="Steps between checkpoints; auto: so that they take at most 2 % of the time."
     )
-    keep: Count = Field(default=2, le=1000, description="How many of the newest stay in the run directory.")
+    keep: Count = Field(default=2, le=1000, description="Number of the newest checkpoints to keep.")
 
 
 class PluginsConfig(Section):
     """Which of the installed plugins take part."""
 
-    disable: Names = Field(default=(), description="Plugin ids that are left out.")
+    disable: Names = Field(default=(), description="Ids of plugins to leave out.")
     require: dict[Name, Versions] = Field(
         default_factory=dict,
-        description='Plugin ids that have to be there, with the versions that will do: ">=0.2,<0.3".',
+        description='Ids of plugins that the run needs, with version specifiers: ">=0.2,<0.3".',
     )
-    local: Annotated[tuple[FilePath, ...], Field(strict=False), InWords("a list of paths")] = Field(
+    local: Annotated[tuple[FilePath, ...], Field(strict=False)] = Field(
         default=(), description="One-file plugins: paths, relative to this file.", max_length=64
     )
     settings: dict[Name, dict[str, Any]] = Field(
-        default_factory=dict, description="Settings of plugins by plugin id, checked by them."
+        default_factory=dict, description="Settings of plugins by plugin id, which check them."
     )
 
 
 class RunConfig(Section):
     """A run: what is trained, what may grow in it, who decides, and how often it is repeated."""
 
-    name: Key | None = Field(default=None, description="Part of the run directory's name; default: two words.")
+    name: Key | None = Field(default=None, description="Part of the run directory's name; null: two random words.")
     task: Use = Field(description="Data, loss and metric.")
     host: Use = Field(description="The network that grows.")
     slots: dict[Key, SlotConfig] = Field(description="Where something may grow.", min_length=1, max_length=64)
-    policy: Use | None = Field(default=None, description="Who decides; short for a single arm.")
+    policy: Use | None = Field(default=None, description="Chooses the actions; short for a single arm.")
     arms: dict[Key, ArmConfig] = Field(default_factory=dict, description="Matched arms to compare.", max_length=32)
-    twin: bool = Field(default=True, description="Whether the same hosts are also trained without growth.")
+    twin: bool = Field(default=True, description="Train the same hosts without growth, too.")
     capacity: bool = Field(
         default=True,
-        description="Whether what an arm grew is then trained from the start on the same seeds, as a control.",
+        description="Train what an arm grew from the start on the same seeds, as a control.",
     )
-    reward: Use = Field(default=Use(use="team"), description="What a step was worth.")
+    reward: Use = Field(default=Use(use="team"), description="The reward of a step.")
     rewards: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
         default=(),
-        description="Several rewards in place of one: each seed is played under each of them.",
+        description="Several rewards in place of one: each seed runs under each of them.",
         max_length=32,
     )
     sinks: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
-        default=(), description="Where else events go: a list of sinks.", max_length=32
+        default=(), description="Sinks that also receive the events.", max_length=32
     )
-    seed: int = Field(default=0, ge=0, lt=2**31, description="Environment seed of the first environment.")
+    seed: int = Field(default=0, ge=0, lt=2**31, description="Random seed of the first environment.")
     environments: Count = Field(
         default=8, le=4096, description="Environments of each arm: one for each seed, or for each seed and reward."
     )
-    rounds: Count = Field(default=1, le=1_000_000, description="Episodes of each environment, each with fresh seeds.")
+    rounds: Count = Field(default=1, le=1_000_000, description="Episodes of each environment, each with new seeds.")
     episode: EpisodeConfig = Field(default_factory=EpisodeConfig, description="Length of an episode.")
-    optimizer: OptimizersConfig = Field(default_factory=OptimizersConfig, description="How parameters learn.")
+    optimizer: OptimizersConfig = Field(default_factory=OptimizersConfig, description="How parameters are trained.")
     growth: GrowthConfig = Field(default_factory=GrowthConfig, description="How seeds live.")
     governor: GovernorConfig = Field(
         default_factory=GovernorConfig, description="When an environment is in trouble, and what is done about it."
     )
     compute: ComputeConfig = Field(default_factory=ComputeConfig, description="How a batch is computed.")
-    device: Device = Field(default="auto", description="Where tensors live: auto, cpu, cuda or cuda:N.")
-    devices: Annotated[tuple[Device, ...], Field(strict=False), InWords("a list of devices")] = Field(
-        default=(), description="Several devices, which environments take in turn, in place of one.", max_length=64
+    device: Device = Field(default="auto", description="Device of tensors: auto, cpu, cuda or cuda:N.")
+    devices: Annotated[tuple[Device, ...], Field(strict=False)] = Field(
+        default=(), description="Several devices in place of one; environments take them in turn.", max_length=64
     )
     lanes: Lanes = Field(
         default="auto",
-        description="Environments that compute at once: workers on a CPU, streams on each GPU; auto: as many as fit.",
+        description="Environments that compute at the same time: workers on a CPU, streams on each GPU; "
+        "auto: as many as fit.",
     )
     workers: Literal["auto", "threads", "processes"] = Field(
         default="threads",
-        description="What lanes are on a CPU; of processes each has some of the seeds; auto: these where they may pay.",
+        description="What lanes are on a CPU; each process has some of the seeds; auto: processes where they may pay.",
     )
     randomness: Literal["auto", "always"] = Field(
         default="auto",
-        description="Whether networks may draw random numbers while they compute; auto: a trial tells, before the run.",
+        description="Whether networks may draw random numbers in a pass; auto: found out by a trial before the run.",
     )
     checkpoints: CheckpointConfig = Field(
-        default_factory=CheckpointConfig, description="How often it is written down where the run is."
+        default_factory=CheckpointConfig, description="How often checkpoints are written."
     )
     margin: float = Field(default=0.0, ge=0, description="Difference in the metric below which arms count as equal.")
     plugins: PluginsConfig = Field(default_factory=PluginsConfig, description="Which plugins take part.")
 
     @property
     def instances(self) -> int:
-        """Environment seeds of a round: each is played under every reward."""
+        """Environment seeds of a round: each runs under every reward."""
         return self.environments // max(1, len(self.rewards))
+
+
+FIRST_PAGE: Final[Mapping[str, tuple[str, ...]]] = {
+    "RunConfig": (
+        *("name", "task", "host", "slots", "policy", "arms", "reward", "twin"),
+        *("seed", "environments", "rounds", "episode", "optimizer", "growth", "device"),
+    ),
+    "Use": ("use", "settings"),
+    "SlotConfig": ("at", "blueprints"),
+    "ArmConfig": ("policy",),
+    "EpisodeConfig": ("steps", "batches", "batch_size"),
+    "OptimizersConfig": ("host", "seed"),
+    "OptimizerConfig": ("kind", "learning_rate", "weight_decay"),
+    "GrowthConfig": ("incubation", "gates", "price", "nursery", "parameters"),
+}
+"""Options by the model that has them which the reference lists first. All others are advanced."""
+
+REMOVED: Final[Mapping[KeyPath, tuple[Any, str]]] = {
+    ("compute", "cuda_graphs"): (False, "CUDA graphs are no longer supported."),
+}
+"""Options of older versions: the value that is ignored, and what is reported for any other."""
+
+REMOVED_VALUES: Final[Mapping[KeyPath, Mapping[str, str]]] = {
+    ("growth", "incubation"): dict.fromkeys(
+        ("live", "straight_through"),
+        "It was removed. Use branch to train host and seed together, or shadow.",
+    ),
+}
+"""Values of older versions, and the hint for each."""
+
+
+def wrong_name(name: str) -> str | None:
+    """Return what is wrong with the name of a run, or None.
+
+    >>> wrong_name("../x")
+    'expected a letter, then at most 49 letters, digits, - and _; received "../x"'
+    """
+    try:
+        TypeAdapter(Key).validate_python(name)
+    except ValidationError:
+        return f"expected a letter, then at most 49 letters, digits, - and _; received {quoted(name)}"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Options that exclude each other. ``is_key`` locates it at the key of ``path`` and not at its value."""
+
+    path: KeyPath
+    message: str
+    hint: str
+    code: str = "E114"
+    is_key: bool = False
+
+
+def contradictions(config: RunConfig) -> Iterator[Contradiction]:
+    """Yield every contradiction between the options of a configuration."""
+    for check in (_arms, _folders, _size, _rewards, _gates, _nursery, _micro_batches):
+        yield from check(config)
+
+
+def _arms(config: RunConfig) -> Iterator[Contradiction]:
+    """Either policy or arms is given, and arms have names that are free."""
+    if config.policy is not None and config.arms:
+        message = 'expected either "policy" or "arms", received both'
+        hint = 'policy is short for a single arm. Move it into arms: {NAME: {policy: …}}, or write "policy: null".'
+        yield Contradiction(("arms",), message, hint, is_key=True)
+    if config.policy is None and not config.arms:
+        left = "only the twin would run" if config.twin else "nothing would run"
+        hint = (
+            'Add "policy: {use: schedule, settings: {plan: []}}" and fill in the plan. '
+            'For training without growth, write "policy: static" and "twin: false".'
+        )
+        yield Contradiction((), f'expected "policy" or "arms", received neither: {left}', hint, "E113")
+    if config.twin and "twin" in config.arms:
+        message = 'an arm is named "twin", which is the name of the arm without growth'
+        yield Contradiction(("arms", "twin"), message, 'Rename it, or write "twin: false".', is_key=True)
+    controls = {CAPACITY} if len(config.arms) == 1 else {f"{CAPACITY}-of-{arm}" for arm in config.arms}
+    for arm in config.arms:
+        if config.capacity and arm in controls:
+            message = f'an arm is named "{arm}", which is the name of a control'
+            yield Contradiction(("arms", arm), message, 'Rename it, or write "capacity: false".', is_key=True)
+
+
+def _folders(config: RunConfig) -> Iterator[Contradiction]:
+    """Policies that learn save to different folders: of two in one folder only the last would be left."""
+    owners: dict[str, str] = {}
+    for arm, own in config.arms.items():
+        folder = own.policy.settings.get("save")
+        if isinstance(folder, str) and (first := owners.setdefault(posixpath.normpath(folder), arm)) != arm:
+            message = f'the arms "{first}" and "{arm}" save to the same folder, received "{folder}" for both'
+            path = ("arms", arm, "policy", "settings", "save")
+            yield Contradiction(path, message, "Give each arm a folder of its own.")
+
+
+def _size(config: RunConfig) -> Iterator[Contradiction]:
+    """A run has a finite number of episodes."""
+    arms = max(1, len(config.arms)) + config.twin
+    episodes = config.rounds * config.environments * arms
+    if episodes > MAX_EPISODES:
+        message = (
+            f"expected at most {MAX_EPISODES:,} episodes in a run, received {episodes:,}: {config.rounds:,} rounds × "
+            f"{config.environments:,} environments × {arms} {'arm' if arms == 1 else 'arms'}"
+        )
+        path = ("rounds",) if config.rounds > 1 else ("environments",)
+        yield Contradiction(path, message, "Use fewer rounds or fewer environments.")
+
+
+def _rewards(config: RunConfig) -> Iterator[Contradiction]:
+    """Every seed runs under every reward, so that their results can be compared."""
+    several, environments = len(config.rewards), config.environments
+    if several and environments % several:
+        below = environments - environments % several
+        fitting = f"{below} or {below + several}" if below else str(several)
+        path = ("environments",) if "environments" in config.model_fields_set else ("rewards",)
+        message = f"environments must be a multiple of the number of rewards ({several}), received {environments}"
+        yield Contradiction(path, message, f"Use {fitting}.")
+
+
+def _gates(config: RunConfig) -> Iterator[Contradiction]:
+    """A gate has something to measure a seed against, and time to do it."""
+    gates, steps = config.growth.gates, config.episode.steps
+    if gates == "off":
+        return
+    if not config.twin and config.growth.incubation != "branch":
+        message = f"with gates {gates} and without a twin, no seed that is blended in can show a gain"
+        hint = 'Write "twin: true", "growth.incubation: branch", or gates: "off".'
+        yield Contradiction(("growth", "gates"), message, hint)
+    if steps <= constants.FIRST_LOOK:
+        message = (
+            f"with gates {gates} an episode needs more than {constants.FIRST_LOOK} steps, after which a gate first "
+            f"judges a seed; received {steps} steps"
+        )
+        yield Contradiction(("episode", "steps"), message, 'Use longer episodes, or gates: "off".')
+
+
+def _nursery(config: RunConfig) -> Iterator[Contradiction]:
+    """A nursery is within the limit on seeds."""
+    growth = config.growth
+    if growth.seeds is not None and growth.seeds < growth.nursery:
+        message = f"growth.nursery is larger than growth.seeds ({growth.seeds}), received {growth.nursery}"
+        hint = f"Use growth.seeds: {growth.nursery} or more, or a smaller nursery."
+        yield Contradiction(("growth", "nursery"), message, hint)
+
+
+def _micro_batches(config: RunConfig) -> Iterator[Contradiction]:
+    """Each part of a batch has an example."""
+    parts, size = config.compute.micro_batches, config.episode.batch_size
+    if size < parts:
+        message = f"compute.micro_batches is larger than episode.batch_size ({size}), received {parts}"
+        hint = f"Use compute.micro_batches: {size} at most, or larger batches."
+        yield Contradiction(("compute", "micro_batches"), message, hint)

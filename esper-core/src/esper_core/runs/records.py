@@ -197,8 +197,8 @@ class Run:
 
     def config(self) -> Mapping[str, Any]:
         """Read the configuration of the run. Raises RunFolderError E430 if it cannot be read."""
-        from esper_core.config.files import read_file
-        from esper_core.config.reading import read_document
+        from esper_core.config.loading import read_file
+        from esper_core.config.yaml import read_document
 
         file = self.path / "config.yaml"
         try:

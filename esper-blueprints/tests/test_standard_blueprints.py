@@ -15,8 +15,9 @@ import torch
 
 import esper_blueprints
 from esper_blueprints import plugin
-from esper_core import BlueprintSpec, Site, evaluate_formula
+from esper_core import BlueprintSpec, Site
 from esper_core.leyline.specs import SITE_KINDS
+from esper_core.plugins import evaluate_formula
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "blueprints.md"
 

@@ -12,7 +12,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from esper_core import Play
+from esper_core.app.episode import Play
 from esper_core.leyline import WAIT, Action, Blend, Candidate, Op, Place, SlotState
 from esper_study.growbench import (
     CANDIDATES,

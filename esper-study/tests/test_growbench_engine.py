@@ -14,7 +14,7 @@ from dataclasses import astuple, fields, replace
 import numpy as np
 import pytest
 
-from esper_core import Play
+from esper_core.app.episode import Play
 from esper_core.leyline import WAIT, Action, ActionMask, Op, rows_of
 from esper_study.growbench import (
     CANDIDATES,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from esper_core import Play
+from esper_core.app.episode import Play
 from esper_policies.chance import Random
 from esper_policies.ppo.policy import Ppo
 from esper_study.growbench import (

@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from esper_core import Play, cli, load_run, read_events
+from esper_core import cli, load_run, read_events
+from esper_core.app.episode import Play
 from esper_core.leyline import WAIT, Action, GovernorStop, Op
 from esper_core.leyline.events import EpisodeFinished
 

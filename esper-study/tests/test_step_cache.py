@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from esper_core import Play
+from esper_core.app.episode import Play
 from esper_core.leyline import WAIT, Action, LifecycleError, Op
 from esper_study import step_cache
 from esper_study.step_cache import FILE, CachedPlay, fingerprint
@@ -227,7 +227,7 @@ def test_a_database_that_fails_later_is_a_warning_and_steps_are_trained(file, pl
 
 SCRIPT = """
 import json, sys
-from esper_core import Play
+from esper_core.app.episode import Play
 from esper_core.leyline import WAIT, Action, Op
 from esper_study.step_cache import CachedPlay
 

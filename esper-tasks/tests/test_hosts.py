@@ -6,7 +6,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from esper_core import graft, slots_of
+from esper_core import graft
+from esper_core.growth import slots_of
 from esper_core.leyline import ConfigError, DataShape
 from esper_tasks import plugin
 from esper_tasks.convolutional import cnn1d, cnn2d, wide_cnn1d

@@ -82,7 +82,7 @@ GUESSING = 3.0
 @cache
 def installed() -> Any:
     """The plugins that a file has which says nothing of them."""
-    from esper_core import load_plugins
+    from esper_core.plugins import load_plugins
 
     return load_plugins()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import esper_core
+import esper_core.leyline
 
 ROOT = Path(__file__).parents[2]
 MEMBERS = sorted(path.name.replace("-", "_") for path in ROOT.glob("esper-*") if (path / "pyproject.toml").is_file())
@@ -20,6 +21,11 @@ def test_there_are_eight_members() -> None:
 
 def test_the_public_names_are_sorted_and_each_once() -> None:
     assert list(esper_core.__all__) == sorted(set(esper_core.__all__))
+
+
+@pytest.mark.parametrize("package", [esper_core, esper_core.leyline], ids=lambda package: package.__name__)
+def test_dir_shows_the_public_names_only(package) -> None:
+    assert dir(package) == sorted(package.__all__)
 
 
 def test_the_public_names_are_those_of_the_lazy_table() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
+from esper_core.runs.statistics import mean_interval
 
 ROOT = Path(__file__).parents[2]
 NUMBER = r"[+−-]?\d[\d,]*(?:\.\d+)?"

@@ -40,7 +40,7 @@ def test_the_lines_that_graft_are_three() -> None:
 
 
 def test_the_smallest_plugin_is_one() -> None:
-    from esper_core import load_plugins
+    from esper_core.plugins import load_plugins
 
     (snippet,) = [block for block in blocks("python") if "esper_register_blueprints" in block]
     assert len([line for line in snippet.splitlines() if line.strip()]) <= 10

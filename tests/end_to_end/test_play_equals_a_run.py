@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from esper_core import Moment, Play, read_events
+from esper_core import read_events
+from esper_core.app.episode import Moment, Play
 from esper_core.leyline import WAIT, Action, Signals
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, StepFinished
 from esper_study.actions import action_of

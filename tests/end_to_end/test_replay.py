@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from esper_core import Play, cli
+from esper_core import cli
+from esper_core.app.episode import Play
 from esper_core.leyline import ConfigError, EsperError, RunFolderError
 from esper_core.leyline.events import StepFinished
 from esper_study.actions import parse_action

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from esper_core import Play
+from esper_core.app.episode import Play
 from esper_core.leyline import WAIT
 from esper_policies.ppo.policy import Ppo
 

@@ -13,8 +13,8 @@ import sys
 import esper_core.app.compose
 import esper_core.app.run
 import esper_core.cli.output  # noqa: F401  warmed up
-from esper_core import load_plugins
 from esper_core.cli.main import main
+from esper_core.plugins import load_plugins
 
 
 def serve() -> None:

@@ -26,8 +26,8 @@ from benchmarks.science.gardeners.players import (
 from benchmarks.science.gardeners.spending import SPENT, spent
 from benchmarks.science.gardeners.training import exercised
 from benchmarks.science.gardeners.tuning import tuned_look
-from esper_core import mean_interval
 from esper_core.leyline.constants import CONFIDENCE
+from esper_core.runs.statistics import mean_interval
 from esper_study.growbench import COLUMNS, Bench, FixedPlan, Node, Oracle, best_fixed_plan, best_plan
 from esper_study.growbench.puzzles import DECISIONS
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.science.shown.runs import QUICK
-from esper_core import mean_interval
 from esper_core.app.compose import prepare
 from esper_core.app.run import run
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.events import EpisodeFinished, StageChanged, StepFinished
 from esper_core.leyline.lifecycle import Stage
+from esper_core.runs.statistics import mean_interval
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from esper_core import Play
 from esper_core.app.compose import prepare
+from esper_core.app.episode import Play
 from esper_core.app.run import run
 from esper_core.leyline import WAIT, Action, GovernorStop, GrowthError, LifecycleError, Op, RewardBreakdown, State
 from esper_core.trainer.study import Judge

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from esper_core import Play, read_events
+from esper_core import read_events
 from esper_core.app.checkpointing import CheckpointWriter
 from esper_core.app.compose import prepare
+from esper_core.app.episode import Play
 from esper_core.app.run import resume, run
 from esper_core.leyline import ConfigError
 from esper_core.leyline.events import EpisodeFinished, Event, StepFinished

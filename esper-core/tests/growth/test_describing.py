@@ -13,19 +13,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper_core import (
-    BlueprintSpec,
+from esper_core import BlueprintSpec, Site, SlotPlace, graft
+from esper_core.growth import (
     Garden,
     GrowthConfig,
     OptimizerConfig,
     OptimizerKeeper,
-    Site,
-    SlotPlace,
+    Terrain,
     Variety,
-    graft,
+    describe,
     slots_of,
 )
-from esper_core.growth import Terrain, describe
 from esper_core.growth.describing import flops, reach
 from esper_core.leyline import Action, Op
 

@@ -271,7 +271,7 @@ class Host(nn.Module):
 READER = """
 import pickle, sys
 import torch
-from esper_core import slots_of
+from esper_core.growth import slots_of
 
 model = pickle.loads(open(sys.argv[1], "rb").read())
 print(type(model).__module__, type(model).__name__, len(slots_of(model).named("part/0".replace("/", ".")).seeds))

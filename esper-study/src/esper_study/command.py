@@ -74,7 +74,8 @@ def replay(
     if action is not None and step is None:
         msg = "--action needs --step, the step after which it is taken"
         raise click.UsageError(msg, context)
-    from esper_core import Play, load_run
+    from esper_core import load_run
+    from esper_core.app.episode import Play
     from esper_study.replay import Change, read_recording
     from esper_study.replay import replay as replay_episode
 

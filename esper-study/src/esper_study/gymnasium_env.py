@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from esper_core import Play
+from esper_core.app.episode import Play
 from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, ActionMask, Op, rows_of
 from esper_core.leyline.constants import RAMP_STEPS
 from esper_core.leyline.observations import LIMIT
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from esper_core import Moment
+    from esper_core.app.episode import Moment
     from esper_core.leyline import ActionSpace, Observation
 
 NAME: Final = "esper/Growth-v0"

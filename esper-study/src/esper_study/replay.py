@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from esper_core import Moment, Play
+    from esper_core.app.episode import Moment, Play
     from esper_core.leyline import Action, ActionMask
     from esper_core.leyline.events import Event
 

@@ -28,7 +28,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from esper_core import Moment, Play
+    from esper_core.app.episode import Moment, Play
     from esper_core.leyline import Action, State
 
     Record = dict[str, Any]

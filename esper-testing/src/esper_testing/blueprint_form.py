@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from esper_core import evaluate_formula
 from esper_core.leyline import Blend
 from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
+from esper_core.plugins import evaluate_formula
 from esper_testing.checks import NotApplicable
 from esper_testing.sites import (
     BATCH,

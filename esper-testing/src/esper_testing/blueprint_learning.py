@@ -17,7 +17,8 @@ from esper_testing.sites import STRENGTHS, USUAL, Factory, built, examples, expe
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from esper_core import BlueprintSpec, Seed, Site
+    from esper_core import BlueprintSpec, Site
+    from esper_core.growth import Seed
     from esper_core.leyline import SiteKind
 
 LEARNERS: Final[Mapping[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]]] = {

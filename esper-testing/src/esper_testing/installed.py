@@ -9,9 +9,10 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from esper_core import BlueprintSpec, Component, HostSpec, load_plugins
+from esper_core import BlueprintSpec, HostSpec
 from esper_core.leyline import ConfigError, PluginError, Problem
 from esper_core.leyline.errors import suggestion
+from esper_core.plugins import Component, load_plugins
 from esper_testing import suites
 from esper_testing.checks import Check, NotApplicable, run_checks
 from esper_testing.fakes import fake_plugin
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from esper_core import Plugins
+    from esper_core.plugins import Plugins
     from esper_testing.checks import CheckResult
 
 Target = str | ModuleType | Component | Sequence["str | ModuleType | Component"]

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from esper_core import Plugins
     from esper_core.leyline.events import Event
+    from esper_core.plugins import Plugins
     from esper_testing.calling import Answer
     from esper_testing.tiny import TinyHost
 
@@ -94,7 +94,7 @@ def esper_plugins() -> Callable[..., Plugins]:
 
     Each is a module with hooks, the name of one, or a ``FakeDistribution``.
     """
-    from esper_core import load_plugins
+    from esper_core.plugins import load_plugins
     from esper_testing.fakes import FakeDistribution, fake_plugin
 
     def load(*plugins: Any, **settings: Any) -> Plugins:

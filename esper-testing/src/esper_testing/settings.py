@@ -13,7 +13,7 @@ from esper_core.leyline.errors import ConfigError, Problem, suggestion
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from esper_core import Component
+    from esper_core.plugins import Component
 
 _GRAMMAR: Final = "Write a component, a path, an equals sign and a value: --set 'schedule.plan=[]'"
 _SETTING: Final = re.compile(r"(?P<name>[^\s.\[\]=]+)(?P<path>(\.[^\s.\[\]=]+|\[\d+\])*)=(?P<value>.*)", re.DOTALL)

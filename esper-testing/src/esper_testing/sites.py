@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from esper_core import Seed, Site
+from esper_core import Site
+from esper_core.growth import Seed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

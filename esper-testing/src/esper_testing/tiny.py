@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor, nn
 
-from esper_core import Garden, GrowthConfig, OptimizerConfig, OptimizerKeeper, SlotPlace, Variety, graft, slots_of
+from esper_core import SlotPlace, graft
+from esper_core.growth import Garden, GrowthConfig, OptimizerConfig, OptimizerKeeper, Variety, slots_of
 from esper_core.leyline import Action, Blend, Op, Stage
 from esper_testing.sites import USUAL, examples, seeded
 

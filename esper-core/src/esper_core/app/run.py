@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.app.checkpointing import CheckpointWriter, decisive_values, find_position
-from esper_core.app.compose import StudyContext
+from esper_core.app.compose import Composition, StudyContext, prepare
 from esper_core.app.interrupts import handled_signals
 from esper_core.app.resolution import resolved_config
 from esper_core.app.results import results
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from esper_core.app.checkpointing import Position
-    from esper_core.app.compose import Composition
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.protocols import RunStatus
     from esper_core.plugins.dispatch import PluginSection
@@ -105,9 +104,9 @@ def ignore_outcome(outcome: Outcome) -> None:
 
 
 def run(
-    composition: Composition,
+    configuration: Composition | Path | str,
     *,
-    runs_dir: Path,
+    runs_dir: Path | str = "runs",
     name: str | None = None,
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
@@ -117,7 +116,7 @@ def run(
     """Run a study in a new run directory.
 
     Args:
-        composition: The configuration with its components, as ``app.compose.prepare`` builds it.
+        configuration: A configuration file, or what ``app.compose.prepare`` built from one.
         runs_dir: Where the run directory is made.
         name: What the run is called, instead of the configuration's name.
         argv: The command, for the manifest.
@@ -125,12 +124,13 @@ def run(
         on_outcome: Gets the outcome before it is written, so that a full disk does not take it away.
         on_warning: Gets each warning, once.
     """
+    composition = prepare(configuration) if isinstance(configuration, Path | str) else configuration
     name = name or composition.config.name
     directory = RunDirectory.create(Path.cwd() / runs_dir, name=name, argv=list(argv))
     with run_lock(directory.path):
         with _failure_recorded(directory):
             _write_start(directory, composition)
-        named = runs_dir / directory.path.name
+        named = Path(runs_dir) / directory.path.name
         return _execute(_Session(composition, directory, named, None, listeners, on_outcome, on_warning))
 
 

@@ -1,5 +1,6 @@
 """Growth: slots in any model, seeds in slots, and the lives they lead."""
 
+from esper_core.config import GrowthConfig, OptimizerConfig
 from esper_core.growth.auditioning import audition
 from esper_core.growth.counterfactuals import CounterfactualResult, Counterfactuals, each_left_out
 from esper_core.growth.describing import Terrain, describe
@@ -37,7 +38,9 @@ __all__ = [
     "Gates",
     "GradientCollector",
     "Growth",
+    "GrowthConfig",
     "KeptBuffers",
+    "OptimizerConfig",
     "OptimizerKeeper",
     "Presence",
     "RandomStream",

@@ -269,7 +269,7 @@ class OptimizerKeeper:
         hosts = {id(parameter) for parameter in self.host.parameters}
         if any(id(parameter) in hosts for parameter in share.parameters):
             message = f"seed {seed.number} is in the host's share already: it grew before this keeper was made"
-            hint = "Give the keeper the host's own:  OptimizerKeeper(esper_core.host_parameters(model), …)"
+            hint = "Give the keeper the host's own:  OptimizerKeeper(esper_core.growth.host_parameters(model), …)"
             raise GrowthError(Problem("E304", message, hint=hint))
         owned = {id(parameter) for other in self.shares() for parameter in other.parameters}
         if seed.number in self.seeds or any(id(parameter) in owned for parameter in share.parameters):

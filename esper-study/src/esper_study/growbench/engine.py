@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from esper_core import Moment, Play
+    from esper_core.app.episode import Moment, Play
     from esper_core.leyline import SeedSignals, State
     from esper_study.growbench.puzzles import Puzzle
 
 
 def open_puzzle(puzzle: Puzzle) -> Play:
     """Return a ``Play`` that steps through episodes of a puzzle."""
-    from esper_core import Play  # imports torch, which playing a table does not need
+    from esper_core.app.episode import Play  # imports torch, which playing a table does not need
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{puzzle.name}.yaml"

@@ -44,7 +44,7 @@ RUNS = {
     "fossil-settings": STRIPES
     + PLAN
     + SMALL
-    + "optimizer: {host: {kind: sgd, learning_rate: 0.02}, seeds: {learning_rate: 0.001}}\ncapacity: true\n",
+    + "optimizer: {host: {kind: sgd, learning_rate: 0.02}, seed: {learning_rate: 0.001}}\ncapacity: true\n",
     "strict-heuristic": "task: mnist1d\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [pointwise, conv_light]}\n"
     "  late: {blueprints: [mlp]}\npolicy: heuristic\ngrowth: {nursery: 2, gates: strict}\n"
     "environments: 2\nepisode: {steps: 30, batches: 8, batch_size: 100}\n",

@@ -1,4 +1,4 @@
-"""A policy that learns is given its rounds to the letter; one that does not is left alone."""
+"""A policy that learns gets each round exactly as it saw it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where operations have a price: are they counted, do they cost what the formula says, and are they free otherwise?"""
+"""A price for operations: they are counted, cost what the formula says, and are free without a price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A schedule from a plugin sets the pace of the host and of each seed; one that fails names its package."""
+"""A learning rate schedule of a plugin applies to the host and to each seed; its errors name its package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed: plain where nobody looks, coloured only on a terminal, and never an order to it."""
+"""Output is plain in a pipe, coloured on a terminal, and free of control characters."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What may an editor suggest in a configuration? The JSON schema of the model, with the names of what is installed.
+"""JSON schema of a configuration for editors, with the names and settings of what is installed.
 
-A name that is not installed stays possible: who writes a file may not be who runs it.
+A name that is not installed stays valid: a file may be written on another machine than it is run on.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 _USES: Final[Mapping[str, ComponentKind]] = {"task": "task", "host": "host", "reward": "reward"}
-"""The keys at the top whose value is one component, each with its kind."""
+"""Top-level keys whose value is one component, each with its kind."""
 
 Schema = dict[str, Any]
 
 
 def config_schema(plugins: Plugins) -> Schema:
-    """The schema, as plain data."""
+    """Return the schema as plain data."""
     schema = RunConfig.model_json_schema()
     definitions = schema["$defs"]
     for kind in COMPONENT_KINDS:
@@ -52,12 +52,12 @@ def config_schema(plugins: Plugins) -> Schema:
 
 
 def _described(before: Schema, now: Schema) -> Schema:
-    """The schema of a key with what was said about it before."""
+    """Return a new schema for a key that keeps its description and default."""
     return {**{key: before[key] for key in ("description", "default") if key in before}, **now}
 
 
 def _use(kind: ComponentKind, registry: Registry, definitions: Schema) -> Schema:
-    """A component of a kind: a name alone, or a mapping whose settings depend on the name."""
+    """Return the schema of one component: its name alone, or a mapping whose settings depend on the name."""
     components = registry.components(kind)
     names = _names(components, {"type": "string", "minLength": 1, "maxLength": 100})
     conditions = []
@@ -80,7 +80,7 @@ def _use(kind: ComponentKind, registry: Registry, definitions: Schema) -> Schema
 
 
 def _names(components: Sequence[Component], otherwise: Schema) -> Schema:
-    """One of the installed names, each with its line of description; or any other."""
+    """Return the schema of a name: an installed one, with its summary, or any other."""
     known = [
         {"const": name, "description": _line(component)}
         for component in components
@@ -90,7 +90,7 @@ def _names(components: Sequence[Component], otherwise: Schema) -> Schema:
 
 
 def _names_of(component: Component, components: Sequence[Component]) -> list[str]:
-    """The short name, where it is unique, and the id."""
+    """Return the names of a component: its id, and its short name if that is unique."""
     unique = [one.short for one in components].count(component.short) == 1
     return [component.short, component.id] if unique else [component.id]
 
@@ -111,7 +111,7 @@ def _settings(component: Component, definitions: Schema) -> Schema:
 
 
 def _embedded(model: type[BaseModel], name: str, definitions: Schema) -> Schema:
-    """A reference to the model's schema, which is put among the definitions below a name of its own."""
+    """Add the schema of a model to the definitions under ``name``, and return a reference to it."""
     schema = model.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
     for inner, definition in schema.pop("$defs", {}).items():
         definitions[f"{name}.{inner}"] = definition

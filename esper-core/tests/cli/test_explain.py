@@ -1,4 +1,4 @@
-"""``esper explain``: components say what their settings are, and values look as one would write them."""
+"""``esper explain``: settings of components are explained, and values are shown as YAML."""
 
 from __future__ import annotations
 

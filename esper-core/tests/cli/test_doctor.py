@@ -1,4 +1,4 @@
-"""``esper doctor``: each thing by itself, what mends it, and a status for scripts."""
+"""``esper doctor``: a finding for each thing that a run needs, the fix, and a status for scripts."""
 
 from __future__ import annotations
 

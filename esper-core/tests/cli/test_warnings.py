@@ -1,4 +1,4 @@
-"""A broken plugin that a run does not use is one line on stderr, and nothing else changes."""
+"""A broken plugin that a run does not use is one line on stderr."""
 
 from __future__ import annotations
 

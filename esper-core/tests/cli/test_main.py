@@ -1,4 +1,4 @@
-"""The command itself: help without imports, commands of other packages, and a status for every end."""
+"""The command ``esper``: help without imports, commands of other packages, and a status for every end."""
 
 from __future__ import annotations
 

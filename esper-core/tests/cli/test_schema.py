@@ -1,4 +1,4 @@
-"""``esper schema``: what is installed is suggested, and what is not stays possible."""
+"""``esper schema``: installed names are suggested, and other names stay valid."""
 
 from __future__ import annotations
 

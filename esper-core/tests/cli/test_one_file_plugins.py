@@ -1,4 +1,4 @@
-"""The author of a one-file plugin is told on the command line what the author of a package is told."""
+"""One-file plugins on the command line are reported like installed packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a component says against its settings gets the line that it is on; what a task gives must be fit for a host."""
+"""Composition: refused settings get their line in the file, and the data of a task must fit the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line answers at once: it imports neither torch nor what it does not need."""
+"""Start-up: listing commands import neither torch nor what they do not need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``esper components show`` with a name that is not there asks the plugins, as a configuration does."""
+"""``esper components show`` asks the plugins about a name that is not installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""glibc is told to keep its memory; where there is none, nothing happens."""
+"""The allocator setting: glibc keeps freed memory; on other systems nothing happens."""
 
 from __future__ import annotations
 

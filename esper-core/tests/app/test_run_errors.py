@@ -1,4 +1,4 @@
-"""Who is left with a run that did not end is told where it is, where its report is, and how it goes on."""
+"""An error that ends a run says where the run directory and its report are, and how to resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who interrupts a run is told where it is, where its report is, and how it goes on."""
+"""An interrupted run says where its directory and its report are, and how to resume."""
 
 from __future__ import annotations
 

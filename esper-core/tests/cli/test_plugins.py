@@ -1,4 +1,4 @@
-"""``esper plugins`` and ``esper components``: they answer whatever is broken."""
+"""``esper plugins`` and ``esper components`` work however broken a plugin is."""
 
 from __future__ import annotations
 

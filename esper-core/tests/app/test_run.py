@@ -1,4 +1,4 @@
-"""How a run ends in its manifest, and what has to be the same for it to go on."""
+"""How a run ends in its manifest, and what must be unchanged to resume it."""
 
 from __future__ import annotations
 

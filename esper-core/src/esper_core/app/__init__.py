@@ -1,0 +1,20 @@
+"""The application: from a configuration file to a finished run.
+
+A configuration passes ``config.loading``, ``plugins.loader``, ``resolution``, ``compose`` and ``trainer.loop``, each
+once; ``cli.run`` shows the order.
+
+What is here:
+    resolution: every name in a configuration becomes a component with validated settings. Imports no torch.
+    components: build one component and check what it built; hosts named by an import path.
+    compose: build task, host, slots, policies and rewards, and check that they fit.
+    run: ``run`` and ``resume``, the run directory, and how a run ends.
+    checkpointing: when a checkpoint is written, what is in it, and where a run resumes.
+    interrupts: SIGINT, SIGTERM and SIGHUP finish the step in progress.
+    runtime: threads and memory allocator of the process.
+    episode: step through one episode manually.
+    schema: the JSON schema of a configuration, for editors.
+
+What is not here: the training loop (``trainer``), the files of a run (``runs``), and commands (``cli``).
+
+Begin reading with ``run``.
+"""

@@ -1,4 +1,17 @@
-"""The command line. ``main`` is the command ``esper``; each of its commands is imported when it is typed."""
+"""The command line. ``main`` is the command ``esper``; each of its commands is imported when it is typed.
+
+What is here:
+    main: finds and runs a command, also one of another package, and exits with a status.
+    run: ``esper run`` and ``esper resume``.
+    configuration: ``esper check``, ``esper explain`` and ``esper schema``.
+    plugins: ``esper plugins`` and ``esper components``.
+    runs: ``esper runs``.
+    doctor: ``esper doctor``.
+    output: lines, tables, problems and JSON, and the results of a run.
+    progress: what a run prints while it runs.
+
+``esper --help`` imports only ``main`` and ``output``; ``esper.commands`` are the entry points of other packages.
+"""
 
 from esper_core.cli.main import main
 

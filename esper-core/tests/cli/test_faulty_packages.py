@@ -1,7 +1,7 @@
-"""A package that pip installed, and that does not keep its word: who is told what, before a run and in the middle?
+"""Installed packages whose components do not do what they declare, before a run and during it.
 
-Before a run the blueprints that a file chooses are tried, and one that lies is refused with its package named. What
-goes wrong later costs a blueprint its seed; a reward, policy or task that raises ends the run.
+Before a run, each blueprint that a file chooses is tried, and one whose specification is wrong is refused with its
+package named. During a run, a blueprint that fails loses its seed; a reward, policy or task that raises ends the run.
 """
 
 from __future__ import annotations

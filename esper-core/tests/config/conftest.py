@@ -1,4 +1,4 @@
-"""What the tests of the configuration share: a small valid file, and the problems of one that is not."""
+"""Fixtures of the configuration tests: a small valid file, and the problems of one that is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the package's face what it should be: sorted names, no torch, only leyline below it, examples that are true?"""
+"""The package: sorted names, no torch, imports of leyline only, and doctests."""
 
 from __future__ import annotations
 

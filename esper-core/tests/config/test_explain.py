@@ -1,4 +1,4 @@
-"""Does ``explain`` say of each value what it is, of which type, its default, and where it was said?"""
+"""``explain``: value, type, default, origin and description."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_each_default_is_the_one_that_a_run_without_the_key_has(small):
         ("episode.steps=3", "Write it as slots.early.blueprints[0]."),
     ],
 )
-def test_a_path_that_leads_nowhere_is_refused_with_a_suggestion(loaded, path, hint):
+def test_an_unknown_path_is_refused_with_a_suggestion(loaded, path, hint):
     with pytest.raises(ConfigError) as caught:
         explain(loaded, path)
     (problem,) = caught.value.problems

@@ -1,4 +1,4 @@
-"""Is a configuration that is written read back as an equal one, whatever its texts look like?"""
+"""Writing a configuration: it is read back as an equal one, whatever its texts look like."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def with_settings(settings):
 
 
 @given(RUNS, WHO)
-def test_what_is_written_is_read_back_as_an_equal_configuration(run, who):
+def test_a_written_configuration_is_read_back_equal(run, who):
     config = RunConfig(**run, **who)
     assert again(config) == config
 
@@ -175,7 +175,7 @@ def test_a_number_stays_the_number_it_is(value):
     assert math.copysign(1, found) == math.copysign(1, value)
 
 
-def test_not_a_number_stays_that():
+def test_nan_is_read_back():
     assert math.isnan(again(with_settings({"x": math.nan})).task.settings["x"])
 
 
@@ -187,7 +187,7 @@ def test_a_long_key_is_read_back(length, letter):
     assert again(config) == config
 
 
-def test_what_is_written_is_what_one_would_write(request):
+def test_a_written_configuration_is_readable(request):
     text = dump_config(load_config(request.config.rootpath / "examples" / "plan.yaml").config)
     assert text.startswith(
         "name: null\n"
@@ -233,7 +233,7 @@ def test_nothing_is_written_as_an_anchor_or_an_alias():
         ({"\ud800": 1}, "task.settings.x"),
     ],
 )
-def test_what_no_file_could_hold_is_refused_with_its_path(value, path):
+def test_a_value_that_no_file_can_hold_is_refused_with_its_path(value, path):
     with pytest.raises(ConfigError) as caught:
         dump_config(with_settings({"x": value}))
     (problem,) = caught.value.problems

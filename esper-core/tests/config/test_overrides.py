@@ -1,4 +1,4 @@
-"""Does ``--set`` change just what it names, under the same checks as the file?"""
+"""``--set``: it changes what it names, under the same checks as the file."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_only_a_component_has_a_short_form(problems, small):
     assert problem.message == 'device is "cpu", which has no entries: received "settings"'
 
 
-def test_nothing_is_left_of_what_an_override_replaces(small):
+def test_an_override_replaces_a_component_as_a_whole(small):
     text = small.replace("schedule", "{use: schedule, settings: {plan: []}}")
     loaded = load(text, "policy=static")
     assert loaded.origin(("policy", "use")) == "--set policy=static"
@@ -128,7 +128,7 @@ def test_nothing_is_left_of_what_an_override_replaces(small):
         "a[-1]=3",
     ],
 )
-def test_what_is_no_path_and_value_is_refused(problems, small, override):
+def test_a_text_without_path_and_value_is_refused(problems, small, override):
     (problem,) = problems(small, override)
     assert (problem.code, problem.line, problem.column) == ("E115", None, None)
     assert problem.file == f"--set {override}"
@@ -138,7 +138,7 @@ def test_what_is_no_path_and_value_is_refused(problems, small, override):
 @pytest.mark.parametrize(
     "value", ["a: b", "- a", "1 # one", "# one", "--- a", "---", "...", "%YAML 1.2", "a\n---\nb", "[a] b", "a: 1\nb: 2"]
 )
-def test_what_is_not_one_value_is_refused(problems, small, value):
+def test_several_values_are_refused(problems, small, value):
     assert {problem.code for problem in problems(small, f"name={value}")} <= {"E115", "E104"}
 
 
@@ -167,7 +167,7 @@ def test_what_is_not_one_value_is_refused(problems, small, value):
         (".".join("a" * (MAX_DEPTH + 1)) + "=1", "E115", None),
     ],
 )
-def test_a_wrong_override_is_told_as_it_was_given(problems, small, override, code, path):
+def test_a_wrong_override_is_reported_as_it_was_given(problems, small, override, code, path):
     problem = problems(small, override)[0]
     assert (problem.code, problem.path, problem.line, problem.column) == (code, path, None, None)
     assert problem.file.startswith("--set ")
@@ -181,16 +181,16 @@ def test_a_path_and_its_value_together_nest_no_deeper_than_a_file(problems, smal
     assert problems(small, f"{path}={'[' * 30}{']' * 30}")[0].code == "E108"
 
 
-def test_every_wrong_override_is_told_behind_the_problems_of_the_file_in_its_order(problems, small):
+def test_every_wrong_override_is_reported_after_the_problems_of_the_file_in_its_order(problems, small):
     told = problems(small + "seed: x", "rounds=x", "environments", "twin=3")
     assert [problem.file for problem in told] == ["f.yaml", "--set rounds=x", "--set environments", "--set twin=3"]
 
 
-def test_wrong_overrides_are_told_even_where_the_file_cannot_be_read(problems):
+def test_wrong_overrides_are_reported_even_where_the_file_cannot_be_read(problems):
     assert [problem.code for problem in problems("a: [", "seed")] == ["E104", "E115"]
 
 
-def test_a_mapping_that_an_override_made_is_where_its_missing_keys_are_told(problems, small):
+def test_missing_keys_of_a_mapping_made_by_an_override_are_located_there(problems, small):
     (problem,) = problems(small, "slots.late.stack=2")
     assert (problem.code, problem.file, problem.path) == ("E113", "--set slots.late.stack=2", "slots.late.blueprints")
 

@@ -1,4 +1,4 @@
-"""Whatever the bytes, does reading them end quickly in a configuration or in problems that say something?"""
+"""Mutated files: each one is read soon, to a configuration or to problems that say something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what cannot mean anything refused when the file is read?"""
+"""Contradictions between options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def read(small: str, more: str, *overrides: str):
 
 
 @pytest.mark.parametrize("gates", ["strict", "permissive"])
-def test_an_episode_that_is_over_before_a_gate_looks_is_refused(small, problems, gates) -> None:
+def test_an_episode_that_ends_before_a_gate_judges_is_refused(small, problems, gates) -> None:
     text = f"growth: {{gates: {gates}}}\nepisode: {{steps: %d}}\n"
     (problem,) = problems(small + text % 3)
     assert (problem.code, problem.path, problem.line, problem.column) == ("E114", "episode.steps", 8, 18)
@@ -22,7 +22,7 @@ def test_an_episode_that_is_over_before_a_gate_looks_is_refused(small, problems,
     assert read(small, "episode: {steps: 1}").config.episode.steps == 1
 
 
-def test_a_nursery_that_the_network_may_not_fill_is_refused(small, problems) -> None:
+def test_a_nursery_beyond_the_limit_on_seeds_is_refused(small, problems) -> None:
     (problem,) = problems(f"{small}growth: {{seeds: 2, nursery: 3}}\n")
     assert (problem.code, problem.path, problem.line, problem.column) == ("E114", "growth.nursery", 7, 29)
     assert problem.message == "growth.nursery is larger than growth.seeds (2), received 3"
@@ -42,7 +42,7 @@ def test_b8_drl_09_no_arm_can_have_a_reward_of_its_own(small, problems, arm) -> 
 
 
 @pytest.mark.parametrize("other", ["mine", "./mine", "here/../mine/"])
-def test_two_arms_that_save_into_one_folder_are_refused(small, problems, other) -> None:
+def test_two_arms_that_save_to_the_same_folder_are_refused(small, problems, other) -> None:
     def arms(folder: str) -> str:
         homes = {"a": "mine", "b": folder}
         each = [f"  {arm}: {{policy: {{use: ppo, settings: {{save: {home}}}}}}}" for arm, home in homes.items()]
@@ -59,7 +59,7 @@ REWARDS = "rewards: [one, {use: two}, three]\n"
 
 
 @pytest.mark.parametrize(("said", "place", "fitting"), [("4", (8, 15), "3 or 6"), ("2", (8, 15), "3")])
-def test_environments_in_which_not_every_seed_has_every_reward_are_refused(small, problems, said, place, fitting):
+def test_environments_must_be_a_multiple_of_the_rewards(small, problems, said, place, fitting):
     (problem,) = problems(f"{small}{REWARDS}environments: {said}\n")
     assert (problem.code, problem.path, problem.line, problem.column) == ("E114", "environments", *place)
     assert problem.message == f"environments must be a multiple of the number of rewards (3), received {said}"
@@ -67,24 +67,57 @@ def test_environments_in_which_not_every_seed_has_every_reward_are_refused(small
     assert read(small, f"{REWARDS}environments: 6").config.instances == 2
 
 
-def test_so_are_those_that_nobody_wrote_with_the_place_of_the_rewards(small, problems) -> None:
+def test_default_environments_that_are_no_multiple_are_reported_at_the_rewards(small, problems) -> None:
     (problem,) = problems(f"{small}{REWARDS}")
     assert (problem.code, problem.path, problem.line) == ("E114", "rewards", 7)
     assert problem.message.endswith("received 8")
     assert read(small, "rewards: [one]").config.instances == read(small, "").config.instances == 8
 
 
-def test_several_rewards_where_one_is_expected_are_told_where_they_go(small, problems) -> None:
+def test_a_list_of_rewards_below_reward_gets_a_hint(small, problems) -> None:
     (problem,) = problems(f"{small}reward: [one, two]\n")
     assert (problem.code, problem.path) == ("E111", "reward")
     assert problem.hint == "Write several below rewards."
 
 
 @pytest.mark.parametrize("names", [("capacity",), ("a", "capacity-of-a")])
-def test_an_arm_that_is_called_like_a_control_is_refused(small, problems, names) -> None:
+def test_an_arm_with_the_name_of_a_control_is_refused(small, problems, names) -> None:
     arms = ", ".join(f"{name}: {{policy: static}}" for name in names)
     text = small.replace("policy: schedule\n", f"arms: {{{arms}}}\n")
     (problem,) = problems(text)
     assert (problem.code, problem.path) == ("E114", f"arms.{names[-1]}")
     assert problem.message == f'an arm is named "{names[-1]}", which is the name of a control'
     assert read(text, "capacity: false").config.arms.keys() == set(names)
+
+
+# --- compute
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            "compute: {micro_batches: 101}\n",
+            "episode.batch_size (100), received 101",
+        ),
+        (
+            "compute: {micro_batches: 2}\nepisode: {batch_size: 1}\n",
+            "episode.batch_size (1), received 2",
+        ),
+    ],
+)
+def test_more_micro_batches_than_examples_are_refused(small, problems, more, told) -> None:
+    (problem,) = problems(small + more)
+    assert (problem.code, problem.path, problem.line) == ("E114", "compute.micro_batches", 7)
+    assert problem.message == f"compute.micro_batches is larger than {told}"
+    assert "compute.micro_batches" in problem.hint
+
+
+def test_micro_batches_up_to_the_batch_size_are_allowed(small) -> None:
+    for more in ("compute: {micro_batches: 100}", "compute: {micro_batches: 7}", "compute: {micro_batches: 1}"):
+        assert parse_config(f"{small}{more}\n".encode(), file="f.yaml").config.compute.micro_batches
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "1.5", "two"])
+def test_an_invalid_number_of_micro_batches_is_reported_once(small, problems, said) -> None:
+    assert len(problems(f"{small}compute: {{micro_batches: {said}}}\n")) == 1

@@ -1,4 +1,4 @@
-"""Is each path written so that it can be read again?"""
+"""Key paths: written and parsed back."""
 
 from __future__ import annotations
 

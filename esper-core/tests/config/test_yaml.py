@@ -1,11 +1,13 @@
-"""Are values and their places read as they are written, and is all that a configuration cannot hold refused?"""
+"""Reading YAML 1.2: values and their places, and what a configuration cannot contain."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from esper_core.config.values import MAX_BYTES, MAX_DEPTH, MAX_NODES, Place
-from esper_core.config.yaml import read_document
+from esper_core.config.values import MAX_BYTES, MAX_DEPTH, MAX_NODES, MAX_NUMBER, Place
+from esper_core.config.yaml import NumberError, parse_scalar, read_document
 from esper_core.leyline import ConfigError
 
 
@@ -51,11 +53,11 @@ def test_each_value_has_its_place_and_that_of_its_key():
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
-def test_lines_are_counted_alike_whatever_ends_them(line_end):
+def test_lines_are_counted_for_every_line_ending(line_end):
     assert read(f"a: 1{line_end}b:{line_end}  - x").places.by_path[("b", 0)] == Place("f.yaml", 3, 5)
 
 
-def test_a_byte_order_mark_is_no_column():
+def test_a_byte_order_mark_does_not_count_as_a_column():
     assert read(b"\xef\xbb\xbfa: 1").places.by_path[("a",)] == Place("f.yaml", 1, 4, 1, 1)
 
 
@@ -78,7 +80,7 @@ def test_an_alias_may_stand_for_a_key():
 # --- what is refused, all of it at once
 
 
-def test_every_duplicate_key_is_told_with_the_line_of_the_first():
+def test_every_duplicate_key_is_reported_with_the_line_of_the_first():
     tree = read("a: 1\nb: {c: 1, c: 2}\na: 2\n'a': 3\n")
     assert [(p.code, p.line, p.column, p.path) for p in tree.problems] == [
         ("E105", 2, 11, "b.c"),
@@ -89,11 +91,11 @@ def test_every_duplicate_key_is_told_with_the_line_of_the_first():
     assert tree.value == {"a": 1, "b": {"c": 1}}
 
 
-def test_what_is_wrong_inside_a_duplicate_is_told_too():
+def test_problems_inside_a_duplicate_are_reported_too():
     assert sorted(found("a: 1\na: {2: x}\n")) == [("E105", 2, 1, "a"), ("E106", 2, 5, "a")]
 
 
-def test_every_key_that_is_no_text_is_told():
+def test_every_key_that_is_not_a_text_is_reported():
     text = "1: a\n2.5: b\ntrue: c\n~: d\n[x]: e\n? {f: g}\n: h\n.nan: i\n? \n: j\nk: {0x1F: l}\nok: 1\n"
     assert found(text) == [
         *[("E106", line, 1, None) for line in (1, 2, 3, 4, 5)],
@@ -190,7 +192,7 @@ def test_a_character_that_hides_is_refused_wherever_it_stands(character, text):
     assert column == text.split("\n")[1].index("{") + 1
 
 
-def test_every_hidden_character_is_told_up_to_twenty():
+def test_every_hidden_character_is_reported_up_to_twenty():
     assert found("a: \0\nb: \x07") == [("E103", 1, 4, None), ("E103", 2, 4, None)]
     assert len(found("\0" * 1000)) == 20
 
@@ -206,7 +208,7 @@ def test_wide_encodings_are_refused(encoding):
 
 
 @pytest.mark.parametrize("data", [b"a: 1\nb: \xe9", b"a: 1\nb: \xed\xa0\x80", b"a: 1\nb: \xc3", b"a: 1\nb: \xff\xfe"])
-def test_what_is_no_utf_8_is_told_with_its_place(data):
+def test_invalid_utf_8_is_reported_with_its_place(data):
     assert found(data) == [("E103", 2, 4, None)]
 
 
@@ -265,7 +267,7 @@ def test_a_second_document_is_refused():
 @pytest.mark.parametrize(
     "text", ["", "\n\n", "# only a comment\n", "---\n", "null", "~", "- a", "[a]", "x", "3", "'a'"]
 )
-def test_what_is_no_mapping_is_refused(text):
+def test_a_file_without_a_mapping_is_refused(text):
     assert {code for code, *_ in found(text)} == {"E109"}
 
 
@@ -291,7 +293,7 @@ def test_the_number_of_values_is_bounded_just_where_it_says():
     assert [code for code, *_ in found("a: [" + "x," * (MAX_NODES - 2) + "]")] == ["E108"]
 
 
-def test_aliases_count_as_what_they_stand_for():
+def test_aliases_count_as_the_values_they_refer_to():
     text = "a: &a [" + "x," * 999 + "]\nb: [" + "*a," * 100 + "]"
     assert [code for code, *_ in found(text)] == ["E108"]
 
@@ -305,3 +307,57 @@ def test_the_characters_that_aliases_stand_for_are_bounded():
 def test_a_text_of_too_many_bytes_is_refused():
     assert found(b"#" * (MAX_BYTES + 1)) == [("E102", None, None, None)]
     assert found(b"a: 1 " + b"#" * (MAX_BYTES - 5)) == []
+
+
+# --- scalars
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        *[(word, None) for word in ("", "~", "null", "Null", "NULL")],
+        *[(word, True) for word in ("true", "True", "TRUE")],
+        *[(word, False) for word in ("false", "False", "FALSE")],
+        *[("0", 0), ("-0", 0), ("+12", 12), ("-12", -12), ("007", 7), ("0o17", 15), ("0x1F", 31), ("0xff", 255)],
+        *[("1.", 1.0), (".5", 0.5), ("-.5", -0.5), ("1e-3", 0.001), ("1E3", 1000.0), ("+1.5e+2", 150.0), ("0e5", 0.0)],
+        *[(".inf", math.inf), ("+.INF", math.inf), ("-.Inf", -math.inf)],
+    ],
+)
+def test_scalars_have_the_value_of_yaml_1_2(word, value):
+    assert parse_scalar(word) == value
+    assert type(parse_scalar(word)) is type(value)
+
+
+@pytest.mark.parametrize("word", [".nan", ".NaN", ".NAN"])
+def test_not_a_number_is_a_float(word):
+    assert math.isnan(parse_scalar(word))
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("no", "No", "yes", "on", "off", "y", "n", "tRUE", "nULL", "~~", "=", "<<"),
+        *("1_000", "1,000", "1:30", "190:20:30", "0b11", "0O17", "0o8", "0X1F", "0xg", "-0x1F", "+0o7"),
+        *("2026-11-21", "2026-11-21T10:15:12Z", "1e", "e3", ".", "-", "+", "..5", "1.2.3", "1e3.5", "0.5f", "٣"),
+        *("inf", "nan", ".Nan", "-.nan", "+.nan", "NaN", "Infinity", "1 2", "1\n", "0x", "0o"),
+    ],
+)
+def test_other_words_are_text(word):
+    assert parse_scalar(word) == word
+    assert type(parse_scalar(word)) is str
+
+
+@pytest.mark.parametrize("word", ["9" * 101, "0x" + "f" * 99, "0." + "1" * 99, "1" * 5000, "-" + "1" * 100])
+def test_a_number_of_too_many_characters_is_refused(word):
+    with pytest.raises(NumberError, match="at most 100"):
+        parse_scalar(word)
+
+
+def test_a_number_of_just_as_many_characters_is_read():
+    assert parse_scalar("9" * MAX_NUMBER) == 10**MAX_NUMBER - 1
+
+
+@pytest.mark.parametrize("word", ["1e400", "-1e400", "1e-400", "0.0001e-399"])
+def test_a_float_that_would_silently_become_infinite_or_zero_is_refused(word):
+    with pytest.raises(NumberError, match="than a float can be"):
+        parse_scalar(word)

@@ -1,4 +1,4 @@
-"""Is everything that is wrong in a file told at once, with place, expected, received, and the way out?"""
+"""Loading: every problem is reported with its place, what was received, and a hint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def place(problem):
 # --- what is right
 
 
-def test_the_default_run_of_the_repository_is_right(request):
+def test_the_default_run_of_the_repository_is_valid(request):
     loaded = load_config(request.config.rootpath / "plugins.yaml")
     assert loaded.config.task.use == "mnist1d"
     assert loaded.config.slots["early"].blueprints == ("pointwise", "conv_light")
@@ -125,7 +125,7 @@ def test_a_name_where_a_list_of_blueprints_belongs(problems, small):
     assert problem.hint == "Write a list: blueprints: [conv_light]"
 
 
-def test_a_value_inside_a_list_is_told_by_its_index(problems, small):
+def test_a_value_in_a_list_is_located_by_its_index(problems, small):
     problem = one(problems, small.replace("[conv_light]", "[conv_light, 3, norm]"))
     assert place(problem) == ("E111", 5, 30, "slots.early.blueprints[1]")
 
@@ -146,25 +146,25 @@ def test_a_long_value_is_cut_and_counted(problems, small):
     assert len(problem.message.split("received ")[1]) <= 60
 
 
-def test_a_value_that_a_terminal_would_obey_is_escaped(problems, small):
+def test_control_characters_of_a_value_are_escaped(problems, small):
     problem = one(problems, small + 'name: "\\e[31mred\\u202e"')
     assert "\\u001b[31mred\\u202e" in problem.message
 
 
-def test_a_key_that_a_mapping_of_names_cannot_have(problems, small):
+def test_an_invalid_name_of_a_slot(problems, small):
     problem = one(problems, small.replace("early:", "1st slot:"))
     assert place(problem) == ("E112", 4, 3, 'slots["1st slot"]')
     assert problem.message.endswith('49 letters, digits, - and _; received "1st slot"')
 
 
-def test_a_slot_that_is_called_as_pydantic_calls_its_keys(problems, small):
+def test_a_slot_with_the_name_of_pydantics_key_marker(problems, small):
     assert [place(p) for p in problems(small.replace("early:", '"[key]":').replace("[conv_light]", "3"))] == [
         ("E112", 4, 3, 'slots["[key]"]'),
         ("E111", 5, 17, 'slots["[key]"].blueprints'),
     ]
 
 
-def test_slots_that_name_no_place(problems, small):
+def test_empty_slots(problems, small):
     problem = one(problems, small.replace("slots:\n  early:\n    blueprints: [conv_light]", "slots: {}"))
     assert place(problem) == ("E112", 3, 8, "slots")
     assert "received {}" in problem.message
@@ -204,14 +204,14 @@ def test_an_unknown_key(problems, small, line, column, path, hint):
     assert problem.hint == hint
 
 
-def test_a_missing_key_is_told_at_the_mapping_that_lacks_it(problems, small):
+def test_a_missing_key_is_located_at_its_mapping(problems, small):
     problem = one(problems, small.replace("blueprints: [conv_light]", "stack: 2"))
     assert place(problem) == ("E113", 5, 5, "slots.early.blueprints")
     assert problem.message == 'the key "blueprints" is missing'
     assert problem.hint == 'Add "blueprints: …" to slots.early. What may grow here: names or globs.'
 
 
-def test_all_missing_keys_are_told(problems):
+def test_all_missing_keys_are_reported(problems):
     assert [(p.code, p.line, p.column, p.path) for p in problems("# nothing yet\nseed: 1\n")] == [
         ("E113", 2, 1, "task"),
         ("E113", 2, 1, "host"),
@@ -222,7 +222,7 @@ def test_all_missing_keys_are_told(problems):
 # --- keys that do not go together
 
 
-def test_somebody_must_decide(problems, small):
+def test_policy_or_arms_is_required(problems, small):
     text = small.replace("policy: schedule\n", "")
     problem = one(problems, text)
     assert place(problem) == ("E113", 1, 1, None)
@@ -238,7 +238,7 @@ def test_policy_and_arms_exclude_each_other(problems, small):
     parse_config(small.replace("policy: schedule", "policy: null\narms: {a: {policy: x}}").encode(), file="f.yaml")
 
 
-def test_an_arm_cannot_be_called_as_the_twin_is(problems, small):
+def test_an_arm_cannot_have_the_name_of_the_twin(problems, small):
     text = small.replace("policy: schedule", "arms:\n  twin: {policy: x}")
     assert place(one(problems, text)) == ("E114", 7, 3, "arms.twin")
     parse_config((text + "twin: false").encode(), file="f.yaml")
@@ -262,7 +262,7 @@ twin: true
 """
 
 
-def test_what_the_reader_the_model_and_the_rest_object_to_is_told_in_the_order_of_the_file(problems):
+def test_all_problems_are_reported_in_the_order_of_the_file(problems):
     assert [place(p) for p in problems(EVERYTHING, "episode.steps=many", "rounds", "margin=no")] == [
         ("E111", 1, 7, "task"),
         ("E105", 3, 1, "host"),
@@ -279,13 +279,13 @@ def test_what_the_reader_the_model_and_the_rest_object_to_is_told_in_the_order_o
     ]
 
 
-def test_a_value_that_was_refused_is_told_once(problems, small):
+def test_a_refused_value_is_reported_once(problems, small):
     assert [p.code for p in problems(small + "seed: !!str 3")] == ["E107"]
     assert [p.code for p in problems(small + "episode: !foo {steps: x}")] == ["E107"]
     assert [p.code for p in problems(small.replace("early:", "1:"))] == ["E106"], "no slot is left, and that is why"
 
 
-def test_a_thousand_problems_are_counted_and_the_first_hundred_told(problems, small):
+def test_the_first_hundred_problems_are_listed_and_the_others_counted(problems, small):
     told = problems(small + "".join(f"x{i}: 1\n" for i in range(1000)))
     assert len(told) == MAX_PROBLEMS + 1
     assert [p.line for p in told[:3]] == [7, 8, 9]
@@ -293,7 +293,7 @@ def test_a_thousand_problems_are_counted_and_the_first_hundred_told(problems, sm
     assert told[-1].message == "900 more problems are not shown"
 
 
-def test_problems_print_as_they_should(problems, small):
+def test_a_problem_prints_code_message_place_and_hint(problems, small):
     assert str(one(problems, small + "episode: {stps: 3}")) == (
         'E110 unknown key "stps"\n  f.yaml:7:11   episode.stps\n  Did you mean "steps"?'
     )
@@ -302,7 +302,7 @@ def test_problems_print_as_they_should(problems, small):
 # --- problems and origins of a configuration that was read
 
 
-def test_a_problem_of_the_names_is_shown_where_the_name_stands(small):
+def test_a_problem_is_located_at_the_nearest_value_of_the_file(small):
     loaded = parse_config(small.encode(), file="f.yaml")
     assert place(loaded.problem("E201", ("slots", "early", "blueprints", 0), "unknown")) == (
         "E201",
@@ -323,7 +323,7 @@ def test_a_problem_of_the_names_is_shown_where_the_name_stands(small):
     assert (problem.file, problem.hint) == ("f.yaml", "hint")
 
 
-def test_a_value_knows_where_it_is_from(small):
+def test_the_origin_of_a_value(small):
     loaded = parse_config(
         (small + "episode: {steps: 3}").encode(), file="f.yaml", overrides=["episode.batches=4", "reward.settings.x=1"]
     )
@@ -366,7 +366,7 @@ def test_as_many_episodes_as_a_run_can_have_are_not(small, more):
     assert parse_config((small + more).encode(), file="f.yaml").config.rounds > 1
 
 
-def test_a_count_out_of_its_own_range_is_told_once(small):
+def test_a_count_out_of_its_own_range_is_reported_once(small):
     with pytest.raises(ConfigError) as caught:
         parse_config((small + "rounds: 100000000\n").encode(), file="f.yaml")
     assert [problem.code for problem in caught.value.problems] == ["E112"]
@@ -397,7 +397,7 @@ def objections(loaded, path=("policy", "settings")):
     return settings_problems(loaded, caught.value, Settings, path)
 
 
-def test_settings_that_a_component_refuses_are_told_like_the_files_own(small):
+def test_errors_of_a_components_settings_are_reported_like_those_of_the_file(small):
     settings = "{depth: 3, rate: x, names: a, dept: 1, kind: z}"
     loaded = parse_config(small.replace("schedule", f"{{use: x, settings: {settings}}}").encode(), file="f.yaml")
     told = objections(loaded)
@@ -411,7 +411,7 @@ def test_settings_that_a_component_refuses_are_told_like_the_files_own(small):
     assert told[-1].hint == 'Did you mean "depth"?'
 
 
-def test_a_missing_setting_is_told_at_the_component_that_lacks_it(small):
+def test_a_missing_setting_is_located_at_its_component(small):
     (problem,) = objections(parse_config(small.encode(), file="f.yaml"))
     assert place(problem) == ("E113", 6, 9, "policy.settings.depth")
     assert problem.hint == 'Add "depth: …" to policy.settings. How deep.'
@@ -424,7 +424,7 @@ def test_errors_carry_the_exit_code_of_a_wrong_configuration(small):
 
 
 @pytest.mark.parametrize("gates", ["strict", "permissive"])
-def test_gates_need_something_to_weigh_a_seed_against(small, gates):
+def test_gates_need_a_twin_or_a_branch(small, gates):
     with pytest.raises(ConfigError) as caught:
         parse_config((small + f"twin: false\ngrowth: {{gates: {gates}}}\n").encode(), file="f.yaml")
     (problem,) = caught.value.problems

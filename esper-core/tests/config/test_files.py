@@ -1,4 +1,4 @@
-"""Is a file that cannot be read told in one clear message, and does nothing hang?"""
+"""Reading files: each failure is one clear problem, and nothing blocks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_missing_file_suggests_the_nearest_in_its_folder(tmp_path):
     assert problem.hint == f"Did you mean {tmp_path / 'plugins.yaml'}?"
 
 
-def test_a_missing_file_like_no_other_lists_the_yaml_files(tmp_path):
+def test_a_missing_file_without_a_similar_one_lists_the_yaml_files(tmp_path):
     for name in ("a.yaml", "b.yml", "c.txt"):
         (tmp_path / name).touch()
     assert refused(tmp_path / "something-else.json")[0].hint == "YAML files there: a.yaml, b.yml"
@@ -83,7 +83,7 @@ def test_a_file_without_permission_is_refused(tmp_path):
         (FileNotFoundError(errno.ENOENT, "gone"), "there is no such file"),
     ],
 )
-def test_an_error_of_the_system_is_told(tmp_path, monkeypatch, error, says):
+def test_an_error_of_the_system_is_reported(tmp_path, monkeypatch, error, says):
     file = tmp_path / "run.yaml"
     file.touch()
 
@@ -97,7 +97,7 @@ def test_an_error_of_the_system_is_told(tmp_path, monkeypatch, error, says):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link to a device"])
-def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, kind):
+def test_a_file_that_is_not_regular_is_refused_without_waiting(tmp_path, kind):
     path = tmp_path / "x"
     if kind == "pipe":
         os.mkfifo(path)
@@ -178,5 +178,5 @@ def test_a_path_through_a_file_is_refused(tmp_path):
     assert "not a folder" in refused(tmp_path / "a" / "b.yaml")[0].message
 
 
-def test_wrong_overrides_are_told_together_with_the_missing_file(tmp_path):
+def test_wrong_overrides_are_reported_together_with_the_missing_file(tmp_path):
     assert [problem.code for problem in refused(tmp_path / "x.yaml", "seed", "=1")] == ["E101", "E115", "E115"]

@@ -154,6 +154,7 @@ def test_the_plugin_registers_the_sink_with_its_settings(tmp_path: Path) -> None
             added[name] = (target, spec.settings)
 
     plugin.esper_register_sinks(Registry())
+    assert added.pop("live") == ("esper_watch.progress:live", None)
     assert added == {"tensorboard": ("esper_watch.tensorboard:tensorboard", "esper_watch.settings:TensorboardSettings")}
     assert set(TensorboardSettings.model_fields) == set(tensorboard.__annotations__) - {"run", "return"}
     assert TensorboardSettings().model_dump() == tensorboard.__kwdefaults__

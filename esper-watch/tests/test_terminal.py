@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from filelock import FileLock
+from rich.cells import cell_len
 
 from esper_core import EsperError, load_run
 from esper_core.leyline import Signals, Stage
@@ -270,3 +271,55 @@ def test_the_legend_wraps_in_a_narrow_terminal(run: Path) -> None:
     assert max(map(len, drawing.splitlines())) <= 40
     for name in ("germinated", "training", "blending", "holding", "draining", "kept"):
         assert f" {name}" in drawing
+
+
+# --- names in other scripts
+
+SEED = StageChanged(
+    round=0, arm="grown", seed=3, step=0, slot="early", seed_id=0, blueprint="a/conv",
+    was=None, now=Stage.GERMINATED, parameters=10, reason="asked for",
+)  # fmt: skip
+
+
+def lines_of(run: Path, arms: tuple[str, ...], *events: object, width: int = 80) -> list[str]:
+    start = RunStarted(run="r", arms=arms, rounds=1, environments=1, steps=8)
+    told = [start, *events, RunFinished(status="failed", reason="双" * 200)]
+    (run / "events.jsonl").write_text("".join(encode(event) + "\n" for event in told))
+    return draw(read_history(run), width=width).splitlines()
+
+
+def before(line: str, sign: str) -> int:
+    """Return the columns in front of a text."""
+    head, found, _ = line.partition(sign)
+    assert found, line
+    return cell_len(head)
+
+
+NAMES = ["grown", "双子", "🌱 seeds", "re\N{COMBINING ACUTE ACCENT}seau", "ตัวที่หนึ่ง"]
+
+
+@pytest.mark.parametrize("names", [NAMES, ["双子座の庭師", "twin"], NAMES[3:]], ids=["mixed", "wide", "accents"])
+def test_arms_with_names_in_any_script_stand_in_their_cell_len(names: list[str], tmp_path: Path) -> None:
+    lines = [line for line in lines_of(tmp_path, tuple(names)) if "nothing yet" in line]
+    assert len(lines) == len(names)
+    widest = max(map(cell_len, names))
+    assert {before(line, "nothing yet") for line in lines} == {2 + widest + 2 + 2}, "an empty curve, and two blanks"
+
+
+@pytest.mark.parametrize("names", [NAMES, ["双子座の庭師", "twin"], NAMES[3:]], ids=["mixed", "wide", "accents"])
+def test_lives_with_names_in_any_script_stand_in_their_cell_len(names: list[str], tmp_path: Path) -> None:
+    seeds = [replace(SEED, seed_id=number, slot=name, blueprint="a/conv") for number, name in enumerate(names)]
+    steps = [replace(one, step=1, was=Stage.GERMINATED, now=Stage.TRAINING) for one in seeds]
+    lines = [line for line in lines_of(tmp_path, ("grown",), *seeds, *steps) if line.startswith("  grown 3 ")]
+    assert len(lines) == len(names)
+    widest = max(cell_len(f"grown 3 {name} conv") for name in names)
+    assert {before(line, "··") for line in lines} == {2 + widest + 2}
+
+
+@pytest.mark.parametrize("width", [20, 33, 80])
+def test_no_line_with_wide_letters_is_wider_than_the_terminal(tmp_path: Path, width: int) -> None:
+    long = "双子座と植物園の庭師たち" * 5
+    seeds = [replace(SEED, arm=long, slot=long)]
+    lines = lines_of(tmp_path, (long, "twin"), *seeds, width=width)
+    assert max(map(cell_len, lines)) <= width
+    assert len([line for line in lines if "…" in line]) >= 3, "the arm, the life and the reason"

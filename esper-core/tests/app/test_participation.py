@@ -331,7 +331,7 @@ def test_a_plugin_may_know_of_a_name_that_is_missing(install, refused) -> None:
     assert told == (
         'E225 unknown sink "gone"\n'
         "  small.yaml:12:9   sinks[0].use\n"
-        "  Known: tensorboard\n"
+        "  Known: live, tensorboard\n"
         "  The sink gone moved to esper-more.\n"
         "  All sinks:  esper components list sink"
     )

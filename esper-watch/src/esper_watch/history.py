@@ -26,7 +26,7 @@ from esper_core.leyline.events import (
 from esper_core.leyline.files import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from esper_core.leyline.events import Event
@@ -181,6 +181,9 @@ class History:
         """By arm: the names of its slots, in the order of the host."""
         self.skipped: list[str] = []
         """What was not read: a torn last line, or events of a newer version."""
+        self.latest: StepFinished | None = None
+        self.running: dict[EnvironmentKey, None] = {}
+        """The environments that are being trained."""
         self._keep_steps = keep_steps
         self._finished_steps = 0
         self._reached: dict[EnvironmentKey, int] = {}
@@ -211,15 +214,23 @@ class History:
         return announced or max(self._reached.values(), default=1)
 
     @property
-    def share_done(self) -> float:
-        """The part of the announced training that is finished, from 0 to 1."""
+    def total_steps(self) -> int:
+        """Steps of all environments of the run; 0 if it has not started."""
         if self.started is None:
-            return 0.0
+            return 0
         # A capacity control is announced, but not trained if nothing grew.
         arms = self.arms if self.status == "done" else self.started.arms
-        total = self.started.rounds * self.started.environments * self.steps_per_episode * len(arms)
-        saved = sum(max(0, self.steps_per_episode - episode.steps) for episode in self.episodes)
-        return min(1.0, (self._finished_steps + saved) / total) if total else 0.0
+        return self.started.rounds * self.started.environments * self.steps_per_episode * len(arms)
+
+    @property
+    def finished_steps(self) -> int:
+        """Steps of all environments so far. An episode that ended early counts in full."""
+        return self._finished_steps
+
+    @property
+    def share_done(self) -> float:
+        """The part of the announced training that is finished, from 0 to 1."""
+        return min(1.0, self._finished_steps / self.total_steps) if self.total_steps else 0.0
 
     def steps_of(self, environment: EnvironmentKey) -> int:
         """Return how many steps of an environment's episode are known."""
@@ -249,6 +260,15 @@ class History:
                 found.setdefault(life.seed, []).append(life)
         return dict(sorted(found.items()))
 
+    def running_seeds(self) -> Iterator[SeedLife]:
+        """Yield the seeds of the environments that are being trained, those that ended included; the latest first."""
+        rounds = {round_ for round_, _, _ in self.running}
+        for life in reversed(self.seeds):
+            if life.environment in self.running:
+                yield life
+            elif life.round not in rounds:
+                return
+
     def add(self, event: Event) -> None:
         """Record one event."""
         match event:
@@ -263,8 +283,7 @@ class History:
             case SeedLost():
                 self.lost.append(event)
             case EpisodeFinished():
-                self.episodes.append(event)
-                self._reached[event.round, event.arm, event.seed] = event.steps
+                self._add_episode(event)
             case UpdateFinished():
                 self.updates.append(event)
             case RunFinished():
@@ -282,8 +301,17 @@ class History:
         life.parameters = event.parameters
         self._reached[environment] = max(self._reached.get(environment, 0), event.step + 1)
 
+    def _add_episode(self, event: EpisodeFinished) -> None:
+        environment = event.round, event.arm, event.seed
+        self.episodes.append(event)
+        self.running.pop(environment, None)
+        self._reached[environment] = event.steps
+        self._finished_steps += max(0, self.steps_per_episode - event.steps)
+
     def _add_step(self, event: StepFinished) -> None:
         environment = event.round, event.arm, event.seed
+        self.latest = event
+        self.running[environment] = None
         self._finished_steps += 1
         self._reached[environment] = max(self._reached.get(environment, 0), event.step + 1)
         self.slots.setdefault(event.arm, tuple(slot.name for slot in event.signals.slots))

@@ -18,7 +18,12 @@ def esper_plugin_info() -> PluginInfo:
 
 @hookimpl
 def esper_register_sinks(registry: Any) -> None:
-    """Register the TensorBoard sink."""
+    """Register the live display and the TensorBoard sink."""
+    registry.add(
+        "live",
+        "esper_watch.progress:live",
+        SinkSpec(summary="Progress of a run on a terminal, drawn live.", terminal=True),
+    )
     registry.add(
         "tensorboard",
         "esper_watch.tensorboard:tensorboard",

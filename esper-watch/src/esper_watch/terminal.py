@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
 
 from esper_core.leyline import Stage
-from esper_core.leyline.columns import columns, cut, padded, wrapped
 from esper_core.leyline.text import printable
 from esper_watch.formatting import short_name
 from esper_watch.history import mean
@@ -86,7 +87,7 @@ def draw(history: History, *, width: int = 80, lives: int = 16) -> str:
     if history.reason:
         lines.append(f"  {_first_line(history.reason)}")
     for text in history.skipped:
-        lines += wrapped(printable(text), width, then="    ")
+        lines += wrap(text, width)
     lines += [*_curves(history, width), *_governor(history.governor), *_lives(history, width, lives)]
     return "\n".join(cut(line, width).rstrip() for line in lines)
 
@@ -94,12 +95,14 @@ def draw(history: History, *, width: int = 80, lives: int = 16) -> str:
 def _curves(history: History, width: int) -> list[str]:
     announced = () if history.started is None else history.started.arms
     names = {arm: cut(printable(arm), max(8, width // 3)) for arm in announced}
-    name_width = max(map(columns, names.values()), default=0)
+    name_width = max(map(cell_len, names.values()), default=0)
     lines = []
     for arm, name in names.items():
         curve = history.mean_metric(arm)
         last = f"{curve[-1]:.4g}" if curve else "nothing yet"
-        lines.append(f"  {padded(name, name_width)}  {sparkline(curve, max(8, width - name_width - 16))}  {last}")
+        lines.append(
+            f"  {set_cell_size(name, name_width)}  {sparkline(curve, max(8, width - name_width - 16))}  {last}"
+        )
     return lines
 
 
@@ -122,12 +125,12 @@ def _lives(history: History, width: int, limit: int) -> list[str]:
         return []
     labels = [f"{life.arm} {life.seed} {life.slot} {short_name(life.blueprint)}" for life in shown]
     labels = [cut(printable(label), max(16, width // 2)) for label in labels]
-    label_width = max(map(columns, labels))
-    legend = wrapped("  ".join(one.replace(" ", _NO_BREAK) for one in LEGEND.split("  ")), max(16, width))
-    lines = ["", *(line.replace(_NO_BREAK, " ") for line in legend)]
+    label_width = max(map(cell_len, labels))
+    legend = textwrap.wrap(LEGEND.replace("  ", "\t").replace(" ", _NO_BREAK), max(16, width), expand_tabs=False)
+    lines = ["", *(line.replace("\t", "  ").replace(_NO_BREAK, " ") for line in legend)]
     for label, life in zip(labels, shown, strict=True):
         signs = _stage_signs(history, life, max(8, width - label_width - 6))
-        lines.append(f"  {padded(label, label_width)}  {signs}")
+        lines.append(f"  {set_cell_size(label, label_width)}  {signs}")
     if len(history.seeds) > len(shown):
         lines.append(f"  … and {len(history.seeds) - len(shown)} more")
     return lines
@@ -151,14 +154,25 @@ def fits(rows: Sequence[Sequence[str]]) -> bool:
     return not sys.stdout.isatty() or max(map(cell_len, aligned(rows))) <= get_terminal_size().columns
 
 
-def wrap(text: str) -> list[str]:
-    """Return a text as printable lines that fit into the terminal; one line where stdout is not a terminal."""
+def wrap(text: str, width: int | None = None) -> list[str]:
+    """Return a text as printable lines of at most ``width`` columns, each but the first indented.
+
+    Without a width they fit into the terminal; where stdout is not a terminal there is one line.
+    """
     text = printable(text)
-    if not sys.stdout.isatty():
-        return [text]
+    if width is None:
+        if not sys.stdout.isatty():
+            return [text]
+        width = max(20, get_terminal_size().columns - 1)
     indent = " " * (len(text) - len(text.lstrip()) + 2)
-    width = max(20, get_terminal_size().columns - 1)
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    room = max(1, width - len(indent))
+    first, *rest = (line.plain for line in Text(text.strip()).wrap(Console(width=room), room))
+    return [indent[2:] + first, *(indent + line.rstrip() for line in rest)]
+
+
+def cut(text: str, width: int) -> str:
+    """Return as much of a text as fits into ``width`` columns, with an ellipsis if something is missing."""
+    return text if cell_len(text) <= width else f"{set_cell_size(text, max(width - 1, 0))}…"[: max(width, 0)]
 
 
 def echo(text: str, *, err: bool = False) -> None:

@@ -8,6 +8,7 @@ imports torch before a host is built.
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,13 +23,17 @@ from esper_core.leyline.signals import Metric
 from esper_core.leyline.specs import HostSpec
 from esper_core.plugins import Component
 from esper_core.plugins.isolation import attempt, attributed_to, fault_problem, is_target
+from esper_core.telemetry import SinkGuard, SinkThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import ExitStack
 
     from esper_core.config.values import KeyPath
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins.isolation import Label
+
+log = logging.getLogger("esper")
 
 _PROTOCOLS: Final[Mapping[ComponentKind, type]] = {
     "policy": Policy,
@@ -91,6 +96,28 @@ def check_component(kind: ComponentKind, built: Any, label: Label) -> None:
 def _with_article(thing: object) -> str:
     name = type(thing).__name__
     return "None" if thing is None else f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def open_sinks(chosen: Sequence[ConfiguredComponent], run: Path, closing: ExitStack) -> list[SinkThread]:
+    """Build the sinks of a run. One that cannot be built stops the run before it starts."""
+    sinks = []
+    for sink in chosen:
+        sinks.append(SinkThread(sink.build(run), sink.label))
+        closing.callback(sinks[-1].close)
+    return sinks
+
+
+def open_display(display: Component | None, run: Path, closing: ExitStack) -> list[SinkGuard]:
+    """Build the terminal display, if there is one. One that cannot be built is reported, and left out."""
+    if display is None:
+        return []
+    try:
+        guard = SinkGuard(ConfiguredComponent(display, {}, ()).build(run), display.title)
+    except PluginError as error:
+        log.warning("%s", error)
+        return []
+    closing.callback(guard.close)
+    return [guard]
 
 
 def host_at(target: str) -> Component:

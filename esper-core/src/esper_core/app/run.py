@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.app.checkpointing import CheckpointWriter, decisive_values, find_position
+from esper_core.app.components import open_display, open_sinks
 from esper_core.app.compose import Composition, StudyContext, prepare
 from esper_core.app.interrupts import handled_signals
 from esper_core.app.resolution import resolved_config
@@ -40,7 +41,7 @@ from esper_core.runs import RunDirectory
 from esper_core.runs.checkpoints import Checkpoints
 from esper_core.runs.directory import run_lock
 from esper_core.runs.records import read_run, resume_hint
-from esper_core.telemetry import Bus, Clock, EventFile, SinkThread, read_events
+from esper_core.telemetry import Bus, Clock, EventFile, read_events
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import Course
 
@@ -50,9 +51,10 @@ if TYPE_CHECKING:
     from esper_core.app.checkpointing import Position
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.protocols import RunStatus
+    from esper_core.plugins import Component
     from esper_core.plugins.dispatch import PluginSection
     from esper_core.runs.records import Run
-    from esper_core.telemetry import Listener
+    from esper_core.telemetry import Listener, SinkThread
     from esper_core.trainer.study import Study
 
 log = logging.getLogger("esper")
@@ -110,6 +112,7 @@ def run(
     name: str | None = None,
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
+    display: Component | None = None,
     on_outcome: Callable[[Outcome], None] = ignore_outcome,
     on_warning: Callable[[str], None] = print_warning,
 ) -> Outcome:
@@ -121,6 +124,7 @@ def run(
         name: What the run is called, instead of the configuration's name.
         argv: The command, for the manifest.
         listeners: Get every event.
+        display: A sink that shows the run on the terminal. It gets every event on the run's own thread.
         on_outcome: Gets the outcome before it is written, so that a full disk does not take it away.
         on_warning: Gets each warning, once.
     """
@@ -131,7 +135,7 @@ def run(
         with _failure_recorded(directory):
             _write_start(directory, composition)
         named = Path(runs_dir) / directory.path.name
-        return _execute(_Session(composition, directory, named, None, listeners, on_outcome, on_warning))
+        return _execute(_Session(composition, directory, named, None, listeners, display, on_outcome, on_warning))
 
 
 def resume(
@@ -140,6 +144,7 @@ def resume(
     *,
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
+    display: Component | None = None,
     on_outcome: Callable[[Outcome], None] = ignore_outcome,
     on_warning: Callable[[str], None] = print_warning,
 ) -> Outcome:
@@ -150,6 +155,7 @@ def resume(
         record: The run.
         argv: The command, for the manifest.
         listeners: Get every event, those of before first.
+        display: As for ``run``; it gets the events of before, too.
         on_outcome: As for ``run``.
         on_warning: As for ``run``.
 
@@ -167,7 +173,9 @@ def resume(
         if position is not None:
             checkpoints.point_to(position.number)
         directory.resume(list(argv), None if position is None else position.number)
-        return _execute(_Session(composition, directory, record.path, position, listeners, on_outcome, on_warning))
+        return _execute(
+            _Session(composition, directory, record.path, position, listeners, display, on_outcome, on_warning)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +187,7 @@ class _Session:
     named: Path
     position: Position | None
     listeners: Sequence[Listener]
+    display: Component | None
     on_outcome: Callable[[Outcome], None]
     on_warning: Callable[[str], None]
 
@@ -248,17 +257,18 @@ def _train(
     with handled_signals(session.named) as raise_if_interrupted, ExitStack() as closing:
         log.info("run %s %s", info.id, "starts" if position is None else f"resumes from checkpoint {position.number}")
         observers.configured(resolution.plugin_settings, lambda: values)
-        sinks = _open_sinks(session, closing)
+        listeners = [*session.listeners, *open_display(session.display, session.path, closing)]
+        sinks = open_sinks(resolution.sinks, session.path, closing)
         clock = Clock()
         events = EventFile(path / "events.jsonl", after=0 if position is None else position.events)
         closing.callback(events.close)
-        bus = Bus([events, *session.listeners, *sinks, observers])
+        bus = Bus([events, *listeners, *sinks, observers])
         checkpoints = Checkpoints(path, checkpoint_config.keep)
         if position is not None:
             checkpoints.discard_after(position.number)
             clock.continue_from(position.state.plain["seconds"], position.state.plain["total"])
         try:
-            _publish_start(session, info, bus, sinks)
+            _publish_start(session, info, bus, listeners, sinks)
             observers.run_started(info)
             writer = CheckpointWriter(
                 checkpoints,
@@ -313,7 +323,9 @@ def _train_studies(
     return finished
 
 
-def _publish_start(session: _Session, info: RunInfo, bus: Bus, sinks: Sequence[SinkThread]) -> None:
+def _publish_start(
+    session: _Session, info: RunInfo, bus: Bus, listeners: Sequence[Listener], sinks: Sequence[SinkThread]
+) -> None:
     """Publish that the run starts. Of a resumed run, listeners get all events so far, and sinks the start alone."""
     started = RunStarted(
         run=info.id,
@@ -327,19 +339,10 @@ def _publish_start(session: _Session, info: RunInfo, bus: Bus, sinks: Sequence[S
         bus.publish(started)
         return
     for event in read_events(session.path / "events.jsonl"):
-        for listener in session.listeners:
+        for listener in listeners:
             listener.hear(event)
     for sink in sinks:
         sink.hear(started)
-
-
-def _open_sinks(session: _Session, closing: ExitStack) -> list[SinkThread]:
-    """Build the sinks of the configuration. One that cannot be built stops the run before it starts."""
-    sinks = []
-    for chosen in session.composition.resolution.sinks:
-        sinks.append(SinkThread(chosen.build(session.path), chosen.label))
-        closing.callback(sinks[-1].close)
-    return sinks
 
 
 # --- files

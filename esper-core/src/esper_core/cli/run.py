@@ -87,7 +87,7 @@ def run(
         print_json(plan.as_json()) if as_json else click.echo(plan.text())
         return
     execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
-    _execute_and_show(execute, quiet=quiet, as_json=as_json)
+    _execute_and_show(execute, composition, quiet=quiet, as_json=as_json)
 
 
 @click.command()
@@ -117,7 +117,8 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
 
     from esper_core.app.run import resume as resume_composition
 
-    _execute_and_show(partial(resume_composition, composition, record), quiet=quiet, as_json=as_json)
+    execute = partial(resume_composition, composition, record)
+    _execute_and_show(execute, composition, quiet=quiet, as_json=as_json)
 
 
 def config_file(given: Path) -> Path:
@@ -147,15 +148,16 @@ def build(file: Path, overrides: Sequence[str] = (), overlays: Sequence[Path] = 
         raise
 
 
-def _execute_and_show(execute: partial[Outcome], *, quiet: bool, as_json: bool) -> None:
+def _execute_and_show(execute: partial[Outcome], composition: Composition, *, quiet: bool, as_json: bool) -> None:
     """Run or resume with progress on stderr, and print the outcome, even if it could not be written."""
     from esper_core.cli.output import print_outcome
-    from esper_core.cli.progress import progress
+    from esper_core.cli.progress import PlainLines, terminal_display
 
+    display = None if quiet else terminal_display(composition.resolution.plugins.registry)
+    listeners = [] if quiet or display is not None else [PlainLines()]
     found: list[Outcome] = []
     try:
-        with progress(quiet=quiet) as listeners:
-            execute(argv=sys.argv, listeners=listeners, on_outcome=found.append, on_warning=print_warning)
+        execute(argv=sys.argv, listeners=listeners, display=display, on_outcome=found.append, on_warning=print_warning)
     finally:
         for outcome in found:
             print_json(outcome.as_json()) if as_json else print_outcome(outcome)

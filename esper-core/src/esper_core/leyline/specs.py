@@ -155,10 +155,16 @@ class RewardSpec:
 
 @dataclass(frozen=True, slots=True)
 class SinkSpec:
-    """Declares a sink. ``settings`` as for a task."""
+    """Declares a sink. ``settings`` as for a task.
+
+    ``terminal`` declares that the sink shows a run on the terminal: ``esper run`` uses the first such sink instead of
+    its plain lines if stderr is an interactive terminal. It is called on the run's own thread, so its methods must be
+    quick, and it draws from when it is built until it is closed.
+    """
 
     summary: str = ""
     settings: Any = None
+    terminal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,43 @@ class SinkThread:
         log.warning("%s", Problem("E228", f"{self._label} {what}", hint=hint))
 
 
+class SinkGuard:
+    """A listener that passes events on to a sink on the run's own thread, and shuts it off at its first error.
+
+    Args:
+        sink: a sink that does little in ``hear`` and ``settle``, such as a terminal display.
+        label: names the sink and its package in messages.
+    """
+
+    def __init__(self, sink: Sink, label: str) -> None:
+        self._sink = sink
+        self._label = label
+        self._shut_off = False
+
+    def hear(self, event: Event) -> None:
+        """Pass on an event."""
+        self._try(lambda: self._sink.hear(event))
+
+    def settle(self) -> None:
+        """Pass on the end of a step."""
+        self._try(self._sink.settle)
+
+    def close(self) -> None:
+        """Close the sink, even if it was shut off."""
+        error = _error_in(self._sink.close)
+        if error is not None and not self._shut_off:
+            self._report(error)
+
+    def _try(self, call: Callable[[], None]) -> None:
+        if not self._shut_off and (error := _error_in(call)) is not None:
+            self._report(error)
+
+    def _report(self, error: BaseException) -> None:
+        self._shut_off = True
+        message = f"{self._label} raised {summarise(error)}; it is shut off for the rest of the run"
+        log.warning("%s", component_problem("E228", message, error, self._label))
+
+
 class ThreadStream:
     """``sys.stdout`` or ``sys.stderr``, except that what some threads print goes to stderr.
 

@@ -1,0 +1,197 @@
+"""The live display: what it draws of a run, in terminals of any size, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from esper_core.leyline import Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, StageChanged, StepFinished
+from esper_testing import check_sink
+from esper_watch.progress import LiveDisplay
+
+CLEAR = "\x1b[2J"
+NAME = "20261121-101512-[bold]otter"
+
+
+def started(arms: tuple[str, ...] = ("grown", "twin"), rounds: int = 1, environments: int = 1) -> RunStarted:
+    return RunStarted(run=NAME, arms=arms, rounds=rounds, environments=environments, steps=4)
+
+
+def step(number: int, arm: str = "grown", seed: int = 0, round_: int = 0) -> StepFinished:
+    slots = tuple(SlotSignals(name, SlotState.FREE, 0) for name in ("early", "late"))
+    signals = Signals(number, 1.0, 1.0, 0.5, 1, 1, slots)
+    return StepFinished(round=round_, arm=arm, seed=seed, step=number, signals=signals)
+
+
+def moved(now: Stage, seed: int = 0, blueprint: str = "b/x", slot: str = "early", **more: int) -> StageChanged:
+    place = {"round": 0, "step": 0, "seed_id": 0} | more
+    return StageChanged(
+        **place, arm="grown", seed=seed, slot=slot, blueprint=blueprint, was=None, now=now, parameters=1, reason="asked"
+    )
+
+
+def ended(arm: str = "grown", seed: int = 0) -> EpisodeFinished:
+    return EpisodeFinished(
+        round=0, arm=arm, seed=seed, test_loss=1.0, test_metric=0.5, validation_metric=0.5, parameters=1,
+        host_parameters=1, fossils=0, steps=4, reward=None,
+    )  # fmt: skip
+
+
+def acted(act: str, reason: str = "the loss rose") -> GovernorActed:
+    return GovernorActed(round=0, arm="grown", seed=0, step=1, act=act, verdict="sick", reason=reason)
+
+
+GROWING = [
+    started(environments=4),
+    *(step(0, arm, seed) for seed in range(4) for arm in ("grown", "twin")),
+    *(moved(Stage.TRAINING, seed, "b/conv_light") for seed in range(3)),
+    moved(Stage.HOLDING, 3, "b/conv_light"),
+    moved(Stage.PRUNED, 0, "b/pointwise", seed_id=1),
+]
+
+
+class Screen(io.TextIOWrapper):
+    """A terminal in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), "utf-8", write_through=True)
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def shown(self) -> str:
+        return self.buffer.getvalue().decode(self.encoding)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def displays(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LiveDisplay]]:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    opened: list[LiveDisplay] = []
+    yield opened
+    for display in opened:
+        display.close()
+
+
+@pytest.fixture
+def display(displays: list[LiveDisplay]) -> LiveDisplay:
+    displays.append(LiveDisplay(Console(file=Screen(), width=80, height=24, force_terminal=True)))
+    return displays[0]
+
+
+def drawn(events: Sequence[Event], width: int = 80) -> list[str]:
+    """Return what is drawn after some events, as lines."""
+    console = Console(file=Screen(), width=width, height=24, force_terminal=True, color_system=None)
+    display = LiveDisplay(console)
+    try:
+        for event in events:
+            display.hear(event)
+        display.settle()
+    finally:
+        display.close()
+    with console.capture() as captured:
+        console.print(display._render())
+    return [line.rstrip() for line in captured.get().splitlines() if line.strip()]
+
+
+def test_progress_step_arms_and_the_seeds_of_each_slot_are_drawn() -> None:
+    head, *below = drawn(GROWING)
+    assert re.fullmatch(re.escape(NAME) + r" ━+╸? *━*  25%", head), head
+    assert below == [
+        "step 1 of 4, grown, twin",
+        "early  conv_light: 3 training, 1 holding; pointwise: 1 pruned",
+        "late   nothing yet",
+    ]
+
+
+def test_rounds_and_acts_of_the_governor_are_drawn() -> None:
+    events = [started(rounds=3), step(1, round_=1), acted("warn"), acted("warn"), acted("roll-back", f"loss{CLEAR}")]
+    lines = " ".join(drawn(events))
+    assert "round 2 of 3, step 2 of 4" in lines
+    assert "governor: 1 roll-back, 2 warn; last roll-back: grown, seed 0, step 1: loss\\x1b[2J" in lines
+
+
+def test_seeds_of_finished_episodes_are_not_drawn() -> None:
+    """The capacity control is trained after the others: what they kept is not in its slots."""
+    over = [ended(arm, seed) for arm in ("grown", "twin") for seed in range(4)]
+    lines = drawn([*GROWING, *over, *(step(0, "capacity", seed) for seed in range(4))])
+    assert lines[1:] == ["step 1 of 4, capacity"]
+
+
+@pytest.mark.parametrize("width", [20, 40, 79, 199])
+def test_the_display_fits_the_terminal(width: int) -> None:
+    many = [moved(Stage.TRAINING, n, slot=f"slot-{n}-双子", blueprint=CLEAR * 4) for n in range(20)]
+    for events in ([], [started()], GROWING, [*GROWING, *many, acted("warn", "x" * 300)]):
+        lines = drawn(events, width)
+        assert all(cell_len(line) <= width for line in lines), lines
+        assert CLEAR not in "".join(lines)
+
+
+def test_rate_and_time_left_are_drawn_without_what_a_resumed_run_did_before(display: LiveDisplay) -> None:
+    for event in [started(environments=500), *(step(0, seed=seed) for seed in range(400))]:
+        display.hear(event)
+    display.settle()
+    assert display._progress.tasks[0].speed is None
+    for seed in range(400, 404):
+        time.sleep(0.05)
+        display.hear(step(0, seed=seed))
+        display.settle()
+    speed = display._progress.tasks[0].speed
+    assert speed is not None
+    assert 1 < speed < 100
+    display.close()
+    with display._progress.console.capture() as captured:
+        display._progress.console.print(display._render())
+    assert re.search(r"\d+ env steps/s", captured.get())
+    assert re.search(r"\d:\d\d left", captured.get())
+
+
+def test_the_display_is_redrawn_prints_above_it_and_is_removed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    display = LiveDisplay(Console(stderr=True, width=80, force_terminal=True))
+    for event in GROWING:
+        display.hear(event)
+    display.settle()
+    time.sleep(0.6)
+    print("warning: one thing", file=sys.stderr)
+    assert "conv_light: 3 training" in screen.shown
+    display.close()
+    display.close()
+    assert sys.stderr is screen
+    *_, last = screen.shown.split("warning: one thing")
+    assert screen.shown.count("\x1b[?25l") == 1
+    assert last.endswith("\x1b[2K"), "the lines of the display are erased"
+    assert "\x1b[?25h" in screen.shown, "the cursor is visible again"
+
+
+def test_a_terminal_that_goes_away_stops_nothing(displays: list[LiveDisplay]) -> None:
+    ours, theirs = os.openpty()
+    file = os.fdopen(theirs, "w")
+    displays.append(LiveDisplay(Console(file=file, force_terminal=True)))
+    os.close(ours)
+    time.sleep(0.4)
+    for event in GROWING:
+        displays[0].hear(event)
+    displays[0].settle()
+    displays[0].close()
+    with suppress(OSError):
+        file.close()
+
+
+def test_the_display_passes_the_conformance_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    checked = check_sink(lambda run: LiveDisplay(Console(file=Screen(), force_terminal=True)))
+    assert {one.status for one in checked} == {"passed"}

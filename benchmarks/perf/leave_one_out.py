@@ -22,7 +22,7 @@ from esper_core import BlueprintSpec, graft
 from esper_core.app.runtime import one_thread
 from esper_core.growth.counterfactuals import Counterfactuals, each_left_out
 from esper_core.growth.grafting import slots_of
-from esper_core.growth.seed import Seed
+from esper_core.growth.seeds import Seed
 from esper_core.leyline import DataShape
 from esper_core.leyline.lifecycle import Stage
 from esper_tasks.convolutional import cnn2d

@@ -28,7 +28,7 @@ from esper_blueprints.conv_light import ConvLight
 from esper_blueprints.mlp import Mlp
 from esper_blueprints.pointwise import Pointwise
 from esper_core import Site
-from esper_core.growth.evidence import lower_bound, paired, read_gain
+from esper_core.growth.gates import lower_bound, paired, read_gain
 from esper_core.leyline.constants import FIRST_LOOK, GATE_ALPHA
 from esper_tasks.mnist1d import mnist1d
 from esper_tasks.pointwise_mlp import PointwiseMlp

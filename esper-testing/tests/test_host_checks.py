@@ -299,7 +299,7 @@ def test_a_fault_that_others_follow_from_is_found_by_its_own_check(factory, chec
         (
             HostSpec(slots={"early": SlotPlace("stem", "image")}),
             "slots_fire_where_its_spec_says[vector]",
-            'module "stem" does not put out a image',
+            'module "stem" does not return a image',
         ),
     ],
 )

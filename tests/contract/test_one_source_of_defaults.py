@@ -21,7 +21,7 @@ FACES = ("esper_core", "esper_core.leyline", "esper_core.growth", "esper_core.go
 OTHER_MEANING = {
     "RandomStream.device": "where random numbers are drawn, which is not where a run computes",
     "Decision.penalty": "what this decision costs: nothing, where nothing is rolled back",
-    "heard.device": "where numbers lie that were remembered",
+    "decode_state.device": "where numbers lie that were remembered",
     "Counterfactuals.seed": "of its own random numbers",
 }
 """Parameters that have the name of an option, and are another thing."""

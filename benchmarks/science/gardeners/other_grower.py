@@ -37,8 +37,8 @@ from torch import nn
 from benchmarks.science.gardeners.players import HEADLINE
 from esper_core.app.compose import prepare
 from esper_core.growth import RandomStream, derive_seed
-from esper_core.growth.describing import flops
 from esper_core.growth.optimizers import build_optimizer
+from esper_core.growth.trials import flops
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.measurements import evaluate
 from esper_rewards.costs import FEE

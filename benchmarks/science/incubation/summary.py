@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.science.incubation.verdicts import PRICES, highest_price, mean_gain, verdicts
-from esper_core.growth.evidence import price_of
+from esper_core.growth.gates import price_of
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.lifecycle import Stage
 from esper_core.runs.statistics import paired_comparison

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from esper_core.growth.evidence import Gate, price_of
+from esper_core.growth.gates import Gate, price_of
 from esper_core.leyline.lifecycle import Stage
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ import torch
 from esper_core.app import interrupts
 from esper_core.app.compose import prepare
 from esper_core.app.interrupts import handled_signals
-from esper_core.growth.faults import SeedFault, blamed_on, in_words, without_folders
+from esper_core.growth.garden import attributed_to_seed
+from esper_core.growth.seeds import SeedFault, in_words, without_folders
 from esper_core.leyline import Interrupted, PluginError
 from esper_core.plugins.isolation import Label, attributed_to, contained, is_ctrl_c
 
@@ -139,9 +140,12 @@ def test_a_seed_is_told_at_its_authors_line_or_by_what_built_it() -> None:
 def test_a_seed_that_is_cancelled_is_a_fault_of_the_seed() -> None:
     slot: Any = SimpleNamespace(name="early")
     seed: Any = SimpleNamespace(number=0, blueprint="a/b", block=None)
-    with pytest.raises(SeedFault, match='the seed in early of blueprint "a/b" raised Canc'), blamed_on(slot, seed):
+    with (
+        pytest.raises(SeedFault, match='the seed in early of blueprint "a/b" raised Canc'),
+        attributed_to_seed(slot, seed),
+    ):
         raise CancelledError
-    with pytest.raises(KeyboardInterrupt), blamed_on(slot, seed):
+    with pytest.raises(KeyboardInterrupt), attributed_to_seed(slot, seed):
         raise KeyboardInterrupt  # nobody watches: it may be the user's
 
 

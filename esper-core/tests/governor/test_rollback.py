@@ -186,7 +186,7 @@ def test_b1_pt_05_a_rollback_of_one_environment_leaves_its_neighbours_bit_for_bi
                 governors[pool.environments.index(environment)].note([change], step)
         for place, environment in enumerate(pool.environments):
             told[place] += [tuple(one.flatten().tolist()) for one in environment.model.parameters()]
-            told[place].append(tuple(environment.training_stream.state()[0].tolist()))
+            told[place].append(tuple(environment.training_stream.state_dict()[0].tolist()))
         return told
 
     plain, rolled = run(None), run(4)

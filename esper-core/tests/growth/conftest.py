@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from esper_core.growth import slots_of
-from esper_core.growth.seed import Seed
+from esper_core.growth.seeds import Seed
 from esper_core.leyline import BlueprintSpec, Site
 from esper_core.leyline.lifecycle import Stage
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper_core.growth.alpha import Alpha
+from esper_core.growth.seeds import Alpha
 
 strengths = st.floats(0, 1, allow_nan=False)
 

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from esper_core.growth import graft, slots_of
 from esper_core.growth.counterfactuals import Counterfactuals
-from esper_core.growth.seed import Seed
+from esper_core.growth.seeds import Seed
 from esper_core.leyline.lifecycle import Stage
 
 EXAMPLES = 12

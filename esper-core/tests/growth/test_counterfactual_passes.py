@@ -24,7 +24,7 @@ from esper_core.growth.counterfactuals import (
     _traceable,
     each_left_out,
 )
-from esper_core.growth.seed import Seed
+from esper_core.growth.seeds import Seed
 from esper_core.leyline import GrowthError
 from esper_core.leyline.lifecycle import Stage
 

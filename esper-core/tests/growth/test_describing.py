@@ -24,7 +24,7 @@ from esper_core.growth import (
     describe,
     slots_of,
 )
-from esper_core.growth.describing import flops, reach
+from esper_core.growth.trials import flops, reach
 from esper_core.leyline import Action, Op
 
 USUAL = {

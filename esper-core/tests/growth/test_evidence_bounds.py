@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from esper_core.growth.evidence import NUMBERS, lower_bound, paired, price_of, read_gain, upper_bound
+from esper_core.growth.gates import NUMBERS, lower_bound, paired, price_of, read_gain, upper_bound
 from esper_core.leyline.signals import Gain
 
 levels = st.floats(1e-6, 0.5)

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from esper_core.growth.evidence import Gate, judge, lower_bound
+from esper_core.growth.gates import Gate, judge, lower_bound
 from esper_core.leyline.constants import FIRST_LOOK, GATE_ALPHA, GATE_LOOKS, MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.signals import Finding, Gain, Opinion
 
@@ -174,14 +174,14 @@ def test_a_gate_goes_on_from_its_state_as_if_nothing_had_been(course, cut) -> No
     through, before, after = Gate(looks=5), Gate(looks=5), Gate(looks=5)
     expected = [through.look(gain, PRICE) for gain in course]
     found = [before.look(gain, PRICE) for gain in course[:cut]]
-    after.restore(json.loads(json.dumps(before.state())))
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
     assert found + [after.look(gain, PRICE) for gain in course[cut:]] == expected
 
 
 @pytest.mark.parametrize("state", [{}, {"steps": -1}, {"steps": "3"}, {"steps": True}, {"steps": 1, "looks": 2}])
 def test_a_state_that_is_none_is_refused(state) -> None:
     with pytest.raises(ValueError, match="Received"):
-        Gate().restore(state)
+        Gate().load_state_dict(state)
 
 
 @pytest.mark.parametrize("record", [GOOD, dataclasses.replace(GOOD, mean=math.nan)])

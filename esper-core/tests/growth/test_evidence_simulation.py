@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from esper_core.growth.evidence import Gate, paired, read_gain
+from esper_core.growth.gates import Gate, paired, read_gain
 from esper_core.leyline.constants import GATE_ALPHA
 from esper_core.leyline.signals import Gain
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from esper_core.config import GrowthConfig, OptimizerConfig
 from esper_core.config.model import OptimizersConfig
-from esper_core.growth import Growth, OptimizerKeeper, Regimen, host_parameters, read_network, slots_of
-from esper_core.growth.optimizer_memory import hand_over_state
+from esper_core.growth import Growth, OptimizerKeeper, OptimizerSettings, host_parameters, read_network, slots_of
+from esper_core.growth.optimizer_steps import hand_over_state
 from esper_core.growth.optimizers import build_optimizer
 from esper_core.leyline import Action, Op
 from esper_core.trainer.environment import Environment, Recipe
@@ -165,8 +165,8 @@ def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils()
     """A schedule fills the tensor in place; a share that is built later has to find the rate that was given."""
     given = torch.tensor(0.1)
     parameter, block = nn.Parameter(torch.ones(2)), nn.Linear(2, 2)
-    of_host = Regimen(partial(torch.optim.Adam, lr=given), schedule=Falling())
-    of_seed = Regimen(partial(torch.optim.Adam, lr=given))
+    of_host = OptimizerSettings(partial(torch.optim.Adam, lr=given), schedule=Falling())
+    of_seed = OptimizerSettings(partial(torch.optim.Adam, lr=given))
     keeper = OptimizerKeeper([parameter], host_settings=of_host, seed_settings=of_seed)
     for _ in range(3):
         keeper.open_step()

@@ -200,10 +200,10 @@ class Recurrent(nn.Module):
             Attention(),
             "attend.out_proj",
             torch.zeros(2, 3, 4),
-            "is not called in training\n  attend.out_proj\n  These are, once: norm",
+            "is not called in training\n  attend.out_proj\n  Called once: norm",
         ),
         (Reused(), "layer", torch.zeros(2, 4), "is called 2 times in one pass"),
-        (Recurrent(), "cell", torch.zeros(2, 3, 4), "puts out a tuple, not one tensor"),
+        (Recurrent(), "cell", torch.zeros(2, 3, 4), "returns a tuple, not one tensor"),
     ],
 )
 def test_what_cannot_carry_a_slot_is_refused_and_the_model_is_as_it_was(
@@ -312,7 +312,7 @@ def layers(count: int) -> nn.Module:
     ("build", "slots", "said"),
     [
         (Final, ["layer"], "E318 the class Final cannot be derived from: this class is final"),
-        (Scribbler, ["layer"], "E318 the model writes into its input"),
+        (Scribbler, ["layer"], "E318 the model writes to its input"),
         (lambda: torch.compile(layers(1), backend="eager"), ["_orig_mod.0"], "E318 this model is compiled already"),
         (lambda: nn.Sequential(graft(layers(1), ["0"])), ["0"], "E310 this model has slots already"),
         (lambda: layers(2), {"a.b": "0", "a/b": "1"}, 'E316 the slots "a.b" and "a/b" would have one key'),

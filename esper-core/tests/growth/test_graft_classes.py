@@ -14,7 +14,7 @@ from torch.nn.utils import parametrizations
 
 from esper_core.config import OptimizerConfig
 from esper_core.growth import Garden, OptimizerKeeper, Variety, graft, is_grafted
-from esper_core.growth.seed import Seed
+from esper_core.growth.seeds import Seed
 from esper_core.leyline import Action, BlueprintSpec, GraftError, Op
 
 INPUTS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from esper_core.growth import graft, slots_of
-from esper_core.growth.seed import Seed
+from esper_core.growth.seeds import Seed
 from esper_core.leyline import GraftError
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own

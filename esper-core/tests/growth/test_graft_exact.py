@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from esper_core.config import OptimizerConfig
 from esper_core.growth import OptimizerKeeper, graft, slots_of
-from esper_core.growth.seed import Seed
+from esper_core.growth.seeds import Seed
 from esper_core.leyline import SlotPlace
 
 

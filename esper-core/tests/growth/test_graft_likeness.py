@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from esper_core.growth import graft, is_grafted
-from esper_core.growth.likeness import alike
-from esper_core.growth.seed import Seed
+from esper_core.growth.grafting import alike
+from esper_core.growth.seeds import Seed
 from esper_core.leyline import GraftError
 
 INPUTS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))

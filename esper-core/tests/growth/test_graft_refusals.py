@@ -121,15 +121,15 @@ def refusal(model: nn.Module, slots: Any, example: Tensor | None = None) -> str:
 @pytest.mark.parametrize(
     ("wrap", "said"),
     [
-        (lambda x: (x, x), "puts out a tuple, not one tensor"),
-        (lambda x: {"x": x}, "puts out a dict, not one tensor"),
-        (lambda x: None, "puts out a NoneType, not one tensor"),
-        (Parcel, "puts out a Parcel, not one tensor"),
+        (lambda x: (x, x), "returns a tuple, not one tensor"),
+        (lambda x: {"x": x}, "returns a dict, not one tensor"),
+        (lambda x: None, "returns a NoneType, not one tensor"),
+        (Parcel, "returns a Parcel, not one tensor"),
     ],
 )  # fmt: skip
 def test_what_is_no_tensor_is_refused_and_the_names_of_others_are_told(wrap: Callable[..., Any], said: str) -> None:
     told = refusal(Host(Wrapping(wrap)), ["odd"], torch.zeros(3, 4))
-    assert told == f'E317 slot "odd": module "odd" {said}\n  odd\n  These are, once: first, last'
+    assert told == f'E317 slot "odd": module "odd" {said}\n  odd\n  Called once: first, last'
 
 
 @pytest.mark.parametrize(
@@ -144,20 +144,20 @@ def test_what_is_no_tensor_is_refused_and_the_names_of_others_are_told(wrap: Cal
 )
 def test_what_is_no_row_of_numbers_for_each_example_is_refused(wrap: Callable[..., Any], received: str) -> None:
     told = refusal(Host(Wrapping(wrap)), ["odd"], torch.zeros(3, 4))
-    assert "does not put out one row of numbers for each example" in told
+    assert "does not return one row of numbers per example" in told
     assert told.endswith(f"Received: {received} for a batch of 3")
 
 
 def test_rows_of_different_lengths_are_refused() -> None:
     nested = Wrapping(lambda x: torch.nested.nested_tensor([x[0], x[1, :2]], layout=torch.jagged))
-    assert "puts out a nested tensor" in refusal(Host(nested), ["odd"], torch.zeros(3, 4))
+    assert "returns a nested tensor" in refusal(Host(nested), ["odd"], torch.zeros(3, 4))
 
 
 @pytest.mark.parametrize("steps", [5, 3])
 def test_a_batch_in_the_second_dimension_is_refused_even_where_both_are_as_long(steps: int) -> None:
     told = refusal(Turned(), {"slot": SlotPlace("mix", "tokens")}, torch.zeros(3, steps, 4))
-    assert 'module "mix" puts out the batch in its second dimension' in told
-    assert "Have the batch first" in told
+    assert 'module "mix" returns the batch in its second dimension' in told
+    assert "Put the batch first" in told
 
 
 def test_a_batch_that_is_as_long_as_something_else_is_no_fault() -> None:
@@ -176,25 +176,25 @@ def test_a_module_that_is_called_several_times_is_refused_and_what_comes_after_i
 @pytest.mark.parametrize(("at", "mode", "named"), [("work", "evaluation", "rest"), ("rest", "training", "work")])
 def test_a_module_that_is_called_in_one_mode_alone_is_refused(at: str, mode: str, named: str) -> None:
     told = refusal(Moody(), [at], torch.zeros(3, 4))
-    assert told == f'E317 slot "{at}": module "{at}" is not called in {mode}\n  {at}\n  These are, once: {named}, last'
+    assert told == f'E317 slot "{at}": module "{at}" is not called in {mode}\n  {at}\n  Called once: {named}, last'
 
 
 def test_attention_and_its_projection_are_refused_with_names() -> None:
-    for at, said in (("attention", "puts out a tuple"), ("attention.out_proj", "is not called in training")):
+    for at, said in (("attention", "returns a tuple"), ("attention.out_proj", "is not called in training")):
         told = refusal(Attending(), [at], torch.zeros(2, 3, 4))
         assert said in told
-        assert told.endswith("These are, once: embed, norm")
+        assert told.endswith("Called once: embed, norm")
 
 
 def test_names_that_would_do_begin_with_the_nearest() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Attending())
     told = refusal(model, ["1.attention.out_proj"], torch.zeros(2, 3, 4))
-    assert told.endswith("These are, once: 1.embed, 1.norm, 1, 0")
+    assert told.endswith("Called once: 1.embed, 1.norm, 1, 0")
 
 
 def test_what_is_called_several_times_is_not_among_the_names() -> None:
     told = refusal(nn.Sequential(Attending(), Shared()), ["0.attention"], torch.zeros(2, 3, 4))
-    assert told.endswith("These are, once: 0.embed, 0.norm, 0, 1.last, 1")
+    assert told.endswith("Called once: 0.embed, 0.norm, 0, 1.last, 1")
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

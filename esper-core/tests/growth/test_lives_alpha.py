@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper_core.growth.alpha import Alpha
+from esper_core.growth.seeds import Alpha
 from esper_core.leyline import Curve
 
 strengths = st.floats(0, 1, allow_nan=False)

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from esper_core.config import OptimizerConfig
 from esper_core.growth import Garden, SeedFault, Variety, graft, slots_of
-from esper_core.growth.blend import Eased, Gate, Residual, blend_parameters
 from esper_core.growth.optimizers import OptimizerKeeper
-from esper_core.growth.seed import Seed
+from esper_core.growth.seeds import Eased, Gate, Residual, Seed, blend_parameters
 from esper_core.leyline import Action, Blend, BlueprintSpec, Op, Site, SlotPlace, Stage
 
 SITES = {

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from esper_core import growth
 from esper_core.config.model import GrowthConfig
 from esper_core.growth import Garden, Seed, Variety, graft
-from esper_core.growth.optimizers import OptimizerKeeper, Regimen
+from esper_core.growth.optimizers import OptimizerKeeper, OptimizerSettings
 from esper_core.leyline import Action, Blend, BlueprintSpec, Op, Site, SlotPlace, SlotState, Stage
 
 WHERE = str(Path(growth.__file__).parent)
@@ -84,8 +84,8 @@ class World:
         graft(self.model, {n: SlotPlace(n, stack=self.limit) for n in ("early", "late")}, example=self.inputs)
         self.keeper = OptimizerKeeper(
             self.model.parameters(),
-            host_settings=Regimen(sgd, 1.0, self.schedule),
-            seed_settings=Regimen(self.of_seeds, 1.0, self.schedule),
+            host_settings=OptimizerSettings(sgd, 1.0, self.schedule),
+            seed_settings=OptimizerSettings(self.of_seeds, 1.0, self.schedule),
         )
         varieties = (
             Variety("test/tame", BlueprintSpec("vector", "2*c*c + 2*c", starts_as_identity=True), Tame),

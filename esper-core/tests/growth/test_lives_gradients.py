@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esper_core.growth.gradients import WIDTH, GradientCollector, read_health
+from esper_core.growth.optimizer_steps import WIDTH, GradientCollector, read_health
 from esper_core.leyline import Action, Op
 from esper_core.leyline.constants import EXPLODING_NORM, VANISHING_NORM
 from esper_core.leyline.signals import GradientHealth

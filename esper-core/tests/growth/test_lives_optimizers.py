@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from esper_core.config import OptimizerConfig
 from esper_core.config.model import GrowthConfig
 from esper_core.growth import Garden, Variety, graft
-from esper_core.growth.optimizers import OptimizerKeeper, Regimen
+from esper_core.growth.optimizers import OptimizerKeeper, OptimizerSettings
 from esper_core.leyline import Action, BlueprintSpec, GrowthError, Op, Site, SlotPlace
 
 WIDTH = 3
@@ -83,7 +83,9 @@ every_optimizer = pytest.mark.parametrize("build", OPTIMIZERS.values(), ids=OPTI
 class World:
     """A host of one slot, its garden, and how a batch is trained there."""
 
-    def __init__(self, regimen: Regimen | OptimizerConfig, *, freeze: bool = False, steps: int | None = None) -> None:
+    def __init__(
+        self, regimen: OptimizerSettings | OptimizerConfig, *, freeze: bool = False, steps: int | None = None
+    ) -> None:
         torch.manual_seed(2)
         self.model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
         self.inputs, self.targets = torch.randn(8, WIDTH), torch.randn(8, 1)
@@ -136,7 +138,7 @@ class World:
 @every_optimizer
 def test_run_03_whatever_the_optimizer_each_parameter_has_one_all_life_long(build) -> None:
     """Any optimizer, one or several groups: no parameter is ever without an owner, or has two."""
-    world = World(Regimen(build, 1.0))
+    world = World(OptimizerSettings(build, 1.0))
     acts: list[Op | None] = [Op.GERMINATE, None, Op.ADVANCE, None, Op.RETARGET, None, None, Op.FOSSILISE]
     acts += [Op.GERMINATE, None, Op.PRUNE, Op.GERMINATE, None, Op.ADVANCE, None, Op.PRUNE, None, None]
     for op in acts:
@@ -153,7 +155,7 @@ def test_run_03_whatever_the_optimizer_each_parameter_has_one_all_life_long(buil
 
 @every_optimizer
 def test_every_parameter_moves_at_every_stage_in_which_it_learns(build) -> None:
-    world = World(Regimen(build)).incubated()
+    world = World(OptimizerSettings(build)).incubated()
     for op in (None, Op.ADVANCE, None, Op.FOSSILISE, None):
         if op is not None:
             world.act(op)
@@ -166,10 +168,10 @@ def test_every_parameter_moves_at_every_stage_in_which_it_learns(build) -> None:
 
 def test_an_optimizer_that_needs_the_loss_again_and_again_is_refused() -> None:
     with pytest.raises(GrowthError, match="E306 LBFGS computes the loss itself"):
-        World(Regimen(torch.optim.LBFGS))
-    world = World(Regimen(OPTIMIZERS["adam"]))
+        World(OptimizerSettings(torch.optim.LBFGS))
+    world = World(OptimizerSettings(OPTIMIZERS["adam"]))
     late = OptimizerKeeper(
-        world.model.parameters(), host_settings=OptimizerConfig(), seed_settings=Regimen(torch.optim.LBFGS)
+        world.model.parameters(), host_settings=OptimizerConfig(), seed_settings=OptimizerSettings(torch.optim.LBFGS)
     )
     garden = Garden(world.model, late, {"early": (TAME,)}, seed=1, batches=1)
     with pytest.raises(GrowthError, match="E306"):
@@ -181,7 +183,7 @@ def test_an_optimizer_that_needs_the_loss_again_and_again_is_refused() -> None:
 @every_optimizer
 def test_b8_drl_02_a_fossils_next_step_is_that_of_an_optimizer_that_nobody_touched(build) -> None:
     """Bit for bit: what an optimizer remembers goes over to the host's side as it is."""
-    world = World(Regimen(build)).held()
+    world = World(OptimizerSettings(build)).held()
     own = list(world.seed.parameters())
     twins = [nn.Parameter(parameter.detach().clone()) for parameter in own]
     twin = build(twins)
@@ -203,7 +205,7 @@ def test_b8_drl_02_a_fossils_next_step_is_that_of_an_optimizer_that_nobody_touch
 @pytest.mark.parametrize("blended", [False, True], ids=["before it was blended", "after it drained"])
 def test_b8_drl_02_what_a_pruned_seed_had_is_freed(build, blended: bool) -> None:
     """Neither its parameters nor what its optimizer knew of them are held by anybody."""
-    world = World(Regimen(build, 1.0, Falling()))
+    world = World(OptimizerSettings(build, 1.0, Falling()))
     world = world.held() if blended else world.incubated()
     optimizer = world.keeper.seeds[0].optimizer
     gone: list[Any] = [weakref.ref(parameter) for parameter in world.seed.parameters()]
@@ -224,7 +226,7 @@ class Falling:
 
 @pytest.mark.parametrize("scale", [0.0, 1e6, float("inf"), float("nan")])
 def test_the_hosts_clipped_step_does_not_depend_on_what_a_seed_would_do(scale: float) -> None:
-    worlds = [World(Regimen(partial(torch.optim.SGD, lr=0.1), clip_norm=1e-2)).held() for _ in range(2)]
+    worlds = [World(OptimizerSettings(partial(torch.optim.SGD, lr=0.1), clip_norm=1e-2)).held() for _ in range(2)]
     for world, factor in zip(worlds, (1.0, scale), strict=True):
         world.backward()
         for parameter in world.seed.parameters():
@@ -239,7 +241,7 @@ def test_a_schedule_moves_the_rate_from_each_ones_own_beginning(tensor: bool) ->
     def build(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=torch.tensor(0.01) if tensor else 0.01)
 
-    world = World(Regimen(build, schedule=Falling()))
+    world = World(OptimizerSettings(build, schedule=Falling()))
     world.train(2)
     world.act(Op.GERMINATE)
     seen: list[tuple[float, float]] = []
@@ -259,7 +261,7 @@ def test_a_schedule_moves_the_rate_from_each_ones_own_beginning(tensor: bool) ->
 
 @every_optimizer
 def test_a_frozen_fossil_has_no_owner_and_does_not_move(build) -> None:
-    world = World(Regimen(build, 1.0), freeze=True).held()
+    world = World(OptimizerSettings(build, 1.0), freeze=True).held()
     own = list(world.seed.parameters())
     world.backward()
     world.act(Op.FOSSILISE)
@@ -278,7 +280,7 @@ def test_a_frozen_fossil_has_no_owner_and_does_not_move(build) -> None:
 @every_optimizer
 def test_b1_pt_01_an_optimizer_that_forgets_is_as_good_as_new(build) -> None:
     """Also one that begins with a memory: its next step is the first step of a new one."""
-    world = World(Regimen(build)).held()
+    world = World(OptimizerSettings(build)).held()
     world.act(Op.FOSSILISE)
     world.train()
     sides = [world.keeper.host, world.keeper.fossils[0]]

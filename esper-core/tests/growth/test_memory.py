@@ -15,8 +15,8 @@ from safetensors.torch import load as decode
 from safetensors.torch import save as encode
 from torch import Tensor, nn
 
-from esper_core.growth import OptimizerKeeper, RandomStream, Regimen, heard, told
-from esper_core.growth.numbers import numbers_of, put_numbers
+from esper_core.growth import OptimizerKeeper, OptimizerSettings, RandomStream, decode_state, encode_state
+from esper_core.growth.serialization import load_model_state, model_state
 from esper_core.leyline import GrowthError, State
 from esper_core.leyline.lifecycle import Stage
 
@@ -39,7 +39,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_every_plain_value_comes_back_in_its_order(value: Any) -> None:
-    assert repr(heard(through_files(told(value)))) == repr(value)
+    assert repr(decode_state(through_files(encode_state(value)))) == repr(value)
 
 
 def test_tensors_come_back_as_what_they_were_and_copies() -> None:
@@ -50,16 +50,16 @@ def test_tensors_come_back_as_what_they_were_and_copies() -> None:
         "nothing": torch.zeros(0, dtype=torch.bfloat16),
         None: Stage.TRAINING,
     }
-    state = told(value)
+    state = encode_state(value)
     shared.add_(1)
-    read = heard(through_files(state))
+    read = decode_state(through_files(state))
     assert read[1] is read["1"][1]
     assert read[1].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     assert torch.equal(read["1"][0], transposed)
     assert (read["nothing"].dtype, read[None]) == (torch.bfloat16, "training")
     assert type(read[None]) is str
-    heard(state)[1].add_(1)
-    assert heard(state)[1][0, 0] == 0.0
+    decode_state(state)[1].add_(1)
+    assert decode_state(state)[1][0, 0] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_tensors_come_back_as_what_they_were_and_copies() -> None:
 )
 def test_what_no_file_takes_is_refused_by_its_place(value: Any, what: str) -> None:
     with pytest.raises(GrowthError, match=rf'E335 .*"inner.0".*{what}'):
-        told({"inner": [value]})
+        encode_state({"inner": [value]})
 
 
 class Tied(nn.Module):
@@ -95,7 +95,7 @@ def test_numbers_get_into_a_fresh_model_and_what_was_shared_is_shared() -> None:
     model.later, model.scale = torch.ones(2), torch.zeros(5)  # no longer that of its part
     model.two.register_buffer("late", torch.ones(1), persistent=False)
     parameters = list(fresh.parameters())
-    put_numbers(fresh, through_files(numbers_of(model)))
+    load_model_state(fresh, through_files(model_state(model)))
     assert all(one is other for one, other in zip(fresh.parameters(), parameters, strict=True))
     assert fresh.two.weight is fresh.one.weight
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), fresh.parameters(), strict=True))
@@ -103,7 +103,7 @@ def test_numbers_get_into_a_fresh_model_and_what_was_shared_is_shared() -> None:
         assert torch.equal(fresh.get_buffer(name), buffer), name
     assert fresh.state_dict().keys() == model.state_dict().keys()
     assert fresh.scale is not fresh.one.scale
-    put_numbers(model := Tied(), numbers_of(other := Tied()))
+    load_model_state(model := Tied(), model_state(other := Tied()))
     assert model.scale is model.one.scale
     assert torch.equal(model.scale, other.scale)
 
@@ -129,15 +129,15 @@ def test_numbers_of_another_model_are_refused_and_nothing_is_changed(what: str) 
     model, fresh = Tied(), Tied()
     change, message = MISFITS[what]
     change(model)
-    before = numbers_of(fresh)
+    before = model_state(fresh)
     with pytest.raises(GrowthError, match=rf"E334 .*\n(.*\n)*.*{message}"):
-        put_numbers(fresh, numbers_of(model))
-    assert all(torch.equal(one, before.tensors[name]) for name, one in numbers_of(fresh).tensors.items())
+        load_model_state(fresh, model_state(model))
+    assert all(torch.equal(one, before.tensors[name]) for name, one in model_state(fresh).tensors.items())
 
 
 def stepped(build: Any, parameter: nn.Parameter, steps: int, keeper: OptimizerKeeper | None = None) -> OptimizerKeeper:
     """A keeper of one parameter that took some steps."""
-    regimen = Regimen(build, clip_norm=1.0, schedule=Falling())
+    regimen = OptimizerSettings(build, clip_norm=1.0, schedule=Falling())
     keeper = keeper or OptimizerKeeper([parameter], host_settings=regimen, seed_settings=regimen, steps=20)
     for _ in range(steps):
         keeper.open_step()
@@ -171,14 +171,14 @@ def test_any_optimizer_goes_on_bit_for_bit(build: Any) -> None:
     """The parameter does not lie in memory in the order of its dimensions, and fused code goes by memory."""
     parameter = nn.Parameter(torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last))
     keeper = stepped(build, parameter, 3)
-    known = through_files(keeper.state())
+    known = through_files(keeper.state_dict())
     twin = nn.Parameter(parameter.detach().clone(memory_format=torch.preserve_format))
     other = stepped(build, twin, 0)
-    other.load(known)
+    other.load_state_dict(known)
     stepped(build, parameter, 3, keeper)
     stepped(build, twin, 3, other)
     assert torch.equal(parameter, twin)
-    assert other.state().plain == keeper.state().plain
+    assert other.state_dict().plain == keeper.state_dict().plain
 
 
 def test_a_learning_rate_that_is_a_tensor_stays_the_tensor_that_it_is() -> None:
@@ -189,16 +189,16 @@ def test_a_learning_rate_that_is_a_tensor_stays_the_tensor_that_it_is() -> None:
     assert other.host.optimizer is not None
     (group,) = other.host.optimizer.param_groups
     rate = group["lr"] = torch.tensor(7.0)
-    other.load(keeper.state())
+    other.load_state_dict(keeper.state_dict())
     assert group["lr"] is rate
     assert rate.item() == pytest.approx(0.05)
 
 
 def test_a_keeper_of_other_seeds_is_refused() -> None:
     keeper = stepped(partial(torch.optim.SGD, lr=0.1), nn.Parameter(torch.ones(2)), 1)
-    state = keeper.state()
+    state = keeper.state_dict()
     with pytest.raises(GrowthError, match=r"E334 .*\n.*of seeds .*4"):
-        keeper.load(State({**state.plain, "order": {"fossils": [4], "seeds": []}}, state.tensors))
+        keeper.load_state_dict(State({**state.plain, "order": {"fossils": [4], "seeds": []}}, state.tensors))
 
 
 def test_a_stream_stands_where_another_stood() -> None:
@@ -208,8 +208,8 @@ def test_a_stream_stands_where_another_stood() -> None:
 
     one, other = RandomStream(1), RandomStream(2)
     draws(one)
-    place = one.state()
-    other.go_to(place)
+    place = one.state_dict()
+    other.load_state_dict(place)
     assert torch.equal(draws(one), draws(other))
-    one.go_to(place)
-    assert torch.equal(one.state()[0], place[0])
+    one.load_state_dict(place)
+    assert torch.equal(one.state_dict()[0], place[0])

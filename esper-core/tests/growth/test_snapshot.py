@@ -137,10 +137,10 @@ def test_numbers_of_every_kind_come_back(environment, dtype) -> None:
 
 def test_a_snapshot_can_be_written_and_read(environment) -> None:
     before = numbers(environment.model)
-    written = Snapshot(environment.garden).state()
+    written = Snapshot(environment.garden).state_dict()
     environment.train()
     snapshot = Snapshot(environment.garden)
-    snapshot.load(written)
+    snapshot.load_state_dict(written)
     snapshot.restore(environment.garden)
     assert equal(numbers(environment.model), before)
 
@@ -152,26 +152,26 @@ def test_a_snapshot_of_another_network_is_not_read(environment, part) -> None:
     setattr(module, part.rpartition(".")[2], nn.Parameter(torch.ones(2)) if part == "hidden.1.weight" else None)
     snapshot = Snapshot(environment.garden)
     before = {name: one.clone() for name, one in snapshot.tensors().items()}
-    for one, other in ((snapshot, written.state()), (written, snapshot.state())):
+    for one, other in ((snapshot, written.state_dict()), (written, snapshot.state_dict())):
         with pytest.raises(GrowthError, match=rf"E308 .*another network\n.*Received tensors that differ .*: {part}"):
-            one.load(other)
+            one.load_state_dict(other)
     assert equal(dict(snapshot.tensors()), before)
 
 
 def test_damage_to_a_snapshot_shows_when_it_was_written_and_read(environment) -> None:
     snapshot, other = Snapshot(environment.garden), Snapshot(environment.garden)
     snapshot.tensors()["head.bias"][1] += 1
-    other.load(snapshot.state())
+    other.load_state_dict(snapshot.state_dict())
     assert other.flaw(environment.garden) == 'its copy of "head.bias" is damaged'
 
 
 def test_a_buffer_that_came_later_is_not_in_a_snapshot_that_is_read(environment) -> None:
     environment.model.register_buffer("window", torch.zeros(2))
-    written = Snapshot(environment.garden).state()
+    written = Snapshot(environment.garden).state_dict()
     environment.model.register_buffer("late", torch.ones(1))
     environment.model.window = torch.ones(3)
     snapshot = Snapshot(environment.garden)
-    snapshot.load(written)
+    snapshot.load_state_dict(written)
     assert snapshot.flaw(environment.garden) is None
     snapshot.restore(environment.garden)
     assert (environment.model.window.tolist(), environment.model.late.tolist()) == ([0.0, 0.0], [1.0])

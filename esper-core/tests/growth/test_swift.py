@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from esper_core.config import OptimizerConfig
-from esper_core.growth import swift
+from esper_core.growth.optimizer_steps import FusedAdam, FusedAdamW, step_optimizer
 from esper_core.growth.optimizers import build_optimizer
-from esper_core.growth.swift import SwiftAdam, SwiftAdamW
 
 TORCHS: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
@@ -42,7 +41,7 @@ def test_it_is_the_step_of_torch_to_the_last_bit(kind: str, decay: float, steps:
     own, other = parameters(), parameters()
     ours = build_optimizer(OptimizerConfig(kind=kind, weight_decay=decay, implementation="fused"), own)  # type: ignore[arg-type]
     torchs = TORCHS[kind](other, OptimizerConfig().learning_rate, weight_decay=decay, fused=True)
-    assert isinstance(ours, SwiftAdam | SwiftAdamW)
+    assert isinstance(ours, FusedAdam | FusedAdamW)
 
     generator = torch.Generator().manual_seed(7)
     for rate, without in steps:
@@ -51,7 +50,7 @@ def test_it_is_the_step_of_torch_to_the_last_bit(kind: str, decay: float, steps:
             parameter.grad, twin.grad = (None, None) if index in without else (gradient, gradient.clone())
         for optimizer in (ours, torchs):
             optimizer.param_groups[0]["lr"] = rate
-        swift.step(ours)
+        step_optimizer(ours)
         torchs.step()
 
     pairs = list(zip(bits_of(ours, own), bits_of(torchs, other), strict=True))
@@ -72,7 +71,7 @@ def test_an_optimizer_of_somebody_elses_takes_its_own_step() -> None:
         def step(self, closure: Any = None) -> None:
             type(self).steps += 1
 
-    swift.step(Counting(parameters(), 0.1))
+    step_optimizer(Counting(parameters(), 0.1))
     assert Counting.steps == 1
 
 
@@ -82,5 +81,5 @@ def test_a_hook_on_a_fused_optimizer_of_ones_own_is_called() -> None:
     optimizer.register_step_post_hook(lambda *_: called.append(1))
     for parameter in own:
         parameter.grad = torch.ones_like(parameter)
-    swift.step(optimizer)
+    step_optimizer(optimizer)
     assert called == [1]

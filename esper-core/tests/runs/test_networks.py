@@ -684,7 +684,7 @@ def test_a_seed_that_incubated_incubates_on(
     assert garden.incubating == (0,)
     garden.incubate(0, lambda model: model(EXAMPLE).square().mean())
     assert garden.slots["early"].living is not None
-    assert garden.slots["early"].living.course.target == 0.5
+    assert garden.slots["early"].living.schedule.target == 0.5
 
 
 # Where a life stood.

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from esper_core.config import GrowthConfig
-from esper_core.growth import Gates
 from esper_core.leyline import WAIT, Action, Finding, LifecycleError, Op, SlotPlace, Stage
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
@@ -89,7 +88,7 @@ def test_run_05_what_was_not_measured_is_unknown_and_said_to_be(make_recipe: Mak
     step(pool, 0, GERMINATE)
     step(pool, 1, ADVANCE)
     garden = pool.environments[0].garden
-    garden.gates = Gates(garden.gates._settings.model_copy(update={"gates": "strict"}))
+    garden.gates._settings = garden.gates._settings.model_copy(update={"gates": "strict"})
     for number in range(2, 7):
         told = step(pool, number)
     assert told.opinion.finding is Finding.UNKNOWN
@@ -113,7 +112,7 @@ def test_a_gate_that_is_shut_is_not_offered(make_recipe: Make) -> None:
 def test_a_gate_that_opens_lets_the_seed_pass_by_itself_where_it_may(
     auto: bool, make_recipe: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from esper_core.growth import evidence
+    from esper_core.growth import gates as evidence
 
     monkeypatch.setattr(evidence, "MIN_EXAMPLES_FOR_EVIDENCE", 2)
     pool = begin(make_recipe(batches=20), gates="permissive", price=0.0, auto_advance=auto)
@@ -137,5 +136,5 @@ def test_weighing_draws_nothing_from_the_hosts_streams(make_recipe: Make) -> Non
     for number in range(1, 4):
         step(pool, number)
     grown, twin = pool.environments
-    assert torch.equal(grown.evaluation_stream.state()[0], twin.evaluation_stream.state()[0])
-    assert torch.equal(grown.training_stream.state()[0], twin.training_stream.state()[0])
+    assert torch.equal(grown.evaluation_stream.state_dict()[0], twin.evaluation_stream.state_dict()[0])
+    assert torch.equal(grown.training_stream.state_dict()[0], twin.training_stream.state_dict()[0])

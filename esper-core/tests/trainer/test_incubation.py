@@ -13,7 +13,7 @@ from torch import nn
 
 from esper_core.config import GrowthConfig
 from esper_core.growth import Transition
-from esper_core.growth.seed import Presence
+from esper_core.growth.seeds import Presence
 from esper_core.leyline import WAIT, Action, Op, SeedSignals, SlotPlace, Stage
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool

@@ -340,7 +340,7 @@ def test_streams_of_two_threads_take_turns() -> None:
 
 def test_a_stream_that_cannot_be_lent_keeps_nobody_waiting() -> None:
     broken = RandomStream(1)
-    broken.go_to((torch.zeros(3, dtype=torch.uint8), None))
+    broken.load_state_dict((torch.zeros(3, dtype=torch.uint8), None))
     with pytest.raises(RuntimeError), broken:
         pytest.fail("it was lent")
     busy = RandomStream(1)

@@ -25,7 +25,7 @@ def host_state(environment: Environment) -> dict[str, torch.Tensor]:
         for key, value in environment.keeper.host.optimizer.state[parameter].items():
             if isinstance(value, torch.Tensor):
                 state[f"optimizer.{index}.{key}"] = value
-    state["random"] = environment.training_stream.state()[0]
+    state["random"] = environment.training_stream.state_dict()[0]
     return state
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from esper_core.growth import RandomStream
-from esper_core.growth.randomness import derive_seed
+from esper_core.growth.random_streams import derive_seed
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool

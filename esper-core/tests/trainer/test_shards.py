@@ -108,7 +108,7 @@ def course(
             changes,
             standing,
             pool.over,
-            pool.faults.state().plain,
+            pool.faults.state_dict().plain,
         ]
     return told
 

@@ -16,7 +16,7 @@ from esper_core.app.resolution import TWIN, resolved_config
 from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.config.loading import plain
 from esper_core.governor import Act
-from esper_core.growth import FaultBook, Growth, heard, told
+from esper_core.growth import FaultBook, Growth, decode_state, encode_state
 from esper_core.leyline.errors import GovernorStop, LifecycleError, Problem
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import HealthSnapshot, Observation, RewardBreakdown, Signals
@@ -164,7 +164,7 @@ class Play:
         self.twin_of(seed)
         self._seed, self._step, self._now = seed, 0, None
         self._ledger = Ledger([self._judge], [1, None])
-        self._pool.faults.load(FaultBook().state())
+        self._pool.faults.load_state_dict(FaultBook().state_dict())
         with one_thread():
             self._pool.reset(0, seed)
             return self._trained()
@@ -193,7 +193,11 @@ class Play:
         now = self._latest()
         moment = {"reward": plain_of(now.reward), "rolled_back": now.rolled_back, "ending": plain_ending(now.ending)}
         return State.of(
-            {"pool": self._pool.state(), "ledger": told(self._ledger.as_plain()), "moment": told(moment)},
+            {
+                "pool": self._pool.state(),
+                "ledger": encode_state(self._ledger.as_plain()),
+                "moment": encode_state(moment),
+            },
             seed=self._seed,
             step=self._step,
         )
@@ -209,8 +213,8 @@ class Play:
         with one_thread():
             self._pool.load(state.part("pool"), in_round=True)
         self._seed, self._step = state.plain["seed"], state.plain["step"]
-        self._ledger.load(heard(state.part("ledger")))
-        known = heard(state.part("moment"))
+        self._ledger.load(decode_state(state.part("ledger")))
+        known = decode_state(state.part("moment"))
         reward = None if known["reward"] is None else record_of(RewardBreakdown, known["reward"])
         ending = ending_of(known["ending"])
         return self._moment(self._pool.latest, reward, rolled_back=known["rolled_back"], ending=ending)

@@ -206,14 +206,14 @@ class Shelf:
     def state(self) -> State:
         """Its snapshots, the newest first."""
         kept = [{"step": kept.step, "history": kept.history.as_json()} for kept in self.kept]
-        return State.of({str(place): kept.snapshot.state() for place, kept in enumerate(self.kept)}, kept=kept)
+        return State.of({str(place): kept.snapshot.state_dict() for place, kept in enumerate(self.kept)}, kept=kept)
 
     def load(self, state: State, garden: Garden) -> None:
         """Hold what another shelf held, of a garden that has grown as this one has."""
         self.kept.clear()
         for place, told in reversed(list(enumerate(state.plain["kept"]))):
             self.take(garden, told["step"], History.from_json(told["history"]))
-            self.kept[0].snapshot.load(state.part(str(place)))
+            self.kept[0].snapshot.load_state_dict(state.part(str(place)))
 
     def sound(self, garden: Garden) -> tuple[Kept | None, list[str]]:
         """The newest snapshot without a flaw, and what is wrong with those before it."""

@@ -1,37 +1,30 @@
 """Growth: slots in any model, seeds in slots, and the lives they lead."""
 
 from esper_core.config import GrowthConfig, OptimizerConfig
-from esper_core.growth.auditioning import audition
 from esper_core.growth.counterfactuals import CounterfactualResult, Counterfactuals, each_left_out
-from esper_core.growth.describing import Terrain, describe
-from esper_core.growth.drawing import Draws, draws_of, draws_of_variety
-from esper_core.growth.evidence import NUMBERS, paired, read_gain
-from esper_core.growth.faults import FaultBook, SeedFault, in_words, without_folders
+from esper_core.growth.dry_runs import KeptBuffers, device_of
 from esper_core.growth.garden import Garden, Transition
-from esper_core.growth.gating import Gates
-from esper_core.growth.gradients import WIDTH, GradientCollector, read_health
+from esper_core.growth.gates import NUMBERS, Gates, paired, read_gain
 from esper_core.growth.grafting import graft, is_grafted, slots_of
-from esper_core.growth.host_side import host_parameters
-from esper_core.growth.implanting import implant
 from esper_core.growth.incubation import summed
 from esper_core.growth.journal import Growth, read_network
-from esper_core.growth.keeping import KeptBuffers
-from esper_core.growth.memory import heard, told, unfit
-from esper_core.growth.optimizers import OptimizerKeeper, Regimen
-from esper_core.growth.planting import Variety
-from esper_core.growth.probe import device_of, observe
-from esper_core.growth.randomness import RandomStream, derive_seed
-from esper_core.growth.seed import Course, Presence, Seed
-from esper_core.growth.settled import disturbed
-from esper_core.growth.slot import Slot, Slots
-from esper_core.growth.snapshot import Snapshot
+from esper_core.growth.optimizer_steps import WIDTH, GradientCollector, read_health
+from esper_core.growth.optimizers import OptimizerKeeper, OptimizerSettings
+from esper_core.growth.random_streams import RandomStream, derive_seed, disturbed
+from esper_core.growth.rebuilding import implant
+from esper_core.growth.seeds import AlphaSchedule, Presence, Seed, SeedFault, Variety, in_words, without_folders
+from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
+from esper_core.growth.slots import Slot, Slots, host_parameters, observe
+from esper_core.growth.snapshots import Snapshot
+from esper_core.growth.transitions import FaultBook
+from esper_core.growth.trials import Draws, Terrain, audition, describe, draws_of, draws_of_variety
 
 __all__ = [
     "NUMBERS",
     "WIDTH",
+    "AlphaSchedule",
     "CounterfactualResult",
     "Counterfactuals",
-    "Course",
     "Draws",
     "FaultBook",
     "Garden",
@@ -42,9 +35,9 @@ __all__ = [
     "KeptBuffers",
     "OptimizerConfig",
     "OptimizerKeeper",
+    "OptimizerSettings",
     "Presence",
     "RandomStream",
-    "Regimen",
     "Seed",
     "SeedFault",
     "Slot",
@@ -54,6 +47,7 @@ __all__ = [
     "Transition",
     "Variety",
     "audition",
+    "decode_state",
     "derive_seed",
     "describe",
     "device_of",
@@ -61,8 +55,8 @@ __all__ = [
     "draws_of",
     "draws_of_variety",
     "each_left_out",
+    "encode_state",
     "graft",
-    "heard",
     "host_parameters",
     "implant",
     "in_words",
@@ -73,8 +67,7 @@ __all__ = [
     "read_health",
     "read_network",
     "slots_of",
+    "state_mismatch",
     "summed",
-    "told",
-    "unfit",
     "without_folders",
 ]

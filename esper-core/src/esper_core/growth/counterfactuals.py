@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
-from esper_core.growth.faults import SeedFault, in_words
-from esper_core.growth.keeping import KeptBuffers
-from esper_core.growth.memory import heard, told
-from esper_core.growth.probe import device_of
-from esper_core.growth.randomness import RandomStream, derive_seed
-from esper_core.growth.slot import Slot
+from esper_core.growth.dry_runs import KeptBuffers, device_of
+from esper_core.growth.random_streams import RandomStream, derive_seed
+from esper_core.growth.seeds import SeedFault, in_words
+from esper_core.growth.serialization import decode_state, encode_state
+from esper_core.growth.slots import Slot
 from esper_core.leyline.errors import GrowthError, Problem, suggestion
 
 if TYPE_CHECKING:
@@ -89,11 +88,11 @@ class Counterfactuals:
 
     def state_dict(self) -> State:
         """Return why there is no replay, and for which seeds, if there is none. A trace is made again."""
-        return told({"why": self.reason, "key": None if self.reason is None else self._key})
+        return encode_state({"why": self.reason, "key": None if self.reason is None else self._key})
 
     def load_state_dict(self, state: State) -> None:
         """Continue from ``state``: what could not be replayed is not tried again."""
-        known = heard(state)
+        known = decode_state(state)
         self._known, self._key = known["why"], known["key"]
 
     @property
@@ -171,14 +170,14 @@ class _Passes:
     def outputs(self, configuration: Configuration) -> tuple[Any, bool]:
         """Return what the model puts out, and whether it drew random numbers."""
         stream = self.new_stream(device_of(self.model))
-        before = stream.state()
+        before = stream.state_dict()
         with ExitStack() as disabled:
             for slot in _slots(self.model):
                 if slot.name in self.acting - configuration:
                     disabled.enter_context(slot.disabled())
             with stream:
                 outputs = self.run(self.model, self.batch[0])
-        pairs = zip(before, stream.state(), strict=True)
+        pairs = zip(before, stream.state_dict(), strict=True)
         return outputs, not all(then is None or now is None or torch.equal(then, now) for then, now in pairs)
 
     def separate(self, configurations: Collection[Configuration]) -> tuple[Rows, bool]:

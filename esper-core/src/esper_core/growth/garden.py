@@ -1,30 +1,32 @@
-"""What may happen to the seeds of one model, and what happens then?
+"""Garden: the seeds of one model, what actions and time do to them, and their state.
 
-The tables of ``leyline.lifecycle`` say which transitions there are; the garden says what each does to slots, seeds,
-optimizers and clocks. It carries a transition out whole or not at all.
+``apply`` carries out an action of a policy; ``open_step``, ``tick`` and ``close_step`` let time pass; ``incubate``
+trains a seed that does not act on the host yet. Each transition happens whole or not at all.
 """
 
 from __future__ import annotations
 
+import json
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from esper_core.config import GrowthConfig
-from esper_core.growth.conditions import beyond_bounds, crossing, misfit, obstacle, refuse_unfit, taken
-from esper_core.growth.faults import FaultBook, blamed_on
-from esper_core.growth.gating import Gates
+from esper_core.growth.dry_runs import device_of
+from esper_core.growth.gates import Gates
 from esper_core.growth.grafting import slots_of
-from esper_core.growth.incubating import begin
-from esper_core.growth.nursery import EVENT_OF_OP, meant, possible, ready
-from esper_core.growth.planting import Soil, Variety
-from esper_core.growth.probe import device_of
-from esper_core.growth.randomness import RandomStream, derive_seed
-from esper_core.growth.remembering import recall, regrow, state_of
-from esper_core.growth.seed import Presence
-from esper_core.growth.transaction import whole_or_nothing
+from esper_core.growth.incubation import begin
+from esper_core.growth.journal import parse_network, read_network, resume
+from esper_core.growth.random_streams import RandomStream, derive_seed
+from esper_core.growth.rebuilding import replant
+from esper_core.growth.seeds import Presence, Seed, SeedBuilder, SeedFault, Variety, in_words
+from esper_core.growth.serialization import decode_state, load_model_state, model_state, state_mismatch
+from esper_core.growth.transitions import EVENT_OF_OP, FaultBook, Rules, refuse_invalid, whole_or_nothing
 from esper_core.leyline.actions import Action, ActionMask, Op
-from esper_core.leyline.errors import GrowthError, LifecycleError, Problem, suggestion
-from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, may, next_slot_state
+from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggestion
+from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state
+from esper_core.leyline.protocols import State
+from esper_core.plugins.isolation import is_ctrl_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -34,14 +36,14 @@ if TYPE_CHECKING:
 
     from esper_core.growth.incubation import Incubation
     from esper_core.growth.optimizers import OptimizerKeeper
-    from esper_core.growth.seed import Seed
-    from esper_core.growth.slot import Slot
-    from esper_core.leyline.protocols import State
+    from esper_core.growth.slots import Slot
+
+_SOURCE: Final = "the state"
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A seed moved on: from where to where, and why. ``was`` is None at germination."""
+    """A change of a seed's stage from ``was``, None at germination, to ``now``."""
 
     slot: str
     seed: int
@@ -53,27 +55,26 @@ class Transition:
 
     @classmethod
     def of(cls, slot: Slot, seed: Seed, was: Stage | None, reason: str) -> Transition:
-        """The seed's way from ``was`` to where it is now."""
+        """Return the transition of ``seed`` from ``was`` to its present stage."""
         return cls(slot.name, seed.number, seed.blueprint, was, seed.stage, seed.parameter_count, reason)
 
 
 class Garden:
-    """The seeds of one grafted model and their lives.
+    """The seeds of one grafted model.
 
     Args:
         model: grafted, its slots observed.
         keeper: owns the host's parameters; the garden gives it those of the seeds.
-        varieties: for each slot what may grow in it.
+        varieties: for each slot the blueprints that may grow in it.
         seed: from which the random numbers of newborn seeds are derived.
         batches: training batches in a decision step; alpha moves with each.
-        settings: how long a slot rests, how much may grow, whether fossils learn.
-        faults: counts what goes wrong, over all models of a run; a withdrawn blueprint grows no more.
-        probe: the mean loss on a batch, for blueprints that choose their first weights by it.
-        quiet: it is known that neither model nor seeds draw random numbers while they compute.
-        gates: what seeds have to show before they pass; None: nothing. A seed whose gate opens is advanced at the end
-            of the step, though nobody asked, where the settings say so.
+        settings: embargoes, limits on growth, incubation, whether fossils learn.
+        faults: counts faults over all models of a run; a withdrawn blueprint grows no more.
+        probe: computes the mean loss on a batch, for blueprints that choose their first weights by it.
+        gates: what seeds must show before they pass. None: gates by ``settings``.
+        quiet: neither model nor seeds are known to draw random numbers.
 
-    ``born`` counts the seeds that were ever born here: a seed that was not born has no number.
+    ``born`` counts the seeds that were born here; it is the number of the next one.
     """
 
     def __init__(
@@ -93,76 +94,53 @@ class Garden:
         self.model = model
         self.keeper = keeper
         self.slots: dict[str, Slot] = {slot.name: slot for slot in slots_of(model).each()}
-        self._soil = Soil(model, seed, probe)
-        self._varieties = {name: {variety.id: variety for variety in varieties.get(name, ())} for name in self.slots}
+        self._builder = SeedBuilder(model, seed, probe)
         self._batches = batches
-        self._settings = GrowthConfig() if settings is None else settings
-        self._faults = FaultBook() if faults is None else faults
-        self.gates = Gates(self._settings) if gates is None else gates
+        self._settings = settings or GrowthConfig()
+        self.gates = gates or Gates(self._settings)
+        by_slot = {name: {variety.id: variety for variety in varieties.get(name, ())} for name in self.slots}
+        self._rules = Rules(self.slots, by_slot, self._settings, faults or FaultBook(), self.gates)
         self._quiet = quiet
         self.born = 0
         self._incubations: dict[int, Incubation] = {}
-        self._take_in()
+        self._adopt_seeds()
 
-    # What is possible.
+    # Actions.
 
     def mask(self) -> ActionMask:
-        """What each slot would accept now."""
-        fitting = {name: self._fitting(slot) for name, slot in self.slots.items()}
-        seeds = {name: possible(slot, self._obstacle) for name, slot in self.slots.items() if slot.nursery}
-        ops = {name: _ops(fitting[name], seeds.get(name, {})) for name in self.slots}
-        return ActionMask(ops, fitting, seeds)
-
-    def _fitting(self, slot: Slot) -> tuple[str, ...]:
-        varieties = self._varieties[slot.name].values()
-        return tuple(variety.id for variety in varieties if self._hindrance(slot, variety) is None)
-
-    def _hindrance(self, slot: Slot, variety: Variety) -> str | None:
-        """Why the blueprint cannot grow in the slot now; None where it can."""
-        if why := taken(slot, variety, self._settings) or misfit(slot, variety) or crossing(slot, self._living()):
-            return why
-        if self._faults.is_withdrawn(variety.id):
-            return "it went wrong too often and is withdrawn from this run"
-        return beyond_bounds(slot, variety, self.slots.values(), self._settings)
-
-    def _obstacle(self, seed: Seed, op: Op) -> str | None:
-        return obstacle(seed, op) or self.gates.refusal(seed, op)
-
-    # What a policy asks for.
+        """Return what each slot accepts now."""
+        return self._rules.mask()
 
     def apply(self, action: Action, step: int) -> list[Transition]:
-        """Carry out one action at the end of ``step``. LifecycleError, and nothing changed, where it is not legal."""
+        """Carry out one action at the end of ``step``. LifecycleError, and nothing changed, if it is not legal."""
         if action.op is Op.WAIT:
             return []
-        slot = _named(action.slot, self.slots)
-        refuse_unfit(action)
-        with whole_or_nothing(self, self._incubations):
+        name = action.slot
+        if name is None or name not in self.slots:
+            raise GrowthError(Problem("E302", f'there is no slot "{name}"', hint=suggestion(name or "", self.slots)))
+        refuse_invalid(action)
+        slot = self.slots[name]
+        with self._transaction():
             if action.op is Op.GERMINATE:
                 return [self._germinate(slot, action, step)]
-            able = possible(slot, self._obstacle)
-            seeds = meant(slot, action, able, self.gates.lead)
-            return [change for seed in seeds for change in self._carried_out(slot, seed, action, step)]
+            seeds = self._rules.seeds_meant(slot, action)
+            return [change for seed in seeds for change in self._carry_out(slot, seed, action, step)]
 
-    def _carried_out(self, slot: Slot, seed: Seed, action: Action, step: int) -> Iterator[Transition]:
-        if may(seed.stage, EVENT_OF_OP[action.op]) and (why := self._obstacle(seed, action.op)):
-            legal = [op.value for op in possible(slot, self._obstacle)[seed.blueprint]]
-            raise LifecycleError(what="seed", state=seed.stage.value, event=action.op.value, legal=legal, why=why)
+    def _carry_out(self, slot: Slot, seed: Seed, action: Action, step: int) -> Iterator[Transition]:
+        self._rules.refuse(slot, seed, action.op)
         if action.op is Op.ADVANCE:
             yield from self._advance(slot, seed, "asked for")
         elif action.op is Op.FOSSILISE:
             yield self._fossilise(slot, seed, step)
         else:
-            yield self._aim(slot, seed, action)
+            yield self._move_alpha(slot, seed, action)
 
     def _germinate(self, slot: Slot, action: Action, step: int) -> Transition:
         occupied = next_slot_state(slot.state, SlotEvent.GERMINATE)
-        variety = self._varieties[slot.name].get(action.blueprint or "")
-        if variety is not None and slot.nursery and (full := taken(slot, variety, self._settings)):
-            raise _no_room(slot, full, _ops((), possible(slot, self._obstacle)))
-        if variety is None or (why := self._hindrance(slot, variety)):
-            message = f'"{action.blueprint}" cannot grow in slot "{slot.name}"' + (f": {why}" if variety else "")
-            raise GrowthError(Problem("E303", message, hint=suggestion(action.blueprint or "", self._fitting(slot))))
-        seed = self._soil.plant(variety, slot, action, self.born, step)
+        variety = self._rules.variety_for(slot, action.blueprint or "")
+        assert slot.site is not None
+        dtype = slot.dtype_in(self.model)
+        seed = self._builder.build(variety, action, slot.site, dtype, slot.tapped, number=self.born, step=step)
         self.born += 1
         slot.seeds.append(seed)
         slot.state = occupied
@@ -171,12 +149,10 @@ class Garden:
         return Transition.of(slot, seed, None, "asked for")
 
     def _advance(self, slot: Slot, seed: Seed, reason: str) -> Iterator[Transition]:
-        """Blend the seed in; those that incubated beside it are dropped."""
+        """Blend the seed in, and drop those that incubated beside it."""
         before = seed.pass_on(SeedEvent.ADVANCE)
-        incubation = self._incubations[seed.number]
-        seed.alpha.aim(
-            seed.course.target, 0 if incubation.lasting else seed.course.speed * self._batches, seed.course.curve
-        )
+        incubation, schedule = self._incubations[seed.number], seed.schedule
+        seed.alpha.aim(schedule.target, 0 if incubation.lasting else schedule.speed * self._batches, schedule.curve)
         if not incubation.lasting:
             seed.presence = Presence.ACTING
             del self._incubations[seed.number]
@@ -196,46 +172,46 @@ class Garden:
         seed.presence = Presence.ACTING
         return Transition.of(slot, seed, before, "asked for")
 
-    def _aim(self, slot: Slot, seed: Seed, action: Action) -> Transition:
-        """Send alpha to a new target, or, where the seed is pruned, to 0; a seed without strength is out at once."""
+    def _move_alpha(self, slot: Slot, seed: Seed, action: Action) -> Transition:
+        """Retarget alpha, or send it to 0 where the seed is pruned; a seed without strength is removed at once."""
         before = seed.pass_on(EVENT_OF_OP[action.op])
         if seed.stage is Stage.PRUNED:
             self._remove(slot, seed)
         else:
             drained = seed.stage is Stage.DRAINING
-            speed = 0 if drained and seed.number in self._incubations else action.speed  # nobody sees a branch end
+            speed = 0 if drained and seed.number in self._incubations else action.speed  # a branch ends at once
             seed.alpha.aim(0.0 if drained else action.target, speed * self._batches, action.curve)
         return Transition.of(slot, seed, before, "asked for")
 
-    # What time brings.
+    # Time.
 
     def open_step(self) -> list[Transition]:
-        """A step begins: schedules go on, and newborn seeds start to train."""
+        """Begin a step: schedules set learning rates, and newborn seeds start to train."""
         newborn = [(slot, seed) for slot, seed in self._living() if seed.stage is Stage.GERMINATED]
-        with whole_or_nothing(self, self._incubations):  # G1: it is owned by an optimizer, or nothing starts
+        with self._transaction():  # a seed that no optimizer owns does not start
             self.keeper.open_step()
             return [Transition.of(slot, seed, seed.pass_on(SeedEvent.TRAIN), "a step began") for slot, seed in newborn]
 
     def tick(self) -> None:
-        """A batch begins: every alpha that moves moves on."""
+        """Begin a batch: every alpha that moves moves on."""
         for _, seed in self._living():
             seed.alpha.tick()
 
     def close_step(self) -> list[Transition]:
-        """A step is over: ramps that have arrived are noticed, seeds that are ready advance, embargoes run down."""
+        """End a step: ramps that arrived are noticed, seeds that are ready advance, embargoes run down."""
         resting = [slot for slot in self.slots.values() if slot.state is SlotState.EMBARGOED]
         waiting = [slot for slot in self.slots.values() if any(not seed.alpha.moving for seed in slot.nursery)]
         if not resting and not waiting:
             return []
-        with whole_or_nothing(self, self._incubations):
+        with self._transaction():
             for slot in resting:
                 slot.embargo -= 1
                 _lift_embargo(slot)
-            return [transition for slot in waiting for transition in self._time_passed(slot)]
+            return [transition for slot in waiting for transition in self._pass_time(slot)]
 
-    def _time_passed(self, slot: Slot) -> Iterator[Transition]:
-        """What the end of a step does to a slot whose seeds' alpha stands still."""
-        if not self.blended and (seed := ready(slot, self.gates)) is not None:
+    def _pass_time(self, slot: Slot) -> Iterator[Transition]:
+        """Apply the end of a step to a slot whose seeds' alpha stands still."""
+        if not self.blended and (seed := self._rules.ready(slot)) is not None:
             yield from self._advance(slot, seed, "its gain is shown")
             return
         for seed in slot.nursery:
@@ -247,7 +223,7 @@ class Garden:
                 yield Transition.of(slot, seed, before, "alpha at 0")
 
     def uproot(self, reason: str, slots: Collection[str] | None = None, number: int | None = None) -> list[Transition]:
-        """Prune living seeds at once, whatever their alpha: those of ``slots``, or all; of them the one of a number."""
+        """Prune living seeds at once, whatever their alpha: all, those of ``slots``, or the one of ``number``."""
         doomed = [
             (slot, seed)
             for slot, seed in self._living()
@@ -255,13 +231,33 @@ class Garden:
         ]
         if not doomed:
             return []
-        with whole_or_nothing(self, self._incubations):
+        with self._transaction():
             return [self._uprooted(slot, seed, reason) for slot, seed in doomed]
 
     def _uprooted(self, slot: Slot, seed: Seed, reason: str) -> Transition:
         before = seed.pass_on(SeedEvent.UPROOT)
         self._remove(slot, seed)
         return Transition.of(slot, seed, before, reason)
+
+    def _remove(self, slot: Slot, seed: Seed) -> None:
+        del slot.seeds[list(slot.stack).index(seed)]
+        self._incubations.pop(seed.number, None)
+        self.keeper.release(seed.number)
+        if slot.nursery:
+            return  # others incubate on
+        slot.state = next_slot_state(slot.state, SlotEvent.PRUNED)
+        slot.embargo = self._settings.embargo
+        _lift_embargo(slot)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        born = self.born
+        try:
+            with whole_or_nothing(self.model, tuple(self.slots.values()), self.keeper, self._incubations):
+                yield
+        except BaseException:
+            self.born = born
+            raise
 
     # Training.
 
@@ -275,96 +271,108 @@ class Garden:
         """The slots whose living seeds act on the host."""
         return tuple(slot.name for slot, _ in self._acting())
 
-    def living_seeds(self) -> list[Seed]:
-        """The seeds whose fate is open."""
-        return [seed for _, seed in self._living()]
-
     @property
     def incubating(self) -> tuple[int, ...]:
-        """Numbers of the living seeds that learn behind the host's back."""
+        """Numbers of the living seeds that train apart from the host's own step."""
         return tuple(self._incubations)
 
-    def incubate(self, number: int, *parts: Callable[[nn.Module], Tensor]) -> None:
-        """Train one incubating seed, if it still lives, on one batch: parts of it, if need be, whose losses add up.
+    def living_seeds(self) -> list[Seed]:
+        """Return the seeds that are neither kept nor pruned."""
+        return [seed for _, seed in self._living()]
 
-        SeedFault where it cannot be.
-        """
+    def home_of(self, number: int) -> tuple[Slot, Seed]:
+        """Return the living seed of this number, with its slot."""
+        return next((slot, seed) for slot, seed in self._living() if seed.number == number)
+
+    def incubate(self, number: int, *parts: Callable[[nn.Module], Tensor]) -> None:
+        """Train one incubating seed on one batch, if it still lives; the losses of ``parts`` of the batch add up."""
         if (incubation := self._incubations.get(number)) is not None:
-            with blamed_on(*self.home_of(number)):
+            with attributed_to_seed(*self.home_of(number)):
                 incubation.train(*parts)
 
     def trial(self, number: int) -> AbstractContextManager[None]:
-        """A block in which the model acts as it would with this incubating seed at its target."""
+        """Return a block in which the model acts as it would with this incubating seed at its target."""
         return self._incubations[number].trial()
 
-    def home_of(self, number: int) -> tuple[Slot, Seed]:
-        """The living seed of this number, with its slot."""
-        return next((slot, seed) for slot, seed in self._living() if seed.number == number)
-
     def take_incubation_losses(self) -> dict[int, Tensor]:
-        """Mean incubation loss of each seed since they were taken last, on the device."""
+        """Return the mean incubation loss of each seed since the last call, on the device."""
         taken = {number: incubation.take_loss() for number, incubation in self._incubations.items()}
         return {number: loss for number, loss in taken.items() if loss is not None}
 
-    def _take_in(self) -> None:
-        """Seeds that are there already, for the model was loaded, live on; the keeper trains them from now on."""
-        there = [(slot, seed) for slot in self.slots.values() for seed in slot.stack]
-        self.born = max((seed.number + 1 for _, seed in there), default=0)
-        for slot, seed in there:
+    def _incubation(self, slot: Slot, seed: Seed) -> Incubation:
+        number = derive_seed(self._builder.seed, "incubation", seed.number)
+        stream = RandomStream(number, device_of(self.model), idle=self._quiet)
+        return begin(self._settings.incubation, self.model, slot, seed, self.keeper, stream)
+
+    def _acting(self) -> list[tuple[Slot, Seed]]:
+        acting = Presence.ACTING
+        return [(slot, seed) for slot, seed in self._living() if seed.presence is acting and seed.stage in BLENDED]
+
+    def _living(self) -> list[tuple[Slot, Seed]]:
+        return [(slot, seed) for slot in self.slots.values() for seed in slot.nursery]
+
+    # State.
+
+    def _adopt_seeds(self) -> None:
+        """Train the seeds that a loaded model holds already."""
+        for slot, seed in [(own, seed) for own in self.slots.values() for seed in own.stack]:
+            self.born = max(self.born, seed.number + 1)
             self.keeper.adopt(seed)
             if seed.stage is Stage.FOSSILIZED:
                 self.keeper.settle(seed, freeze=self._settings.freeze_fossils)
             elif seed.incubating or seed.presence is Presence.BRANCHED:
                 self._incubations[seed.number] = self._incubation(slot, seed)
 
-    def _incubation(self, slot: Slot, seed: Seed) -> Incubation:
-        number, device = derive_seed(self._soil.seed, "incubation", seed.number), device_of(self.model)
-        stream = RandomStream(number, device, idle=self._quiet)
-        return begin(self._settings.incubation, self.model, slot, seed, self.keeper, stream)
+    def state_dict(self) -> State:
+        """Return the whole state, with the model's tensors and the optimizers' state; call it between two steps."""
+        network = read_network(slots_of(self.model), type(self.model).__name__)
+        incubations = {str(number): incubation.state_dict() for number, incubation in self._incubations.items()}
+        parts = {"keeper": self.keeper.state_dict(), "gates": self.gates.state_dict()}
+        return State.of(
+            {"numbers": model_state(self.model), **parts, "incubations": State.of(incubations)},
+            grown=json.loads(json.dumps(network.as_json())),
+            born=self.born,
+            incubating=list(self._incubations),
+        )
 
-    def state(self) -> State:
-        """All that it knows, the model's numbers and the keeper's memories among it; between two steps."""
-        return state_of(self, self._incubations)
+    def load_state_dict(self, state: State) -> None:
+        """Continue from ``state``; nothing has grown here yet.
 
-    def load(self, state: State) -> None:
-        """Go on from where another garden stood; nothing has grown in this one. GrowthError where it does not fit."""
-        regrow(self, self._varieties, state)
-        self._take_in()
-        recall(self, self._incubations, state)
-
-    def _acting(self) -> list[tuple[Slot, Seed]]:
-        return [
-            (slot, seed) for slot, seed in self._living() if seed.presence is Presence.ACTING and seed.stage in BLENDED
-        ]
-
-    def _living(self) -> list[tuple[Slot, Seed]]:
-        return [(slot, seed) for slot in self.slots.values() for seed in slot.nursery]
-
-    def _remove(self, slot: Slot, seed: Seed) -> None:
-        del slot.seeds[list(slot.stack).index(seed)]
-        self._incubations.pop(seed.number, None)
-        self.keeper.release(seed.number)
-        if slot.nursery:
-            return  # others incubate on
-        slot.state = next_slot_state(slot.state, SlotEvent.PRUNED)
-        slot.embargo = self._settings.embargo
-        _lift_embargo(slot)
-
-
-def _ops(fitting: Sequence[str], seeds: Mapping[str, frozenset[Op]]) -> frozenset[Op]:
-    """What a slot would accept now: a new seed, and what is possible for those that it has."""
-    return frozenset({Op.GERMINATE} if fitting else ()).union(*seeds.values())
-
-
-def _named(name: str | None, slots: Mapping[str, Slot]) -> Slot:
-    if name is None or name not in slots:
-        raise GrowthError(Problem("E302", f'there is no slot "{name}"', hint=suggestion(name or "", slots)))
-    return slots[name]
+        Raises:
+            GrowthError: the slots are not those of the state, or not empty, or a blueprint or a tensor does not fit.
+        """
+        network = parse_network(json.dumps(state.plain["grown"]), source=_SOURCE)
+        tensors = decode_state(state.part("numbers"))["parameters"]
+        replant(self.model, network, tensors, self._rules.find_variety, source=_SOURCE)
+        load_model_state(self.model, state.part("numbers"))
+        self._adopt_seeds()
+        order: list[int] = state.plain["incubating"]
+        if sorted(order) != sorted(self._incubations):
+            why = f"seeds {order} incubated, and here {sorted(self._incubations)} do"
+            raise state_mismatch(why)
+        self.keeper.load_state_dict(state.part("keeper"))
+        self.gates.load_state_dict(state.part("gates"))
+        self._incubations = {number: self._incubations[number] for number in order}  # seeds train in this order
+        for number, incubation in self._incubations.items():
+            incubation.load_state_dict(state.part("incubations").part(str(number)))
+        seeds = [seed for slot in self.slots.values() for seed in slot.stack]
+        for seed, growth in zip(seeds, network.seeds, strict=True):
+            resume(seed, growth)
+        self.born = state.plain["born"]
 
 
-def _no_room(slot: Slot, why: str, ops: Collection[Op]) -> LifecycleError:
-    legal = [op.value for op in ops]
-    return LifecycleError(what="slot", state=slot.state.value, event="germinate", legal=legal, name=slot.name, why=why)
+@contextmanager
+def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
+    """Raise whatever the block raises as a SeedFault of ``seed``, unless it is an EsperError already."""
+    try:
+        yield
+    except EsperError:
+        raise
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
+        what = f'of blueprint "{seed.blueprint}" {in_words(error, seed.block)}'
+        raise SeedFault([slot.name], what, number=seed.number) from error
 
 
 def _lift_embargo(slot: Slot) -> None:

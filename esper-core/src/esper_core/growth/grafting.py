@@ -3,29 +3,282 @@
 ``graft`` finds modules by name, puts a slot behind each, and leaves every number of the model what it was. A slot is
 registered as forward hook of its module and, so that ``.to()``, ``state_dict()`` and deep copies know of its seeds, as
 a child of one module ``_esper`` in the root. The root, and what lies between it and a slot, gets a class of its own.
+
+Does a model with empty slots put out what it put out before? It must, and a host can be so that it does not.
+
+A host that goes through its own children meets one more. What comes out is therefore compared, in both modes and with
+the same random numbers. Last bits are let pass: some layers take a slower way where there is any hook.
+
+Which class has a module that carries slots, or has one that does within it? A subclass of its own, told apart by it.
+
+A compiler keeps what it traced by code and by class, and looks for no hooks where there were none. So code that was
+traced for an ungrafted sibling would be run for a grafted module, and its slots would be skipped without a word. The
+root and every module between it and a slot are therefore of a class that says where its slots are.
+
+What of modules that hold others? They are as long as they were, and one that is never called is told.
+
+A root that is itself a Sequential, a ModuleList or a ModuleDict would count the child that a graft adds among its own.
+Its class therefore derives from one of those below, which stand behind the host's class and before torch's: what the
+host's class says of itself counts first, and what it asks ``super()`` is answered here.
 """
 
 from __future__ import annotations
 
+import copyreg
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
-from esper_core.growth.classes import Family
-from esper_core.growth.containers import is_never_called
-from esper_core.growth.likeness import outputs, refuse_unlike
-from esper_core.growth.probe import observe
-from esper_core.growth.slot import Slot, Slots, key_of
-from esper_core.growth.state_keys import HOME
+from esper_core.growth.dry_runs import in_mode, untouched
+from esper_core.growth.journal import heed_growth, tell_growth
+from esper_core.growth.slots import HOME, Slot, Slots, key_of, observe
 from esper_core.leyline.errors import GraftError, Problem, suggestion
 from esper_core.leyline.specs import SlotPlace
+
+if TYPE_CHECKING:
+    from collections.abc import ItemsView, Iterator, KeysView, ValuesView
+
+
+def outputs(model: nn.Module, example: Tensor) -> dict[bool, Any]:
+    """What comes out in training (True) and in evaluation, with random numbers that are the same each time."""
+    seen: dict[bool, Any] = {}
+    for training in (True, False):
+        with untouched(model), in_mode(model, training=training):
+            seen[training] = model(example.clone())
+    return seen
+
+
+def refuse_unlike(model: nn.Module, example: Tensor, plain: Mapping[bool, Any]) -> None:
+    """GraftError if the model, grafted by now, puts out something else than ``plain``.
+
+    One that does not repeat itself, since it draws numbers from elsewhere, is not judged.
+    """
+    grafted = outputs(model, example)
+    unlike = [training for training in (True, False) if not alike(plain[training], grafted[training])]
+    if not unlike:
+        return
+    again = outputs(model, example)
+    if any(alike(grafted[training], again[training]) for training in unlike):
+        mode = "training" if unlike[0] else "evaluation"
+        message = f"the model puts out something else in {mode} once it has slots"
+        hint = f'Does it go through its own children? There is one more now, "{HOME}". '
+        raise GraftError(
+            Problem("E318", message, hint=f"{hint}Put the model into a module of your own, and graft that.")
+        )
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two outputs are of one form and, but for last bits, of the same numbers.
+
+    >>> alike({"a": torch.ones(2)}, {"a": torch.ones(2)}), alike([torch.ones(2)], [torch.ones(2), torch.ones(2)])
+    (True, False)
+    """
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return _numbers_alike(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return list(one) == list(other) and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(alike(mine, yours) for mine, yours in zip(one, other, strict=True))
+    return type(one) is type(other)
+
+
+def _numbers_alike(one: Tensor, other: Tensor) -> bool:
+    if one.is_nested or other.is_nested or one.layout != torch.strided or other.layout != torch.strided:
+        return one.is_nested == other.is_nested and one.layout == other.layout
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not (one.is_floating_point() or one.is_complex()) or not one.numel():
+        return True  # what is counted or chosen may turn with a last bit
+    few = torch.finfo(one.dtype).eps ** 0.5
+    if one.dtype.itemsize < torch.float32.itemsize:
+        one, other = one.float(), other.float()
+    scale = float(torch.nan_to_num(one.abs(), nan=0.0, posinf=0.0).max())
+    return bool(torch.isclose(one, other, rtol=0.0, atol=few * scale, equal_nan=True).all())
+
+
+def _own(module: nn.Module) -> dict[str, nn.Module]:
+    """The children that the module had before."""
+    return {name: child for name, child in module.named_children() if name != HOME}
+
+
+def _refuse(module: nn.Module, kind: str) -> NoReturn:
+    hint = "Change its layers first, and graft then."
+    raise GraftError(Problem("E319", f"the layers of a grafted {kind} cannot be exchanged", hint=hint))
+
+
+class GraftedSequential(nn.Sequential):
+    """A Sequential with slots in it."""
+
+    def __len__(self) -> int:
+        return len(_own(self))
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(_own(self).values())
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return nn.Sequential(OrderedDict(list(_own(self).items())[index]))
+        return list(_own(self).values())[index]
+
+    def _exchange(self, *arguments: Any, **named: Any) -> NoReturn:
+        _refuse(self, "Sequential")
+
+    __setitem__ = __delitem__ = append = insert = extend = pop = __iadd__ = __imul__ = _exchange
+
+
+class GraftedList(nn.ModuleList):
+    """A ModuleList with slots in it. One of this class that is built anew is filled as any other."""
+
+    def __len__(self) -> int:
+        return len(_own(self))
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(_own(self).values())
+
+    def __getitem__(self, index: Any) -> Any:
+        layers = list(_own(self).values())
+        return self.__class__(layers[index]) if isinstance(index, slice) else layers[index]
+
+    def extend(self, modules: Any) -> Any:
+        """Refused, but for one that is built anew."""
+        return _refuse(self, "ModuleList") if len(self) else super().extend(modules)
+
+    def _exchange(self, *arguments: Any, **named: Any) -> NoReturn:
+        _refuse(self, "ModuleList")
+
+    __setitem__ = __delitem__ = append = insert = pop = _exchange
+
+
+class GraftedDict(nn.ModuleDict):
+    """A ModuleDict with slots in it. One of this class that is built anew is filled as any other."""
+
+    def __len__(self) -> int:
+        return len(_own(self))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_own(self))
+
+    def __contains__(self, key: str) -> bool:
+        return key in _own(self)
+
+    def keys(self) -> KeysView[str]:
+        """The host's own."""
+        return _own(self).keys()
+
+    def items(self) -> ItemsView[str, nn.Module]:
+        """The host's own."""
+        return _own(self).items()
+
+    def values(self) -> ValuesView[nn.Module]:
+        """The host's own."""
+        return _own(self).values()
+
+    def update(self, modules: Any) -> None:
+        """Refused, but for one that is built anew."""
+        if len(self):
+            _refuse(self, "ModuleDict")
+        for name, module in dict(modules).items():
+            self.add_module(name, module)
+
+    def _exchange(self, *arguments: Any, **named: Any) -> NoReturn:
+        _refuse(self, "ModuleDict")
+
+    __setitem__ = __delitem__ = clear = pop = _exchange
+
+
+_FACES: tuple[tuple[type[nn.Module], type[nn.Module]], ...] = (
+    (nn.Sequential, GraftedSequential),
+    (nn.ModuleList, GraftedList),
+    (nn.ModuleDict, GraftedDict),
+)
+
+
+def parents_of(plain: type[nn.Module]) -> tuple[type[nn.Module], ...]:
+    """What the class of a module of class ``plain`` with slots in it derives from.
+
+    >>> [parent.__name__ for parent in parents_of(nn.Sequential)], [parent.__name__ for parent in parents_of(nn.Linear)]
+    (['GraftedSequential'], ['Linear'])
+    """
+    for kind, face in _FACES:
+        if plain is kind:
+            return (face,)
+        if issubclass(plain, kind):
+            return (plain, face)
+    return (plain,)
+
+
+def is_never_called(module: nn.Module) -> bool:
+    """Whether the module only holds others: a ModuleList, a ModuleDict.
+
+    >>> is_never_called(nn.ModuleList()), is_never_called(nn.Sequential())
+    (True, False)
+    """
+    return getattr(module.forward, "__func__", None) is nn.Module.forward
+
+
+class Family:
+    """The classes of one grafted model: one for each plain class and each set of places below it.
+
+    Blocks that are alike share one, so that they share what is compiled for it. A copy of the model has a family of
+    its own.
+    """
+
+    def __init__(self) -> None:
+        self._classes: dict[tuple[type[nn.Module], tuple[str, ...]], type[nn.Module]] = {}
+
+    def __reduce__(self) -> tuple[type[Family], tuple[()]]:
+        return (Family, ())
+
+    def class_of(self, plain: type[nn.Module], places: tuple[str, ...]) -> type[nn.Module]:
+        """The subclass of ``plain``, under the same name, of modules with slots at ``places``.
+
+        An instance copies and pickles as one of ``plain`` with slots.
+        """
+        known = self._classes.get((plain, places))
+        if known is not None:
+            return known
+        namespace = {
+            "__module__": plain.__module__,
+            "__qualname__": plain.__qualname__,
+            "__doc__": plain.__doc__,
+            "__reduce_ex__": _reduce_grafted,
+            "__prepare_scriptable__": _refuse_scripting,
+            "_esper_class": (plain, self, places),
+        }
+        if issubclass(plain, fx.GraphModule):
+            namespace["__call__"] = _call  # recompile() wraps it, and would else wrap the parent's wrapper
+        return self._classes.setdefault((plain, places), type(plain.__name__, parents_of(plain), namespace))
+
+
+def _reduce_grafted(module: nn.Module, protocol: Any) -> Any:
+    plain, family, places = type(module)._esper_class  # type: ignore[attr-defined]
+    reduced = plain.__reduce_ex__(module, protocol)
+    if isinstance(reduced, tuple) and reduced[0] is getattr(copyreg, "__newobj__"):  # noqa: B009
+        return (_new_grafted, (plain, family, places, *reduced[1][1:]), *reduced[2:])
+    return reduced
+
+
+def _new_grafted(plain: type[nn.Module], family: Family, places: tuple[str, ...], *args: Any) -> nn.Module:
+    grafted = family.class_of(plain, places)
+    return grafted.__new__(grafted, *args)
+
+
+def _refuse_scripting(module: nn.Module) -> NoReturn:
+    hint = "torch.jit.trace and torch.export.export take it as it is."
+    raise GraftError(Problem("E315", f"a grafted {type(module).__name__} cannot be scripted", hint=hint))
+
+
+def _call(module: nn.Module, *args: Any, **named: Any) -> Any:
+    return nn.Module.__call__(module, *args, **named)
+
 
 MATCH_LIMIT = 256
 """Modules that one pattern may match; more is taken for a slip."""
@@ -62,6 +315,8 @@ def graft(
         _refuse_unseen(model, example)
     planned = [Slot(name, place.at, kind=place.kind, limit=place.stack) for name, place in _places(model, slots)]
     home, family = Slots({key_of(slot.name): slot for slot in planned}), Family()
+    home.register_state_dict_post_hook(tell_growth)  # type: ignore[no-untyped-call]
+    home.register_load_state_dict_pre_hook(heed_growth)  # type: ignore[no-untyped-call]
     before = None if example is None else outputs(model, example)
     with ExitStack() as undo:
         for module, places in _ways(model, [slot.at for slot in planned]):

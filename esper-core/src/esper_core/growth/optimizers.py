@@ -19,18 +19,19 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from esper_core.config import OptimizerConfig
-from esper_core.growth import swift
-from esper_core.growth.gradients import GradientCollector
-from esper_core.growth.memory import heard, told, unfit
-from esper_core.growth.optimizer_memory import (
+from esper_core.growth.optimizer_steps import (
+    FusedAdam,
+    FusedAdamW,
+    GradientCollector,
     hand_over_state,
     recalled,
     remembered,
     scaler_told,
     scaler_with,
     settings_of,
+    step_optimizer,
 )
-from esper_core.growth.swift import SwiftAdam, SwiftAdamW
+from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch.amp import GradScaler
 
-    from esper_core.growth.seed import Seed
+    from esper_core.growth.seeds import Seed
     from esper_core.leyline.protocols import Schedule
 
 Build = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
@@ -47,7 +48,7 @@ Build = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, slots=True)
-class Regimen:
+class OptimizerSettings:
     """How parameters learn: what makes their optimizer, how they are clipped, and how fast they learn when.
 
     build: any optimizer that takes its steps from gradients that lie there; ``partial(torch.optim.AdamW, lr=1e-3)``.
@@ -60,7 +61,7 @@ class Regimen:
     schedule: Schedule | None = None
 
     @classmethod
-    def of(cls, settings: OptimizerConfig, schedule: Schedule | None = None) -> Regimen:
+    def of(cls, settings: OptimizerConfig, schedule: Schedule | None = None) -> OptimizerSettings:
         """The regimen that a configuration describes."""
         return cls(_BuildConfigured(settings), settings.clip_norm, schedule)
 
@@ -83,7 +84,7 @@ def build_optimizer(settings: OptimizerConfig, parameters: Sequence[nn.Parameter
     ]
     if settings.kind == "sgd":
         return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, **way)
-    adam, adamw = (SwiftAdam, SwiftAdamW) if "fused" in way else (torch.optim.Adam, torch.optim.AdamW)
+    adam, adamw = (FusedAdam, FusedAdamW) if "fused" in way else (torch.optim.Adam, torch.optim.AdamW)
     return (adamw if settings.kind == "adamw" else adam)(parameters, rate, weight_decay=decay, **way)
 
 
@@ -105,7 +106,7 @@ class Share:
     gradients: GradientCollector = field(default_factory=GradientCollector)
 
     @classmethod
-    def of(cls, parameters: Iterable[nn.Parameter], regimen: Regimen, begun: int = 0) -> Share:
+    def of(cls, parameters: Iterable[nn.Parameter], regimen: OptimizerSettings, begun: int = 0) -> Share:
         """The trainable ones of ``parameters``, under ``regimen``."""
         own = tuple(parameter for parameter in parameters if parameter.requires_grad)
         if not own:
@@ -118,7 +119,7 @@ class Share:
         rates = tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
         return cls(own, optimizer, regimen.clip_norm, regimen.schedule, rates, begun, regimen.build)
 
-    def under(self, regimen: Regimen, begun: int) -> Share:
+    def under(self, regimen: OptimizerSettings, begun: int) -> Share:
         """The same parameters under another regimen, with their optimizer's state; this share stays as it is.
 
         Where both build the same optimizer it is kept. Otherwise a new one is built and takes over the state, as far
@@ -183,7 +184,7 @@ class Share:
         if self.optimizer is None:
             return
         if scaler is None:
-            swift.step(self.optimizer)
+            step_optimizer(self.optimizer)
         elif self.gradients_now():  # a scaler takes it for a mistake where there is none
             scaler.step(self.optimizer)
 
@@ -192,17 +193,17 @@ class Share:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """What its optimizer remembers of each parameter, its groups' settings as they stand, and when it began."""
         if self.optimizer is None:
-            return told({"begun": self.begun})
+            return encode_state({"begun": self.begun})
         groups = [settings_of(group) for group in self.optimizer.param_groups]
         memory = remembered(self.parameters, self.optimizer.state)
-        return told({"begun": self.begun, "groups": groups, "memory": memory})
+        return encode_state({"begun": self.begun, "groups": groups, "memory": memory})
 
     def recalling(self, state: State) -> Share:
         """The same share, made of parameters alike, with what another one's ``state`` tells."""
-        known = heard(state, self.parameters[0].device if self.parameters else "cpu")
+        known = decode_state(state, self.parameters[0].device if self.parameters else "cpu")
         if self.optimizer is not None:
             memory = recalled(self.parameters, known["memory"])
             for group, settings in zip(self.optimizer.param_groups, known["groups"], strict=True):
@@ -249,8 +250,8 @@ class OptimizerKeeper:
         self,
         host: Iterable[nn.Parameter],
         *,
-        host_settings: OptimizerConfig | Regimen,
-        seed_settings: OptimizerConfig | Regimen,
+        host_settings: OptimizerConfig | OptimizerSettings,
+        seed_settings: OptimizerConfig | OptimizerSettings,
         steps: int | None = None,
         scaler: GradScaler | None = None,
     ) -> None:
@@ -315,19 +316,19 @@ class OptimizerKeeper:
 
         return put_back
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """All that it knows of its parameters but their numbers; between two steps, when no gradient is waited for."""
         order = {"fossils": list(self.fossils), "seeds": list(self.seeds)}
-        shares = {str(number): share.state() for number, share in (*self.fossils.items(), *self.seeds.items())}
+        shares = {str(number): share.state_dict() for number, share in (*self.fossils.items(), *self.seeds.items())}
         scaler = scaler_told(self.scaler)
-        return State.of({"host": self.host.state(), **shares, "scaler": scaler}, step=self._step, order=order)
+        return State.of({"host": self.host.state_dict(), **shares, "scaler": scaler}, step=self._step, order=order)
 
-    def load(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Know what another one knew, which owned the like of every parameter that this one owns."""
         order = state.plain["order"]
         if sorted(order["fossils"]) != sorted(self.fossils) or sorted(order["seeds"]) != sorted(self.seeds):
             why = f"it is of seeds {order}, and here are {sorted(self.fossils)} and {sorted(self.seeds)}"
-            raise unfit(why)
+            raise state_mismatch(why)
         self._step = state.plain["step"]
         device = next((own.device for share in self.shares() for own in share.parameters), torch.device("cpu"))
         self.scaler = scaler_with(state.part("scaler"), self.scaler, device)
@@ -437,5 +438,5 @@ def _update(scaler: GradScaler | None, shares: Iterable[Share]) -> None:
         scaler.update()
 
 
-def _regimen(settings: OptimizerConfig | Regimen) -> Regimen:
-    return Regimen.of(settings) if isinstance(settings, OptimizerConfig) else settings
+def _regimen(settings: OptimizerConfig | OptimizerSettings) -> OptimizerSettings:
+    return OptimizerSettings.of(settings) if isinstance(settings, OptimizerConfig) else settings

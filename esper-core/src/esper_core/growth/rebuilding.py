@@ -3,6 +3,10 @@
 Everything is looked at before anything is touched: a host that is another, a blueprint that is not there or has
 changed, numbers that do not fit. Then the numbers are loaded, bit for bit, into the seeds, which are nowhere yet, and
 into the host; and last, what cannot fail any more, the slots are grafted and the seeds put in.
+
+What if a network had been from the start what it grew into? The same blocks in the same places, before any training.
+
+That is the control by static capacity: it has all that growth brought but the growing.
 """
 
 from __future__ import annotations
@@ -12,29 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from esper_core.growth.faults import in_words
+from esper_core.growth.dry_runs import device_of, dtype_of
 from esper_core.growth.grafting import graft, is_grafted, slots_of
-from esper_core.growth.journal import resume
-from esper_core.growth.plausible import DTYPES
-from esper_core.growth.probe import device_of, dtype_of
-from esper_core.growth.randomness import RandomStream, derive_seed
-from esper_core.growth.seed import Course, Seed
-from esper_core.growth.slot import key_of
-from esper_core.growth.state_keys import HOME, JOURNAL
+from esper_core.growth.journal import DTYPES, resume
+from esper_core.growth.random_streams import RandomStream, derive_seed
+from esper_core.growth.seeds import AlphaSchedule, Seed, SeedBuilder, in_words
+from esper_core.growth.slots import HOME, JOURNAL, key_of
+from esper_core.leyline.actions import Action, Op
+from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_core.leyline.lifecycle import SlotState
+from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import Site, SlotPlace
 from esper_core.plugins import evaluate_formula
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
     from torch import nn
 
     from esper_core.growth.journal import Growth, Network
-    from esper_core.growth.planting import Variety
-    from esper_core.growth.slot import Slot
+    from esper_core.growth.seeds import Variety
+    from esper_core.growth.slots import Slot
 
 
 def rebuild(
@@ -120,7 +123,7 @@ def _reborn(growth: Growth, variety: Variety, model: nn.Module, numbers: Mapping
                 site=site,
                 number=growth.number,
                 blend=growth.blend,
-                course=Course(growth.target, growth.speed, growth.curve),
+                schedule=AlphaSchedule(growth.target, growth.speed, growth.curve),
                 identity=growth.identity,
             )
     except (Exception, SystemExit) as error:
@@ -219,3 +222,29 @@ def _state(slot: Slot, embargo: int) -> SlotState:
     if len(slot.fossils) >= slot.limit:
         return SlotState.CLOSED
     return SlotState.EMBARGOED if embargo else SlotState.FREE
+
+
+def implant(
+    model: nn.Module,
+    grown: Sequence[Growth],
+    varieties: Mapping[str, Sequence[Variety]],
+    *,
+    seed: int,
+    probe: Callable[[nn.Module], Tensor] | None = None,
+) -> None:
+    """Put newborn blocks into the empty slots of ``model`` as if they had been kept there: for a garden to take in.
+
+    grown: which, in the order in which they act. seed, probe: as a garden has them; a block is born as it was there.
+    """
+    builder = SeedBuilder(model, seed, probe)
+    for growth in grown:
+        slot = slots_of(model).named(growth.slot)
+        variety = next(one for one in varieties[growth.slot] if one.id == growth.blueprint)
+        asked = Action(Op.GERMINATE, growth.slot, growth.blueprint, blend=growth.blend)
+        assert slot.site is not None
+        dtype = slot.dtype_in(model)
+        block = builder.build(variety, asked, slot.site, dtype, slot.tapped, number=growth.number, step=0)
+        block.stage, block.kept = Stage.FOSSILIZED, 0
+        block.alpha.aim(FULL, 0)
+        slot.seeds.append(block)
+        slot.state = SlotState.CLOSED if len(slot.fossils) >= slot.limit else SlotState.FREE

@@ -21,10 +21,10 @@ from safetensors.torch import save as encode
 from torch import Tensor
 
 from esper_core.growth.grafting import is_grafted, slots_of
-from esper_core.growth.journal import no_journal, parse_network, read_network, read_object
-from esper_core.growth.planting import Variety
+from esper_core.growth.journal import network_in, no_journal, parse_network, read_network, read_object
 from esper_core.growth.rebuilding import rebuild
-from esper_core.growth.state_keys import HOME, JOURNAL, network_in
+from esper_core.growth.seeds import Variety
+from esper_core.growth.slots import HOME, JOURNAL
 from esper_core.leyline.errors import GraftError, GrowthError, Problem
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.specs import BlueprintSpec

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from esper_core.growth import heard, told
+from esper_core.growth import decode_state, encode_state
 from esper_core.trainer.lanes import CudaStream, NullStream
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ class BatchOrder:
 
     def state(self) -> State:
         """What is left of the pass, and where the generator stands."""
-        return told({"rest": self._rest, "generator": self._generator.get_state()})
+        return encode_state({"rest": self._rest, "generator": self._generator.get_state()})
 
     def load(self, state: State) -> None:
         """Hand out what another order would have, of as many examples and as large batches."""
-        known = heard(state)
+        known = decode_state(state)
         self._rest = known["rest"]
         self._generator.set_state(known["generator"])
 

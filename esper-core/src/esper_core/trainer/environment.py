@@ -22,8 +22,8 @@ from esper_core.growth import (
     Garden,
     Gates,
     OptimizerKeeper,
+    OptimizerSettings,
     RandomStream,
-    Regimen,
     SeedFault,
     Snapshot,
     derive_seed,
@@ -152,8 +152,8 @@ class Environment:
             implant(self.model, self._implants(seed), recipe.varieties, seed=seed, probe=self._probe_loss)
         self.keeper = OptimizerKeeper(
             host_parameters(self.model),
-            host_settings=Regimen.of(recipe.optimizers.host, recipe.host_schedule),
-            seed_settings=Regimen.of(recipe.optimizers.seed, recipe.seed_schedule),
+            host_settings=OptimizerSettings.of(recipe.optimizers.host, recipe.host_schedule),
+            seed_settings=OptimizerSettings.of(recipe.optimizers.seed, recipe.seed_schedule),
             steps=recipe.episode.steps,
             scaler=self.passes.new_scaler(),
         )

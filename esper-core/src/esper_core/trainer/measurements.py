@@ -28,15 +28,15 @@ from esper_core.growth import (
     WIDTH,
     Counterfactuals,
     SeedFault,
+    decode_state,
     device_of,
     disturbed,
     each_left_out,
-    heard,
+    encode_state,
     host_parameters,
     paired,
     read_gain,
     read_health,
-    told,
 )
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
@@ -129,7 +129,7 @@ class Reading:
             self._looked = step
             gates.look(self._garden.living_seeds(), gains)
 
-        def told(seed: Seed) -> SeedSignals:
+        def seed_signals(seed: Seed) -> SeedSignals:
             return SeedSignals(
                 blueprint=seed.blueprint,
                 stage=seed.stage,
@@ -151,7 +151,7 @@ class Reading:
             parameters=count_parameters(self._garden.model),
             host_parameters=self._host_parameters,
             slots=tuple(
-                SlotSignals(slot.name, slot.state, len(slot.fossils), tuple(map(told, slot.nursery)))
+                SlotSignals(slot.name, slot.state, len(slot.fossils), tuple(map(seed_signals, slot.nursery)))
                 for slot in self._garden.slots.values()
             ),
             loss_scale=scale,
@@ -161,7 +161,7 @@ class Reading:
 
     def state(self) -> State:
         """What was measured in training, and whether the gates were told of it. The next reading says the rest anew."""
-        return told(
+        return encode_state(
             {
                 "train_loss": self.train_loss,
                 "incubation_losses": self.incubation_losses,
@@ -172,7 +172,7 @@ class Reading:
 
     def load(self, state: State) -> None:
         """Know what another reading knew, of a garden that has grown as this one has."""
-        known = heard(state, self.train_loss.device)
+        known = decode_state(state, self.train_loss.device)
         self.train_loss, self.incubation_losses = known["train_loss"], known["incubation_losses"]
         self.gradients, self._looked = known["gradients"], known["looked"]
 
@@ -268,22 +268,22 @@ class Scales:
 
     def state(self) -> State:
         """The gains, what the twin was behind when no seed acted, with which fossils, and the random numbers."""
-        return told(
+        return encode_state(
             {
                 "gains": self.gains,
                 "lead": self._lead,
                 "fossils": [seed.number for seed in self._fossils],
-                "stream": self._stream.state(),
+                "stream": self._stream.state_dict(),
             }
         )
 
     def load(self, state: State) -> None:
         """Know what other scales knew, of a garden that has grown as this one has."""
-        known = heard(state, device_of(self._garden.model))
+        known = decode_state(state, device_of(self._garden.model))
         fossils = {seed.number: seed for slot in self._garden.slots.values() for seed in slot.fossils}
         self.gains, self._lead = known["gains"], known["lead"]
         self._fossils = tuple(fossils[number] for number in known["fossils"])
-        self._stream.go_to(known["stream"])
+        self._stream.load_state_dict(known["stream"])
 
     def _tried(self, number: int, evaluate: Callable[[], Measured]) -> Tensor:
         """The losses with one incubating seed, who answers for what it does to torch on the way."""
@@ -376,9 +376,9 @@ class Leaning:
 
     def state(self) -> State:
         """What was found, and what is known of the way to find it."""
-        return State.of({"found": told(self.dependences), "way": self._counterfactuals.state_dict()})
+        return State.of({"found": encode_state(self.dependences), "way": self._counterfactuals.state_dict()})
 
     def load(self, state: State) -> None:
         """Know what another one knew, of a garden that has grown as this one has."""
-        self.dependences = heard(state.part("found"), device_of(self._garden.model))
+        self.dependences = decode_state(state.part("found"), device_of(self._garden.model))
         self._counterfactuals.load_state_dict(state.part("way"))

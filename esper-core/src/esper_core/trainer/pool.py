@@ -243,7 +243,7 @@ class Pool(Roster[Environment]):
 
     def load(self, state: State, *, in_round: bool) -> None:
         """Be as another pool was; of one that was between two rounds nothing but the faults is of any use."""
-        self.faults.load(state.part("faults"))
+        self.faults.load_state_dict(state.part("faults"))
         if in_round:
             states_E, latest = parts_of_all(state, len(self.environments))
             self.load_states(states_E, latest)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from torch import Tensor
 
-from esper_core.growth import heard, told
-from esper_core.growth.memory import kept
+from esper_core.growth import decode_state, encode_state
+from esper_core.growth.serialization import stored_copy
 from esper_core.leyline.errors import GrowthError, PluginError, Problem
 from esper_core.leyline.protocols import Resumable, State
 from esper_core.plugins.isolation import attributed_to
@@ -73,8 +73,8 @@ class Course:
         return State.of(
             {
                 "pool": self.study.pool.state(),
-                "ledger": told(self.ledger.as_plain()),
-                "record": told(self.record.as_plain()),
+                "ledger": encode_state(self.ledger.as_plain()),
+                "record": encode_state(self.record.as_plain()),
                 "policies": State.of({name: state for name, state in policies.items() if state is not None}),
             },
             round=self.round,
@@ -89,8 +89,8 @@ class Course:
             msg = f"{state.plain['finished']} episodes were over. Received: {len(self.finished)}"
             raise ValueError(msg)
         self.study.pool.load(state.part("pool"), in_round=self.step > 0)
-        self.ledger.load(heard(state.part("ledger")))
-        self.record.load(heard(state.part("record")))
+        self.ledger.load(decode_state(state.part("ledger")))
+        self.record.load(decode_state(state.part("record")))
         policies = state.part("policies")
         for arm in self.study.arms:
             if arm.name in policies.plain and isinstance(arm.policy, Resumable):
@@ -123,4 +123,4 @@ def _as_it_comes_back(given: State) -> State:
     if strange := [name for name, tensor in given.tensors.items() if not isinstance(tensor, Tensor)]:
         msg = f"{strange[0]!r} is among its tensors. Received: {type(given.tensors[strange[0]]).__name__}"
         raise TypeError(msg)
-    return State(written, {name: kept(name, tensor) for name, tensor in given.tensors.items()})
+    return State(written, {name: stored_copy(name, tensor) for name, tensor in given.tensors.items()})

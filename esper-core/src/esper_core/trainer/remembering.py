@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from esper_core.growth import Transition, heard, told, unfit
+from esper_core.growth import Transition, decode_state, encode_state, state_mismatch
 from esper_core.leyline.errors import GrowthError
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 def state_of(environment: Environment, mishaps: Sequence[Mishap]) -> State:
     """All that the environment knows. mishaps: those of which nobody was told yet."""
-    streams = environment.training_stream.state(), environment.evaluation_stream.state()
+    streams = environment.training_stream.state_dict(), environment.evaluation_stream.state_dict()
     return State.of(
         {
-            "garden": environment.garden.state(),
+            "garden": environment.garden.state_dict(),
             "governor": environment.governor.state(),
             "order": environment.order.state(),
-            "streams": told(streams),
+            "streams": encode_state(streams),
             "scales": environment.scales.state(),
             "leaning": environment.leaning.state(),
             "reading": environment.reading.state(),
-            "mishaps": told([asdict(mishap) for mishap in mishaps]),
+            "mishaps": encode_state([asdict(mishap) for mishap in mishaps]),
         },
         round=environment.round,
         seed=environment.seed,
@@ -54,7 +54,7 @@ def bring_back(environment: Environment, state: State) -> list[dict[str, Any]]:
         round_, seed, steps = (state.plain[name] for name in ("round", "seed", "steps"))
         if not all(type(number) is int for number in (round_, seed, steps)):
             why = f"round, seed and steps are whole numbers. Received: {round_!r}, {seed!r}, {steps!r}"
-            raise unfit(why)
+            raise state_mismatch(why)
         environment.reset(round_, seed, bare=True)
         return _recalled(environment, state)
     except (GrowthError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -63,7 +63,7 @@ def bring_back(environment: Environment, state: State) -> list[dict[str, Any]]:
         if isinstance(error, GrowthError):
             raise
         why = f"it cannot be read: {type(error).__name__}: {error}"
-        raise unfit(why) from error
+        raise state_mismatch(why) from error
 
 
 def state_of_all(states_E: Sequence[State], faults: FaultBook, latest: Sequence[Signals]) -> State:
@@ -71,8 +71,8 @@ def state_of_all(states_E: Sequence[State], faults: FaultBook, latest: Sequence[
     return State.of(
         {
             "environments": State.of({str(place): state for place, state in enumerate(states_E)}),
-            "faults": faults.state(),
-            "latest": told([plain_of(signals) for signals in latest]),
+            "faults": faults.state_dict(),
+            "latest": encode_state([plain_of(signals) for signals in latest]),
         }
     )
 
@@ -80,25 +80,25 @@ def state_of_all(states_E: Sequence[State], faults: FaultBook, latest: Sequence[
 def parts_of_all(state: State, count: int) -> tuple[list[State], list[Signals]]:
     """What each of ``count`` environments knew, and what was measured last, as ``state_of_all`` was given it."""
     environments = state.part("environments")
-    latest = [record_of(Signals, plain) for plain in heard(state.part("latest"))]
+    latest = [record_of(Signals, plain) for plain in decode_state(state.part("latest"))]
     return [environments.part(str(place)) for place in range(count)], latest
 
 
 def _recalled(environment: Environment, state: State) -> list[dict[str, Any]]:
-    environment.garden.load(state.part("garden"))
+    environment.garden.load_state_dict(state.part("garden"))
     environment.governor.begin(environment.garden)  # of the network as it is now: its own snapshots follow
     environment.governor.load(state.part("governor"))
     environment.order.load(state.part("order"))
-    training, evaluation = heard(state.part("streams"))
-    environment.training_stream.go_to(training)
-    environment.evaluation_stream.go_to(evaluation)
+    training, evaluation = decode_state(state.part("streams"))
+    environment.training_stream.load_state_dict(training)
+    environment.evaluation_stream.load_state_dict(evaluation)
     environment.scales.load(state.part("scales"))
     environment.leaning.load(state.part("leaning"))
     environment.reading.load(state.part("reading"))
     environment.steps, environment.over = state.plain["steps"], state.plain["over"]
     return [
         {**mishap, "ending": None if mishap["ending"] is None else _transition(mishap["ending"])}
-        for mishap in heard(state.part("mishaps"))
+        for mishap in decode_state(state.part("mishaps"))
     ]
 
 

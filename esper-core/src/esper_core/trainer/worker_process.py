@@ -319,7 +319,7 @@ def serve(make: Callable[[Recipe], Pool], recipe: Recipe, pipe: Connection[Any, 
 
     def answer(request: Request) -> Any:
         assert shard is not None
-        shard.pool.faults.load(request.faults)
+        shard.pool.faults.load_state_dict(request.faults)
         return getattr(shard, request.method)(*request.arguments)
 
     reply(begin)

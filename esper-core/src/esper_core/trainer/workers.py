@@ -158,7 +158,7 @@ class Shards(Roster[Standing]):
 
     def load(self, state: State, *, in_round: bool) -> None:
         """Be as another pool was, as ``Pool.load``."""
-        self.faults.load(state.part("faults"))
+        self.faults.load_state_dict(state.part("faults"))
         if in_round:
             states_E, latest = parts_of_all(state, len(self.environments))
             packed = [Packed.of(one) for one in states_E]
@@ -185,7 +185,7 @@ class Shards(Roster[Standing]):
     def _ask_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The same, each asked with arguments of its own."""
         for fork, own in zip(self._forks, arguments, strict=True):
-            fork.send(Request(method, own, self.faults.state()))
+            fork.send(Request(method, own, self.faults.state_dict()))
         return self._received()
 
     def _received(self) -> list[Any]:

@@ -3,6 +3,8 @@
 Layers such as dropout draw from torch's default generator. A RandomStream lends its own state to that generator for
 as long as a block of code runs, and takes it back; whoever runs next finds the default generator untouched. The default
 generators belong to the whole process, and so does the turn to use them: another thread's block waits for it.
+
+Did something change what all of torch shares? It is put back at once, and whoever did it answers for it.
 """
 
 from __future__ import annotations
@@ -110,11 +112,26 @@ class RandomStream:
         finally:
             TURN.give()
 
-    def go_to(self, state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+    def load_state_dict(self, state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
         """Stand where another stream stood: ``state`` is what it gave."""
         cpu, cuda = state
         self._cpu, self._cuda = cpu, self._cuda if cuda is None else cuda
 
-    def state(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def state_dict(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Where the stream stands: copies of the CPU's and the device's generator state."""
         return self._cpu.clone(), None if self._cuda is None else self._cuda.clone()
+
+
+DTYPE = torch.float32
+
+
+def disturbed() -> str | None:
+    """What is not as it was when training began, in words; afterwards it is. None where nothing was touched."""
+    found = []
+    if not torch.is_grad_enabled():
+        torch.set_grad_enabled(True)
+        found.append("turned gradients off")
+    if torch.get_default_dtype() is not DTYPE:
+        found.append(f"made {torch.get_default_dtype()} torch's default")
+        torch.set_default_dtype(DTYPE)
+    return " and ".join(found) or None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from esper_core.growth.memory import form_of, heard, told
-from esper_core.growth.probe import device_of
+from esper_core.growth.dry_runs import device_of
+from esper_core.growth.serialization import decode_state, encode_state, form_of
 from esper_core.leyline.errors import GrowthError, Problem
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from esper_core.growth.garden import Garden
     from esper_core.leyline.protocols import State
+
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 """What numbers of so many bytes are read as when their bits are added up; larger ones as 64-bit integers."""
@@ -95,18 +96,18 @@ class Snapshot:
         _wait_for_lane(self._device)
         return {cell.name: cell.copy for cell in self._cells}
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """The copies, and the seals by which damage to them shows."""
         seals = dict(zip((cell.name for cell in self._cells), self._seal.tolist(), strict=True))
-        return told({"copies": dict(self.tensors()), "seals": seals})
+        return encode_state({"copies": dict(self.tensors()), "seals": seals})
 
-    def load(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Take over what another snapshot held, of a network that has grown as this one has.
 
         A buffer that came later was not in it, and is not in this one then. GrowthError, and nothing changed, where it
         is of another network.
         """
-        known = heard(state)
+        known = decode_state(state)
         copies, cells = known["copies"], {cell.name: cell for cell in self._cells}
         strange = {name for name, cell in cells.items() if name not in copies and not cell.is_buffer}
         strange |= copies.keys() - cells.keys()

@@ -1,26 +1,35 @@
-"""What stands behind a module of the host? A slot: the hook that lets seeds act on what the module puts out."""
+"""What stands behind a module of the host? A slot: the hook that lets seeds act on what the module puts out.
+
+Which parameters are the host's own? All of a model's but those of the seeds that stand in it.
+"""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
 
-from esper_core.growth.blend import OutOfShapeError
-from esper_core.growth.faults import SeedFault, in_words
-from esper_core.growth.seed import Presence
-from esper_core.growth.state_keys import heed_growth, tell_growth
+from esper_core.growth.dry_runs import dtype_of, observe_sites
+from esper_core.growth.seeds import OutOfShapeError, Presence, SeedFault, in_words
 from esper_core.leyline.lifecycle import SlotState, Stage
+from esper_core.leyline.specs import SlotPlace
 from esper_core.plugins.isolation import is_ctrl_c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
 
-    from esper_core.growth.seed import Seed
+    from esper_core.growth.seeds import Seed
     from esper_core.leyline.specs import Site, SiteKind
+
+
+HOME: Final = "_esper"
+"""Name of the one child that a graft adds to the root."""
+
+JOURNAL: Final = "for_esper_core.load"
+"""Key of the growth journal in a state dict, below HOME."""
 
 
 class Slot(nn.Module):
@@ -45,13 +54,10 @@ class Slot(nn.Module):
         self._tried: int | None = None
         """Number of the seed that is tried: a seed itself would become a part of the slot once more."""
         self._disabled = False
-        self._seen: list[Any] | None = None
         self._tapped: list[Tensor] | None = None
 
     def forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
         """The hook: the seeds' word on ``output``, or None where there is none to say."""
-        if self._seen is not None:
-            self._seen.append(output)
         hidden = output
         for seed in self.stack:
             alpha = self._strength(seed)
@@ -67,7 +73,7 @@ class Slot(nn.Module):
             return 0.0
         tried = seed.number == self._tried
         if tried and seed.incubating:
-            return seed.course.target
+            return seed.schedule.target
         return 0.0 if seed.presence is Presence.BRANCHED and not tried else seed.alpha.value
 
     def _grown(self, seed: Seed, hidden: Tensor, alpha: float) -> Tensor:
@@ -142,23 +148,14 @@ class Slot(nn.Module):
         finally:
             self._tapped = None
 
-    @contextmanager
-    def watched(self) -> Iterator[list[Any]]:
-        """While this lasts, what the module puts out is written down."""
-        try:
-            self._seen = []
-            yield self._seen
-        finally:
-            self._seen = None
+    def dtype_in(self, model: nn.Module) -> torch.dtype:
+        """Return the dtype in which a seed here computes: that of the module's output, unless the model was cast."""
+        own = dtype_of(model)
+        return self.dtypes[0] if self.dtypes is not None and self.dtypes[1] is own else own
 
 
 class Slots(nn.ModuleDict):
     """All slots of a model: its one child ``_esper``, in the order in which they were asked for."""
-
-    def __init__(self, slots: Mapping[str, Slot] | None = None) -> None:
-        super().__init__(slots)
-        self.register_state_dict_post_hook(tell_growth)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(heed_growth)  # type: ignore[no-untyped-call]
 
     def forward(self, hidden: Any) -> Any:
         """Nothing. A Sequential runs each of its children, this one too, and it must not make a difference."""
@@ -185,3 +182,28 @@ def key_of(name: str) -> str:
     """
     key = name.replace(".", "/")
     return f"{key}_" if key in _TAKEN else key
+
+
+def observe(model: nn.Module, slots: Sequence[Slot], example: Tensor) -> None:
+    """Run ``model`` on one batch in both modes and set the site and dtype that each slot sees.
+
+    Parameters, buffers, modes and random numbers are unchanged afterwards. GraftError where a module is not called
+    exactly once in each mode, or returns something else than one batch of numbers.
+    """
+    places = {slot.name: SlotPlace(slot.at, slot.kind, slot.limit) for slot in slots}
+    for slot, (site, dtype) in zip(slots, observe_sites(model, places, example, ignore=HOME), strict=True):
+        slot.site, slot.dtypes = site, (dtype, dtype_of(model))
+
+
+def host_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of ``model`` without those of its seeds: what an OptimizerKeeper takes for the host's share.
+
+    It may be a grafted model, a wrapper around one, or a model that was never grafted.
+
+    >>> from torch import nn
+    >>> len(host_parameters(nn.Linear(4, 4)))
+    2
+    """
+    homes = [module for module in model.modules() if isinstance(module, Slots)]
+    grown = {id(parameter) for home in homes for parameter in home.parameters()}
+    return [parameter for parameter in model.parameters() if id(parameter) not in grown]

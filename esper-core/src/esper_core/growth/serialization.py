@@ -2,6 +2,11 @@
 
 Numbers, text, tuples, mappings with any keys, tensors, in any depth. Each mapping keeps its order, and a tensor that
 stands in two places is one again. What comes out of it is a copy: it stays what it is, whatever is trained later.
+
+What are all the numbers of a model, and how do they get into a fresh one? Parameters, buffers, and extra state.
+
+More than a state dict has: buffers that do not persist, too. Each tensor stands there once, however many modules share
+it. A buffer that has another shape by now than it was built with, or that came only in the first pass, comes back.
 """
 
 from __future__ import annotations
@@ -10,13 +15,15 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from esper_core.growth.dry_runs import device_of
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
 
 STORED: Final = frozenset(
     {
@@ -30,17 +37,17 @@ STORED: Final = frozenset(
 _TOLD: Final = "told"
 
 
-def told(value: Any) -> State:
-    """``value`` as a state: ``heard`` makes it of that again. GrowthError where something in it cannot be written.
+def encode_state(value: Any) -> State:
+    """Return ``value`` as a State that ``decode_state`` reads. GrowthError where something in it cannot be stored.
 
-    >>> heard(told({7: (0.5, float("nan")), "best": None}))
+    >>> decode_state(encode_state({7: (0.5, float("nan")), "best": None}))
     {7: (0.5, nan), 'best': None}
     """
     pen = _Pen()
     return State({_TOLD: pen.write(value, "")}, pen.tensors)
 
 
-def heard(state: State, device: torch.device | str = "cpu") -> Any:
+def decode_state(state: State, device: torch.device | str = "cpu") -> Any:
     """What ``told`` was given. A tensor that was on the CPU is there again; others are on ``device``.
 
     GrowthError where the state is none of ``told``, or was changed.
@@ -50,10 +57,10 @@ def heard(state: State, device: torch.device | str = "cpu") -> Any:
         return eye.read(state.plain[_TOLD])
     except (KeyError, TypeError, ValueError) as error:
         why = f"it cannot be read: {type(error).__name__}: {error}"
-        raise unfit(why) from error
+        raise state_mismatch(why) from error
 
 
-def kept(name: str, tensor: Tensor) -> Tensor:
+def stored_copy(name: str, tensor: Tensor) -> Tensor:
     """A copy of ``tensor`` as a checkpoint keeps it: by itself, on the CPU, contiguous."""
     why = "on no device" if tensor.is_meta else None
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype not in STORED:
@@ -64,7 +71,7 @@ def kept(name: str, tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
-def unfit(why: str) -> GrowthError:
+def state_mismatch(why: str) -> GrowthError:
     """What is said of a state that is not for what it is loaded into."""
     hint = f"{why}\nA state goes into what was built with the same settings, by the same versions of every package."
     return GrowthError(Problem("E334", "the state does not fit what it is loaded into", hint=hint))
@@ -109,7 +116,7 @@ class _Pen:
             while name in self.tensors:
                 name += "'"  # 1 and "1" are two keys of a mapping, and one name
             self._names[id(tensor)] = name
-            self.tensors[name] = kept(name, tensor)
+            self.tensors[name] = stored_copy(name, tensor)
         return self._names[id(tensor)]
 
 
@@ -137,10 +144,103 @@ class _Eye:
     def _tensor(self, name: str, form: str, *, on_cpu: bool) -> Tensor:
         if name not in self._tensors:
             why = f"it lacks the tensor {name}"
-            raise unfit(why)
+            raise state_mismatch(why)
         if (found := form_of(self._tensors[name])) != form:
             why = f"its tensor {name} is {found}, and was {form}"
-            raise unfit(why)
+            raise state_mismatch(why)
         if name not in self._read:
             self._read[name] = self._tensors[name].to("cpu" if on_cpu else self._device, copy=True)
         return self._read[name]
+
+
+_SETTLED: Final = "torch.nn."
+"""Where classes come from whose buffers are all there from the beginning, and keep their shape."""
+
+
+def model_state(model: nn.Module) -> State:
+    """All numbers of ``model``, as a state of copies."""
+    persistent = model.state_dict(keep_vars=True).keys()
+    buffers = _buffers(model)
+    return encode_state(
+        {
+            "parameters": dict(model.named_parameters()),
+            "buffers": buffers,
+            "passing": [name for name in buffers if name not in persistent],
+            "extra": {name: module.get_extra_state() for name, module in _with_extra_state(model)},
+        }
+    )
+
+
+def load_model_state(model: nn.Module, state: State) -> None:
+    """Give ``model``, built like the one whose ``model_state`` these are, its numbers.
+
+    Parameters stay the objects that they are. GrowthError where something does not fit; then nothing was changed.
+    """
+    numbers = decode_state(state, device_of(model))
+    if misfits := list(_misfits(model, numbers)):
+        more = [f"… and {len(misfits) - 5} more"] if len(misfits) > 5 else []
+        raise state_mismatch("\n".join([*misfits[:5], *more]))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(numbers["parameters"][name])
+        _put_buffers(model, numbers["buffers"], passing=numbers["passing"])
+    for name, module in _with_extra_state(model):
+        module.set_extra_state(numbers["extra"][name])
+
+
+def _misfits(model: nn.Module, numbers: dict[str, Any]) -> Iterator[str]:
+    """What of the numbers has no place, and what has no number."""
+    here, there = dict(model.named_parameters()), numbers["parameters"]
+    buffers, modules = _buffers(model), dict(model.named_modules())
+    for name in sorted((here.keys() - there.keys()) | (buffers.keys() - numbers["buffers"].keys())):
+        yield f"it has no numbers for {name}"
+    for name in sorted(there.keys() - here.keys()):
+        yield f"there is no place for {name}"
+    for name in sorted(here.keys() & there.keys()):
+        if form_of(there[name]) != form_of(here[name]):
+            yield f"{name} is {form_of(there[name])}, and here {form_of(here[name])}"
+    for name in sorted(numbers["buffers"]):
+        if (module := modules.get(name.rpartition(".")[0])) is None:
+            yield f"there is no place for {name}"
+        elif type(module).__module__.startswith(_SETTLED) and name in buffers:
+            there_, here_ = form_of(numbers["buffers"][name]), form_of(buffers[name])
+            if there_ != here_:
+                yield f"{name} is {there_}, and here {here_}"
+    for name, _ in _with_extra_state(model):
+        if name not in numbers["extra"]:
+            yield f"it has no extra state for {name or 'the model'}"
+
+
+def _put_buffers(model: nn.Module, values: dict[str, Tensor], *, passing: list[str]) -> None:
+    """Write each value into the buffer that is there, where it fits; who shared one shares one again."""
+    homes: dict[int, Tensor] = {}
+    taken: set[int] = set()
+    for name, value in values.items():
+        path, _, attribute = name.rpartition(".")
+        module = model.get_submodule(path)
+        own = dict(module.named_buffers(recurse=False)).get(attribute)
+        home = homes.get(id(value))
+        if home is None and own is not None and id(own) not in taken and form_of(own) == form_of(value):
+            home = own.copy_(value)
+        home = homes.setdefault(id(value), value if home is None else home)
+        taken.add(id(home))
+        if own is None and not hasattr(module, attribute):
+            module.register_buffer(attribute, home, persistent=name not in passing)
+        elif own is not home:
+            setattr(module, attribute, home)
+
+
+def _buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Each module's buffers by name, one that several share under each of them."""
+    return {
+        f"{path}.{name}" if path else name: buffer
+        for path, module in model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    }
+
+
+def _with_extra_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that keep more than tensors, and say so."""
+    for name, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            yield name, module

@@ -1,0 +1,456 @@
+"""What grows in a slot? A block built from a blueprint, how it is blended in, and where its life stands.
+
+How strong is a seed now? Alpha moves on a curve, tick by tick, and ends exactly on its target.
+
+How does what a seed puts out join what the host puts out? Four operators; each owns its own parameters.
+
+With h the host's output, s the seed's and α its strength:
+
+    add        (1 − α)·h + α·s                the seed replaces the host by degrees
+    residual   h + α·g·(s − h)                a learned gain g on what the seed changes
+    multiply   h·(1 + α·tanh(s − h))          the seed scales the host's features, to nothing or to twice at most
+    gate       h + α·γ(h)·(s − h)             a gate γ = 2·sigmoid(w·mean(h) + b) for each example, 1 at birth
+
+None of them is called at α = 0, where the seed is not evaluated: a formula would let its NaN through. Each leaves a
+block that starts as the identity the identity. A block that does not is put behind a gain that starts at 0
+(``Eased``; ``residual`` has such a gain of its own). Only one factor on each way from the loss to a parameter is zero
+at birth, so that every parameter has a gradient within two steps: where the block itself starts at nothing, a gain
+of 0 in front of it would leave both without, for ever. So it is looked at what a block does, and not only at what it
+says: one that claims nothing and yet changes next to nothing is not eased.
+
+How does a seed come into being? Its block is built, looks around where it wants to, and is joined to an operator.
+
+What passes at a slot, and which way should it change? One pass over a probe batch, of which no trace remains.
+
+A blueprint with the trait ``informed_birth`` chooses its first weights from it: so that, still the identity, it starts
+where the loss falls fastest.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from esper_core.growth.dry_runs import KeptBuffers, device_of
+from esper_core.growth.random_streams import RandomStream, derive_seed
+from esper_core.leyline.actions import Blend, Curve
+from esper_core.leyline.constants import FULL, RAMP_STEPS
+from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stage
+from esper_core.plugins import evaluate_formula
+from esper_core.plugins.isolation import is_ctrl_c, is_third_party, location_of, target_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
+
+    from esper_core.leyline.actions import Action
+    from esper_core.leyline.specs import BlueprintSpec, Site
+
+    Tap = Callable[[], AbstractContextManager[list[Tensor]]]
+    """Starts to collect what leaves a slot, as leaves for autograd."""
+
+
+STEEPNESS: Final = 12.0
+"""Of the sigmoid: it is within 0.3 % of its ends when it sets out, and is stretched to reach them exactly."""
+
+
+def _sigmoid(share: float) -> float:
+    def raw(x: float) -> float:
+        return 1.0 / (1.0 + math.exp(-STEEPNESS * (x - 0.5)))
+
+    return (raw(share) - raw(0.0)) / (raw(1.0) - raw(0.0))
+
+
+CURVES: Mapping[Curve, Callable[[float], float]] = MappingProxyType(
+    {
+        Curve.LINEAR: lambda share: share,
+        Curve.COSINE: lambda share: (1.0 - math.cos(math.pi * share)) / 2.0,
+        Curve.SIGMOID: _sigmoid,
+    }
+)
+"""For each curve the share of the way that lies behind alpha when a share of its time has passed."""
+
+
+@dataclass(slots=True)
+class Alpha:
+    """A seed's strength: 0 is absent, 1 is whole. One tick is one training batch."""
+
+    value: float = 0.0
+    target: float = 0.0
+    start: float = 0.0
+    ticks: int = 0
+    done: int = 0
+    curve: Curve = Curve.LINEAR
+
+    def aim(self, target: float, ticks: int, curve: Curve = Curve.LINEAR) -> None:
+        """Set out from where alpha is now and be at ``target`` after ``ticks`` ticks; 0 ticks is at once."""
+        if not 0.0 <= target <= 1.0:
+            msg = f"alpha stays between 0 and 1. Received: {target}"
+            raise ValueError(msg)
+        if ticks < 0:
+            msg = f"alpha cannot arrive before it sets out. Received: {ticks} ticks"
+            raise ValueError(msg)
+        self.start, self.target, self.ticks, self.done, self.curve = self.value, target, ticks, 0, curve
+        if ticks == 0:
+            self.value = target
+
+    def tick(self) -> None:
+        """Let one batch pass. At its target alpha stays."""
+        if not self.moving:
+            return
+        self.done += 1
+        way = self.target - self.start
+        behind = CURVES[self.curve](self.done / self.ticks)
+        self.value = self.target if self.done == self.ticks else self.start + way * behind
+
+    @property
+    def moving(self) -> bool:
+        """Whether the target is still ahead."""
+        return self.done < self.ticks
+
+
+NOTICEABLE: Final = 1e-3
+"""Change of a newborn block, as a share of what it changes, from which on it is eased."""
+
+
+class Add(nn.Module):
+    """(1 − α)·h + α·s. Exactly s at α = 1."""
+
+    def forward(self, host: Tensor, seed: Tensor, alpha: float) -> Tensor:
+        """The blended output."""
+        return torch.lerp(host, seed, alpha)
+
+
+class Residual(nn.Module):
+    """h + α·g·(s − h), with a learned gain g that starts at ``gain``."""
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(gain))
+
+    def forward(self, host: Tensor, seed: Tensor, alpha: float) -> Tensor:
+        """The blended output."""
+        return host + (alpha * self.gain) * (seed - host)
+
+
+class Multiply(nn.Module):
+    """h·(1 + α·tanh(s − h))."""
+
+    def forward(self, host: Tensor, seed: Tensor, alpha: float) -> Tensor:
+        """The blended output."""
+        return host * (1.0 + alpha * torch.tanh(seed - host))
+
+
+class Gate(nn.Module):
+    """h + α·γ·(s − h), where γ = 2·sigmoid(w·mean(h) + b) is one number for each example, between 0 and 2.
+
+    ``channels`` is the width of the features, ``axis`` the dimension in which they lie; the others are averaged. With
+    w and b at 0 the gate starts at 1: as ``add`` does.
+    """
+
+    def __init__(self, channels: int, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+        self.weight = nn.Parameter(torch.zeros(channels))
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, host: Tensor, seed: Tensor, alpha: float) -> Tensor:
+        """The blended output."""
+        features = host.movedim(self.axis, 1).flatten(2).mean(2) if host.ndim > 2 else host
+        gate = 2.0 * torch.sigmoid(features @ self.weight + self.bias)
+        return host + alpha * gate.reshape(-1, *[1] * (host.ndim - 1)) * (seed - host)
+
+
+class Eased(nn.Module):
+    """h + g·(b(h) − h): a block behind a learned gain g that starts at 0, so that it starts as the identity."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+        self.gain = nn.Parameter(torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Outputs in the shape of the inputs."""
+        outputs: Tensor = inputs + self.gain * (in_shape(self.block(inputs), inputs) - inputs)
+        return outputs
+
+
+class OutOfShapeError(ValueError):
+    """A block put out another shape than it was given."""
+
+
+def in_shape(outputs: Tensor, inputs: Tensor) -> Tensor:
+    """``outputs``; OutOfShapeError where they have another shape than ``inputs``: broadcasting would hide it."""
+    if outputs.shape != inputs.shape:
+        msg = f"put out the shape {tuple(outputs.shape)} for {tuple(inputs.shape)}"
+        raise OutOfShapeError(msg)
+    return outputs
+
+
+def changes_at_birth(block: nn.Module, site: Site) -> bool:
+    """Whether a newborn block noticeably changes what passes through it; tried on random numbers, and no trace is left.
+
+    A block that gives back something else than its input's like does: others will tell.
+    """
+    tensor = next((tensor for tensor in block.parameters() if tensor.is_floating_point()), torch.zeros(()))
+    kept, training = KeptBuffers(block), block.training
+    try:
+        with torch.no_grad(), RandomStream(derive_seed(0, "trial"), tensor.device):
+            inputs = torch.randn(2, *site.example_shape, device=tensor.device, dtype=tensor.dtype)
+            outputs = block.eval()(inputs.clone())
+    finally:
+        block.train(training)
+        kept.put_back()
+    if not isinstance(outputs, Tensor) or outputs.shape != inputs.shape:
+        return True
+    return not bool((outputs - inputs).norm() <= NOTICEABLE * inputs.norm())
+
+
+_MAKERS: Mapping[Blend, Callable[[Site, bool], nn.Module]] = MappingProxyType(
+    {
+        Blend.ADD: lambda site, identity: Add(),
+        Blend.RESIDUAL: lambda site, identity: Residual(1.0 if identity else 0.0),
+        Blend.MULTIPLY: lambda site, identity: Multiply(),
+        Blend.GATE: lambda site, identity: Gate(site.channels, -1 if site.kind == "tokens" else 1),
+    }
+)
+
+
+def joined(block: nn.Module, blend: Blend, site: Site, *, identity: bool) -> tuple[nn.Module, nn.Module]:
+    """What a seed is made of: the block, eased where need be, and the operator that blends it in.
+
+    ``identity`` says whether the block starts as the identity.
+    """
+    eased = block if identity or blend is Blend.RESIDUAL else Eased(block)
+    return eased, _MAKERS[blend](site, identity)
+
+
+def blend_parameters(blend: Blend, site: Site, *, identity: bool) -> int:
+    """How many parameters come on top of the block's own.
+
+    >>> from esper_core.leyline.specs import Site
+    >>> blend_parameters(Blend.GATE, Site("vector", 8), identity=True)
+    9
+    """
+    own = {Blend.ADD: 0, Blend.RESIDUAL: 1, Blend.MULTIPLY: 0, Blend.GATE: site.channels + 1}[blend]
+    return own if identity or blend is Blend.RESIDUAL else own + 1
+
+
+class Presence(StrEnum):
+    """What a seed is to the host's own pass: how it incubates decides it, until it is blended in."""
+
+    ACTING = "acting"
+    """It acts at the strength of its alpha, which is 0 while it is in the shadow."""
+    BRANCHED = "branched"
+    """It is not there: it acts on the branch, and only while that is switched in."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Presence | None:
+        """Read ``whispering``, which journals of earlier versions hold, as an incubating seed that does not act."""
+        return cls.ACTING if value == "whispering" else None
+
+
+@dataclass(frozen=True, slots=True)
+class AlphaSchedule:
+    """Where a seed's strength goes when it is blended in: how far, in how many decision steps, on which curve."""
+
+    target: float = FULL
+    speed: int = RAMP_STEPS
+    curve: Curve = Curve.LINEAR
+
+
+class Seed(nn.Module):
+    """One seed: ``block`` is what trains, ``operator`` how it joins in, ``alpha`` how strongly.
+
+    ``blueprint`` is the full id, ``number`` counts the seeds of one model from 0, ``course`` is what was planned for
+    its strength at its germination, ``identity`` whether the block started as the identity, or so near to it that it is
+    taken for it (None: it is tried), ``born`` the step of its germination and ``kept`` that of its fossilisation.
+    """
+
+    def __init__(
+        self,
+        block: nn.Module,
+        *,
+        blueprint: str,
+        spec: BlueprintSpec,
+        site: Site,
+        number: int,
+        blend: Blend = Blend.ADD,
+        schedule: AlphaSchedule | None = None,
+        identity: bool | None = None,
+    ) -> None:
+        super().__init__()
+        if identity is None:
+            identity = spec.starts_as_identity or not changes_at_birth(block, site)
+        self.identity = identity
+        self.block, self.operator = joined(block, blend, site, identity=identity)
+        self.blueprint = blueprint
+        self.version = spec.version
+        self.blend = blend
+        self.site = site
+        self.number = number
+        self.schedule = AlphaSchedule() if schedule is None else schedule
+        self.stage = Stage.GERMINATED
+        self.alpha = Alpha()
+        self.presence = Presence.ACTING
+        self.born: int | None = None
+        self.kept: int | None = None
+
+    def forward(self, host: Tensor, alpha: float) -> Tensor:
+        """What leaves the slot when the seed acts at strength ``alpha`` > 0."""
+        changed = in_shape(self.block(host), host)
+        blended: Tensor = self.operator(host, changed.to(host.dtype), alpha)  # under autocast a block may change it
+        return blended.to(host.dtype)
+
+    def pass_on(self, event: SeedEvent) -> Stage:
+        """Move to the stage after ``event`` and return the one before; LifecycleError where there is none."""
+        before = self.stage
+        self.stage = next_stage(before, event)
+        return before
+
+    @property
+    def incubating(self) -> bool:
+        """Whether the host does not see the seed yet."""
+        return self.stage in INCUBATING
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers it trains."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+_PLACE: Final = re.compile(r"\((?:[^()]*[/\\])([^()/\\]+:\d+)\)")
+
+
+class SeedFault(PluginError):
+    """A seed raised, or put out what cannot be.
+
+    ``slots`` are those whose living seeds are to blame; none where it was a fossil, which cannot be taken out.
+    ``number`` says which seed of a nursery it was; None: all that live there.
+    """
+
+    def __init__(self, slots: Iterable[str], what: str, *, number: int | None = None) -> None:
+        self.slots = tuple(slots)
+        self.number = number
+        self.what = what
+        where = f"in {', '.join(self.slots)} " if self.slots else ""
+        super().__init__(Problem("E320", f"the seed {where}{what}"))
+
+
+def in_words(error: BaseException, maker: object = None) -> str:
+    """What an error says of itself, and on which line of its author's, in one line.
+
+    maker: what built the seed, or the seed's block: it says in which package the author's lines are, and is named
+    where the error passed through none of them.
+    """
+    said = (str(error).strip().splitlines() or [""])[0][:200]
+    target = None if maker is None else target_of(maker)
+    file, line = location_of(error, target)
+    where = f"{file}:{line}" if file else target if target and is_third_party(target) else None
+    return f"raised {type(error).__name__}: {said}" + (f" ({where})" if where else "")
+
+
+def without_folders(said: str) -> str:
+    """What ``in_words`` gave, with the name alone of the file that it names: an event holds no path of a machine.
+
+    >>> without_folders("raised ValueError: too large (/home/me/odd.py:54)")
+    'raised ValueError: too large (odd.py:54)'
+    """
+    return _PLACE.sub(r"(\1)", said)
+
+
+TRAIT = "informed_birth"
+
+
+def inform(
+    block: nn.Module, model: nn.Module, tap: Tap, loss: Callable[[nn.Module], Tensor], stream: RandomStream
+) -> None:
+    """Let a newborn block look at what passes at its slot; ``loss`` runs the model on a batch and returns the mean.
+
+    tap: a block in which the slot's outputs are collected, as leaves.
+
+    The model is run as in training, with random numbers from ``stream``; its buffers are put back.
+    """
+    kept = KeptBuffers(model)
+    try:
+        with stream, torch.enable_grad(), tap() as tapped:
+            whole = loss(model)
+            (hidden,) = tapped
+            (gradients,) = torch.autograd.grad(whole, [hidden])
+    finally:
+        kept.put_back()
+    choosing: Any = block
+    with stream, torch.no_grad():
+        choosing.inform(hidden.detach(), gradients)
+
+
+@dataclass(frozen=True, slots=True)
+class Variety:
+    """A blueprint that may grow here: its full id, what it says of itself, and what builds it."""
+
+    id: str
+    spec: BlueprintSpec
+    factory: Callable[[Site], nn.Module]
+
+    def most_parameters(self, site: Site) -> int:
+        """How many parameters a seed of it has at ``site``, under the operator that takes the most."""
+        identity = self.spec.starts_as_identity
+        own = evaluate_formula(self.spec.params, site.formula_variables())
+        return own + max(blend_parameters(blend, site, identity=identity) for blend in Blend)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedBuilder:
+    """Where seeds are planted: the model, the seed of its random numbers, and the loss on a batch to look at.
+
+    probe: runs the model on the batch and returns the mean loss; None: no block gets to look at anything.
+    """
+
+    model: nn.Module
+    seed: int
+    probe: Callable[[nn.Module], Tensor] | None = None
+
+    def build(
+        self, variety: Variety, action: Action, site: Site, dtype: torch.dtype, tap: Tap, *, number: int, step: int
+    ) -> Seed:
+        """A newborn seed, not in its slot yet. SeedFault where its block cannot be built.
+
+        site, dtype, tap: of the slot that ``action`` names.
+
+        Its first weights hang on where and when it is born, and on nothing that was tried before: whoever plants the
+        same at the same time has the same seed, on whatever way he came there.
+        """
+        birth = (action.slot or "", variety.id, step)
+        device = device_of(self.model)
+        try:
+            with RandomStream(derive_seed(self.seed, "birth", *birth), device):
+                block = variety.factory(site).to(device, dtype)
+            if self.probe is not None and TRAIT in variety.spec.traits:
+                stream = RandomStream(derive_seed(self.seed, "informing", *birth), device)
+                inform(block, self.model, tap, self.probe, stream)
+            seed = Seed(
+                block,
+                blueprint=variety.id,
+                spec=variety.spec,
+                site=site,
+                number=number,
+                blend=action.blend,
+                schedule=AlphaSchedule(action.target, action.speed, action.curve),
+            )
+        except BaseException as error:
+            others = isinstance(error, PluginError) and not isinstance(error, SeedFault)  # a task that was asked, say
+            if is_ctrl_c(error) or others:
+                raise
+            what = f'of blueprint "{variety.id}" {in_words(error, variety.factory)} when it was built'
+            raise SeedFault([], what) from error
+        seed.to(device, dtype).train(self.model.training)
+        seed.born = step
+        return seed

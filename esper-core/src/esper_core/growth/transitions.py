@@ -1,0 +1,313 @@
+"""Transitions: which actions are legal now, and how one is carried out whole or not at all.
+
+``leyline.lifecycle`` has the tables of stages. Beside them stand conditions on numbers, which ``Rules`` checks: alpha,
+the limits on growth, gates, open branches, and blueprints that were withdrawn after too many faults (``FaultBook``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from esper_core.growth.dry_runs import device_of
+from esper_core.growth.random_streams import TURN
+from esper_core.growth.seeds import Presence, SeedFault
+from esper_core.growth.slots import HOME, key_of
+from esper_core.leyline.actions import ARGUMENTS, Action, ActionMask, Blend, Curve, Op
+from esper_core.leyline.constants import FAULTS_UNTIL_WITHDRAWN, FULL
+from esper_core.leyline.errors import GrowthError, LifecycleError, Problem, suggestion
+from esper_core.leyline.lifecycle import SeedEvent, SlotState, Stage, may
+from esper_core.leyline.protocols import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from enum import StrEnum
+
+    from torch import nn
+
+    from esper_core.config import GrowthConfig
+    from esper_core.growth.gates import Gates
+    from esper_core.growth.incubation import Incubation
+    from esper_core.growth.optimizers import OptimizerKeeper
+    from esper_core.growth.seeds import Seed, Variety
+    from esper_core.growth.slots import Slot
+
+EVENT_OF_OP: Final = {
+    Op.ADVANCE: SeedEvent.ADVANCE,
+    Op.RETARGET: SeedEvent.RETARGET,
+    Op.PRUNE: SeedEvent.PRUNE,
+    Op.FOSSILISE: SeedEvent.FOSSILISE,
+}
+"""The event in a seed's life that an op causes."""
+
+
+class FaultBook:
+    """Counts the faults of each blueprint over a run, and withdraws a blueprint after ``limit`` faults."""
+
+    def __init__(self, limit: int = FAULTS_UNTIL_WITHDRAWN) -> None:
+        self._limit = limit
+        self._counts: Counter[str] = Counter()
+
+    def record(self, blueprint: str) -> bool:
+        """Count one fault; return whether it withdraws the blueprint."""
+        self._counts[blueprint] += 1
+        return self._counts[blueprint] == self._limit
+
+    def is_withdrawn(self, blueprint: str) -> bool:
+        """Whether the blueprint grows no more in this run."""
+        return self._counts[blueprint] >= self._limit
+
+    def state_dict(self) -> State:
+        """Return the number of faults of each blueprint."""
+        return State({"counts": dict(self._counts)})
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue counting from ``state``."""
+        self._counts = Counter(state.plain["counts"])
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Says which actions are legal in a garden as it is now.
+
+    Attributes:
+        slots: by name.
+        varieties: for each slot, by full id, the blueprints that may grow there.
+        settings: the limits on growth.
+        faults: which blueprints are withdrawn.
+        gates: what seeds must show first.
+    """
+
+    slots: Mapping[str, Slot]
+    varieties: Mapping[str, Mapping[str, Variety]]
+    settings: GrowthConfig
+    faults: FaultBook
+    gates: Gates
+
+    def mask(self) -> ActionMask:
+        """Return what each slot accepts now."""
+        fitting = {name: self.fitting(slot) for name, slot in self.slots.items()}
+        seeds = {name: self.ops_by_blueprint(slot) for name, slot in self.slots.items() if slot.nursery}
+        ops = {
+            name: frozenset({Op.GERMINATE} if fitting[name] else ()).union(*seeds.get(name, {}).values())
+            for name in self.slots
+        }
+        return ActionMask(ops, fitting, seeds)
+
+    def fitting(self, slot: Slot) -> tuple[str, ...]:
+        """Return the blueprints that could germinate in the slot now."""
+        varieties = self.varieties[slot.name].values()
+        return tuple(variety.id for variety in varieties if self.reason_not_allowed(slot, variety) is None)
+
+    def find_variety(self, blueprint: str) -> Variety:
+        """Return the blueprint of this full id that may grow in any slot; GrowthError if there is none."""
+        known = {id_: variety for own in self.varieties.values() for id_, variety in own.items()}
+        if blueprint not in known:
+            message = f'"{blueprint}" grew where the state was taken, and cannot grow here'
+            raise GrowthError(Problem("E303", message, hint=suggestion(blueprint, known)))
+        return known[blueprint]
+
+    def variety_for(self, slot: Slot, blueprint: str) -> Variety:
+        """Return the blueprint that is to germinate in the slot; an error says why it cannot."""
+        variety = self.varieties[slot.name].get(blueprint)
+        if variety is not None and slot.nursery and (full := self.reason_occupied(slot, variety)):
+            ops = frozenset[Op]().union(*self.ops_by_blueprint(slot).values())
+            legal, state = [op.value for op in ops], slot.state.value
+            raise LifecycleError(what="slot", state=state, event="germinate", legal=legal, name=slot.name, why=full)
+        if variety is None or (why := self.reason_not_allowed(slot, variety)):
+            message = f'"{blueprint}" cannot grow in slot "{slot.name}"' + (f": {why}" if variety else "")
+            raise GrowthError(Problem("E303", message, hint=suggestion(blueprint, self.fitting(slot))))
+        return variety
+
+    def reason_not_allowed(self, slot: Slot, variety: Variety) -> str | None:
+        """Return why the blueprint cannot germinate in the slot now; None if it can."""
+        if (reason := self.reason_occupied(slot, variety)) is not None:
+            return reason
+        if slot.site is None or slot.site.kind not in variety.spec.kinds:
+            seen = "nothing yet" if slot.site is None else f"a {slot.site.kind}"
+            return f"the slot sees {seen}, and the blueprint takes {' or '.join(variety.spec.kinds)}"
+        living = ((other, seed) for other in self.slots.values() for seed in other.nursery)
+        branched = [other.name for other, seed in living if seed.presence is Presence.BRANCHED]
+        if any(name != slot.name for name in branched):
+            return f"a branch of the host is open in slot {branched[0]}, and only one slot can have branches at a time"
+        if self.faults.is_withdrawn(variety.id):
+            return "it failed too often and is withdrawn from this run"
+        seeds = [seed for other in self.slots.values() for seed in other.stack]
+        most, budget = self.settings.seeds, self.settings.parameters
+        if most is not None and len(seeds) >= most:
+            return f"the network holds {len(seeds)} of {most} seeds (growth.seeds)"
+        added = sum(seed.parameter_count for seed in seeds)
+        if budget is not None and added + (new := variety.most_parameters(slot.site)) > budget:
+            return f"growth has added {added:,} of {budget:,} parameters (growth.parameters), and it takes {new:,}"
+        return None
+
+    def reason_occupied(self, slot: Slot, variety: Variety) -> str | None:
+        """Return why the slot takes in no seed of the blueprint now; None if it does.
+
+        A nursery takes in several seeds while all of them incubate, each of another blueprint, by which actions name
+        them.
+        """
+        if slot.state is SlotState.FREE:
+            return None
+        seeds = slot.nursery
+        if self.settings.nursery == 1 or not seeds or not all(seed.incubating for seed in seeds):
+            lives = f": {', '.join(seed.blueprint for seed in seeds)} lives there" if seeds else ""
+            return f"the slot is {slot.state}{lives}"
+        if any(seed.blueprint == variety.id for seed in seeds):
+            return "a seed of it incubates in the slot already"
+        if len(seeds) >= self.settings.nursery:
+            return f"the nursery of the slot holds {len(seeds)} of {self.settings.nursery} seeds (growth.nursery)"
+        return None
+
+    def ops_by_blueprint(self, slot: Slot) -> Mapping[str, frozenset[Op]]:
+        """Return for each seed of the slot, by blueprint, the ops that it accepts now."""
+        return {
+            seed.blueprint: frozenset(
+                op
+                for op, event in EVENT_OF_OP.items()
+                if may(seed.stage, event) and self.reason_op_not_allowed(seed, op) is None
+            )
+            for seed in slot.nursery
+        }
+
+    def reason_op_not_allowed(self, seed: Seed, op: Op) -> str | None:
+        """Return what beside its stage keeps a seed from an op: its alpha, or a gate; None if nothing does."""
+        if op is Op.RETARGET and seed.alpha.moving:
+            return f"alpha is on its way to {seed.alpha.target:g}"
+        if op is Op.FOSSILISE and seed.alpha.value != FULL:
+            return f"alpha is {seed.alpha.value:g}, and only at 1 can a seed be kept"
+        return self.gates.refusal(seed, op)
+
+    def refuse(self, slot: Slot, seed: Seed, op: Op) -> None:
+        """Raise a LifecycleError if the seed's stage allows the op, and its alpha or a gate does not."""
+        if may(seed.stage, EVENT_OF_OP[op]) and (why := self.reason_op_not_allowed(seed, op)):
+            legal = [op.value for op in self.ops_by_blueprint(slot)[seed.blueprint]]
+            raise LifecycleError(what="seed", state=seed.stage.value, event=op.value, legal=legal, why=why)
+
+    def seeds_meant(self, slot: Slot, action: Action) -> tuple[Seed, ...]:
+        """Return the seeds that ``action``, which is no germination, is about.
+
+        Without a blueprint an ADVANCE means the able seed with the largest gain, and any other op all seeds.
+        """
+        seeds = slot.nursery
+        if not seeds:
+            legal = ["germinate"] if slot.state is SlotState.FREE else []
+            raise LifecycleError(
+                what="slot", state=slot.state.value, event=action.op.value, legal=legal, name=slot.name
+            )
+        named = action.blueprint if "blueprint" in ARGUMENTS[action.op] else None
+        if named is None:
+            able = self.ops_by_blueprint(slot)
+            willing = [seed for seed in seeds if action.op in able[seed.blueprint]]
+            return (max(willing or seeds, key=self.gates.lead),) if action.op is Op.ADVANCE else seeds
+        if found := tuple(seed for seed in seeds if seed.blueprint == named):
+            return found
+        message = f'no seed of "{named}" lives in slot "{slot.name}"'
+        raise GrowthError(Problem("E303", message, hint=suggestion(named, [seed.blueprint for seed in seeds])))
+
+    def ready(self, slot: Slot) -> Seed | None:
+        """Return the seed that its gate lets advance without an action; never one of several in a nursery."""
+        seeds = slot.nursery
+        alone = len(seeds) == 1 and seeds[0].stage is Stage.TRAINING
+        return seeds[0] if alone and self.gates.ready(seeds[0]) else None
+
+
+def refuse_invalid(action: Action) -> None:
+    """Raise a GrowthError if an argument that the op reads has an impossible value."""
+    if not isinstance(action.op, Op):
+        raise GrowthError(Problem("E307", "there is no such op", hint=f"{_choice(Op)} Received: {action.op!r}"))
+    reads = ARGUMENTS[action.op]
+    for name, kind in (("blend", Blend), ("curve", Curve)):
+        if name in reads and not isinstance(getattr(action, name), kind):
+            hint = f"{_choice(kind)} Received: {getattr(action, name)!r}"
+            raise GrowthError(Problem("E307", f"there is no such {name}", hint=hint))
+    if "target" in reads and not (_is_number(action.target) and 0.0 < action.target <= FULL):
+        hint = f"To take a seed out, prune it. Received: {action.target!r}"
+        raise GrowthError(Problem("E307", "a target lies above 0 and is 1 at most", hint=hint))
+    if "speed" in reads and (type(action.speed) is not int or action.speed < 0):
+        hint = f"0 is at once. Received: {action.speed!r}"
+        raise GrowthError(Problem("E307", "a speed is a whole number of decision steps, 0 or more", hint=hint))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _choice(kind: type[StrEnum]) -> str:
+    return f"One of {kind.__name__}: {', '.join(kind)}."
+
+
+@contextmanager
+def whole_or_nothing(
+    model: nn.Module, slots: Sequence[Slot], keeper: OptimizerKeeper, incubations: dict[int, Incubation]
+) -> Iterator[None]:
+    """Run a block after which slots, seeds, optimizers and incubations agree; if it fails, they are restored.
+
+    torch's default generators and its gradient mode are restored, too: a block may fail while they are changed.
+
+    Raises:
+        GrowthError: the block left a trainable parameter without exactly one optimizer.
+        SeedFault: the same, where a seed that lived before is to blame.
+    """
+    living = {slot.name: slot for slot in slots if slot.living is not None}
+    before = [_SlotState(slot) for slot in slots]
+    put_keeper_back, incubating = keeper.undo(), dict(incubations)
+    put_torch_back = _torch_state(device_of(model))
+    try:
+        yield
+        if astray := keeper.astray(model):
+            prefixes = {name: f"{HOME}.{key_of(name)}." for name in living}
+            culprits = [name for name, prefix in prefixes.items() if any(own.startswith(prefix) for own in astray)]
+            if culprits:
+                raise SeedFault(culprits, f"has parameters that it was not born with: {', '.join(astray[:5])}")
+            raise GrowthError(Problem("E304", f"not owned by exactly one optimizer: {', '.join(astray[:5])}"))
+    except BaseException:
+        for state in before:
+            state.restore()
+        put_keeper_back()
+        incubations.clear()
+        incubations.update(incubating)
+        for incubation in incubating.values():
+            incubation.reopen()
+        put_torch_back()
+        raise
+
+
+def _torch_state(device: torch.device) -> Callable[[], None]:
+    """Return a function that restores torch's default generators and gradient mode as they are now."""
+    cpu, gradients, turns = torch.get_rng_state(), torch.is_grad_enabled(), TURN.taken()
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def put_back() -> None:
+        TURN.give_back(turns)
+        torch.set_grad_enabled(gradients)
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda, device)
+
+    return put_back
+
+
+class _SlotState:
+    """All that a transition may change of one slot and its seeds."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self._state, self._embargo = slot.state, slot.embargo
+        self._seeds = [(seed, seed.stage, seed.kept, replace(seed.alpha), seed.presence) for seed in slot.stack]
+        self._trained = [(parameter, parameter.requires_grad) for parameter in slot.parameters()]
+
+    def restore(self) -> None:
+        self._slot.state, self._slot.embargo = self._state, self._embargo
+        for seed, stage, kept, alpha, presence in self._seeds:
+            seed.stage, seed.kept, seed.alpha, seed.presence = stage, kept, alpha, presence
+        for parameter, trained in self._trained:
+            parameter.requires_grad_(trained)
+        if [id(seed) for seed in self._slot.stack] != [id(seed) for seed, *_ in self._seeds]:
+            while len(self._slot.seeds):
+                del self._slot.seeds[-1]
+            self._slot.seeds.extend(seed for seed, *_ in self._seeds)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import esper_core
 from esper_core.app import run as run_module
 from esper_core.app.checkpointing import CheckpointWriter
 from esper_core.app.compose import Composition, prepare
@@ -58,6 +59,13 @@ def test_a_control_that_goes_wrong_takes_nothing_from_what_the_study_found(run_s
     assert told["manifest"]["status"] == "done"
     said = "the control by static capacity failed and is left out of the results: E402 a loss is not finite"
     assert told["summary"]["warnings"][-1] == said
+
+
+@pytest.mark.members
+def test_a_configuration_file_can_be_run_from_python(configured, tmp_path) -> None:
+    outcome = esper_core.run(str(configured()), runs_dir=str(tmp_path / "runs"))
+    assert read_run(outcome.path).status == "done"
+    assert set(outcome.results["arms"]) >= {"schedule", "twin"}
 
 
 @pytest.fixture

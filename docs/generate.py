@@ -33,7 +33,7 @@ from esper_core.leyline import events, lifecycle, signals
 from esper_core.leyline import observations as features
 from esper_rewards import page as rewards_page
 from esper_testing import components_of
-from esper_testing.reward_probes import probe_table
+from esper_testing.reward_episodes import probe_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

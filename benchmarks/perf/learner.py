@@ -14,13 +14,13 @@ from benchmarks.perf.turns import timed
 from benchmarks.table import Row, Table, answer
 from esper_core.leyline import Played, RewardBreakdown, Rollout, Turn
 from esper_policies.ppo.policy import Ppo
-from esper_testing.policy_scenes import episode, space_of
+from esper_testing.policies import episode, space_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from esper_core.leyline import ActionSpace
-    from esper_testing.policy_scenes import Scene
+    from esper_testing.policies import Scene
 
 ENVIRONMENTS: Final = 8
 STEPS: Final = 40

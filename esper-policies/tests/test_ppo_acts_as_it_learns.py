@@ -32,7 +32,7 @@ from esper_policies.ppo import policy as policy_module
 from esper_policies.ppo.choosing import Chances
 from esper_policies.ppo.decisions import Pace, episodes_of
 from esper_policies.ppo.policy import Ppo
-from esper_testing.policy_scenes import STEPS, episode, space_of
+from esper_testing.policies import STEPS, episode, space_of
 
 SPACE = space_of(2)
 

@@ -16,7 +16,7 @@ from esper_policies.ppo.diagnosis import Diagnosis
 from esper_policies.ppo.keeping import NUMBERS, WORDS
 from esper_policies.ppo.policy import Ppo
 from esper_testing.games import contextual, delayed, learn, play
-from esper_testing.policy_scenes import episode, space_of
+from esper_testing.policies import episode, space_of
 
 TINY = {"width": 8, "together": 4, "passes": 2, "minibatch": 16, "learning_rate": 1e-2}
 

@@ -11,7 +11,7 @@ from esper_policies.ppo.encoding import Seen
 from esper_policies.ppo.newcomers import first_look
 from esper_policies.ppo.policy import Ppo
 from esper_testing.games import contextual, learn, play
-from esper_testing.policy_scenes import episode, space_of
+from esper_testing.policies import episode, space_of
 
 SPACE = space_of(2)
 TINY = {"width": 8, "passes": 1, "together": 4}

@@ -18,8 +18,7 @@ from esper_policies.ppo.policy import Ppo
 from esper_policies.ppo.settings import PpoSettings
 from esper_testing import check_policy
 from esper_testing.games import delayed, learn, masked, memory, play
-from esper_testing.policy_scenes import STRANGER, episode, space_of
-from esper_testing.written_states import same_state, written_and_read
+from esper_testing.policies import STRANGER, episode, same_state, space_of, written_and_read
 
 TINY = {"width": 8, "passes": 2, "minibatch": 16, "learning_rate": 1e-2}
 WAYS = {

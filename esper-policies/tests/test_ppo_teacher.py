@@ -12,7 +12,7 @@ from esper_core.leyline import WAIT, Action, Op
 from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.policy import Ppo
 from esper_testing.games import contextual, delayed, masked, play, score
-from esper_testing.policy_scenes import episode, space_of
+from esper_testing.policies import episode, space_of
 
 TINY = {"width": 16, "together": 16, "minibatch": 16, "learning_rate": 3e-3, "forget_names": 0.0}
 

@@ -20,8 +20,18 @@ from esper_rewards.endings import Minimal, Simplified, Sparse
 from esper_rewards.plugin import REWARDS
 from esper_rewards.potentials import Escrow, Loss
 from esper_rewards.team import Team
-from esper_testing.reward_probes import AGAIN, PROBES, STEPS, Brings, Move, earned, play, probe_table, probed
-from esper_testing.reward_scripts import random_episode
+from esper_testing.reward_episodes import (
+    AGAIN,
+    PROBES,
+    STEPS,
+    Brings,
+    Move,
+    earned,
+    play,
+    probe_table,
+    probed,
+    random_episode,
+)
 
 ACCURACY = Metric("accuracy", "up", "%")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rewards.md"
@@ -173,7 +183,7 @@ def test_none_does_where_seeds_bring_more_or_less_or_cost_another_price(name, br
 def test_what_beats_shaped_is_what_it_admits():
     found = probed(Shaped)
     assert found["germinate-and-abandon"] > found["sane"]
-    assert set(Shaped.exploitable) == {"abandoning_does_not_pay"}
+    assert set(Shaped.exploitable) == {"abandoning_does_not_pay", "hoarding_does_not_pay"}
 
 
 def test_the_page_has_every_reward_and_term_as_its_docstring_has_it():

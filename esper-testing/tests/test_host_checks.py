@@ -230,7 +230,7 @@ def test_a_host_without_a_fault_passes_every_check_of_its_kind_and_skips_the_oth
     told = check_host(Right, SPEC)
     passed = {one.check for one in told if one.status == "passed"}
     assert {one.status for one in told} == {"passed", "skipped"}
-    assert {f"{promise.__name__}[vector]" for promise in home.PROMISES} <= passed
+    assert {f"{check.__name__}[vector]" for check in home.CHECKS} <= passed
     (reason,) = {one.message for one in told if one.check == "outputs_fit[image]"}
     assert reason == "it takes no image: right takes vectors of three"
 
@@ -356,5 +356,5 @@ def test_the_state_is_written_as_safetensors_where_they_are_installed(monkeypatc
 
 def test_every_check_of_a_host_has_a_case_here_that_fails_it():
     source = Path(__file__).read_text()
-    names = ["is_well_declared", *(f"{promise.__name__}[" for promise in home.PROMISES)]
+    names = ["is_well_declared", *(f"{check.__name__}[" for check in home.CHECKS)]
     assert [name for name in names if f'"{name}' not in source] == []

@@ -1,4 +1,4 @@
-"""Does the kit tell what it found, for a script, for pytest and on the command line?"""
+"""Results of checks in scripts, in pytest and on the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from esper_testing import (
     parametrize_with_checks,
     run_checks,
 )
-from esper_testing.command import check as command
+from esper_testing.commands import check as command
 
 GOOD_REWARD = """
 from esper_core import RewardSpec, hookimpl
@@ -141,8 +141,8 @@ def test_a_component_with_settings_of_its_own_needs_them():
     told = check_component(schedule)
     assert {one.status for one in told} == {"skipped"}
     assert told[0].message == (
-        "it needs settings (plan): give them with  --set 'schedule.plan=…'  "
-        '(of pytest: --esper-set), or in Python as settings={"schedule": …}'
+        "it requires settings (plan): pass  --set 'schedule.plan=…'  "
+        '(with pytest: --esper-set), or in Python settings={"schedule": …}'
     )
     assert {one.status for one in check_component(schedule, settings={"plan": ()})} == {"passed", "skipped"}
 
@@ -277,7 +277,7 @@ def test_pytest_gives_a_component_its_settings(tmp_path):
     assert wrong.returncode == 4
     assert 'E200 unknown component "shedule"\n  --esper-set shedule.plan=[]' in wrong.stderr
     alone = answer("--esper-set", "schedule.plan=[]")
-    assert (alone.returncode, "--esper-set goes with --esper-check PLUGIN" in alone.stderr) == (4, True)
+    assert (alone.returncode, "--esper-set needs --esper-check PLUGIN" in alone.stderr) == (4, True)
 
 
 def test_pytest_needs_no_test_file(installed, tmp_path):
@@ -294,7 +294,7 @@ def test_pytest_needs_no_test_file(installed, tmp_path):
     assert (good.returncode, "30 passed" in good.stdout, "::gain-is_pure[up] PASSED" in good.stdout) == (0, True, True)
     bad = answer("--esper-check", "kitbad", "test_other.py")
     assert (bad.returncode, "2 failed, 29 passed" in bad.stdout) == (1, True)
-    assert "terms are finite numbers with names" in bad.stdout
+    assert "terms must be finite numbers with names" in bad.stdout
     unknown = answer("--esper-check", "kitgod")
     assert (unknown.returncode, 'E208 unknown plugin "kitgod"' in unknown.stderr) == (4, True)
 
@@ -313,7 +313,7 @@ def test_the_decorator_gives_readable_ids_and_marks_what_is_expected_to_fail(mod
 def test_what_says_nothing_is_skipped_in_pytest():
     mark = parametrize_with_checks("policies").mark
     schedule = next(one.values[0] for one in mark.args[1] if one.id.startswith("schedule-"))
-    with pytest.raises(pytest.skip.Exception, match="it needs settings"):
+    with pytest.raises(pytest.skip.Exception, match="it requires settings"):
         schedule.run()
 
 

@@ -382,7 +382,7 @@ def test_a_policy_that_would_lose_its_memory_is_told_what_to_do(factory, says):
         (writing({2: "two"}), "plain['more'] has the key 2"),
         (writing([("a", "b")]), "plain['more'][0] is a tuple"),
         (writing(None, {"numbers": [1.0]}), "tensors['numbers'] is a list"),
-        (writing(None, {"": torch.ones(1)}), "a tensor has a name"),
+        (writing(None, {"": torch.ones(1)}), "keys must be non-empty strings"),
         (GivesAMapping, "esper_core.leyline.State. Received: dict"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Does each check of a reward find the one fault that it is there for, and no fault in what is right?"""
+"""Each check of rewards fails for its own fault, and passes for a correct reward."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class TakesUpForDown(Right):
 
 class PaysForGerminating(Right):
     def terms(self, now, before, twin, twin_before):
-        born = sum(seed.stage is Stage.GERMINATED for seed in now.seeds)
+        born = sum(seed.age == 1 for seed in now.seeds)
         return {**super().terms(now, before, twin, twin_before), "bonus": 5.0 * born}
 
 
@@ -161,12 +161,14 @@ class PaysForWaiting(Right):
         return {**super().terms(now, before, twin, twin_before), "promised": 10 * math.fsum(waits)}
 
 
-# What a fault breaks besides: a seed that drains stands in random episodes, too; who is punished for growth at all
-# earns less by every script that grows; and what is no number, or one too many, is so where nothing grew.
+# Other checks that a fault fails: random episodes contain draining seeds, too; a penalty for any growth affects every
+# probe that grows; and a term that is not finite, or a wrong total, also shows where nothing has grown.
 BESIDE = {
     DoesNotKnowDraining: {"is_pure", "carries_nothing_over", "order_does_not_matter", "better_never_pays_less"}
     | {"lower_loss_never_pays_less", "larger_never_pays_more", "terms_add_up", "stays_finite"}
-    | {"churning_does_not_pay", "abandoning_does_not_pay"},
+    | {"churning_does_not_pay"},
+    PaysForGerminating: {"abandoning_does_not_pay", "hoarding_does_not_pay"},
+    PaysForTheEnd: {"hoarding_does_not_pay"},
     PunishesAllGrowth: {"churning_does_not_pay", "abandoning_does_not_pay"},
     PutsOutInfinity: {"stays_finite", "nothing_grown_earns_nothing"},
     DoesNotAddUp: {"nothing_grown_earns_nothing"},
@@ -191,24 +193,24 @@ def test_a_reward_without_a_fault_passes_every_check():
     ("factory", "check", "says"),
     [
         (SaysAnotherTheSecondTime, "is_pure", "then {'change': 0.0}"),
-        (ChangesWhatItIsHanded, "is_pure", "changes the signals of step 0"),
-        (PutsOutInfinity, "terms_add_up", "terms are finite numbers with names"),
-        (HasNoNames, "terms_add_up", "terms are finite numbers with names"),
+        (ChangesWhatItIsHanded, "is_pure", "modifies the signals of step 0"),
+        (PutsOutInfinity, "terms_add_up", "terms must be finite numbers with names"),
+        (HasNoNames, "terms_add_up", "terms must be finite numbers with names"),
         (DoesNotAddUp, "terms_add_up", "add up to"),
-        (PaysOneEpisodeOnly, "carries_nothing_over", "but after other episodes"),
-        (CountsOnOrder, "order_does_not_matter", "but in another order"),
+        (PaysOneEpisodeOnly, "carries_nothing_over", "after other episodes"),
+        (CountsOnOrder, "order_does_not_matter", "in another order"),
         (DoesNotKnowDraining, "takes_every_stage", "where a seed is draining"),
         (TakesUpForDown, "better_never_pays_less", "which is better"),
-        (PaysForGerminating, "churning_does_not_pay", "the churner earns"),
-        (PaysForFossils, "hoarding_does_not_pay", "the hoarder earns"),
-        (PunishesAllGrowth, "doing_nothing_does_not_pay", "the never-acter earns"),
-        (PaysForTheEnd, "acting_at_the_last_moment_does_not_pay", "the last-moment-actor earns"),
-        (CountsAnyGain, "stays_finite", "a step is worth a finite number"),
+        (PaysForGerminating, "churning_does_not_pay", "the probe churner earns"),
+        (PaysForFossils, "hoarding_does_not_pay", "the probe hoarder earns"),
+        (PunishesAllGrowth, "doing_nothing_does_not_pay", "the probe never-act earns"),
+        (PaysForTheEnd, "acting_at_the_last_moment_does_not_pay", "the probe last-moment earns"),
+        (CountsAnyGain, "stays_finite", "the reward must be finite"),
         (PaysForALoss, "lower_loss_never_pays_less", "for a loss of"),
         (PaysForSize, "larger_never_pays_more", "for 1000 parameters less"),
-        (PaysForWhatTheHostLearns, "nothing_grown_earns_nothing", "where nothing grew"),
+        (PaysForWhatTheHostLearns, "nothing_grown_earns_nothing", "where nothing has grown"),
         (HasAPotentialOfItsOwn, "its_potential_telescopes", "the potential at its end is"),
-        (PaysForWaiting, "abandoning_does_not_pay", "who germinates and abandons earns"),
+        (PaysForWaiting, "abandoning_does_not_pay", "the probe germinate-and-abandon earns"),
     ],
 )
 def test_a_fault_fails_its_own_check(factory, check, says):
@@ -251,7 +253,7 @@ def test_a_reward_may_say_itself_what_it_is_open_to():
     told = {one.check: (one.status, one.message) for one in check_reward(Admits)}
     assert told["abandoning_does_not_pay[up]"] == (
         "skipped",
-        "exploitable, as it says itself: promises are paid for",
+        "declared as exploitable: promises are paid for",
     )
     assert "failed" not in {status for status, _ in told.values()}
 
@@ -261,4 +263,4 @@ def test_a_reward_that_admits_what_is_not_so_fails(check):
     class Modest(Right):
         exploitable = MappingProxyType({check: "it might be"})
 
-    assert f"its exploitable names {check}, but" in failed(Modest)[check]
+    assert f"exploitable names {check}, but" in failed(Modest)[check]

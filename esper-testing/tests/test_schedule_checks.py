@@ -54,11 +54,11 @@ def test_a_schedule_without_a_fault_passes_every_check():
 @pytest.mark.parametrize(
     ("factory", "check", "says"),
     [
-        (FallsBelowZero, "gives_a_factor_for_every_step", "gives -0.9"),
+        (FallsBelowZero, "gives_a_factor_for_every_step", "returns -0.9"),
         (NeedsTheEnd, "gives_a_factor_for_every_step", "TypeError"),
-        (DividesAtTheEnd, "gives_a_factor_for_every_step", "gives nan for step 39 of 1"),
+        (DividesAtTheEnd, "gives_a_factor_for_every_step", "returns nan for step 39 of 1"),
         (Counts, "is_pure", "for step 0 of 1"),
-        (Sleeps, "lets_something_be_learnt", "nothing would learn"),
+        (Sleeps, "lets_something_be_learnt", "returns 0 for every step"),
     ],
 )
 def test_a_fault_is_found_by_its_check(factory, check, says):

@@ -13,7 +13,7 @@ from esper_core import EsperError
 from esper_core.leyline import SinkSpec
 from esper_core.leyline.events import RunStarted, StageChanged, StepFinished
 from esper_testing import check_sink, recorded_events
-from esper_testing.event_samples import sick_events
+from esper_testing.fakes import sick_events
 from esper_watch import plugin
 from esper_watch.settings import TensorboardSettings
 from esper_watch.tensorboard import TensorboardSink, tensorboard

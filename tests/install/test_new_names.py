@@ -1,4 +1,4 @@
-"""What does ``esper new`` make of names and places that cannot be? It writes nothing, and says what would do."""
+"""``esper new`` with invalid names and places writes nothing and suggests what is valid."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 
 from esper_core.leyline import ConfigError
 from esper_core.plugins.discovery import FIRST_PARTY, is_name
-from esper_testing.new.command import new
-from esper_testing.new.naming import Names, names_from, taken
-from esper_testing.new.rendering import KINDS, core_range, render
+from esper_testing.commands import KINDS, Names, core_range, names_from, new, render, taken
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,37 +40,37 @@ def refused(*arguments: str | Path) -> str:
     [
         ("", "it is empty", "my-blocks"),
         ("esper-", "it is empty", "my-blocks"),
-        ("../x", "it holds what a name cannot", "x"),
-        ("/etc/passwd", "it holds what a name cannot", "etc-passwd"),
-        ("a/../b", "it holds what a name cannot", "a-b"),
-        (".", "it holds what a name cannot", "my-blocks"),
-        ("x\0y", "it holds what a name cannot", "x-y"),
-        ("x\n", "it holds what a name cannot", "x"),
-        ('x"\n[project]', "it holds what a name cannot", "x-project"),
-        ("$plugin", "it holds what a name cannot", "plugin"),
-        ("1abc", "it holds what a name cannot", "my-abc"),  # abc is a module of Python's
-        ("1blocks", "it holds what a name cannot", "blocks"),
-        ("my_blocks", "it holds what a name cannot", "my-blocks"),
-        ("MyBlocks", "it holds what a name cannot", "my-blocks"),
-        ("my--blocks", "it holds what a name cannot", "my-blocks"),
-        ("blöcke", "it holds what a name cannot", "bl-cke"),
-        ("\uff42locks", "it holds what a name cannot", "locks"),
-        ("積木", "it holds what a name cannot", "my-blocks"),
-        ("٣", "it holds what a name cannot", "my-blocks"),
+        ("../x", "it contains characters that are not allowed", "x"),
+        ("/etc/passwd", "it contains characters that are not allowed", "etc-passwd"),
+        ("a/../b", "it contains characters that are not allowed", "a-b"),
+        (".", "it contains characters that are not allowed", "my-blocks"),
+        ("x\0y", "it contains characters that are not allowed", "x-y"),
+        ("x\n", "it contains characters that are not allowed", "x"),
+        ('x"\n[project]', "it contains characters that are not allowed", "x-project"),
+        ("$plugin", "it contains characters that are not allowed", "plugin"),
+        ("1abc", "it contains characters that are not allowed", "my-abc"),  # abc is a module of Python's
+        ("1blocks", "it contains characters that are not allowed", "blocks"),
+        ("my_blocks", "it contains characters that are not allowed", "my-blocks"),
+        ("MyBlocks", "it contains characters that are not allowed", "my-blocks"),
+        ("my--blocks", "it contains characters that are not allowed", "my-blocks"),
+        ("blöcke", "it contains characters that are not allowed", "bl-cke"),
+        ("\uff42locks", "it contains characters that are not allowed", "locks"),
+        ("積木", "it contains characters that are not allowed", "my-blocks"),
+        ("٣", "it contains characters that are not allowed", "my-blocks"),
         ("a" * 49, "it has 49 characters", "a" * 48),
         ("a" * 100_000, "it has 100000 characters", "a" * 48),
-        ("class", "it is a word of Python", "my-class"),
-        ("match", "it is a word of Python", "my-match"),
-        ("json", "it is a module of Python's library", "my-json"),
-        ("torch", "it is a library that Esper stands on", "my-torch"),
-        ("esper-core", "the name belongs to Esper itself", "my-core"),
-        ("blueprints", "the name belongs to Esper itself", "my-blueprints"),
-        ("esper", "the name belongs to Esper itself", "my-esper"),
+        ("class", "it is a Python keyword", "my-class"),
+        ("match", "it is a Python keyword", "my-match"),
+        ("json", "it is a module of the standard library", "my-json"),
+        ("torch", "it is the name of a library that Esper uses", "my-torch"),
+        ("esper-core", "it is reserved for Esper itself", "my-core"),
+        ("blueprints", "it is reserved for Esper itself", "my-blueprints"),
+        ("esper", "it is reserved for Esper itself", "my-esper"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused_with_one_that_can(tmp_path, name, reason, proposal):
     told = refused("reward", name, "--into", tmp_path)
-    assert told.startswith(f"E501 a plugin cannot be called so: {reason}. Received: ")
+    assert told.startswith(f"E501 invalid plugin name: {reason}. Received: ")
     assert told.endswith(f"For example:  esper new reward {proposal}")
     assert len(told) < 500
     assert list(tmp_path.iterdir()) == []
@@ -92,7 +90,7 @@ def test_whatever_is_typed_is_a_fit_name_or_told_with_one_that_is(name):
 
 def test_the_projects_own_names_are_all_refused():
     for name in (*FIRST_PARTY, *FIRST_PARTY.values(), "esper-core"):
-        with pytest.raises(ConfigError, match="belongs to Esper itself"):
+        with pytest.raises(ConfigError, match="reserved for Esper itself"):
             names_from(name)
     announced = {point.name for point in entry_points(group="esper.plugins") if point.module.startswith("esper_")}
     assert {"blueprints", "tasks"} <= announced
@@ -113,7 +111,7 @@ def test_a_plugin_of_another_package_with_this_id_is_told_and_ones_own_is_not():
 def test_what_is_there_is_left_as_it_is(tmp_path, make):
     make(tmp_path / "esper-x")
     told = refused("reward", "x", "--into", tmp_path)
-    assert told.startswith(f'E502 "{tmp_path}/esper-x" is there already, and nothing is overwritten')
+    assert told.startswith(f'E502 "{tmp_path}/esper-x" exists already and is not overwritten')
     assert "--into FOLDER" in told
     assert [path.name for path in tmp_path.iterdir()] == ["esper-x"]
     assert not (tmp_path / "esper-x" / "pyproject.toml").exists()
@@ -121,7 +119,7 @@ def test_what_is_there_is_left_as_it_is(tmp_path, make):
 
 def test_a_folder_that_is_not_there_is_told_with_the_way_to_make_it(tmp_path):
     told = refused("reward", "x", "--into", tmp_path / "a" / "b")
-    assert told.startswith("E503 the folder to write into is not there. Received: ")
+    assert told.startswith("E503 the folder to write into does not exist. Received: ")
     assert f'mkdir -p "{tmp_path}/a/b"' in told
     assert list(tmp_path.iterdir()) == []
 
@@ -129,7 +127,7 @@ def test_a_folder_that_is_not_there_is_told_with_the_way_to_make_it(tmp_path):
 def test_a_file_in_place_of_the_folder_is_told(tmp_path):
     (tmp_path / "file").write_text("mine")
     told = refused("reward", "x", "--into", tmp_path / "file")
-    assert told.startswith("E503 the folder to write into is no folder. Received: ")
+    assert told.startswith("E503 the folder to write into is not a folder. Received: ")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -194,7 +192,8 @@ def test_what_is_written_is_as_ruff_wants_it_by_its_own_settings_and_ours(tmp_pa
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_template_has_a_name_left_to_fill_in(kind):
     for path, text in render(kind, Names("my-blocks"), "0.1.0").items():
-        assert "$" not in text.replace("${{ matrix.python }}", ""), path
+        assert "{{" not in text.replace("${{ matrix.python }}", ""), path
+        assert "{%" not in text, path
         assert "\n\n\n\n" not in text
         assert text == "" or text.endswith("\n")
 
@@ -219,7 +218,7 @@ def test_a_package_takes_the_core_that_it_was_written_for_up_to_the_next_that_ma
 def test_writing_imports_neither_torch_nor_pydantic(tmp_path):
     program = """
 import sys
-from esper_testing.new.command import new
+from esper_testing.commands import new
 new(["blueprint", "x", "--into", sys.argv[1]], standalone_mode=False)
 sys.exit(str({"torch", "pydantic", "numpy"} & set(sys.modules)))
 """

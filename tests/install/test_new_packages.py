@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from esper_testing.new.kinds import KINDS
+from esper_testing.commands import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

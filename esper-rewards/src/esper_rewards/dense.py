@@ -42,9 +42,12 @@ class Shaped:
     """
 
     exploitable: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"abandoning_does_not_pay": "it pays in each step for what seeds in isolation would bring"}
+        {
+            "abandoning_does_not_pay": "it pays in each step for what incubating seeds would bring",
+            "hoarding_does_not_pay": "it pays for each of several redundant seeds while they incubate",
+        }
     )
-    """By the name of a check of the kit why it cannot keep that promise."""
+    """Checks of esper-testing that this reward fails by design, with the reason."""
 
     def __init__(
         self,

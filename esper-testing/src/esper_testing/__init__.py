@@ -5,8 +5,21 @@
     for result in check_blueprint(MyBlueprint, spec):
         print(result.status, result.check, result.message)
 
-Names are imported when they are first used: ``import esper_testing`` costs nothing, and brings in neither torch nor
-esper_core, so that pytest starts fast where this package is installed.
+Begin with ``checks`` (what a check and its result are) and ``suites`` (which checks each kind of component has).
+
+    checks              Check, CheckResult, run_checks
+    suites              the checks of each kind: blueprint_checks, check_blueprint, …
+    components          find the components of a plugin and check each; settings from the command line
+    blueprints, blueprint_training, hosts, policies, rewards, sinks, tasks
+                        the checks themselves: one function for each promise
+    sites, reward_episodes, fakes, games
+                        what the checks use, and tests may: sites and a tiny host, episodes of a reward, a recorded run,
+                        decision problems whose optimum is known
+    pytest_plugin       parametrize_with_checks, --esper-check, fixtures
+    commands            ``esper plugins check``, ``esper new`` with its templates
+
+Not here: the contracts that are checked (``esper_core.leyline``) and any component. Names are imported when they are
+first used, so that ``import esper_testing`` brings in neither torch nor esper_core and pytest starts fast.
 """
 
 from __future__ import annotations
@@ -16,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from esper_testing.checks import Check, CheckResult, NotApplicable, run_checks
-    from esper_testing.event_samples import recorded_events
-    from esper_testing.fakes import FakeDistribution, fake_plugin, write_run
-    from esper_testing.installed import check_component, check_plugin, component_checks, components_of
-    from esper_testing.parametrize import parametrize_with_checks
+    from esper_testing.components import check_component, check_plugin, component_checks, components_of
+    from esper_testing.fakes import FakeDistribution, fake_plugin, recorded_events, write_run
+    from esper_testing.pytest_plugin import parametrize_with_checks
+    from esper_testing.sites import TinyHost, tiny_host
     from esper_testing.suites import (
         blueprint_checks,
         check_blueprint,
@@ -36,37 +49,36 @@ if TYPE_CHECKING:
         sink_checks,
         task_checks,
     )
-    from esper_testing.tiny import TinyHost, tiny_host
 
 _HOME = {
     "Check": "checks",
     "CheckResult": "checks",
     "FakeDistribution": "fakes",
     "NotApplicable": "checks",
-    "TinyHost": "tiny",
+    "TinyHost": "sites",
     "blueprint_checks": "suites",
     "check_blueprint": "suites",
-    "check_component": "installed",
+    "check_component": "components",
     "check_host": "suites",
-    "check_plugin": "installed",
+    "check_plugin": "components",
     "check_policy": "suites",
     "check_reward": "suites",
     "check_schedule": "suites",
     "check_sink": "suites",
     "check_task": "suites",
-    "component_checks": "installed",
-    "components_of": "installed",
+    "component_checks": "components",
+    "components_of": "components",
     "fake_plugin": "fakes",
     "host_checks": "suites",
-    "parametrize_with_checks": "parametrize",
+    "parametrize_with_checks": "pytest_plugin",
     "policy_checks": "suites",
-    "recorded_events": "event_samples",
+    "recorded_events": "fakes",
     "reward_checks": "suites",
     "run_checks": "checks",
     "schedule_checks": "suites",
     "sink_checks": "suites",
     "task_checks": "suites",
-    "tiny_host": "tiny",
+    "tiny_host": "sites",
     "write_run": "fakes",
 }
 

@@ -1,4 +1,7 @@
-"""What is a check, and how did it go? A promise that a component makes, and a result that is data."""
+"""Checks and their results: ``Check``, ``CheckResult`` and ``run_checks``.
+
+A check is a plain function that raises AssertionError where a component breaks a promise of its contract.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,18 @@ Status = Literal["passed", "failed", "skipped", "expected failure", "unexpected 
 
 
 class NotApplicable(Exception):
-    """A check that says nothing about this component: what it checks is not claimed, or cannot be asked here."""
+    """Raised by a check that does not apply to the component, for example to a trait that it does not claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise of one component.
+    """One check of one component.
 
-    run: returns where the promise is kept, raises NotApplicable where it was not made, anything else where it is not.
-    case: under which circumstances: the kind of site, the number of slots.
+    Attributes:
+        component: the component's name.
+        name: of the check.
+        run: returns if the check passes, raises NotApplicable if it does not apply, and anything else if it fails.
+        case: the circumstances, such as the kind of site or the number of slots.
     """
 
     component: str
@@ -40,21 +46,21 @@ class Check:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """How it can be named where its failure is expected, the most exact first."""
+        """The names by which a failure can be expected, the most specific first."""
         return (self.id, f"{self.component}-{self.name}", self.title, self.name)
 
     def expectation(self, expected_failures: Mapping[str, str]) -> str | None:
-        """Why this check is expected to fail; None where it is not."""
+        """Return why this check is expected to fail; None if it is not."""
         return next((expected_failures[key] for key in self.keys if key in expected_failures), None)
 
     def __call__(self) -> None:
-        """The same as ``run``."""
+        """Run the check."""
         self.run()
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """How a check went. ``message`` says what is broken, why it was skipped, or why it was expected to fail."""
+    """The outcome of a check. ``message`` says what is wrong, or why it was skipped or expected to fail."""
 
     component: str
     check: str
@@ -63,14 +69,16 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """Whether there is nothing to mend."""
+        """Whether nothing has to be fixed."""
         return self.status not in ("failed", "unexpected pass")
 
 
 def run_checks(checks: Iterable[Check], expected_failures: Mapping[str, str] | None = None) -> list[CheckResult]:
-    """Run each check. Whatever a component raises is a broken promise, too.
+    """Run each check and return the results. A check fails with whatever exception its component raises.
 
-    expected_failures: by name or title of the check the reason why it fails; where it passes, that is told.
+    Args:
+        checks: to run, in this order.
+        expected_failures: by name or title of a check the reason why it fails. If it passes, that is reported.
     """
     planned, expected = list(checks), dict(expected_failures or {})
     demand_known(planned, expected)
@@ -78,13 +86,19 @@ def run_checks(checks: Iterable[Check], expected_failures: Mapping[str, str] | N
 
 
 def demand_known(checks: Sequence[Check], expected_failures: Mapping[str, str]) -> None:
-    """ValueError where a failure is expected of a check that is not there."""
+    """Raise ValueError if ``expected_failures`` names a check that does not exist."""
     known = {key for check in checks for key in check.keys}
     for name in expected_failures:
         if name not in known:
             names = ", ".join(dict.fromkeys(check.name for check in checks))
-            msg = f"expected_failures names checks, which are here {names}. Received: {name}"
+            msg = f"expected_failures must name checks of the component: {names}. Received: {name}"
             raise ValueError(msg)
+
+
+def demand(condition: bool, message: str) -> None:
+    """Fail the check with ``message`` unless the condition holds."""
+    if not condition:
+        raise AssertionError(message)
 
 
 def _result(check: Check, expected: str | None) -> CheckResult:
@@ -94,7 +108,7 @@ def _result(check: Check, expected: str | None) -> CheckResult:
         return CheckResult(check.component, check.title, "skipped", str(reason))
     except AssertionError as broken:
         return _failure(check, expected, str(broken) or "an assertion failed")
-    except (Exception, SystemExit) as fault:  # a component that ends the program has not passed
+    except (Exception, SystemExit) as fault:  # a component that exits the process fails, too
         return _failure(check, expected, f"raised {type(fault).__name__}: {fault}")
     if expected is not None:
         return CheckResult(check.component, check.title, "unexpected pass", f"was expected to fail: {expected}")

@@ -1,17 +1,27 @@
-"""What stands in for an installed package, and for the folder of a run?"""
+"""Fake packages, recorded events and run directories for tests."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
+from esper_core.leyline import SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.constants import RUN_FORMAT
-from esper_core.leyline.events import RunStarted
-from esper_testing.event_samples import recorded_events
+from esper_core.leyline.events import (
+    EpisodeFinished,
+    GovernorActed,
+    RunFinished,
+    RunStarted,
+    SeedLost,
+    StageChanged,
+    StepFinished,
+    UpdateFinished,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,9 +31,88 @@ if TYPE_CHECKING:
     from esper_core.leyline.events import Event
 
 
+def recorded_events() -> list[Event]:
+    """Return the events of a small run in which a seed germinates and is lost and the governor warns: every type."""
+    return [
+        RunStarted(run="tried", arms=("grown", "twin"), rounds=1, environments=1, steps=2),
+        *_of_one_environment("grown"),
+        StepFinished(round=0, arm="twin", seed=7, step=0, signals=replace(_signals(0), slots=())),
+        StepFinished(round=0, arm="twin", seed=7, step=1, signals=replace(_signals(1), slots=())),
+        EpisodeFinished(
+            round=0,
+            arm="grown",
+            seed=7,
+            test_loss=1.0,
+            test_metric=0.6,
+            validation_metric=0.6,
+            parameters=1000,
+            host_parameters=1000,
+            fossils=0,
+            steps=2,
+            reward=1.5,
+        ),
+        RunFinished(status="done"),
+    ]
+
+
+def sick_events() -> list[Event]:
+    """Return events with NaN and infinite measurements, as those of a diverged run."""
+    signals = replace(_signals(1), train_loss=math.nan, validation_loss=math.inf, validation_metric=-math.inf)
+    *_, episode, end = recorded_events()
+    assert isinstance(episode, EpisodeFinished)
+    return [
+        StepFinished(round=0, arm="grown", seed=7, step=1, signals=signals, reward={"improvement": math.nan}),
+        replace(episode, test_loss=math.nan, test_metric=math.nan, reward=None),
+        end,
+    ]
+
+
+def _of_one_environment(arm: str) -> list[Event]:
+    born = StageChanged(
+        round=0,
+        arm=arm,
+        seed=7,
+        step=0,
+        slot="early",
+        seed_id=0,
+        blueprint="tried/blueprint",
+        was=None,
+        now=Stage.GERMINATED,
+        parameters=120,
+        reason="asked for",
+    )
+    lost = SeedLost(
+        round=0,
+        arm=arm,
+        seed=7,
+        step=1,
+        slot="early",
+        blueprint="tried/blueprint",
+        package="tried 1.0",
+        what="made its own loss not finite",
+        withdrawn=False,
+    )
+    return [
+        born,
+        StepFinished(round=0, arm=arm, seed=7, step=0, signals=_signals(0), action="germinate tried/blueprint"),
+        replace(born, step=1, was=Stage.GERMINATED, now=Stage.TRAINING, reason="a step began"),
+        lost,
+        replace(born, step=1, was=Stage.TRAINING, now=Stage.PRUNED, reason="lost"),
+        UpdateFinished(round=0, arm=arm, figures={"loss": 0.25}),
+        GovernorActed(round=0, arm=arm, seed=7, step=1, act="warn", verdict="warning", reason="the loss rose"),
+        StepFinished(round=0, arm=arm, seed=7, step=1, signals=_signals(1), reward={"improvement": 1.5}),
+    ]
+
+
+def _signals(step: int) -> Signals:
+    seed = SeedSignals("tried/blueprint", Stage.TRAINING, 0.0, 120, step, 1.9)
+    slot = SlotSignals("early", SlotState.OCCUPIED, 0, (seed,))
+    return Signals(step, 2.0 - step, 2.1 - step, 0.4 + 0.1 * step, 1120, 1000, (slot,))
+
+
 @dataclass(frozen=True, slots=True)
 class FakeDistribution:
-    """What discovery asks of an installed package."""
+    """What plugin discovery reads of an installed package."""
 
     name: str
     version: str = "1.0"
@@ -34,9 +123,13 @@ class FakeDistribution:
 def fake_plugin(
     module: ModuleType | str, *, id: str | None = None, version: str = "1.0", requires: Sequence[str] = ()
 ) -> FakeDistribution:
-    """A package that brings one plugin: a module with hooks, or its name, or "module:attribute".
+    """Return a fake package with one plugin.
 
-    id: of the plugin; without one it is called after the module.
+    Args:
+        module: with the hooks, or its name, or "module:attribute".
+        id: of the plugin; named after the module by default.
+        version: of the package.
+        requires: its requirements.
     """
     target = module if isinstance(module, str) else module.__name__
     own = id or target.partition(":")[0].rpartition(".")[2].lower().strip("_").replace("_", "-")
@@ -44,13 +137,15 @@ def fake_plugin(
 
 
 def write_run(folder: Path, events: Iterable[Event] | None = None) -> Path:
-    """The folder of a finished run in ``folder``: manifest.json, config.yaml, events.jsonl and growth.json, no figures.
+    """Write the directory of a finished run: manifest.json, config.yaml, events.jsonl and growth.json.
 
-    events: what happened; without any, ``recorded_events``.
+    Args:
+        folder: the run directory.
+        events: of the run; ``recorded_events`` by default.
     """
-    told = recorded_events() if events is None else list(events)
+    recorded = recorded_events() if events is None else list(events)
     folder.mkdir(parents=True, exist_ok=True)
-    name = next((event.run for event in told if isinstance(event, RunStarted)), folder.name)
+    name = next((event.run for event in recorded if isinstance(event, RunStarted)), folder.name)
     manifest = {
         "format": RUN_FORMAT,
         "id": name,
@@ -68,6 +163,6 @@ def write_run(folder: Path, events: Iterable[Event] | None = None) -> Path:
     folder.joinpath("manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     folder.joinpath("config.yaml").write_text("task: stripes\n", encoding="utf-8")
     folder.joinpath("growth.json").write_text(json.dumps({"format": 1, "episodes": []}), encoding="utf-8")
-    lines = [TypeAdapter(type(event)).dump_json(event).decode() for event in told]
+    lines = [TypeAdapter(type(event)).dump_json(event).decode() for event in recorded]
     folder.joinpath("events.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return folder

@@ -1,20 +1,16 @@
-"""Is a host fit to grow? It takes the data that it says it takes, learns from head to foot, and bears being grafted.
+"""Checks of hosts: accepted data, outputs, gradients, state, and grafting.
 
-Each check takes what builds the host for a data shape, its spec and a kind of data; AssertionError where a promise is
-broken. A kind whose every shape the host refuses says nothing about it, and ``accepts_some_data`` demands one at least.
+Each check takes the host's factory, its spec and a kind of data, and tries every shape of ``GRID`` that the host
+accepts. A kind of which it refuses every shape is skipped; ``accepts_some_data`` demands that one is left.
 """
 
 from __future__ import annotations
 
 import copy
-import random
 import re
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +19,7 @@ from esper_core.leyline import ConfigError, DataShape, GraftError, SiteKind
 from esper_core.leyline.specs import SITE_KINDS
 from esper_testing.checks import NotApplicable
 from esper_testing.sites import BATCH, evaluated, largest_difference, seeded
+from esper_testing.states import generator_states, through_safetensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,39 +33,39 @@ GRID: Final[Mapping[SiteKind, tuple[tuple[int, ...], ...]]] = {
     "vector": ((8,), (64,), (3,), (1,)),
     "tokens": ((6, 16), (16, 64), (5, 3), (1, 1)),
 }
-"""Shapes of one example: those that data usually have, odd ones, and the smallest. Tokens carry their width last."""
+"""Shapes of one example: usual, odd and smallest ones. Tokens carry their width last."""
 
 SLOT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,49}")
 
 
 def is_well_declared(spec: HostSpec) -> None:
-    """Summary and slots are such that a configuration can use them."""
+    """Summary and slots are valid."""
     problems = ["a summary is one line"] if "\n" in spec.summary else []
     for name, place in spec.slots.items():
         if not SLOT_NAME.fullmatch(name):
-            problems.append(f"a slot's name is letters, digits, - and _, and begins with a letter. Received: {name}")
+            problems.append(f"a slot's name has letters, digits, - and _, a letter first. Received: {name}")
         if place.kind is not None and place.kind not in SITE_KINDS:
-            problems.append(f'slot "{name}" is one of {", ".join(SITE_KINDS)}. Received: {place.kind}')
+            problems.append(f'kind of slot "{name}" must be one of {", ".join(SITE_KINDS)}. Received: {place.kind}')
         if place.stack < 1:
-            problems.append(f'slot "{name}" keeps one seed at least. Received: {place.stack}')
+            problems.append(f'stack of slot "{name}" must be at least 1. Received: {place.stack}')
     if problems:
         raise AssertionError("; ".join(problems))
 
 
 def accepts_some_data(make: Make) -> None:
-    """There is data of a usual shape that it can be built for."""
+    """The host can be built for data of some usual shape."""
     if any(_host(make, shape) is not None for kind in GRID for shape in _shapes(kind)):
         return
     refusals = [_refusal(make, shape) for kind in GRID for shape in _shapes(kind)[:1]]
     msg = (
-        f"accepts no data of the shapes that are tried: {'; '.join(map(str, GRID.values()))}. "
-        f"It says: {'; '.join(dict.fromkeys(refusals))}. Give it settings with which it takes one of them"
+        f"accepts none of the shapes that are tried: {'; '.join(map(str, GRID.values()))}. "
+        f"It reports: {'; '.join(dict.fromkeys(refusals))}. Pass settings with which it accepts one of them"
     )
     raise AssertionError(msg)
 
 
 def builds_or_says_why_not(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """For each shape it is a module that takes a batch, or a ConfigError that says what it takes: no other error."""
+    """For each shape the factory builds a module that accepts a batch, or raises ConfigError and nothing else."""
     for shape in _shapes(kind):
         try:
             with seeded(0):
@@ -76,32 +73,32 @@ def builds_or_says_why_not(make: Make, spec: HostSpec, kind: SiteKind) -> None:
         except ConfigError:
             continue
         except Exception as error:
-            msg = f"{_words(shape)}: raised {type(error).__name__}: {error}; what it cannot take is a ConfigError"
+            msg = f"{_words(shape)}: raised {type(error).__name__}: {error}; expected a ConfigError"
             raise AssertionError(msg) from error
         _expect(isinstance(host, nn.Module), shape, f"builds a {type(host).__name__}, not a torch.nn.Module")
         try:
             with seeded(1):
                 evaluated(host, _examples(shape))
         except Exception as error:
-            msg = f"{_words(shape)}: is built, and raised {type(error).__name__} at its first batch: {error}"
+            msg = f"{_words(shape)}: is built, but raised {type(error).__name__} at its first batch: {error}"
             raise AssertionError(msg) from error
 
 
 def outputs_fit(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """In training and in evaluation there is a finite float32 for each output of each example."""
+    """Outputs are finite float32 of shape (batch, outputs), in training and evaluation mode."""
     for shape, host in _accepted(make, kind):
         for training in (True, False):
             with seeded(1), torch.no_grad():
                 outputs = host.train(training)(_examples(shape))
-            _expect(isinstance(outputs, Tensor), shape, f"puts out a {type(outputs).__name__}, not a tensor")
+            _expect(isinstance(outputs, Tensor), shape, f"returns a {type(outputs).__name__}, not a tensor")
             found, wanted = tuple(outputs.shape), (BATCH, shape.outputs)
-            _expect(found == wanted, shape, f"puts out the shape {found}, not {wanted}")
-            _expect(outputs.dtype is torch.float32, shape, f"puts out {outputs.dtype}, not torch.float32")
-            _expect(bool(outputs.isfinite().all()), shape, "puts out what is not finite")
+            _expect(found == wanted, shape, f"returns the shape {found}, not {wanted}")
+            _expect(outputs.dtype is torch.float32, shape, f"returns {outputs.dtype}, not torch.float32")
+            _expect(bool(outputs.isfinite().all()), shape, "returns values that are not finite")
 
 
 def takes_one_example(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """In evaluation a batch of one goes through."""
+    """A batch of one example works in evaluation mode."""
     for shape, host in _accepted(make, kind):
         with seeded(1):
             inputs = _examples(shape, 1)
@@ -110,48 +107,48 @@ def takes_one_example(make: Make, spec: HostSpec, kind: SiteKind) -> None:
         except Exception as error:
             msg = f"{_words(shape)}: raised {type(error).__name__} for a batch of one example: {error}"
             raise AssertionError(msg) from error
-        _expect(rows == 1, shape, f"puts out {rows} rows for one example")
+        _expect(rows == 1, shape, f"returns {rows} rows for one example")
 
 
 def same_seed_same_weights(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """The same seed builds the same host: of the same parts, and with the same numbers in them."""
+    """The same random seed builds the same host."""
     for shape, host in _accepted(make, kind):
         first, second = host.state_dict(), _built(make, shape).state_dict()
-        _expect(list(first) == list(second), shape, f"names its parts {list(first)}, then {list(second)}")
+        _expect(list(first) == list(second), shape, f"has the state {list(first)}, then {list(second)}")
         others = _differing(first, second)
-        _expect(not others, shape, f"is built differently under the same seed: {', '.join(others)}")
+        _expect(not others, shape, f"is built differently with the same random seed: {', '.join(others)}")
 
 
 def leaves_generators_alone(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """Neither building nor a pass draws from the global generators of Python or numpy, or seeds that of torch."""
+    """Construction and forward pass do not use Python's or numpy's global generator, and do not seed torch's."""
     for shape, _ in _accepted(make, kind):
         ends = []
         for seed in (1, 2):
             with seeded(seed):
-                before = _other_generators()
+                before = generator_states()
                 host = make(shape)
                 host.train()(torch.zeros(BATCH, *shape.example))
-                moved = [name for name, state in _other_generators().items() if state != before[name]]
-                _expect(not moved, shape, f"draws from {' and '.join(moved)}; torch's default generator is lent to it")
+                moved = [name for name, state in generator_states().items() if state != before[name]]
+                _expect(not moved, shape, f"uses {' and '.join(moved)}; use torch's default generator")
                 ends.append(torch.get_rng_state())
         _expect(not torch.equal(*ends), shape, "seeds torch's default generator itself")
 
 
 def every_parameter_gets_a_gradient(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """Within two steps a gradient reaches every parameter that can be trained; there is one."""
+    """There are trainable parameters, and each gets a gradient within two steps."""
     for shape, host in _accepted(make, kind):
         free = {name: parameter for name, parameter in host.named_parameters() if parameter.requires_grad}
-        _expect(bool(free), shape, "has no parameter that could be trained")
+        _expect(bool(free), shape, "has no trainable parameter")
         alive: set[str] = set()
         for step in range(2):
             _step(host, shape, seed=step)
             alive |= {name for name, one in free.items() if one.grad is not None and bool(one.grad.any())}
         dead = [name for name in free if name not in alive]
-        _expect(not dead, shape, f"has parameters that no gradient reaches in two steps: {', '.join(dead)}")
+        _expect(not dead, shape, f"has parameters without a gradient after two steps: {', '.join(dead)}")
 
 
 def evaluates_repeatably(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """In evaluation it says the same twice, draws nothing and changes nothing; before and after it can be trained."""
+    """Evaluation is repeatable, uses no random numbers and changes no state; then training works again."""
     for shape, host in _accepted(make, kind):
         _step(host, shape, seed=1)
         with seeded(2):
@@ -166,7 +163,7 @@ def evaluates_repeatably(make: Make, spec: HostSpec, kind: SiteKind) -> None:
 
 
 def slots_fire_where_its_spec_says(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """Each slot of the spec stands behind a module that puts out the kind that the spec says, once in each pass."""
+    """The module of each slot runs once per forward pass, and its outputs are of the kind that the spec declares."""
     _demand_slots(spec)
     for shape, host in _accepted(make, kind):
         with seeded(1):
@@ -175,67 +172,64 @@ def slots_fire_where_its_spec_says(make: Make, spec: HostSpec, kind: SiteKind) -
             graft(host, spec.slots, example=example)
         except GraftError as error:
             said = "; ".join(_one_line(problem.message) for problem in error.problems)
-            msg = f"{_words(shape)}: cannot be grafted where its spec says: {said}"
+            msg = f"{_words(shape)}: cannot be grafted at the slots of its spec: {said}"
             raise AssertionError(msg) from error
 
 
 def grafting_changes_no_number(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """With empty slots its outputs, gradients and buffers are, bit for bit, what they are without."""
+    """Empty slots change no outputs, gradients or buffers at all."""
     _demand_slots(spec)
     for shape, host in _accepted(make, kind):
         plain, grafted = host, _built(make, shape)
         try:
             graft(grafted, spec.slots)
         except GraftError:
-            continue  # that is the concern of slots_fire_where_its_spec_says
+            continue  # reported by slots_fire_where_its_spec_says
         wanted, found = _traces(plain, shape), _traces(grafted, shape)
         changed = [name for name in wanted if name not in found or not _same(wanted[name], found[name])]
         _expect(not changed, shape, f"changes when it is grafted: {', '.join(changed)}")
 
 
 def survives_a_round_trip(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """The state dict holds all there is: written to a safetensors file and read, it makes the same host.
-
-    Where safetensors is not installed, the state dict itself is handed over.
-    """
+    """The state dict is complete: written as safetensors and loaded, it restores the same host."""
     for shape, host in _accepted(make, kind):
         _step(host, shape, seed=1)
         state = host.state_dict()
         others = [name for name, value in state.items() if not isinstance(value, Tensor)]
-        _expect(not others, shape, f"keeps what is no tensor in its state: {', '.join(others)}")
+        _expect(not others, shape, f"has values in its state dict that are not tensors: {', '.join(others)}")
         other = _built(make, shape, seed=5)
-        other.load_state_dict(_through_a_file(state))
+        other.load_state_dict(through_safetensors(state))
         with seeded(2):
             inputs = _examples(shape)
         wanted, found = evaluated(host, inputs), evaluated(other, inputs)
-        _expect(torch.equal(wanted, found), shape, f"is another after save and load: {_far(wanted, found)}")
+        _expect(torch.equal(wanted, found), shape, f"differs after save and load: {largest_difference(found, wanted)}")
 
 
 def deepcopy_is_independent(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """A deep copy computes the same, and training it does nothing to the original."""
+    """A deep copy computes the same outputs, and training it does not change the original."""
     for shape, host in _accepted(make, kind):
         with seeded(2):
             inputs = _examples(shape)
         before, twin = evaluated(host, inputs), copy.deepcopy(host)
-        _expect(torch.equal(evaluated(twin, inputs), before), shape, "is another host once it was copied")
+        _expect(torch.equal(evaluated(twin, inputs), before), shape, "differs once it is copied")
         _step(twin, shape, seed=1)
         _expect(torch.equal(evaluated(host, inputs), before), shape, "changes when its deep copy is trained")
 
 
 def starts_afresh_each_time(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """A host that is built after another was trained has nothing of it: each episode begins with one."""
+    """A host that is built after another was trained shares nothing with it."""
     for shape, host in _accepted(make, kind):
         before = _state(host)
         _step(host, shape, seed=1)
         later = _built(make, shape)
         owned = {value.data_ptr() for value in _tensors(host).values() if value.numel()}
         shared = [name for name, value in _tensors(later).items() if value.data_ptr() in owned]
-        _expect(not shared, shape, f"shares with the host that was built before: {', '.join(shared)}")
+        _expect(not shared, shape, f"shares with a host that was built earlier: {', '.join(shared)}")
         others = _differing(before, later.state_dict())
-        _expect(not others, shape, f"is built differently once another was trained: {', '.join(others)}")
+        _expect(not others, shape, f"is built differently after another was trained: {', '.join(others)}")
 
 
-PROMISES: Final[tuple[Callable[[Make, HostSpec, SiteKind], None], ...]] = (
+CHECKS: Final[tuple[Callable[[Make, HostSpec, SiteKind], None], ...]] = (
     builds_or_says_why_not,
     outputs_fit,
     takes_one_example,
@@ -256,16 +250,16 @@ def _shapes(kind: SiteKind) -> list[DataShape]:
 
 
 def _accepted(make: Make, kind: SiteKind) -> list[tuple[DataShape, nn.Module]]:
-    """Each shape of this kind that the host takes, with the host; NotApplicable where there is none."""
+    """Return each shape of this kind that the host accepts, with the host. Raises NotApplicable if there is none."""
     found = [(shape, host) for shape in _shapes(kind) if (host := _host(make, shape)) is not None]
     if not found:
-        reason = f"it takes no {kind}: {_refusal(make, _shapes(kind)[0])}"
+        reason = f"it does not accept {kind} data: {_refusal(make, _shapes(kind)[0])}"
         raise NotApplicable(reason)
     return found
 
 
 def _host(make: Make, shape: DataShape) -> nn.Module | None:
-    """The host for this shape; None where it is refused, or where ``builds_or_says_why_not`` finds it at fault."""
+    """Return the host for this shape; None if it cannot be built or run, which ``builds_or_says_why_not`` reports."""
     try:
         host: nn.Module = _built(make, shape)
         with seeded(1):
@@ -276,7 +270,7 @@ def _host(make: Make, shape: DataShape) -> nn.Module | None:
 
 
 def _refusal(make: Make, shape: DataShape) -> str:
-    """What the host says against a shape."""
+    """Return why the host refuses a shape."""
     try:
         with seeded(1):
             evaluated(_built(make, shape), _examples(shape))
@@ -284,11 +278,11 @@ def _refusal(make: Make, shape: DataShape) -> str:
         return _one_line("; ".join(problem.message for problem in error.problems))
     except Exception as error:
         return f"{type(error).__name__}: {_one_line(str(error))}"
-    return f"{_words(shape)} is taken"
+    return f"{_words(shape)} is accepted"
 
 
 def _built(make: Make, shape: DataShape, seed: int = 0) -> Any:
-    """A host as the core builds it: with random numbers of its own."""
+    """Return a host that is built with a random seed, as the core does."""
     with seeded(seed):
         return make(shape)
 
@@ -309,7 +303,7 @@ def _step(host: nn.Module, shape: DataShape, seed: int) -> None:
 
 
 def _traces(host: nn.Module, shape: DataShape) -> dict[str, Tensor | None]:
-    """Outputs in both modes, gradients, and what the numbers are after a step."""
+    """Return outputs in both modes, gradients, and the state after a training step."""
     with seeded(4):
         trained = host.train()(_examples(shape))
     _step(host, shape, seed=4)
@@ -317,16 +311,6 @@ def _traces(host: nn.Module, shape: DataShape) -> dict[str, Tensor | None]:
         outputs = evaluated(host, _examples(shape))
     gradients = {f"gradient of {name}": one.grad for name, one in host.named_parameters()}
     return {"outputs in training": trained, "outputs in evaluation": outputs, **gradients, **_state(host)}
-
-
-def _through_a_file(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state as a file gives it back. Tied weights are written twice."""
-    own = {name: value.detach().clone().contiguous() for name, value in state.items()}
-    if find_spec("safetensors") is None:
-        return own
-    safetensors = import_module("safetensors.torch")
-    loaded: dict[str, Tensor] = safetensors.load(safetensors.save(own))
-    return loaded
 
 
 def _state(host: nn.Module) -> dict[str, Tensor]:
@@ -338,7 +322,7 @@ def _tensors(host: nn.Module) -> dict[str, Tensor]:
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The names of tensors that are not, to the last bit, the same in both."""
+    """Return the names of tensors that are not exactly equal."""
     return [name for name, value in one.items() if isinstance(value, Tensor) and not _same(value, other.get(name))]
 
 
@@ -348,19 +332,10 @@ def _same(one: Tensor | None, other: Any) -> bool:
     return one.shape == other.shape and torch.equal(one, other)
 
 
-def _far(wanted: Tensor, found: Tensor) -> str:
-    return largest_difference(found, wanted)
-
-
 def _demand_slots(spec: HostSpec) -> None:
     if not spec.slots:
-        reason = "its spec names no slots"
+        reason = "its spec has no slots"
         raise NotApplicable(reason)
-
-
-def _other_generators() -> dict[str, str]:
-    of_numpy = [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
-    return {"Python's global generator": repr(random.getstate()), "numpy's": repr(of_numpy)}
 
 
 def _expect(kept: bool, shape: DataShape, broken: str) -> None:

@@ -1,63 +1,65 @@
-"""What does pytest learn from Esper? Checks of a plugin without a test file, and fixtures.
+"""pytest integration: ``parametrize_with_checks``, ``--esper-check`` and fixtures.
 
-Every suite on a machine where this package is installed imports this module, so it imports nothing but pytest.
+pytest imports this module in every suite where the package is installed, so it imports nothing but pytest itself.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from esper_core.leyline.events import Event
     from esper_core.plugins import Plugins
-    from esper_testing.calling import Answer
-    from esper_testing.tiny import TinyHost
+    from esper_testing.checks import Check
+    from esper_testing.components import Settings, Target
+    from esper_testing.sites import TinyHost
 
 OPTION = "esper_check"
 SETTINGS = "esper_set"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds ``--esper-check`` and ``--esper-set``."""
+    """Add the options ``--esper-check`` and ``--esper-set``."""
     group = parser.getgroup("esper", "conformance of Esper plugins")
     group.addoption(
         "--esper-check",
         action="append",
         default=[],
         metavar="PLUGIN",
-        help="Run the conformance checks of this plugin, and no test file that is not named. Can be given again.",
+        help="Run the conformance checks of this plugin, and no test file unless it is named. Can be repeated.",
     )
     group.addoption(
         "--esper-set",
         action="append",
         default=[],
         metavar="NAME.PATH=VALUE",
-        help="Set one setting of a component that --esper-check checks: schedule.plan=[]. Can be given again.",
+        help="Set one setting of a component that --esper-check checks: schedule.plan=[]. Can be repeated.",
     )
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """With ``--esper-check`` alone no file is looked at."""
+    """Collect no files where ``--esper-check`` is given and no file is named."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     return True if config.getoption(OPTION) and not named else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Adds a test for each check of the plugins that were asked for."""
+    """Add a test for each check of the plugins that ``--esper-check`` names."""
     plugins, given = config.getoption(OPTION), config.getoption(SETTINGS)
     if not plugins:
         if given:
-            msg = "--esper-set goes with --esper-check PLUGIN"
+            msg = "--esper-set needs --esper-check PLUGIN"
             raise pytest.UsageError(msg)
         return
     from esper_core import EsperError
-    from esper_testing.installed import plugin_checks
+    from esper_testing.components import plugin_checks
 
     try:
         checks = plugin_checks(plugins, given=given)
@@ -67,30 +69,68 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 class CheckItem(pytest.Item):
-    """One check as a test of its own."""
+    """A pytest item that runs one check."""
 
-    def __init__(self, *, check: Any, **kwargs: Any) -> None:
+    def __init__(self, *, check: Check, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.check = check
 
     def runtest(self) -> None:
         """Run the check."""
-        from esper_testing.parametrize import for_pytest
-
-        for_pytest(self.check).run()
+        _skipping(self.check).run()
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """What is broken in a line; where the component raised, the way to it."""
+        """Return the message of a failed check in one line; a traceback where the component raised."""
         return str(excinfo.value) if excinfo.errisinstance(AssertionError) else super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """How pytest names it."""
+        """Return how pytest names the item."""
         return self.path, None, self.name
+
+
+def parametrize_with_checks(
+    target: Target, *, settings: Settings | None = None, expected_failures: Mapping[str, str] | None = None
+) -> pytest.MarkDecorator:
+    """Run a test once for each check of a plugin. The test takes ``check`` and calls ``check.run()``.
+
+        @parametrize_with_checks("my-plugin")
+        def test_conformance(check):
+            check.run()
+
+    Args:
+        target: a plugin's id, a package, a module with hooks, a component, or a list of these.
+        settings: by component.
+        expected_failures: by name of the check the reason why it fails. If it passes nevertheless, the test fails.
+    """
+    from esper_testing.checks import demand_known
+    from esper_testing.components import plugin_checks
+
+    checks, expected = plugin_checks(target, settings), dict(expected_failures or {})
+    demand_known(checks, expected)
+    return pytest.mark.parametrize("check", [_parameter(check, check.expectation(expected)) for check in checks])
+
+
+def _skipping(check: Check) -> Check:
+    """Return the check with ``NotApplicable`` turned into a skip of pytest."""
+    from esper_testing.checks import NotApplicable
+
+    def run() -> None:
+        try:
+            check.run()
+        except NotApplicable as reason:
+            pytest.skip(str(reason))
+
+    return replace(check, run=run)
+
+
+def _parameter(check: Check, expected: str | None) -> object:
+    marks = [] if expected is None else [pytest.mark.xfail(reason=expected, strict=True)]
+    return pytest.param(_skipping(check), id=check.id, marks=marks)
 
 
 @pytest.fixture
 def esper_plugins() -> Callable[..., Plugins]:
-    """``esper_plugins(my_module, …)``: loads these and nothing that is installed.
+    """Return ``load(my_module, …)``, which loads these plugins and none that is installed.
 
     Each is a module with hooks, the name of one, or a ``FakeDistribution``.
     """
@@ -106,33 +146,55 @@ def esper_plugins() -> Callable[..., Plugins]:
 
 @pytest.fixture
 def esper_tiny_host() -> Callable[..., TinyHost]:
-    """``esper_tiny_host("sequence")``: a host that is hard to leave undisturbed; a slot goes behind ``stem``."""
-    from esper_testing.tiny import tiny_host
+    """Return ``make(kind)``, which builds a small host with buffers and dropout; graft a slot at its ``stem``."""
+    from esper_testing.sites import tiny_host
 
     return tiny_host
 
 
 @pytest.fixture
 def esper_events() -> list[Event]:
-    """The events of a small run: every kind there is."""
-    from esper_testing.event_samples import recorded_events
+    """Return the events of a small run: every type of event."""
+    from esper_testing.fakes import recorded_events
 
     return recorded_events()
 
 
 @pytest.fixture
 def esper_run(tmp_path: Path) -> Path:
-    """The folder of a finished run, with ``esper_events`` in its events.jsonl."""
+    """Return the directory of a finished run, with ``esper_events`` in its events.jsonl."""
     from esper_testing.fakes import write_run
 
     return write_run(tmp_path / "run")
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The exit status of a command, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
 @pytest.fixture
 def esper_cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
-    """``esper_cli("plugins", "list")``: what the command answers, with ``status``, ``out`` and ``err``."""
-    from esper_testing.calling import answering
+    """Return ``esper(*arguments)``, which runs the installed command ``esper`` in this process."""
+    from importlib.metadata import entry_points
 
     monkeypatch.delenv("ESPER_SAFE_MODE", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
-    return answering(capsys)
+    (command,) = entry_points(group="console_scripts", name="esper")
+    main = command.load()
+
+    def esper(*arguments: str) -> Answer:
+        capsys.readouterr()
+        status: object = 0
+        try:
+            main(list(arguments))
+        except SystemExit as end:
+            status = end.code
+        out, err = capsys.readouterr()
+        return Answer(status if isinstance(status, int) else 0 if status is None else 1, out, err)
+
+    return esper

@@ -1,9 +1,8 @@
-"""Does a reward judge as it should? It is pure, finite, knows which way is better, and cannot be cheated by a script.
+"""Checks of rewards: purity, finite values, monotonicity, and no pay for known exploits.
 
-Each check takes what builds the reward for a metric, and the metric; AssertionError where a promise is broken.
-
-A reward that is open to a cheat by nature may say so: ``exploitable`` maps the name of a check, such as
-``hoarding_does_not_pay``, to the reason why. Then the check is skipped with that reason, as long as the cheat does pay.
+Each check takes what builds the reward for a metric, and the metric. A reward that is exploitable by design may
+declare so: ``exploitable`` maps the name of a check, such as ``hoarding_does_not_pay``, to the reason. Then the check
+is skipped with that reason, and fails if the exploit does not pay.
 """
 
 from __future__ import annotations
@@ -17,10 +16,20 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import Metric
-from esper_testing import reward_scripts
 from esper_testing.checks import NotApplicable
-from esper_testing.reward_probes import SANE, probed
-from esper_testing.reward_scripts import HOST, LIVING, Moment, extreme_episode, idle_episode, random_episode, slot_in
+from esper_testing.reward_episodes import (
+    HOST,
+    LIVING,
+    PROBES,
+    SANE,
+    Moment,
+    earned,
+    extreme_episode,
+    idle_episode,
+    play,
+    random_episode,
+    slot_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,21 +43,21 @@ EPISODES: Final = 5
 
 
 def is_pure(make: Maker, metric: Metric) -> None:
-    """The same step is worth the same when it is asked for twice, and what is handed in stays what it was."""
+    """Equal arguments give equal rewards, and the arguments are not modified."""
     reward = _made(make, metric)
     for moment in random_episode(metric, 0):
         kept = copy.deepcopy(moment)
         first, second = _terms(reward, moment), _terms(reward, moment)
         if first != second:
-            msg = f"step {moment.now.step} is worth {first}, then {second}"
+            msg = f"step {moment.now.step} scores {first}, then {second}"
             raise AssertionError(msg)
         if moment != kept:
-            msg = f"changes the signals of step {moment.now.step} that it is handed"
+            msg = f"modifies the signals of step {moment.now.step}"
             raise AssertionError(msg)
 
 
 def terms_add_up(make: Maker, metric: Metric) -> None:
-    """The terms are named, finite numbers, and their sum is the total."""
+    """Terms have names and finite values, and their sum is the total."""
     reward = _made(make, metric)
     for seed in range(EPISODES):
         for moment in random_episode(metric, seed):
@@ -56,7 +65,7 @@ def terms_add_up(make: Maker, metric: Metric) -> None:
             terms = dict(breakdown.terms)
             odd = {name: value for name, value in terms.items() if not _is_number(name, value)}
             if odd:
-                msg = f"terms are finite numbers with names. Received: {odd} for {moment.now}"
+                msg = f"terms must be finite numbers with names. Received: {odd} for {moment.now}"
                 raise AssertionError(msg)
             if not math.isclose(breakdown.total, math.fsum(terms.values()), rel_tol=1e-9, abs_tol=1e-9):
                 msg = f"the terms {terms} add up to {math.fsum(terms.values()):g}. Received: total {breakdown.total:g}"
@@ -64,18 +73,18 @@ def terms_add_up(make: Maker, metric: Metric) -> None:
 
 
 def stays_finite(make: Maker, metric: Metric) -> None:
-    """Whatever is measured, as long as the losses are numbers, the step is worth a number; a gain may be none."""
+    """The reward is finite as long as the losses are; a gain may be missing or NaN."""
     reward = _made(make, metric)
     for seed in range(EPISODES):
         for moment in extreme_episode(metric, seed):
             total = _score(reward, moment).total
             if not math.isfinite(total):
-                msg = f"a step is worth a finite number. Received: {total} for {moment.now}"
+                msg = f"the reward must be finite. Received: {total} for {moment.now}"
                 raise AssertionError(msg)
 
 
 def carries_nothing_over(make: Maker, metric: Metric) -> None:
-    """An episode is worth the same to a fresh reward and to one that has judged other episodes before."""
+    """Earlier episodes do not change the rewards of an episode."""
     fresh, used = _made(make, metric), _made(make, metric)
     for seed in range(1, EPISODES):
         _total(used, random_episode(metric, seed))
@@ -84,7 +93,7 @@ def carries_nothing_over(make: Maker, metric: Metric) -> None:
 
 
 def order_does_not_matter(make: Maker, metric: Metric) -> None:
-    """The steps of an episode may be asked for in any order."""
+    """The rewards do not depend on the order of the calls."""
     later = random_episode(metric, 0)[1:]
     shuffled = list(range(len(later)))
     random.Random(0).shuffle(shuffled)
@@ -94,7 +103,7 @@ def order_does_not_matter(make: Maker, metric: Metric) -> None:
 
 
 def takes_every_stage(make: Maker, metric: Metric) -> None:
-    """Whatever stage a seed is in, or was in a step before, the step is worth something."""
+    """It accepts every stage that a seed can be in now and can have been in a step before."""
     reward = _made(make, metric)
     (_, plain, *_) = random_episode(metric, 0)
     for stage in (None, *LIVING):
@@ -109,7 +118,7 @@ def takes_every_stage(make: Maker, metric: Metric) -> None:
 
 
 def better_never_pays_less(make: Maker, metric: Metric) -> None:
-    """Where nothing but the metric is better, the step is worth no less."""
+    """A better metric, everything else equal, does not lower the reward."""
     reward = _made(make, metric)
     for moment in random_episode(metric, 0):
         value = moment.now.validation_metric
@@ -123,7 +132,7 @@ def better_never_pays_less(make: Maker, metric: Metric) -> None:
 
 
 def lower_loss_never_pays_less(make: Maker, metric: Metric) -> None:
-    """Where nothing but the validation loss is lower, the step is worth no less."""
+    """A lower validation loss, everything else equal, does not lower the reward."""
     for moment in random_episode(metric, 0):
         loss = moment.now.validation_loss
         lower = replace(moment, now=replace(moment.now, validation_loss=loss - min(0.5, loss)))
@@ -133,24 +142,24 @@ def lower_loss_never_pays_less(make: Maker, metric: Metric) -> None:
 
 
 def larger_never_pays_more(make: Maker, metric: Metric) -> None:
-    """Where nothing but the network is larger, the step is worth no more."""
+    """A larger network, everything else equal, does not raise the reward."""
     for moment in random_episode(metric, 0):
         larger = replace(moment, now=replace(moment.now, parameters=moment.now.parameters + HOST))
         _demand_no_less(_made(make, metric), moment, larger, f"for {HOST} parameters less")
 
 
 def nothing_grown_earns_nothing(make: Maker, metric: Metric) -> None:
-    """What the host learns anyway is not paid for: as long as nothing has grown every step is worth 0."""
+    """The reward is 0 as long as nothing has grown: what the host learns by itself is not rewarded."""
     reward = _made(make, metric)
     for moment in idle_episode(metric, 0):
         total = _score(reward, moment).total
         if abs(total) > 1e-9:
-            msg = f"pays {total:g} where nothing grew and the network is its twin. Received: {moment.now}"
+            msg = f"pays {total:g} where nothing has grown and the network equals its twin. Received: {moment.now}"
             raise AssertionError(msg)
 
 
 def its_potential_telescopes(make: Maker, metric: Metric) -> None:
-    """Where it has a ``potential(signals, twin)``, an episode adds up to its value at the end, whatever happened."""
+    """If it has a ``potential(signals, twin)``, the rewards of an episode add up to its final value."""
     reward = _made(make, metric)
     potential = getattr(reward, "potential", None)
     if not callable(potential) or list(signature(potential).parameters) != ["signals", "twin"]:
@@ -167,34 +176,31 @@ def its_potential_telescopes(make: Maker, metric: Metric) -> None:
 
 
 def churning_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Who germinates and prunes without end earns less than who grows one seed with care."""
+    """Germinating and pruning again and again earns less than growing one useful seed."""
     _demand_sane_wins(make, metric, churning_does_not_pay, "churner")
 
 
 def hoarding_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Who keeps many seeds that do no more than one earns less than who keeps one."""
+    """Fossilising many redundant seeds earns less than growing one useful seed."""
     _demand_sane_wins(make, metric, hoarding_does_not_pay, "hoarder")
 
 
 def doing_nothing_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Who grows nothing earns less than who makes the metric better by 0.25 for an eighth more size."""
-    _demand_sane_wins(make, metric, doing_nothing_does_not_pay, "never_acter")
+    """Growing nothing earns less than growing one useful seed."""
+    _demand_sane_wins(make, metric, doing_nothing_does_not_pay, "never-act")
 
 
 def acting_at_the_last_moment_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Who keeps at the last step what brought nothing earns less than who grew a seed that did."""
-    _demand_sane_wins(make, metric, acting_at_the_last_moment_does_not_pay, "last_moment_actor")
+    """Fossilising a half-trained seed in the last step earns less than growing one useful seed."""
+    _demand_sane_wins(make, metric, acting_at_the_last_moment_does_not_pay, "last-moment")
 
 
 def abandoning_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Who plants in every slot and never looks again earns less than who keeps one good seed."""
-    found = probed(make, metric)
-    other, sane = found["germinate-and-abandon"], found[SANE]
-    told = f"who germinates and abandons earns {other:g} over an episode, and who keeps one good seed {sane:g}"
-    _demand(other < sane, told, _made(make, metric), abandoning_does_not_pay)
+    """Germinating in every slot and abandoning the seeds earns less than growing one useful seed."""
+    _demand_sane_wins(make, metric, abandoning_does_not_pay, "germinate-and-abandon")
 
 
-PROMISES: Final[tuple[Callable[[Maker, Metric], None], ...]] = (
+CHECKS: Final[tuple[Callable[[Maker, Metric], None], ...]] = (
     is_pure,
     terms_add_up,
     stays_finite,
@@ -255,27 +261,21 @@ def _with_slot(signals: Signals, stage: Any) -> Signals:
 def _demand_same(received: Sequence[Any], wanted: Sequence[Any], when: str) -> None:
     for step, (terms, usual) in enumerate(zip(received, wanted, strict=True)):
         if terms != usual:
-            msg = f"step {step} is worth {usual}, but {when} {terms}"
+            msg = f"step {step} scores {usual}, but {terms} {when}"
             raise AssertionError(msg)
 
 
-def _demand_sane_wins(make: Maker, metric: Metric, check: Callable[..., None], script: str) -> None:
-    reward = _made(make, metric)
-    sane = _total(reward, reward_scripts.sane(metric))
-    other = _total(reward, getattr(reward_scripts, script)(metric))
-    name = script.replace("_", "-")
-    told = f"the {name} earns {other:g} over an episode, and who grows one good seed with care {sane:g}"
-    _demand(other < sane, told, reward, check)
-
-
-def _demand(sane_wins: bool, told: str, reward: Reward, check: Callable[..., None]) -> None:
-    """AssertionError where a cheat wins, unless the reward says so itself; and where it says so, and none does."""
-    admitted = getattr(reward, "exploitable", {}).get(check.__name__)
-    if admitted is not None and sane_wins:
-        msg = f"its exploitable names {check.__name__}, but {told}"
+def _demand_sane_wins(make: Maker, metric: Metric, check: Callable[..., None], probe: str) -> None:
+    """Compare a probe's return with the sane one's; a reward may declare that it is exploitable by the probe."""
+    exploit, sane = (earned(_made(make, metric), play(metric, PROBES[name].moves)) for name in (probe, SANE))
+    sane_wins = exploit < sane
+    returns = f"the probe {probe} earns {exploit:g} per episode, the sane one {sane:g}"
+    declared = getattr(_made(make, metric), "exploitable", {}).get(check.__name__)
+    if declared is not None and sane_wins:
+        msg = f"exploitable names {check.__name__}, but {returns}"
         raise AssertionError(msg)
-    if admitted is not None:
-        reason = f"exploitable, as it says itself: {admitted}"
+    if declared is not None:
+        reason = f"declared as exploitable: {declared}"
         raise NotApplicable(reason)
     if not sane_wins:
-        raise AssertionError(told)
+        raise AssertionError(returns)

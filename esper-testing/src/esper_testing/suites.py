@@ -1,4 +1,8 @@
-"""Which checks does a component of each kind have to pass, and which did it pass?"""
+"""The checks of each kind of component, and functions that run them.
+
+``<kind>_checks`` yields a ``Check`` for each promise and case; ``check_<kind>`` runs them and returns the results. The
+modules with the checks import torch and the core, so they are imported only when their checks are asked for.
+"""
 
 from __future__ import annotations
 
@@ -12,227 +16,176 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from esper_core import BlueprintSpec, HostSpec
-    from esper_core.leyline import SiteKind
     from esper_testing.checks import CheckResult
     from esper_testing.policies import PolicySettings
     from esper_testing.sites import Factory
 
 POLICY_SLOTS: Final = (1, 2, 3, 7)
+"""Numbers of slots that a policy is checked with."""
 
 
 def blueprint_checks(
     factory: Factory, spec: BlueprintSpec, *, name: str | None = None, module: str | None = None
 ) -> Iterator[Check]:
-    """The checks for a blueprint, each for every kind of site that it accepts.
+    """Yield the checks for a blueprint, each for every kind of site that it accepts.
 
-    factory: builds a block for a site. spec: what it is registered with. name: how it is called in results.
-    module: where it stands, if the factory does not say.
+    Args:
+        factory: builds a block for a site.
+        spec: what the blueprint is registered with.
+        name: shown in results; the factory's own name by default.
+        module: the factory's module, where the factory does not know it.
     """
-    from esper_testing import blueprint_form, blueprint_learning, blueprint_life, blueprint_manners, blueprint_traits
+    from esper_testing import blueprint_training, blueprints
 
     name = name or _name_of(factory)
     module = module or getattr(factory, "__module__", None)
-    yield Check(name, "is_well_declared", partial(blueprint_form.is_well_declared, name, spec))
-    yield Check(name, "imports_cleanly", partial(blueprint_manners.imports_cleanly, module))
-    promises: tuple[Callable[[Factory, BlueprintSpec, SiteKind], None], ...] = (
-        blueprint_form.builds,
-        blueprint_form.keeps_shape,
-        blueprint_form.takes_one_example,
-        blueprint_form.identity_at_birth,
-        blueprint_form.honest_parameter_count,
-        blueprint_form.evaluates_repeatably,
-        blueprint_form.stays_finite,
-        blueprint_form.leaves_its_input_alone,
-        blueprint_form.survives_a_round_trip,
-        blueprint_form.deepcopy_is_independent,
-        blueprint_form.instances_share_nothing,
-        blueprint_learning.gradient_within_two_steps,
-        blueprint_learning.loss_falls_within_fifty_steps,
-        blueprint_manners.same_seed_same_weights,
-        blueprint_manners.leaves_generators_alone,
-        blueprint_manners.computes_where_its_input_is,
-        blueprint_manners.reads_no_value_in_forward,
-        blueprint_life.host_is_unchanged_at_alpha_0,
-        blueprint_life.host_stands_still_while_incubating,
-        blueprint_life.lives_a_whole_life,
-        blueprint_life.pruning_leaves_no_trace,
-        blueprint_traits.is_deterministic,
-        blueprint_traits.works_in_bfloat16,
-        blueprint_traits.compiles,
-        blueprint_traits.is_stateful,
-        blueprint_traits.takes_other_sizes,
-        blueprint_traits.is_born_informed,
-    )
-    for promise in promises:
+    yield Check(name, "is_well_declared", partial(blueprints.is_well_declared, name, spec))
+    yield Check(name, "imports_cleanly", partial(blueprints.imports_cleanly, module))
+    for check in (*blueprints.CHECKS, *blueprint_training.CHECKS):
         for kind in [kind for kind in SITE_KINDS if kind in spec.kinds]:
-            yield Check(name, promise.__name__, partial(promise, factory, spec, kind), kind)  # type: ignore[arg-type]
+            yield Check(name, check.__name__, partial(check, factory, spec, kind), kind)  # type: ignore[arg-type]
 
 
 def reward_checks(
     factory: Callable[..., Any], *, settings: Mapping[str, Any] | None = None, name: str | None = None
 ) -> Iterator[Check]:
-    """The checks for a reward, each with a metric that is better high and one that is better low.
+    """Yield the checks for a reward, each with a metric to maximise (``up``) and one to minimise (``down``).
 
-    factory: called as ``factory(metric=metric, **settings)``.
+    Args:
+        factory: called as ``factory(metric=metric, **settings)``.
+        settings: keyword arguments of the factory.
+        name: shown in results.
     """
-    from esper_testing import rewards as home
+    from esper_testing import rewards
 
-    for promise in home.PROMISES:
-        for direction in home.METRICS:
-            run = partial(promise, partial(factory, **(settings or {})), home.METRICS[direction])
-            yield Check(name or _name_of(factory), promise.__name__, run, direction)
+    for check in rewards.CHECKS:
+        for direction, metric in rewards.METRICS.items():
+            run = partial(check, partial(factory, **(settings or {})), metric)
+            yield Check(name or _name_of(factory), check.__name__, run, direction)
 
 
 def host_checks(
-    factory: Callable[..., Any],
-    spec: HostSpec,
-    *,
-    settings: Mapping[str, Any] | None = None,
-    name: str | None = None,
+    factory: Callable[..., Any], spec: HostSpec, *, settings: Mapping[str, Any] | None = None, name: str | None = None
 ) -> Iterator[Check]:
-    """The checks for a host, each for every kind of data; a kind that it refuses is skipped.
+    """Yield the checks for a host, each for every kind of data; a kind that the host refuses is skipped.
 
-    factory: called as ``factory(shape, **settings)``. spec: what it is registered with.
+    Args:
+        factory: called as ``factory(shape, **settings)``.
+        spec: what the host is registered with.
+        settings: keyword arguments of the factory.
+        name: shown in results.
     """
-    from esper_testing import hosts as home
+    from esper_testing import hosts
 
-    name, make = name or _name_of(factory), partial(_with_settings, factory, settings or {})
-    yield Check(name, "is_well_declared", partial(home.is_well_declared, spec))
-    yield Check(name, "accepts_some_data", partial(home.accepts_some_data, make))
-    for promise in home.PROMISES:
-        for kind in home.GRID:
-            yield Check(name, promise.__name__, partial(promise, make, spec, kind), kind)
+    name, make = name or _name_of(factory), partial(factory, **(settings or {}))
+    yield Check(name, "is_well_declared", partial(hosts.is_well_declared, spec))
+    yield Check(name, "accepts_some_data", partial(hosts.accepts_some_data, make))
+    for check in hosts.CHECKS:
+        for kind in hosts.GRID:
+            yield Check(name, check.__name__, partial(check, make, spec, kind), kind)
 
 
 def policy_checks(
     factory: Callable[..., Any], *, settings: PolicySettings | None = None, name: str | None = None
 ) -> Iterator[Check]:
-    """The checks for a policy, each with 1, 2, 3 and 7 slots.
+    """Yield the checks for a policy, each with 1, 2, 3 and 7 slots.
 
-    factory: called as ``factory(space, **settings)``. settings: a mapping, or a function that makes it for a space.
+    Args:
+        factory: called as ``factory(space, **settings)``.
+        settings: keyword arguments of the factory, or a function of the action space that returns them.
+        name: shown in results.
     """
-    from esper_testing import policies as home
+    from esper_testing import policies
 
-    for promise in home.PROMISES:
+    for check in policies.CHECKS:
         for slots in POLICY_SLOTS:
             case = f"{slots} slot{'s' if slots > 1 else ''}"
-            run = partial(promise, home.maker(factory, settings), slots)
-            yield Check(name or _name_of(factory), promise.__name__, run, case)
+            run = partial(check, policies.maker(factory, settings), slots)
+            yield Check(name or _name_of(factory), check.__name__, run, case)
 
 
 def task_checks(
     factory: Callable[..., Any], *, settings: Mapping[str, Any] | None = None, name: str | None = None
 ) -> Iterator[Check]:
-    """The checks for a task. factory: called as ``factory(**settings)``; it is built twice for all checks together."""
-    from esper_testing import tasks as home
+    """Yield the checks for a task. ``factory(**settings)`` is called twice for all checks together."""
+    from esper_testing import tasks
 
-    workshop = home.Workshop(partial(factory, **(settings or {})))
-    for promise in home.PROMISES:
-        yield Check(name or _name_of(factory), promise.__name__, partial(promise, workshop))
+    builds = tasks.TaskBuilds(partial(factory, **(settings or {})))
+    for check in tasks.TASK_CHECKS:
+        yield Check(name or _name_of(factory), check.__name__, partial(check, builds))
 
 
 def schedule_checks(
     factory: Callable[..., Any], *, settings: Mapping[str, Any] | None = None, name: str | None = None
 ) -> Iterator[Check]:
-    """The checks for a schedule of learning rates. factory: called as ``factory(**settings)``."""
-    from esper_testing import schedules as home
+    """Yield the checks for a schedule of learning rates. It is built by ``factory(**settings)``."""
+    from esper_testing import tasks
 
-    for promise in home.PROMISES:
-        run = partial(promise, partial(factory, **(settings or {})))
-        yield Check(name or _name_of(factory), promise.__name__, run)
+    for check in tasks.SCHEDULE_CHECKS:
+        yield Check(name or _name_of(factory), check.__name__, partial(check, partial(factory, **(settings or {}))))
 
 
 def sink_checks(
     factory: Callable[..., Any], *, settings: Mapping[str, Any] | None = None, name: str | None = None
 ) -> Iterator[Check]:
-    """The checks for a sink. factory: called as ``factory(run, **settings)`` with an empty folder."""
-    from esper_testing import sinks as home
+    """Yield the checks for a sink. It is built by ``factory(run, **settings)``, where ``run`` is an empty folder."""
+    from esper_testing import sinks
 
-    for promise in home.PROMISES:
-        run = partial(promise, lambda run: factory(run, **(settings or {})))
-        yield Check(name or _name_of(factory), promise.__name__, run)
+    for check in sinks.CHECKS:
+        yield Check(name or _name_of(factory), check.__name__, partial(check, partial(factory, **(settings or {}))))
 
 
 def check_blueprint(
-    factory: Factory,
-    spec: BlueprintSpec,
-    *,
-    name: str | None = None,
-    expected_failures: Mapping[str, str] | None = None,
+    factory: Factory, spec: BlueprintSpec, *, expected_failures: Mapping[str, str] | None = None, **options: Any
 ) -> list[CheckResult]:
-    """Run every check for a blueprint. Arguments as for ``blueprint_checks`` and ``run_checks``."""
-    return run_checks(blueprint_checks(factory, spec, name=name), expected_failures)
+    """Run every check for a blueprint. Arguments are those of ``blueprint_checks`` and ``run_checks``."""
+    return run_checks(blueprint_checks(factory, spec, **options), expected_failures)
 
 
 def check_host(
     factory: Callable[..., Any],
     spec: HostSpec,
     *,
-    settings: Mapping[str, Any] | None = None,
-    name: str | None = None,
     expected_failures: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> list[CheckResult]:
-    """Run every check for a host. Arguments as for ``host_checks`` and ``run_checks``."""
-    return run_checks(host_checks(factory, spec, settings=settings, name=name), expected_failures)
-
-
-def check_reward(
-    factory: Callable[..., Any],
-    *,
-    settings: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    expected_failures: Mapping[str, str] | None = None,
-) -> list[CheckResult]:
-    """Run every check for a reward. Arguments as for ``reward_checks`` and ``run_checks``."""
-    return run_checks(reward_checks(factory, settings=settings, name=name), expected_failures)
-
-
-def check_schedule(
-    factory: Callable[..., Any],
-    *,
-    settings: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    expected_failures: Mapping[str, str] | None = None,
-) -> list[CheckResult]:
-    """Run every check for a schedule. Arguments as for ``schedule_checks`` and ``run_checks``."""
-    return run_checks(schedule_checks(factory, settings=settings, name=name), expected_failures)
+    """Run every check for a host. Arguments are those of ``host_checks`` and ``run_checks``."""
+    return run_checks(host_checks(factory, spec, **options), expected_failures)
 
 
 def check_policy(
-    factory: Callable[..., Any],
-    *,
-    settings: PolicySettings | None = None,
-    name: str | None = None,
-    expected_failures: Mapping[str, str] | None = None,
+    factory: Callable[..., Any], *, expected_failures: Mapping[str, str] | None = None, **options: Any
 ) -> list[CheckResult]:
-    """Run every check for a policy. Arguments as for ``policy_checks`` and ``run_checks``."""
-    return run_checks(policy_checks(factory, settings=settings, name=name), expected_failures)
+    """Run every check for a policy. Arguments are those of ``policy_checks`` and ``run_checks``."""
+    return run_checks(policy_checks(factory, **options), expected_failures)
 
 
-def check_task(
-    factory: Callable[..., Any],
-    *,
-    settings: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    expected_failures: Mapping[str, str] | None = None,
+def check_reward(
+    factory: Callable[..., Any], *, expected_failures: Mapping[str, str] | None = None, **options: Any
 ) -> list[CheckResult]:
-    """Run every check for a task. Arguments as for ``task_checks`` and ``run_checks``."""
-    return run_checks(task_checks(factory, settings=settings, name=name), expected_failures)
+    """Run every check for a reward. Arguments are those of ``reward_checks`` and ``run_checks``."""
+    return run_checks(reward_checks(factory, **options), expected_failures)
+
+
+def check_schedule(
+    factory: Callable[..., Any], *, expected_failures: Mapping[str, str] | None = None, **options: Any
+) -> list[CheckResult]:
+    """Run every check for a schedule. Arguments are those of ``schedule_checks`` and ``run_checks``."""
+    return run_checks(schedule_checks(factory, **options), expected_failures)
 
 
 def check_sink(
-    factory: Callable[..., Any],
-    *,
-    settings: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    expected_failures: Mapping[str, str] | None = None,
+    factory: Callable[..., Any], *, expected_failures: Mapping[str, str] | None = None, **options: Any
 ) -> list[CheckResult]:
-    """Run every check for a sink. Arguments as for ``sink_checks`` and ``run_checks``."""
-    return run_checks(sink_checks(factory, settings=settings, name=name), expected_failures)
+    """Run every check for a sink. Arguments are those of ``sink_checks`` and ``run_checks``."""
+    return run_checks(sink_checks(factory, **options), expected_failures)
 
 
-def _with_settings(factory: Callable[..., Any], settings: Mapping[str, Any], runtime: Any) -> Any:
-    return factory(runtime, **settings)
+def check_task(
+    factory: Callable[..., Any], *, expected_failures: Mapping[str, str] | None = None, **options: Any
+) -> list[CheckResult]:
+    """Run every check for a task. Arguments are those of ``task_checks`` and ``run_checks``."""
+    return run_checks(task_checks(factory, **options), expected_failures)
 
 
 def _name_of(factory: Callable[..., Any]) -> str:

@@ -1,10 +1,13 @@
-"""Is a task fit to be trained on and judged by? Splits without overlap, targets that fit, losses for each example.
+"""Checks of tasks and of schedules.
 
-Each check takes a workshop, which builds the task once for all checks; AssertionError where a promise is broken.
+A check of a task takes a ``TaskBuilds``, which builds the task twice for all checks together; a check of a schedule
+takes its factory.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -13,34 +16,36 @@ from torch import Tensor
 
 from esper_core.leyline import DataShape, Metric, SplitName
 from esper_core.leyline.specs import SITE_KINDS
+from esper_testing.checks import demand
 from esper_testing.sites import seeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from esper_core.leyline import Split, Task
+    from esper_core.leyline import Schedule, Split, Task
+
 
 SPLITS: Final[tuple[SplitName, ...]] = ("train", "validation", "test")
 DIMENSIONS: Final = {"image": (3,), "sequence": (2,), "vector": (1,), "tokens": (1, 2)}
-"""How many dimensions an example may have. Tokens that are symbols by their number have one."""
+"""Numbers of dimensions that an example may have; tokens that are integer symbols have one."""
 SOME: Final = 64
-"""Examples on which losses and scores are tried."""
+"""Number of examples on which losses and scores are tried."""
 
 
-class Workshop:
-    """Builds the task twice, each when it is first asked for, under different global random numbers."""
+class TaskBuilds:
+    """Two builds of a task, made when they are first used, with different global random seeds."""
 
     def __init__(self, factory: Callable[[], Any]) -> None:
         self._factory = factory
 
     @cached_property
     def task(self) -> Task:
-        """The task."""
+        """The first build."""
         return self._built(1)
 
     @cached_property
     def second(self) -> Task:
-        """The task, built once more."""
+        """The second build."""
         return self._built(2)
 
     def _built(self, seed: int) -> Task:
@@ -48,106 +53,108 @@ class Workshop:
             return cast("Task", self._factory())
 
     def splits(self) -> Iterator[tuple[SplitName, Split]]:
-        """Each split with its name."""
+        """Yield each split of the first build with its name."""
         for name in SPLITS:
             yield name, self.task.split(name)
 
 
-def splits_are_disjoint(workshop: Workshop) -> None:
-    """No example of one split stands in another: not one input, to the last bit."""
-    rows = {name: set(_rows(split.inputs)) for name, split in workshop.splits()}
+def splits_are_disjoint(builds: TaskBuilds) -> None:
+    """No two splits have exactly equal inputs in common."""
+    rows = {name: set(_rows(split.inputs)) for name, split in builds.splits()}
     for name, own in rows.items():
-        _demand(bool(own), f'the split "{name}" is empty')
+        demand(bool(own), f'the split "{name}" is empty')
         for other in SPLITS[SPLITS.index(name) + 1 :]:
             shared = len(own & rows[other])
-            _demand(not shared, f'{shared} inputs of "{name}" stand in "{other}" too')
+            demand(not shared, f'{shared} inputs of "{name}" are also in "{other}"')
 
 
-def is_seeded(workshop: Workshop) -> None:
-    """Built twice, and asked twice, it has the same data, whatever the global generators say."""
+def is_seeded(builds: TaskBuilds) -> None:
+    """The data are the same when it is built or asked twice, whatever the global random seed."""
     for name in SPLITS:
-        first = workshop.task.split(name)
-        for when, other in (("built", workshop.second.split(name)), ("asked", workshop.task.split(name))):
+        first = builds.task.split(name)
+        for when, other in (("built", builds.second.split(name)), ("asked", builds.task.split(name))):
             for part in ("inputs", "targets"):
                 one, two = getattr(first, part), getattr(other, part)
                 same = one.shape == two.shape and torch.equal(one.nan_to_num(), two.nan_to_num())
-                _demand(same, f'the {part} of "{name}" are others when it is {when} twice')
+                demand(same, f'the {part} of "{name}" differ when it is {when} twice')
 
 
-def inputs_are_finite(workshop: Workshop) -> None:
-    """Inputs are torch.float32, which hosts compute in, and finite; tokens may be symbols, whole numbers from 0 on."""
-    shape = workshop.task.shape
+def inputs_are_finite(builds: TaskBuilds) -> None:
+    """Inputs are finite torch.float32; tokens may also be symbols, integers from 0 on."""
+    shape = builds.task.shape
     symbols = shape.kind == "tokens" and len(shape.example) == 1
-    for name, split in workshop.splits():
+    for name, split in builds.splits():
         if symbols:
-            _demand(split.inputs.dtype is torch.int64, f'symbols of "{name}" are {split.inputs.dtype}, not torch.int64')
-            _demand(int(split.inputs.min()) >= 0, f'symbols of "{name}" go below 0')
+            demand(split.inputs.dtype is torch.int64, f'symbols of "{name}" are {split.inputs.dtype}, not torch.int64')
+            demand(int(split.inputs.min()) >= 0, f'symbols of "{name}" go below 0')
             continue
-        _demand(split.inputs.dtype is torch.float32, f'inputs of "{name}" are {split.inputs.dtype}, not torch.float32')
+        demand(split.inputs.dtype is torch.float32, f'inputs of "{name}" are {split.inputs.dtype}, not torch.float32')
         bad = int((~split.inputs.isfinite()).sum())
-        _demand(bad == 0, f'{bad} numbers among the inputs of "{name}" are not finite')
+        demand(bad == 0, f'{bad} values in the inputs of "{name}" are not finite')
 
 
-def targets_fit(workshop: Workshop) -> None:
-    """There is a target for each input: one of the classes, or finite numbers, one or as many as there are outputs."""
-    outputs = workshop.task.shape.outputs
-    for name, split in workshop.splits():
+def targets_fit(builds: TaskBuilds) -> None:
+    """Each input has a target: a class, or as many finite numbers as there are outputs, or one."""
+    outputs = builds.task.shape.outputs
+    for name, split in builds.splits():
         inputs, targets = split.inputs, split.targets
-        _demand(len(inputs) == len(targets), f'"{name}" has {len(inputs)} inputs and {len(targets)} targets')
+        demand(len(inputs) == len(targets), f'"{name}" has {len(inputs)} inputs and {len(targets)} targets')
         if targets.is_floating_point():
             fits = targets.ndim == 1 or targets.shape[1:] == (outputs,)
-            _demand(fits, f'targets of "{name}" have the shape {tuple(targets.shape)} for {outputs} outputs')
-            _demand(bool(targets.isfinite().all()), f'targets of "{name}" are not finite')
+            demand(fits, f'targets of "{name}" have the shape {tuple(targets.shape)} for {outputs} outputs')
+            demand(bool(targets.isfinite().all()), f'targets of "{name}" are not finite')
         else:
             low, high = int(targets.min()), int(targets.max())
-            _demand(low >= 0 and high < outputs, f'classes of "{name}" go from {low} to {high}, for {outputs} outputs')
+            demand(low >= 0 and high < outputs, f'classes of "{name}" are {low} to {high}, for {outputs} outputs')
 
 
-def losses_are_per_example(workshop: Workshop) -> None:
-    """There is one finite loss for each example, and it can be learned from."""
-    outputs, targets = _tried(workshop)
-    losses = workshop.task.losses(outputs.requires_grad_(), targets)
+def losses_are_per_example(builds: TaskBuilds) -> None:
+    """There is one finite loss for each example, with a gradient."""
+    outputs, targets = _tried(builds)
+    losses = builds.task.losses(outputs.requires_grad_(), targets)
     _demand_per_example(losses, len(targets), "losses")
     losses.mean().backward()
     learns = outputs.grad is not None and bool(outputs.grad.isfinite().all()) and bool(outputs.grad.any())
-    _demand(learns, "losses give no finite gradient to the outputs")
+    demand(learns, "the losses have no finite gradient with respect to the outputs")
 
 
-def scores_are_per_example(workshop: Workshop) -> None:
+def scores_are_per_example(builds: TaskBuilds) -> None:
     """There is one finite score for each example."""
-    outputs, targets = _tried(workshop)
-    _demand_per_example(workshop.task.scores(outputs, targets), len(targets), "scores")
+    outputs, targets = _tried(builds)
+    _demand_per_example(builds.task.scores(outputs, targets), len(targets), "scores")
 
 
-def metric_says_what_is_better(workshop: Workshop) -> None:
-    """The metric has a name and a direction, and outputs that are fitted to the targets are better by it."""
-    metric = workshop.task.metric
-    _demand(isinstance(metric, Metric) and bool(metric.name), f"a metric is a named Metric. Received: {metric!r}")
-    _demand(metric.direction in ("up", "down"), f"a direction is up or down. Received: {metric.direction}")
-    outputs, targets = _tried(workshop)
-    at_first = float(workshop.task.scores(outputs, targets).double().mean())
-    fitted = _fitted(workshop.task, outputs, targets)
-    at_last = float(workshop.task.scores(fitted, targets).double().mean())
+def metric_says_what_is_better(builds: TaskBuilds) -> None:
+    """The metric has a name and a direction, and improves when outputs are fitted to the targets."""
+    metric = builds.task.metric
+    demand(isinstance(metric, Metric) and bool(metric.name), f"metric must be a named Metric. Received: {metric!r}")
+    demand(metric.direction in ("up", "down"), f"direction must be up or down. Received: {metric.direction}")
+    outputs, targets = _tried(builds)
+    at_first = float(builds.task.scores(outputs, targets).double().mean())
+    fitted = _fitted(builds.task, outputs, targets)
+    at_last = float(builds.task.scores(fitted, targets).double().mean())
     better = metric.gain(at_last, at_first) > 0
-    told = f"{metric.name} goes from {at_first:g} to {at_last:g} as the loss falls, and {metric.direction} is better"
-    _demand(better, told)
+    course = f"{metric.name} goes from {at_first:g} to {at_last:g} as the loss falls, but {metric.direction} is better"
+    demand(better, course)
 
 
-def shape_agrees_with_data(workshop: Workshop) -> None:
-    """What the task says of an example's kind and shape holds for the data."""
-    shape = workshop.task.shape
-    _demand(isinstance(shape, DataShape), f"a shape is a DataShape. Received: {shape!r}")
-    _demand(shape.kind in SITE_KINDS, f"a kind is one of {', '.join(SITE_KINDS)}. Received: {shape.kind}")
+def shape_agrees_with_data(builds: TaskBuilds) -> None:
+    """The declared kind and shape agree with the data."""
+    shape = builds.task.shape
+    demand(isinstance(shape, DataShape), f"shape must be a DataShape. Received: {shape!r}")
+    demand(shape.kind in SITE_KINDS, f"kind must be one of {', '.join(SITE_KINDS)}. Received: {shape.kind}")
     allowed = DIMENSIONS[shape.kind]
-    told = f"an example of kind {shape.kind} has {' or '.join(map(str, allowed))} dimensions. Received: {shape.example}"
-    _demand(len(shape.example) in allowed, told)
-    _demand(shape.outputs >= 1, f"there is at least one output. Received: {shape.outputs}")
-    for name, split in workshop.splits():
+    expected = (
+        f"examples of kind {shape.kind} have {' or '.join(map(str, allowed))} dimensions. Received: {shape.example}"
+    )
+    demand(len(shape.example) in allowed, expected)
+    demand(shape.outputs >= 1, f"there must be at least one output. Received: {shape.outputs}")
+    for name, split in builds.splits():
         found = tuple(split.inputs.shape[1:])
-        _demand(found == tuple(shape.example), f'an example is told to be {shape.example}; in "{name}" it is {found}')
+        demand(found == tuple(shape.example), f'the declared shape is {shape.example}, but "{name}" has {found}')
 
 
-PROMISES: Final[tuple[Callable[[Workshop], None], ...]] = (
+TASK_CHECKS: Final[tuple[Callable[[TaskBuilds], None], ...]] = (
     splits_are_disjoint,
     is_seeded,
     inputs_are_finite,
@@ -159,18 +166,13 @@ PROMISES: Final[tuple[Callable[[Workshop], None], ...]] = (
 )
 
 
-def _demand(kept: bool, broken: str) -> None:
-    if not kept:
-        raise AssertionError(broken)
-
-
 def _rows(inputs: Tensor) -> list[bytes]:
     return [row.tobytes() for row in inputs.detach().cpu().contiguous().flatten(1).numpy()]
 
 
-def _tried(workshop: Workshop) -> tuple[Tensor, Tensor]:
-    """Random outputs for some examples, and their targets; where a target is none of the classes, it is left out."""
-    targets, outputs = workshop.task.split("train").targets, workshop.task.shape.outputs
+def _tried(builds: TaskBuilds) -> tuple[Tensor, Tensor]:
+    """Return random outputs for some examples, and their targets; invalid classes are left out."""
+    targets, outputs = builds.task.split("train").targets, builds.task.shape.outputs
     if targets.is_floating_point():
         shape: tuple[int, ...] = (outputs,)
     else:
@@ -183,12 +185,12 @@ def _tried(workshop: Workshop) -> tuple[Tensor, Tensor]:
 
 def _demand_per_example(values: Tensor, examples: int, what: str) -> None:
     found = tuple(values.shape)
-    _demand(found == (examples,), f"{what} have the shape {found}, not ({examples},)")
-    _demand(bool(values.isfinite().all()), f"{what} of ordinary outputs are not finite")
+    demand(found == (examples,), f"{what} have the shape {found}, not ({examples},)")
+    demand(bool(values.isfinite().all()), f"{what} of ordinary outputs are not finite")
 
 
 def _fitted(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The outputs, moved until their loss is small."""
+    """Return the outputs after training them to a small loss."""
     free = outputs.clone().requires_grad_()
     optimizer = torch.optim.Adam([free], lr=0.1)
     for _ in range(100):
@@ -196,3 +198,44 @@ def _fitted(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
         task.losses(free, targets).mean().backward()
         optimizer.step()
     return free.detach()
+
+
+Maker = Callable[[], Any]
+
+CLOCKS: Final[tuple[tuple[int, int | None], ...]] = tuple(
+    (step, steps) for steps in (1, 2, 7, 40, None) for step in (*range(min(steps or 40, 40)), 39)
+)
+"""Pairs of step and number of steps, some of them past the end."""
+
+
+def gives_a_factor_for_every_step(make: Maker) -> None:
+    """The factor is finite and not negative, for short, long and open-ended episodes."""
+    schedule: Schedule = make()
+    for step, steps in CLOCKS:
+        factor = schedule.factor(step, steps)
+        number = isinstance(factor, int | float) and not isinstance(factor, bool)
+        _expect(number and math.isfinite(factor) and factor >= 0, f"returns {factor!r} for step {step} of {steps}")
+
+
+def is_pure(make: Maker) -> None:
+    """The factor depends on the step only: not on the order of calls, nor on the instance."""
+    one, other = make(), make()
+    forward = [one.factor(*clock) for clock in CLOCKS]
+    backward = [one.factor(*clock) for clock in reversed(CLOCKS)][::-1]
+    afresh = [other.factor(*clock) for clock in CLOCKS]
+    for clock, first, second, third in zip(CLOCKS, forward, backward, afresh, strict=True):
+        same = first == second == third
+        _expect(same, f"returns {first!r}, {second!r} and {third!r} for step {clock[0]} of {clock[1]}")
+
+
+def lets_something_be_learnt(make: Maker) -> None:
+    """The factor is above 0 in some step of an episode of 40 steps."""
+    schedule: Schedule = make()
+    _expect(any(schedule.factor(step, 40) > 0 for step in range(40)), "returns 0 for every step")
+
+
+SCHEDULE_CHECKS: Final = (gives_a_factor_for_every_step, is_pure, lets_something_be_learnt)
+
+
+def _expect(condition: bool, message: str) -> None:
+    demand(condition, f"a schedule {message}")

@@ -1,0 +1,360 @@
+"""Checks of blueprints in training: gradients, a life in a host, and the traits that a blueprint claims.
+
+Each check takes the factory, the spec that it is registered with, and a kind of site. Checks of a whole life graft a
+slot into a tiny host and use the core's own garden.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import nn
+
+from esper_core import Site
+from esper_core.leyline import Blend, Op, Stage
+from esper_core.leyline.constants import FULL
+from esper_testing.checks import NotApplicable
+from esper_testing.sites import (
+    SLOT,
+    STRENGTHS,
+    USUAL,
+    Factory,
+    HostWithSlot,
+    built,
+    evaluated,
+    examples,
+    expect,
+    largest_difference,
+    newborn,
+    seeded,
+    sites,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from esper_core import BlueprintSpec
+    from esper_core.growth import Seed
+    from esper_core.leyline import SiteKind
+
+
+LEARNERS: Final[Mapping[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
+}
+
+LUCK: Final = 4
+"""Random seeds of which one has to succeed."""
+
+IMITATION_STEPS: Final = 50
+FALL: Final = 0.9
+"""Largest share of the initial loss that may remain after ``IMITATION_STEPS`` steps."""
+
+MOVE: Final = 0.3
+"""Standard deviation of the difference between the teacher's weights and initial weights."""
+
+
+def gradient_within_two_steps(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """Every trainable parameter gets a non-zero gradient within two steps.
+
+    Tried with SGD and Adam, under every blend, at alpha 0.5 and 1.
+    """
+    for site in sites(kind):
+        if site.channels == 1:
+            continue  # a ReLU of one or two features may be zero for every example
+        for learner in LEARNERS:
+            for blend in Blend:
+                for alpha in STRENGTHS:
+                    make = partial(newborn, factory, spec, site, blend)
+                    left_out = _without_gradient(make, site, learner, alpha)
+                    where = f"{learner} under the blend {blend} at {alpha:g}"
+                    expect(not left_out, site, f"gives no gradient within two steps of {where}: {', '.join(left_out)}")
+
+
+def loss_falls_within_fifty_steps(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """At alpha 1 it learns to imitate a copy of itself with other weights, under every blend."""
+    site = USUAL[kind]
+    if not any(parameter.requires_grad for parameter in built(factory, site).parameters()):
+        reason = "it has no parameters that train"
+        raise NotApplicable(reason)
+    for blend in Blend:
+        with seeded(0):
+            begin, end = _imitation_losses(newborn(factory, spec, site, blend).train(), site)
+        if begin == 0:
+            reason = "other weights compute the same outputs: there is nothing to learn"
+            raise NotApplicable(reason)
+        course = f"loss {begin:g}, then {end:g}, under the blend {blend}"
+        expect(end < FALL * begin, site, f"does not learn to imitate a copy of itself: {course}")
+
+
+def _imitation_losses(pupil: nn.Module, site: Site) -> tuple[float, float]:
+    """Return the loss before and after ``IMITATION_STEPS`` steps of imitation."""
+    parameters = [parameter for parameter in pupil.parameters() if parameter.requires_grad]
+    teacher, inputs = copy.deepcopy(pupil), examples(site, 64)
+    with torch.no_grad():
+        for parameter in teacher.parameters():
+            parameter.add_(MOVE * torch.randn_like(parameter))
+        targets = teacher(inputs, FULL)
+    optimizer = torch.optim.Adam(parameters, lr=0.01)
+    losses = []
+    for _ in range(IMITATION_STEPS + 1):
+        optimizer.zero_grad()
+        loss = (pupil(inputs, FULL) - targets).square().mean()
+        losses.append(float(loss.detach()))
+        loss.backward()
+        optimizer.step()
+    return losses[0], sum(losses[-5:]) / 5
+
+
+def _without_gradient(make: Callable[[], Seed], site: Site, learner: str, alpha: float) -> list[str]:
+    """Return the parameters without a gradient under every random seed: a narrow ReLU may be zero by chance."""
+    left_out = _without_gradient_once(make, site, learner, alpha, seed=0)
+    for seed in range(1, LUCK):
+        if left_out:
+            again = _without_gradient_once(make, site, learner, alpha, seed=seed)
+            left_out = [name for name in left_out if name in again]
+    return left_out
+
+
+def _without_gradient_once(make: Callable[[], Seed], site: Site, learner: str, alpha: float, *, seed: int) -> list[str]:
+    with seeded(seed):
+        pupil = make().train()
+        waiting = {_name_in_block(name): p for name, p in pupil.named_parameters() if p.requires_grad}
+        if not waiting:
+            return []
+        optimizer = LEARNERS[learner](list(waiting.values()))
+        for _ in range(2):
+            inputs, targets = examples(site), examples(site)
+            optimizer.zero_grad()
+            (pupil(inputs, alpha) - targets).square().mean().backward()
+            optimizer.step()
+            waiting = {name: p for name, p in waiting.items() if p.grad is None or not p.grad.any()}
+    return list(waiting)
+
+
+def _name_in_block(name: str) -> str:
+    """Return the name that a parameter has in the block; names of blend operators are kept."""
+    return name.removeprefix("block.").removeprefix("block.")
+
+
+STEPS: Final = 3
+
+
+def host_is_unchanged_at_alpha_0(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """A new seed in a slot does not change the host's outputs at all, under every blend."""
+    plain = HostWithSlot.of(factory, spec, kind)
+    before = {training: plain.outputs(training=training) for training in (True, False)}
+    for blend in Blend:
+        grown = HostWithSlot.of(factory, spec, kind)
+        grown.apply(Op.GERMINATE, blend)
+        for training, wanted in before.items():
+            mode = "training" if training else "evaluation"
+            same = torch.equal(grown.outputs(training=training), wanted)
+            expect(same, USUAL[kind], f"changes the outputs of its host at alpha 0, in {mode}, under the blend {blend}")
+
+
+def host_stands_still_while_incubating(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """While the seed incubates, the host's parameters and buffers evolve as they do without it."""
+    plain, grown = HostWithSlot.of(factory, spec, kind), HostWithSlot.of(factory, spec, kind)
+    grown.apply(Op.GERMINATE)
+    for _ in range(STEPS):
+        plain.train()
+        grown.train()
+    moved = _differing(grown.host_state(), plain.host_state())
+    expect(not moved, USUAL[kind], f"changes its host while it incubates: {', '.join(moved)}")
+
+
+def lives_a_whole_life(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """Every loss stays finite from germination to fossilisation, under every blend."""
+    for blend in Blend:
+        _live(HostWithSlot.of(factory, spec, kind), USUAL[kind], blend)
+
+
+def _live(grown: HostWithSlot, site: Site, blend: Blend) -> None:
+    grown.apply(Op.GERMINATE, blend)
+    for _ in range(STEPS):
+        grown.train()
+    grown.apply(Op.ADVANCE)
+    for _ in range(STEPS):
+        grown.train()
+    expect(grown.stage is Stage.HOLDING, site, f"is {grown.stage}, not holding, when its ramp is over")
+    grown.apply(Op.FOSSILISE)
+    for _ in range(STEPS):
+        grown.train()
+    sick = int((~torch.stack(grown.losses).isfinite()).sum())
+    expect(sick == 0, site, f"{sick} of {len(grown.losses)} losses of its host are not finite")
+
+
+def pruning_leaves_no_trace(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """Blended in and pruned without training, it leaves the host's outputs, state and modules unchanged."""
+    grown, site = HostWithSlot.of(factory, spec, kind), USUAL[kind]
+    before, keys = grown.outputs(), [name for name, _ in grown.host.named_modules()]
+    state = grown.host_state()
+    grown.apply(Op.GERMINATE)
+    grown.garden.open_step()
+    grown.apply(Op.ADVANCE)
+    _let_pass(grown)
+    expect(grown.stage is Stage.HOLDING, site, f"is {grown.stage}, not holding, when its ramp is over")
+    grown.apply(Op.PRUNE)
+    _let_pass(grown)
+    after = [name for name, _ in grown.host.named_modules()]
+    expect(after == keys, site, f"leaves modules behind: {', '.join(sorted(set(after) - set(keys)))}")
+    moved = _differing(grown.host_state(), state)
+    expect(not moved, site, f"leaves its host changed after it was pruned: {', '.join(moved)}")
+    expect(torch.equal(grown.outputs(), before), site, f"changes the outputs after it was pruned from slot {SLOT}")
+
+
+def _let_pass(grown: HostWithSlot) -> None:
+    """Pass two decision steps without training; alpha moves on."""
+    for _ in range(2):
+        for _ in range(2):
+            grown.garden.tick()
+            grown.outputs()
+        grown.garden.close_step()
+
+
+def _differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
+    return [name for name in one if name not in other or not torch.equal(one[name], other[name])]
+
+
+def is_deterministic(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """deterministic: equal weights and inputs give equal outputs in training mode, whatever the random seed."""
+    _require_claim(spec, "deterministic")
+    site = USUAL[kind]
+    with seeded(0):
+        block, inputs = factory(site), examples(site)
+        twin = copy.deepcopy(block)
+    with seeded(1):
+        first = block.train()(inputs)
+    with seeded(2):
+        second = twin.train()(inputs)
+    expect(torch.equal(first, second), site, f"is not deterministic: {largest_difference(first, second)}")
+
+
+def works_in_bfloat16(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """bf16: it works in bfloat16, with finite outputs and gradients."""
+    _require_claim(spec, "bf16")
+    site = USUAL[kind]
+    with seeded(0):
+        block, inputs = factory(site).to(torch.bfloat16), examples(site).to(torch.bfloat16)
+        try:
+            outputs = block.train()(inputs)
+        except RuntimeError as error:
+            expect(False, site, f"does not work in bfloat16: {error}")
+        expect(outputs.dtype is torch.bfloat16, site, f"gives back {outputs.dtype} for bfloat16")
+        outputs.float().square().mean().backward()
+    gradients = [parameter.grad for parameter in block.parameters() if parameter.grad is not None]
+    finite = all(bool(tensor.isfinite().all()) for tensor in (outputs, *gradients))
+    expect(finite, site, "outputs or gradients are not finite in bfloat16")
+
+
+def compiles(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """compile: torch.compile captures it as one graph with equal outputs."""
+    _require_claim(spec, "compile")
+    site = USUAL[kind]
+    with seeded(0):
+        block, inputs = factory(site), examples(site)
+        wanted = evaluated(block, inputs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.compiler.reset()
+            try:
+                got = evaluated(torch.compile(block.eval(), backend="eager", fullgraph=True), inputs)  # type: ignore[arg-type]
+            except Exception as error:
+                first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                expect(False, site, f"torch.compile does not capture it as one graph: {first}")
+            finally:
+                torch.compiler.reset()
+    expect(torch.equal(got, wanted), site, f"differs when compiled: {largest_difference(got, wanted)}")
+
+
+def is_stateful(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """stateful: a forward pass in training mode changes a buffer."""
+    _require_claim(spec, "stateful")
+    site = USUAL[kind]
+    with seeded(0):
+        block = factory(site)
+        before = {name: value.clone() for name, value in block.named_buffers()}
+        block.train()(examples(site))
+    changed = [name for name, value in block.named_buffers() if not torch.equal(value, before[name])]
+    expect(bool(changed), site, f"claims to be stateful; training changed none of its {len(before)} buffers")
+
+
+def takes_other_sizes(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """dynamic_spatial: it works on other spatial sizes than that of its site."""
+    _require_claim(spec, "dynamic_spatial")
+    site = USUAL[kind]
+    if not site.size:
+        reason = f"a {kind} has no size besides its features"
+        raise NotApplicable(reason)
+    for size in (tuple(2 * length + 1 for length in site.size), tuple(max(length // 2, 2) for length in site.size)):
+        other = Site(site.kind, site.channels, size)
+        with seeded(0):
+            block, inputs = factory(site), examples(other)
+            try:
+                outputs = block.train()(inputs)
+            except (RuntimeError, ValueError) as error:
+                expect(False, site, f"does not take {size}: {error}")
+        expect(outputs.shape == inputs.shape, site, f"gives back {tuple(outputs.shape)} for {tuple(inputs.shape)}")
+
+
+def is_born_informed(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """informed_birth: ``inform`` accepts any batch, is deterministic, and keeps an identity an identity."""
+    _require_claim(spec, "informed_birth")
+    for site in sites(kind):
+        for passing, changing in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (1e4, 1e-6)):
+            with seeded(0):
+                inputs, gradients = passing * examples(site), changing * examples(site)
+            block, twin = built(factory, site), built(factory, site)
+            seen = inputs.clone(), gradients.clone()
+            with seeded(1):
+                _inform(block, site, inputs, gradients)
+            with seeded(1):
+                _inform(twin, site, inputs, gradients)
+            kept = torch.equal(inputs, seen[0]) and torch.equal(gradients, seen[1])
+            expect(kept, site, "inform() modifies its arguments")
+            weights = block.state_dict()
+            sick = [name for name, value in weights.items() if not value.isfinite().all()]
+            expect(not sick, site, f"inform() chooses values that are not finite: {', '.join(sick)}")
+            others = [name for name, value in twin.state_dict().items() if not torch.equal(value, weights[name])]
+            expect(not others, site, f"inform() is not deterministic: {', '.join(others)}")
+            outputs = evaluated(block, inputs)
+            moved = spec.starts_as_identity and not torch.equal(outputs, inputs)
+            wide = largest_difference(outputs, inputs)
+            expect(not moved, site, f"is no longer the identity after inform(): {wide}")
+
+
+def _inform(block: nn.Module, site: Site, inputs: Tensor, gradients: Tensor) -> None:
+    inform = getattr(block, "inform", None)
+    expect(callable(inform), site, "has no method inform(inputs, gradients)")
+    assert callable(inform)
+    with torch.no_grad():
+        inform(inputs, gradients)
+
+
+def _require_claim(spec: BlueprintSpec, trait: str) -> None:
+    if trait not in spec.traits:
+        reason = f"{trait} is not claimed"
+        raise NotApplicable(reason)
+
+
+CHECKS: Final[tuple[Callable[[Factory, BlueprintSpec, SiteKind], None], ...]] = (
+    gradient_within_two_steps,
+    loss_falls_within_fifty_steps,
+    host_is_unchanged_at_alpha_0,
+    host_stands_still_while_incubating,
+    lives_a_whole_life,
+    pruning_leaves_no_trace,
+    is_deterministic,
+    works_in_bfloat16,
+    compiles,
+    is_stateful,
+    takes_other_sizes,
+    is_born_informed,
+)

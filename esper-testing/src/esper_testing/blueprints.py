@@ -1,0 +1,439 @@
+"""Checks of blueprints as modules: construction, shapes, state, random numbers and devices.
+
+Each check takes the factory, the spec that it is registered with, and a kind of site.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from esper_core.leyline import Blend
+from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
+from esper_core.plugins import evaluate_formula
+from esper_testing.checks import NotApplicable
+from esper_testing.sites import (
+    BATCH,
+    STRENGTHS,
+    USUAL,
+    Factory,
+    built,
+    evaluated,
+    examples,
+    expect,
+    largest_difference,
+    newborn,
+    seeded,
+    sites,
+    train_on,
+)
+from esper_testing.states import generator_states, through_safetensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from esper_core import BlueprintSpec, Site
+    from esper_core.leyline import SiteKind
+
+
+NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+SIZES: Final = (0.0, 1e-30, 1e-8, 1.0, 1e4)
+
+
+def is_well_declared(name: str, spec: BlueprintSpec) -> None:
+    """Name, summary, kinds, traits and version are valid."""
+    problems = []
+    if name[:1].islower() and not NAME.fullmatch(name):
+        problems.append(f"a name consists of lower-case letters and digits, joined by - or _. Received: {name}")
+    if "\n" in spec.summary:
+        problems.append("a summary is one line")
+    if not spec.kinds or set(spec.kinds) - set(SITE_KINDS):
+        problems.append(f"accepts must be one or several of {', '.join(SITE_KINDS)}. Received: {spec.accepts}")
+    if strange := sorted(set(spec.traits) - set(BLUEPRINT_TRAITS)):
+        problems.append(f"traits are {', '.join(BLUEPRINT_TRAITS)}. Received: {', '.join(strange)}")
+    if type(spec.version) is not int or spec.version < 1:
+        problems.append(f"a version is an integer of at least 1. Received: {spec.version}")
+    if problems:
+        raise AssertionError("; ".join(problems))
+
+
+def builds(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """The factory builds a module at every site of the grid."""
+    for site in sites(kind):
+        block = built(factory, site)
+        expect(isinstance(block, nn.Module), site, f"builds a {type(block).__name__}, not a torch.nn.Module")
+
+
+def keeps_shape(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """Outputs have the shape and dtype of the inputs, in training and evaluation mode."""
+    for site in sites(kind):
+        for dtype in (torch.float32, torch.float64):
+            with seeded(0):
+                block = factory(site).to(dtype)
+                inputs = examples(site).to(dtype)
+                for training in (True, False):
+                    outputs = block.train(training)(inputs)
+                    given, taken = _description(outputs), _description(inputs)
+                    expect(given == taken, site, f"returns {given} for {taken}")
+
+
+def takes_one_example(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """In evaluation mode a batch of one example works and keeps its shape."""
+    for site in sites(kind):
+        with seeded(0):
+            block, inputs = factory(site), examples(site, 1)
+            outputs = evaluated(block, inputs)
+        expect(outputs.shape == inputs.shape, site, f"returns {tuple(outputs.shape)} for {tuple(inputs.shape)}")
+
+
+def identity_at_birth(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """A new block returns its input exactly (up to the sign of zero), under every blend."""
+    if not spec.starts_as_identity:
+        reason = "starts_as_identity is not claimed"
+        raise NotApplicable(reason)
+    for site in sites(kind):
+        with seeded(0):
+            block = factory(site)
+            inputs = examples(site)
+            for training in (True, False):
+                outputs = block.train(training)(inputs)
+                same = outputs.shape == inputs.shape and torch.equal(outputs, inputs)
+                mode = "training" if training else "evaluation"
+                expect(same, site, f"is not the identity in {mode}: {largest_difference(outputs, inputs)}")
+            for blend in Blend:
+                seed = newborn(factory, spec, site, blend)
+                for alpha in STRENGTHS:
+                    outputs = seed(inputs, alpha)
+                    same = outputs.shape == inputs.shape and torch.equal(outputs, inputs)
+                    wide = largest_difference(outputs, inputs)
+                    expect(same, site, f"is not the identity under the blend {blend} at {alpha:g}: {wide}")
+
+
+def honest_parameter_count(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """The number of parameters equals the spec's formula."""
+    for site in sites(kind):
+        counted = sum(parameter.numel() for parameter in built(factory, site).parameters())
+        told = evaluate_formula(spec.params, site.formula_variables())
+        expect(counted == told, site, f"has {counted} parameters, but {spec.params} = {told}")
+
+
+def evaluates_repeatably(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """After a pass in training mode, evaluation is repeatable; then training works again."""
+    for site in sites(kind):
+        with seeded(0):
+            block, inputs = factory(site), examples(site)
+            block.train()(inputs)
+            first, second = evaluated(block, inputs), evaluated(block, inputs)
+            block.train()(inputs)
+        expect(
+            torch.equal(first, second),
+            site,
+            f"evaluates differently twice: {largest_difference(first, second)}",
+        )
+
+
+def stays_finite(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """Outputs and gradients are finite for zero, tiny and large inputs."""
+    for site in sites(kind):
+        for size in SIZES:
+            with seeded(0):
+                block = factory(site)
+                inputs = (size * examples(site)).requires_grad_()
+                for training in (True, False):
+                    outputs = block.train(training)(inputs.clone())
+                    bad = int((~outputs.isfinite()).sum())
+                    expect(bad == 0, site, f"outputs {bad} values that are not finite for inputs of size {size:g}")
+                outputs.mean().backward()
+            sick = [name for name, value in _gradients(block, inputs).items() if not value.isfinite().all()]
+            expect(not sick, site, f"gradients of {', '.join(sick)} are not finite for inputs of size {size:g}")
+
+
+def leaves_its_input_alone(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """The forward pass does not modify its input, which the host still uses."""
+    for site in sites(kind):
+        with seeded(0):
+            block, inputs = factory(site), examples(site)
+            for training in (True, False):
+                given = inputs.clone()
+                with torch.no_grad():
+                    block.train(training)(given)
+                expect(torch.equal(given, inputs), site, "writes to its input")
+
+
+def survives_a_round_trip(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """The state dict is complete: written as safetensors and loaded, it restores the same block."""
+    for site in sites(kind):
+        with seeded(0):
+            block = factory(site)
+            _train(block, site)
+            inputs = examples(site)
+            wanted = evaluated(block, inputs)
+        state = block.state_dict()
+        others = [name for name, value in state.items() if not isinstance(value, Tensor)]
+        expect(not others, site, f"has values in its state dict that are not tensors: {', '.join(others)}")
+        other = built(factory, site, seed=1)
+        other.load_state_dict(through_safetensors(state))
+        got = evaluated(other, inputs)
+        expect(torch.equal(got, wanted), site, f"differs after save and load: {largest_difference(got, wanted)}")
+
+
+def deepcopy_is_independent(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """A deep copy computes the same outputs, and training it does not change the original."""
+    for site in sites(kind):
+        with seeded(0):
+            block, inputs = factory(site), examples(site)
+            before = evaluated(block, inputs)
+            twin = copy.deepcopy(block)
+            expect(torch.equal(evaluated(twin, inputs), before), site, "differs once it is copied")
+            _train(twin, site)
+            after = evaluated(block, inputs)
+        expect(torch.equal(after, before), site, "changes when its deep copy is trained")
+
+
+def instances_share_nothing(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """Two blocks share no tensors, and training one does not change the other."""
+    for site in sites(kind):
+        with seeded(0):
+            one, other, inputs = factory(site), factory(site), examples(site)
+            owned = {tensor.data_ptr() for tensor in one.state_dict().values() if tensor.numel()}
+            shared = [name for name, value in other.state_dict().items() if value.data_ptr() in owned]
+            expect(not shared, site, f"two blocks share: {', '.join(shared)}")
+            before = evaluated(other, inputs)
+            _train(one, site)
+            after = evaluated(other, inputs)
+        expect(torch.equal(after, before), site, "changes when another block is trained")
+
+
+def _train(block: nn.Module, site: Site) -> None:
+    block.train()
+    if parameters := [parameter for parameter in block.parameters() if parameter.requires_grad]:
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        for _ in range(2):
+            train_on(block, site, optimizer)
+    else:
+        block(examples(site, BATCH))
+
+
+def _gradients(block: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    named = {**dict(block.named_parameters()), "the input": inputs}
+    return {name: tensor.grad for name, tensor in named.items() if tensor.grad is not None}
+
+
+def _description(values: Tensor) -> str:
+    return f"{tuple(values.shape)} {values.dtype}"
+
+
+READS: Final = frozenset(
+    {"item", "tolist", "numpy", "cpu", "__array__", "__bool__", "__float__", "__int__", "__index__", "__complex__"}
+    | {"nonzero", "masked_select", "unique", "equal", "allclose"}
+)
+"""Functions that make the host wait for the device."""
+
+IMPORT_PROBE: Final = """
+import hashlib, json, random, sys
+sys.path[:] = json.loads(sys.argv[2])
+import numpy, torch
+def digest(value):
+    return hashlib.sha256(repr(value).encode()).hexdigest()
+def world():
+    return {
+        "torch's default generator": digest(torch.get_rng_state().tolist()),
+        "numpy's global generator": digest([part if isinstance(part, (str, int, float)) else part.tolist()
+                                            for part in numpy.random.get_state()]),
+        "Python's global generator": digest(random.getstate()),
+        "torch's default dtype": str(torch.get_default_dtype()),
+        "torch's default device": str(torch.get_default_device()),
+        "torch's number of threads": torch.get_num_threads(),
+        "torch's gradient mode": torch.is_grad_enabled(),
+        "torch's deterministic mode": torch.are_deterministic_algorithms_enabled(),
+        "torch's matmul precision": torch.get_float32_matmul_precision(),
+        "cudnn.benchmark": torch.backends.cudnn.benchmark,
+        "cudnn.deterministic": torch.backends.cudnn.deterministic,
+    }
+before = world()
+__import__(sys.argv[1])
+after = world()
+sys.stdout.write("\\0" + json.dumps([name for name in before if before[name] != after[name]]))
+"""
+"""Imports a module in a fresh interpreter and prints, after a NUL, the names of the global settings that changed."""
+
+
+def same_seed_same_weights(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """The same random seed builds the same block."""
+    for site in sites(kind):
+        first, second = built(factory, site).state_dict(), built(factory, site).state_dict()
+        expect(first.keys() == second.keys(), site, f"has the state {list(first)}, then {list(second)}")
+        others = [name for name in first if not torch.equal(first[name], second[name])]
+        expect(not others, site, f"is built differently with the same random seed: {', '.join(others)}")
+
+
+def leaves_generators_alone(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """Construction and forward pass do not use Python's or numpy's global generator, and do not seed torch's."""
+    for site in sites(kind):
+        for seed in (1, 2):
+            with seeded(seed):
+                before = generator_states()
+                block = factory(site)
+                block.train()(examples(site))
+                moved = [name for name, state in generator_states().items() if state != before[name]]
+                expect(not moved, site, f"uses {' and '.join(moved)}; use torch's default generator")
+                state = torch.get_rng_state()
+            if seed == 1:
+                first = state
+        expect(not torch.equal(first, state), site, "seeds torch's default generator itself")
+
+
+def computes_where_its_input_is(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """A block that was moved to another device creates all of its tensors there.
+
+    The device is ``meta``, which every machine has. An operation that torch does not support there skips the check.
+    """
+    site = USUAL[kind]
+    block = built(factory, site).to("meta").train()
+    inputs = torch.empty(BATCH, *site.example_shape, device="meta")
+    elsewhere: list[str] = []
+
+    def note(name: str, result: Any) -> None:
+        if isinstance(result, Tensor) and result.device.type != "meta" and result.ndim:
+            elsewhere.append(f"{name} on {result.device}")
+
+    def heed(name: str, args: Any, kwargs: Any) -> None:
+        if _reads(name, args, kwargs):
+            reason = "it reads values in its forward pass, which cannot be tried without a device"
+            raise NotApplicable(reason)
+        for value in (*args, *kwargs.values()):
+            note(f"{name} with a tensor", value)
+
+    try:
+        with _spied(before=heed, after=note):
+            outputs = block(inputs)
+    except NotImplementedError as error:
+        reason = f"torch cannot try it without a device: {error}"
+        raise NotApplicable(reason) from error
+    except RuntimeError as error:
+        expect(not elsewhere, site, f"makes tensors where its input is not: {', '.join(elsewhere)}")
+        expect("device" not in str(error), site, f"does not work on another device: {error}")
+        raise
+    expect(not elsewhere, site, f"makes tensors where its input is not: {', '.join(elsewhere)}")
+    expect(outputs.device.type == "meta", site, f"puts out on {outputs.device} what came in on meta")
+
+
+def reads_no_value_in_forward(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
+    """A pass reads no number of a tensor, and does not branch on one: on a GPU that makes everything wait."""
+    site = USUAL[kind]
+    with seeded(0):
+        block, inputs = factory(site), examples(site)
+        for training in (True, False):
+            found: list[str] = []
+            with _spied(before=partial(_note_reads, found)):
+                block.train(training)(inputs)
+            expect(not found, site, f"reads values in its forward pass: {', '.join(dict.fromkeys(found))}")
+
+
+def imports_cleanly(module: str | None) -> None:
+    """Importing the module prints nothing, uses no random generator, and changes no global setting of torch."""
+    if module is None or module == "__main__" or not _importable(module):
+        reason = f"its module cannot be imported in a fresh interpreter: {module}"
+        raise NotApplicable(reason)
+    command = [sys.executable, "-c", IMPORT_PROBE, module, json.dumps(sys.path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    said, mark, changed = run.stdout.rpartition("\0")
+    problems = []
+    if not mark:
+        problems.append(f"cannot be imported in a fresh interpreter: {run.stderr.strip()[-300:]}")
+    elif run.stderr.strip() or said.strip():
+        problems.append(f"prints when it is imported: {(said + run.stderr).strip()[:200]}")
+    if mark and (names := json.loads(changed)):
+        problems.append(f"changes when it is imported: {', '.join(names)}")
+    if problems:
+        msg = f"{module} " + "; ".join(problems)
+        raise AssertionError(msg)
+
+
+def _importable(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+class _Spy(TorchFunctionMode):
+    """Calls back before or after every torch function that Python calls."""
+
+    def __init__(
+        self, before: Callable[[str, Any, Any], None] | None, after: Callable[[str, Any], None] | None
+    ) -> None:
+        super().__init__()
+        self._before, self._after = before, after
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if self._before is not None:
+            self._before(name, args, kwargs or {})
+        result = func(*args, **(kwargs or {}))
+        if self._after is not None:
+            self._after(name, result)
+        return result
+
+
+@contextmanager
+def _spied(
+    *, before: Callable[[str, Any, Any], None] | None = None, after: Callable[[str, Any], None] | None = None
+) -> Iterator[None]:
+    with _Spy(before, after):
+        yield
+
+
+def _reads(name: str, args: Any, kwargs: Any) -> list[str]:
+    if name in READS:
+        return [f"{name}()"]
+    if name == "where" and len(args) + len(kwargs) == 1:
+        return ["where(condition)"]
+    if name == "__getitem__" and _has_mask(args[1]):
+        return ["an index of booleans"]
+    if name == "to" and any(_is_cpu(one) for one in (*args[1:], *kwargs.values())):
+        return ['to("cpu")']
+    return []
+
+
+def _note_reads(found: list[str], name: str, args: Any, kwargs: Any) -> None:
+    found.extend(_reads(name, args, kwargs))
+
+
+def _has_mask(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, Tensor) and part.dtype is torch.bool for part in parts)
+
+
+def _is_cpu(wanted: Any) -> bool:
+    return wanted == "cpu" if isinstance(wanted, str) else isinstance(wanted, torch.device) and wanted.type == "cpu"
+
+
+CHECKS: Final[tuple[Callable[[Factory, BlueprintSpec, SiteKind], None], ...]] = (
+    builds,
+    keeps_shape,
+    takes_one_example,
+    identity_at_birth,
+    honest_parameter_count,
+    evaluates_repeatably,
+    stays_finite,
+    leaves_its_input_alone,
+    survives_a_round_trip,
+    deepcopy_is_independent,
+    instances_share_nothing,
+    same_seed_same_weights,
+    leaves_generators_alone,
+    computes_where_its_input_is,
+    reads_no_value_in_forward,
+)

@@ -1,0 +1,417 @@
+"""The commands ``esper plugins check`` and ``esper new``.
+
+``check`` runs the conformance checks of a plugin and prints a table or JSON. ``new`` writes a new plugin package from
+the jinja2 templates of this package; it needs no network.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import os
+import re
+import sys
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from esper_core.leyline.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from esper_testing.checks import CheckResult
+
+
+NOT_CONFORMING: Final = 3
+COUNTED: Final = ("passed", "failed", "skipped")
+
+
+@click.command()
+@click.argument("plugin")
+@click.option(
+    "--local",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Also load a one-file plugin, as plugins.local in a configuration does.",
+)
+@click.option("--set", "given", multiple=True, metavar="NAME.PATH=VALUE", help="Set one setting of a component.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of {component, check, status, message} as JSON.")
+@click.option("--all", "every", is_flag=True, help="Show every check, not only those that failed.")
+@click.pass_context
+def check(
+    context: click.Context,
+    plugin: str,
+    local: tuple[Path, ...],
+    given: tuple[str, ...],
+    *,
+    as_json: bool,
+    every: bool,
+) -> None:
+    """Run the conformance checks of an installed plugin or of a one-file plugin.
+
+    \b
+    esper plugins check blueprints            exit status 0 if nothing failed, 3 otherwise
+    esper plugins check blueprints/conv       one component
+    esper plugins check blueprints --json
+    esper plugins check my-plugin --local my_plugin.py
+    esper plugins check policies/schedule \\
+      --set 'schedule.plan=[{step: 0, op: germinate, slot: slot-0, blueprint: blueprint-0}]'
+
+    A component whose settings have no defaults is skipped unless --set gives them. A policy is checked with 1, 2, 3
+    and 7 slots, which are named slot-0, slot-1 and so on; blueprint-0 fits each of them.
+    """
+    from esper_testing.checks import run_checks
+    from esper_testing.components import component_checks, components_of, read_settings
+
+    components = components_of(plugin, local)
+    settings = read_settings(given, components)
+    results: list[CheckResult] = []
+    with _one_thread():
+        for component in components:
+            click.echo(f"checking {_visible(component.id)} …", err=True)
+            results += run_checks(component_checks(component, settings.get(component.id)))
+    if as_json:
+        click.echo(json.dumps([asdict(result) for result in results]))
+    else:
+        _show(plugin, results, every=every)
+    context.exit(0 if all(result.ok for result in results) else NOT_CONFORMING)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread inside the block: what is checked is too small for more."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _show(plugin: str, results: Sequence[CheckResult], *, every: bool) -> None:
+    if not results:
+        click.echo(f"{_visible(plugin)} has no components to check.")
+        return
+    rows = [["component", *COUNTED]]
+    for component in dict.fromkeys(result.component for result in results):
+        own = [result for result in results if result.component == component]
+        rows.append([component, *(str(sum(one.status == status for one in own)) for status in COUNTED)])
+    _print_rows(rows)
+    shown = [result for result in results if every or not result.ok]
+    if shown:
+        click.echo()
+        _print_rows([(one.status, one.component, one.check, one.message) for one in shown])
+    failed = sum(not result.ok for result in results)
+    click.echo(f"\n{len(results)} checks, {failed} failed." if failed else f"\n{len(results)} checks, none failed.")
+
+
+def _print_rows(rows: Iterable[Sequence[str]]) -> None:
+    """Print aligned columns, two spaces apart."""
+    cells = [[_visible(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    for row in cells:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _visible(text: str) -> str:
+    """Return ``text`` with control characters escaped."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What differs between the packages that ``esper new`` writes for each kind of component.
+
+    Attributes:
+        plural: names the hook that registers components of this kind.
+        component: name of the template's component; its module and its class are named after it.
+        summary: describes the component in one sentence.
+        requires: requirements of the package besides esper-core.
+        declares: arguments of the component's spec besides the summary; by default the model of its settings.
+    """
+
+    plural: str
+    component: str
+    summary: str
+    requires: tuple[str, ...]
+    declares: tuple[str, ...] = ()
+
+    @property
+    def module(self) -> str:
+        """The component's module: ``steps_csv`` for ``steps-csv``."""
+        return self.component.replace("-", "_")
+
+    @property
+    def factory(self) -> str:
+        """The component's class: ``StepsCsv`` for ``steps-csv``."""
+        return "".join(word.capitalize() for word in self.component.split("-"))
+
+
+_PYDANTIC: Final = "pydantic>=2.9,<3"
+_TORCH: Final = "torch>=2.6"
+KINDS: Final[Mapping[str, Kind]] = {
+    "blueprint": Kind(
+        "blueprints",
+        "maxout",
+        "The larger of two linear maps of each feature, as a residual.",
+        (_TORCH,),
+        (
+            'accepts=("vector", "tokens")',
+            'params="3*(c*c + c)"',
+            "starts_as_identity=True",
+            'traits=("deterministic", "bf16")',
+        ),
+    ),
+    "reward": Kind("rewards", "thrifty", "Gain over the twin, less a price for each doubling in size.", (_PYDANTIC,)),
+    "policy": Kind("policies", "patient", "Germinates wherever it can, waits, and keeps every seed.", (_PYDANTIC,)),
+    "task": Kind("tasks", "chirps", "Tells whether a tone in noise rises or falls.", (_PYDANTIC, _TORCH)),
+    "sink": Kind("sinks", "steps-csv", "Writes one line for each step to steps.csv.", (_PYDANTIC,)),
+}
+"""The kinds that have a template. No component of the project has the name of a template's component."""
+
+PREFIX: Final = "esper-"
+LONGEST: Final = 48
+"""Maximal length of a plugin's id in characters."""
+
+FIRST_PARTY: Final = frozenset({"blueprints", "core", "esper", "policies", "rewards", "tasks", "testing", "watch"})
+LIBRARIES: Final = frozenset(
+    {"click", "numpy", "packaging", "pluggy", "pydantic", "pytest", "rich", "torch", "typing-extensions", "yaml"}
+)
+"""Dependencies of Esper, whose names would mislead as the name of a plugin."""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_PLACES: Final = {
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "gitignore": ".gitignore",
+    "ci.yml": ".github/workflows/ci.yml",
+    "__init__.py": "src/{package}/__init__.py",
+    "plugin.py": "src/{package}/plugin.py",
+    "settings.py": "src/{package}/settings.py",
+    "component.py": "src/{package}/{module}.py",
+    "test_plugin.py": "tests/test_plugin.py",
+}
+"""Where the file of each template goes. ``usage.md`` becomes a part of README.md."""
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(list(KINDS)), metavar="|".join(KINDS))
+@click.argument("name")
+@click.option("--into", type=click.Path(path_type=Path), default=Path(), help="Folder to write into. [default: here]")
+@click.option("--json", "as_json", is_flag=True, help="Print {folder, package, plugin, component, files} as JSON.")
+def new(kind: str, name: str, into: Path, *, as_json: bool) -> None:
+    """Write a package with a working plugin: one component, its tests, a README and a CI workflow.
+
+    \b
+    esper new blueprint my-blocks         writes esper-my-blocks/
+    cd esper-my-blocks
+    pip install --editable ".[test]"
+    pytest
+    """
+    from importlib import metadata
+
+    from esper_core import __version__
+
+    names = names_from(name, kind)
+    folder = into / names.distribution
+    files = render(kind, names, __version__)
+    write_package(folder, files)
+    points = metadata.entry_points(group="esper.plugins")
+    installed = [(point.name, point.dist.name) for point in points if point.dist is not None]
+    if (rival := taken(names, installed)) is not None:
+        message = f'warning: {rival} also has a plugin "{names.plugin}"; only one of the two can be installed.'
+        click.echo(message, err=True)
+    component = f"{names.plugin}/{KINDS[kind].component}"
+    if as_json:
+        written = {"folder": str(folder), "package": names.distribution, "plugin": names.plugin}
+        click.echo(json.dumps({**written, "component": component, "files": list(files)}))
+        return
+    click.echo(f"Wrote {folder}, a package with the {kind} {component}.\n")
+    click.echo(f'  cd {folder}\n  pip install --editable ".[test]"\n  pytest\n  esper plugins list')
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of one plugin: its id, and its package for pip and for Python.
+
+    >>> names_from("my-blocks")
+    Names(plugin='my-blocks')
+    >>> names_from("my-blocks").distribution, names_from("my-blocks").package
+    ('esper-my-blocks', 'esper_my_blocks')
+    """
+
+    plugin: str
+
+    @property
+    def distribution(self) -> str:
+        """The package's name for pip, and of its folder."""
+        return f"{PREFIX}{self.plugin}"
+
+    @property
+    def package(self) -> str:
+        """The package's name for Python."""
+        return self.distribution.replace("-", "_")
+
+
+def names_from(typed: str, kind: str = "blueprint") -> Names:
+    """Return the names of a plugin that the user calls ``typed``, with or without the prefix ``esper-``.
+
+    Args:
+        typed: the name as it was typed.
+        kind: of the component, for the command in the message.
+
+    Raises:
+        ConfigError: the name is invalid (E501).
+    """
+    plugin = typed.removeprefix(PREFIX)
+    if reason := _reason_invalid(plugin):
+        shown = typed if len(typed) <= 60 else f"{typed[:60]}…"
+        shown = f'"{shown}"' if shown.isprintable() else ascii(shown)
+        hint = (
+            f"Use lower-case letters and digits, joined by single hyphens, beginning with a letter, at most {LONGEST} "
+            f"characters.\nFor example:  esper new {kind} {_similar_name(plugin)}"
+        )
+        raise ConfigError(Problem("E501", f"invalid plugin name: {reason}. Received: {shown}", hint=hint))
+    return Names(plugin)
+
+
+def taken(names: Names, installed: Iterable[tuple[str, str]]) -> str | None:
+    """Return the installed package of another distribution that has this plugin id, or None.
+
+    Args:
+        names: of the new plugin.
+        installed: plugin ids, each with the distribution that announces it.
+    """
+    from packaging.utils import canonicalize_name
+
+    for plugin, package in installed:
+        if plugin == names.plugin and canonicalize_name(package) != names.distribution:
+            return package
+    return None
+
+
+def _reason_invalid(plugin: str) -> str | None:
+    """Return why this cannot be a plugin's id; None where it can."""
+    as_module = plugin.replace("-", "_")
+    if not plugin:
+        return "it is empty"
+    if len(plugin) > LONGEST:
+        return f"it has {len(plugin)} characters"
+    if not _NAME.fullmatch(plugin):
+        return "it contains characters that are not allowed"
+    if plugin in FIRST_PARTY:
+        return "it is reserved for Esper itself"
+    if keyword.iskeyword(as_module) or keyword.issoftkeyword(as_module):
+        return "it is a Python keyword"
+    if as_module in sys.stdlib_module_names:
+        return "it is a module of the standard library"
+    if plugin in LIBRARIES:
+        return "it is the name of a library that Esper uses"
+    return None
+
+
+def _similar_name(plugin: str) -> str:
+    """Return a valid name that is as close as possible to the one that was typed."""
+    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", plugin[: 4 * LONGEST]).lower())
+    close = "-".join(words).lstrip("0123456789-")[:LONGEST].rstrip("-")
+    candidates = [close, f"my-{close}"[:LONGEST].rstrip("-")] if close else []
+    return next((name for name in candidates if _reason_invalid(name) is None), "my-blocks")
+
+
+def render(kind: str, names: Names, core_version: str) -> dict[str, str]:
+    """Return the text of each file of a new package, by its path in the package's folder.
+
+    Args:
+        kind: one of KINDS.
+        names: of the plugin.
+        core_version: the version of esper-core that the package is written for.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    own, core, spec = KINDS[kind], core_range(core_version), f"{kind.capitalize()}Spec"
+    settings = f'settings="{names.package}.settings:{own.factory}Settings"'
+    values = {
+        "component": own.component,
+        "core_range": core,
+        "distribution": names.distribution,
+        "factory": own.factory,
+        "imported": ", ".join(sorted([spec, "PluginInfo"])),
+        "kind": kind,
+        "module": own.module,
+        "package": names.package,
+        "plugin": names.plugin,
+        "plural": own.plural,
+        "requirements": [f"esper-core{core}", *own.requires],
+        "spec": spec,
+        "spec_arguments": [f'summary="{own.summary}"', *(own.declares or (settings,))],
+        "summary": own.summary,
+    }
+    loader = PackageLoader("esper_testing", "templates")
+    environment = Environment(
+        loader=loader,
+        autoescape=False,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+    )
+    files = {f"src/{names.package}/py.typed": ""}
+    for path in loader.list_templates():
+        folder, _, name = path.removesuffix(".jinja").partition("/")
+        if folder in ("common", kind) and name in _PLACES:
+            place = _PLACES[name].format(package=names.package, module=own.module)
+            files[place] = environment.get_template(path).render(values)
+    return dict(sorted(files.items()))
+
+
+def core_range(version: str) -> str:
+    """Return the versions of esper-core that a package written for ``version`` accepts.
+
+    >>> core_range("0.1.3"), core_range("1.4.0"), core_range("0.2.0.dev1")
+    ('>=0.1,<0.2', '>=1.4,<2', '>=0.2.0.dev1,<0.3')
+    """
+    from packaging.version import Version
+
+    own = Version(version)
+    lowest = own.public if own.is_prerelease else f"{own.major}.{own.minor}"
+    return f">={lowest},<{own.major + 1}" if own.major else f">={lowest},<0.{own.minor + 1}"
+
+
+def write_package(folder: Path, files: Mapping[str, str]) -> None:
+    """Create ``folder`` with ``files``, or leave nothing behind: it is written next to its place and then renamed.
+
+    Args:
+        folder: to create.
+        files: texts by their path inside the folder.
+
+    Raises:
+        ConfigError: the folder exists (E502), its parent is no folder (E503), or the system refuses (E504).
+    """
+    into, elsewhere = folder.parent, "Choose another name, or another folder:  --into FOLDER"
+    if not into.is_dir():
+        if os.path.lexists(into):
+            problem = Problem("E503", f'the folder to write into is not a folder. Received: "{into}"', hint=elsewhere)
+        else:
+            message = f'the folder to write into does not exist. Received: "{into}"'
+            problem = Problem("E503", message, hint=f'Create it first:  mkdir -p "{into}"')
+        raise ConfigError(problem)
+    if os.path.lexists(folder):
+        raise ConfigError(Problem("E502", f'"{folder}" exists already and is not overwritten', hint=elsewhere))
+    try:
+        with TemporaryDirectory(prefix=".esper-new-", dir=into) as beside:
+            whole = Path(beside, folder.name)
+            for name, text in files.items():
+                file = whole / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8", newline="\n")
+            whole.rename(folder)
+    except OSError as error:
+        message = f'"{folder}" cannot be written: {error.strerror or error}; nothing was left there'
+        raise ConfigError(Problem("E504", message, hint=elsewhere)) from error

@@ -1,4 +1,4 @@
-"""Does the kit stay out of the way where it is only installed?"""
+"""esper_testing costs other suites next to nothing where it is only installed."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def test_a_foreign_suite_starts_with_neither_torch_nor_the_core(tmp_path):
     assert run.returncode == 0, run.stdout.decode()
 
 
+@pytest.mark.slow  # it measures time
 def test_it_costs_a_foreign_suite_next_to_nothing(tmp_path):
     tmp_path.joinpath("test_it.py").write_text("def test_it(): pass\n")
     with_it, without_it = [], []

@@ -1,4 +1,27 @@
-"""Growth: slots in any model, seeds in slots, and the lives they lead."""
+"""Growth: slots in any model, the seeds in them, and how seeds are trained, judged and kept.
+
+Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actions and time do to seeds).
+
+    random_streams    random numbers of one's own
+    dry_runs          run a model without leaving a trace; sites and dtypes of its modules
+    seeds             a block, the operator that blends it in, its alpha
+    serialization     values and tensors as a State and back
+    slots             forward hooks in which seeds act
+    journal           the record of what grew, also in state dicts
+    grafting          put slots into a model
+    optimizers        which optimizer owns and steps which parameter
+    optimizer_steps   Adam steps, optimizer state, gradient statistics
+    incubation        train a seed before it acts: shadow, branch
+    gates             gain against price
+    transitions       legal actions; all-or-nothing changes
+    rebuilding        restore a grown network
+    garden            all seeds of one model
+    snapshots         copy and restore a host
+    counterfactuals   losses with seeds left out
+    trials            check and describe blueprints before a run
+
+Imports go down this list only. What decides about actions is a policy, and what trains the host is the trainer.
+"""
 
 from esper_core.config import GrowthConfig, OptimizerConfig
 from esper_core.growth.counterfactuals import CounterfactualResult, Counterfactuals, each_left_out
@@ -10,7 +33,7 @@ from esper_core.growth.incubation import summed
 from esper_core.growth.journal import Growth, read_network
 from esper_core.growth.optimizer_steps import WIDTH, GradientCollector, read_health
 from esper_core.growth.optimizers import OptimizerKeeper, OptimizerSettings
-from esper_core.growth.random_streams import RandomStream, derive_seed, disturbed
+from esper_core.growth.random_streams import RandomStream, derive_seed, restore_torch_defaults
 from esper_core.growth.rebuilding import implant
 from esper_core.growth.seeds import AlphaSchedule, Presence, Seed, SeedFault, Variety, in_words, without_folders
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
@@ -51,7 +74,6 @@ __all__ = [
     "derive_seed",
     "describe",
     "device_of",
-    "disturbed",
     "draws_of",
     "draws_of_variety",
     "each_left_out",
@@ -66,6 +88,7 @@ __all__ = [
     "read_gain",
     "read_health",
     "read_network",
+    "restore_torch_defaults",
     "slots_of",
     "state_mismatch",
     "summed",

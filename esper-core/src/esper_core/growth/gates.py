@@ -1,14 +1,9 @@
-"""Who may pass? Two gates before each seed: G2 before it is blended in, G5 before it is kept for good.
+"""Gates: whether a seed's gain pays for its parameters. G2 before it is blended in, G5 before it is kept.
 
-They believe the gain over the undisturbed host alone, measured once a step and held against the price of the seed's
-parameters. What a gate does not know it does not let pass; what it said stands in the signals.
-
-Is the gain of a seed more than its price? Bounds on a mean difference, and gates that may look again and again.
-
-The same validation examples go through the undisturbed host and through host and seed; a gate believes the differences
-of their losses, example by example. It is wrong about a seed that is not worth its price with probability ``alpha`` at
-most, over all of its looks: each look spends a share of ``alpha`` that was fixed beforehand, which holds however much
-the looks depend on each other. docs/explanation/evidence.md says why, and what can be seen at which size of a split.
+The same validation examples go through the undisturbed host and through host and seed; a gate reads the differences of
+their losses, example by example, and compares a lower confidence bound on the mean with the price. It is wrong about a
+worthless seed with probability ``alpha`` at most over all of its looks: each look spends a fixed share of ``alpha``. An
+unknown gain does not pass. docs/explanation/evidence.md has the derivation.
 """
 
 from __future__ import annotations

@@ -1,25 +1,11 @@
-"""How do slots get into a model that knows nothing of them?
+"""Grafting: put slots behind modules of a model that knows nothing of them.
 
-``graft`` finds modules by name, puts a slot behind each, and leaves every number of the model what it was. A slot is
-registered as forward hook of its module and, so that ``.to()``, ``state_dict()`` and deep copies know of its seeds, as
-a child of one module ``_esper`` in the root. The root, and what lies between it and a slot, gets a class of its own.
+A slot is registered as a forward hook of its module and, so that ``.to()``, ``state_dict()`` and deep copies include
+its seeds, as a child of one module ``_esper`` of the root. No number of the model changes, and with an example the
+outputs before and after are compared.
 
-Does a model with empty slots put out what it put out before? It must, and a host can be so that it does not.
-
-A host that goes through its own children meets one more. What comes out is therefore compared, in both modes and with
-the same random numbers. Last bits are let pass: some layers take a slower way where there is any hook.
-
-Which class has a module that carries slots, or has one that does within it? A subclass of its own, told apart by it.
-
-A compiler keeps what it traced by code and by class, and looks for no hooks where there were none. So code that was
-traced for an ungrafted sibling would be run for a grafted module, and its slots would be skipped without a word. The
-root and every module between it and a slot are therefore of a class that says where its slots are.
-
-What of modules that hold others? They are as long as they were, and one that is never called is told.
-
-A root that is itself a Sequential, a ModuleList or a ModuleDict would count the child that a graft adds among its own.
-Its class therefore derives from one of those below, which stand behind the host's class and before torch's: what the
-host's class says of itself counts first, and what it asks ``super()`` is answered here.
+The root and every module between it and a slot get a subclass of their class: a compiler caches what it traced by code
+and class, and would run code traced for an ungrafted sibling. Containers keep their length (``GraftedSequential``, …).
 """
 
 from __future__ import annotations

@@ -1,18 +1,11 @@
 """Incubation: train a seed before it acts on the host, in the shadow or on a branch.
 
-    shadow             a second pass with the seed in it trains the seed alone; the host stays what it would have been
-    branch             host and seed train together on a branch of the host's numbers; the host itself goes its own way
+    shadow    a second pass with the seed in it trains the seed alone; the host stays what it would have been
+    branch    host and seed train together on a second set of the host's tensors; the host itself goes its own way
 
-In both the host stays bit for bit its twin, and the seed learns from the loss that it would cause.
-
-What would host and seed become together, if the host could be asked twice? A branch tells, and the host never knows.
-
-A branch holds a second set of the host's numbers: parameters, buffers, and what the optimizers and the scaler of the
-loss remember. They are switched in for the branch's step on each batch, and out again; no second module is needed, and
-parameters keep their identity. When the seed is kept the branch becomes the host; when it is pruned, the host is as if
-the seed had never been.
-
-Start the incubation of a seed in the way that the settings ask for.
+In both the host stays bit for bit its twin, and the seed learns from the loss that it would cause. A branch switches
+its tensors and optimizer state in for its step on each batch, and out again. When its seed is kept it becomes the host;
+when the seed is pruned the host is as if the seed had never been.
 """
 
 from __future__ import annotations

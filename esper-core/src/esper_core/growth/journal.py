@@ -1,14 +1,8 @@
-"""What did the network grow into? The architecture journal: which blueprint, in which version, grew where, and when.
+"""Growth journal: which blueprint, in which version, grew where and when.
 
-It is plain data. With it and the numbers of the state dict a fresh process builds the same network.
-
-Can what a growth journal says be true? What its types cannot tell: numbers in their bounds, seeds in their slots.
-
-What of growth stands in a state dict? The seeds' numbers, and beside them, as numbers, what it takes to build them.
-
-So whoever keeps his state dict loses nothing, and ``esper_core.load`` can make the network of it anew. An empty
-model has no key of ours. The name of the one key beside the numbers is what torch says when somebody loads the file
-into a model that has not grown: that it is for ``esper_core.load``.
+It is plain data. With it and the tensors of the state dict a fresh process builds the same network, so it is stored in
+every state dict of a grown model, as bytes under one key. Loading a state dict into a model that has grown otherwise is
+refused. ``objections`` lists what in a journal cannot be true.
 """
 
 from __future__ import annotations

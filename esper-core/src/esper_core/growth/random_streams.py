@@ -1,10 +1,8 @@
-"""Where do random numbers come from? From streams of one's own, never from the generator that everybody shares.
+"""Random streams: random numbers of one's own, and checks of torch's global state.
 
-Layers such as dropout draw from torch's default generator. A RandomStream lends its own state to that generator for
-as long as a block of code runs, and takes it back; whoever runs next finds the default generator untouched. The default
-generators belong to the whole process, and so does the turn to use them: another thread's block waits for it.
-
-Did something change what all of torch shares? It is put back at once, and whoever did it answers for it.
+Layers such as dropout draw from torch's default generators. A RandomStream lends its own state to them while a block
+runs and takes it back, so whoever runs next finds them untouched. The default generators belong to the process, and so
+does the turn to use them: another thread's block waits for it.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ def derive_seed(*parts: int | str) -> int:
 class RandomStream:
     """A stream of random numbers that a ``with`` block draws from through torch's default generators.
 
-    idle: it is known that its blocks draw nothing (``growth.drawing``): nothing is lent, and nobody waits.
+    idle: it is known that its blocks draw nothing (``growth.trials``): nothing is lent, and nobody waits.
     """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu", *, idle: bool = False) -> None:
@@ -125,8 +123,8 @@ class RandomStream:
 DTYPE = torch.float32
 
 
-def disturbed() -> str | None:
-    """What is not as it was when training began, in words; afterwards it is. None where nothing was touched."""
+def restore_torch_defaults() -> str | None:
+    """Restore gradient mode and default dtype; return what had changed, in words, or None."""
     found = []
     if not torch.is_grad_enabled():
         torch.set_grad_enabled(True)

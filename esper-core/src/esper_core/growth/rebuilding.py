@@ -1,12 +1,8 @@
-"""How does a network that has grown come back in a fresh process? Its host is built anew, and what grew is put back.
+"""Rebuilding: restore a grown network in a fresh host, or build the control by static capacity.
 
-Everything is looked at before anything is touched: a host that is another, a blueprint that is not there or has
-changed, numbers that do not fit. Then the numbers are loaded, bit for bit, into the seeds, which are nowhere yet, and
-into the host; and last, what cannot fail any more, the slots are grafted and the seeds put in.
-
-What if a network had been from the start what it grew into? The same blocks in the same places, before any training.
-
-That is the control by static capacity: it has all that growth brought but the growing.
+``rebuild`` checks everything before it changes anything: the host, the blueprints and their versions, the tensors. Then
+it loads the tensors, grafts the slots and puts the seeds in. ``implant`` puts newborn blocks where another network grew
+its fossils: the same capacity from the start, without the growing.
 """
 
 from __future__ import annotations

@@ -1,29 +1,19 @@
-"""What grows in a slot? A block built from a blueprint, how it is blended in, and where its life stands.
+"""Seeds: a block built from a blueprint, the operator that blends it in, and its alpha.
 
-How strong is a seed now? Alpha moves on a curve, tick by tick, and ends exactly on its target.
+With h the host's output, s the block's and α the seed's strength, the operators are
 
-How does what a seed puts out join what the host puts out? Four operators; each owns its own parameters.
-
-With h the host's output, s the seed's and α its strength:
-
-    add        (1 − α)·h + α·s                the seed replaces the host by degrees
-    residual   h + α·g·(s − h)                a learned gain g on what the seed changes
-    multiply   h·(1 + α·tanh(s − h))          the seed scales the host's features, to nothing or to twice at most
+    add        (1 − α)·h + α·s                replaces the host by degrees
+    residual   h + α·g·(s − h)                a learned gain g on what the block changes
+    multiply   h·(1 + α·tanh(s − h))          scales the host's features, to nothing or to twice at most
     gate       h + α·γ(h)·(s − h)             a gate γ = 2·sigmoid(w·mean(h) + b) for each example, 1 at birth
 
-None of them is called at α = 0, where the seed is not evaluated: a formula would let its NaN through. Each leaves a
-block that starts as the identity the identity. A block that does not is put behind a gain that starts at 0
-(``Eased``; ``residual`` has such a gain of its own). Only one factor on each way from the loss to a parameter is zero
-at birth, so that every parameter has a gradient within two steps: where the block itself starts at nothing, a gain
-of 0 in front of it would leave both without, for ever. So it is looked at what a block does, and not only at what it
-says: one that claims nothing and yet changes next to nothing is not eased.
+At α = 0 neither block nor operator is called. A block that starts as the identity stays it under each operator; one
+that does not is put behind a gain that starts at 0 (``Eased``; ``residual`` has one of its own). Only one factor on
+each path from the loss to a parameter is zero at birth, so every parameter has a gradient within two steps. Whether a
+block starts as the identity is therefore measured, not only declared.
 
-How does a seed come into being? Its block is built, looks around where it wants to, and is joined to an operator.
-
-What passes at a slot, and which way should it change? One pass over a probe batch, of which no trace remains.
-
-A blueprint with the trait ``informed_birth`` chooses its first weights from it: so that, still the identity, it starts
-where the loss falls fastest.
+``SeedBuilder`` builds a newborn seed. A blueprint with the trait ``informed_birth`` chooses its first weights from what
+passes at its slot in one batch, and from its gradient.
 """
 
 from __future__ import annotations

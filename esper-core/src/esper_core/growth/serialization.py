@@ -1,12 +1,8 @@
-"""How is what something remembers, whatever its shape, written as plain data and tensors, and read again?
+"""Serialization: nested values and all tensors of a model, as a State for a checkpoint and back.
 
-Numbers, text, tuples, mappings with any keys, tensors, in any depth. Each mapping keeps its order, and a tensor that
-stands in two places is one again. What comes out of it is a copy: it stays what it is, whatever is trained later.
-
-What are all the numbers of a model, and how do they get into a fresh one? Parameters, buffers, and extra state.
-
-More than a state dict has: buffers that do not persist, too. Each tensor stands there once, however many modules share
-it. A buffer that has another shape by now than it was built with, or that came only in the first pass, comes back.
+``encode_state`` takes numbers, text, tuples, mappings with any keys, and tensors, in any depth; order is kept, and a
+tensor that occurs twice is one again. ``model_state`` holds more than a state dict: buffers that do not persist, too. A
+buffer that changed its shape, or that appeared only in the first pass, is restored.
 """
 
 from __future__ import annotations

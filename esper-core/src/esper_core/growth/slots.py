@@ -1,7 +1,4 @@
-"""What stands behind a module of the host? A slot: the hook that lets seeds act on what the module puts out.
-
-Which parameters are the host's own? All of a model's but those of the seeds that stand in it.
-"""
+"""Slots: forward hooks behind modules of a host, in which seeds act."""
 
 from __future__ import annotations
 

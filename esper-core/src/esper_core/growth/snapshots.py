@@ -1,7 +1,7 @@
-"""How does a host come back from harm? From a copy of its numbers, taken while it was sane, written back in place.
+"""Snapshots: copy a host's parameters and buffers, and restore them in place.
 
-The copy lies in memory that is allocated once: pinned memory of the CPU's where the host is on a GPU. Taking one waits
-for nothing; restoring one waits for the current stream, the lane of the environment that is restored, and no other.
+The memory of a copy is allocated once; it is pinned if the host is on a GPU. Taking a snapshot waits for nothing.
+Restoring one waits for the current stream only.
 """
 
 from __future__ import annotations

@@ -1,18 +1,8 @@
-"""Is a blueprint what it says it is? It is built once for a place where it may grow, and tried, before a run begins.
+"""Trials of blueprints before a run: shape, gradients, random numbers, FLOPs, receptive field.
 
-A liar never reaches the trainer: one that keeps no shape, puts out what is no number, claims to start as the identity
-and does not, miscounts its parameters, or has one that no gradient ever reaches.
-
-Does a network draw random numbers while it computes, and when? It is tried, before a run begins.
-
-Torch's default generators belong to the whole process, so passes that draw from them take turns. Those of a network
-that draws nothing need not; and where it draws in its forward pass alone, its backward passes need not either.
-
-What is there to know of a slot, and of what could grow in it, before it does? It is counted, not believed.
-
-Parameters are counted on a block that was built; floating-point operations by torch, in one pass of one example; how
-far a block sees by where the gradient of one position of its output goes. What torch counts with takes a second to
-load: so nothing is counted before somebody asks.
+``audition`` builds a blueprint at a site and refuses one that does not keep what its spec says. ``draws_of`` finds out
+whether a network draws random numbers, so that passes that draw none need not take turns. ``Terrain`` and ``describe``
+count parameters and FLOPs when they are asked for.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ from esper_core.growth import (
     SeedFault,
     Snapshot,
     derive_seed,
-    disturbed,
     graft,
     host_parameters,
     implant,
     in_words,
+    restore_torch_defaults,
     summed,
     without_folders,
 )
@@ -221,7 +221,7 @@ class Environment:
 
     def _incubate(self, number: int, parts: Sequence[Loss]) -> None:
         self.garden.incubate(number, *parts)
-        if done := disturbed():
+        if done := restore_torch_defaults():
             slot, _ = self.garden.home_of(number)
             raise SeedFault([slot.name], done, number=number)
 
@@ -246,7 +246,7 @@ class Environment:
     def _pass(self, loss: Callable[[], Tensor]) -> Tensor:
         with self._drawing(Draws.FORWARD):
             whole = loss()
-        if done := disturbed():
+        if done := restore_torch_defaults():
             self._blame_those_who_act(f"{done} while it was in the host")
         if not whole.requires_grad:
             if self.keeper.host.parameters or self.garden.blended:
@@ -306,7 +306,7 @@ class Environment:
 
     def _evaluate(self, split: SplitName) -> Measured:
         measured = self._measure(split)
-        if done := disturbed():
+        if done := restore_torch_defaults():
             self._blame_those_who_act(done)
         return measured
 
@@ -345,7 +345,7 @@ class Environment:
             try:
                 return act()
             except SeedFault as fault:
-                disturbed()  # what raised in the middle may have left torch in disorder
+                restore_torch_defaults()  # what raised in the middle may have left torch in disorder
                 self._lose(fault)
 
     def _lose_one(self, number: int, what: str, *, blamed: bool = True) -> None:

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from esper_core.growth import KeptBuffers, disturbed, draws_of, draws_of_variety, slots_of
+from esper_core.growth import KeptBuffers, draws_of, draws_of_variety, restore_torch_defaults, slots_of
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.plugins.isolation import attempt
 from esper_core.trainer.batches import IMAGES, sent
@@ -156,7 +156,7 @@ class Compiled:
             compiled = self._compiler(model) if fresh else self._compiled
             whole = act(cast("nn.Module", compiled), inputs, targets)
         except Exception as error:
-            disturbed()
+            restore_torch_defaults()
             if kept is not None:
                 kept.put_back()
             whole = act(model, inputs, targets)

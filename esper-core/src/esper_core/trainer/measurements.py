@@ -30,13 +30,13 @@ from esper_core.growth import (
     SeedFault,
     decode_state,
     device_of,
-    disturbed,
     each_left_out,
     encode_state,
     host_parameters,
     paired,
     read_gain,
     read_health,
+    restore_torch_defaults,
 )
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
@@ -289,7 +289,7 @@ class Scales:
         """The losses with one incubating seed, who answers for what it does to torch on the way."""
         with self._garden.trial(number), self._stream:
             tried = evaluate().losses
-        if done := disturbed():
+        if done := restore_torch_defaults():
             slot, _ = self._garden.home_of(number)
             raise SeedFault([slot.name], done, number=number)
         return tried

@@ -30,7 +30,7 @@ JOURNAL: Final = "for_esper_core.load"
 
 
 class Slot(nn.Module):
-    """A place where seeds grow, one behind the other: fossils first, at most one living seed behind them.
+    """A place where seeds grow, one behind the other: fossils first, then the living seed, or those of a nursery.
 
     The slot is itself the forward hook of the module that it stands behind. So a deep copy of the model carries a
     copy of the slot, ``.to()`` moves its seeds, and an empty slot adds no key to the state dict and no arithmetic.
@@ -44,17 +44,17 @@ class Slot(nn.Module):
         self.limit = limit
         self.site: Site | None = None
         self.dtypes: tuple[torch.dtype, torch.dtype] | None = None
-        """What was seen here, and what the model began with then: who changes one with ``.to()`` changes both."""
+        """Dtype of the module's output when it was observed, and the model's own dtype then."""
         self.state = SlotState.FREE
         self.embargo = 0
         self.seeds = nn.ModuleList()
         self._tried: int | None = None
-        """Number of the seed that is tried: a seed itself would become a part of the slot once more."""
+        """Number of the seed that is tried; a seed as attribute would be registered as a submodule."""
         self._disabled = False
         self._tapped: list[Tensor] | None = None
 
     def forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
-        """The hook: the seeds' word on ``output``, or None where there is none to say."""
+        """Return ``output`` with the seeds applied; None, which keeps it, where none acts."""
         hidden = output
         for seed in self.stack:
             alpha = self._strength(seed)
@@ -74,7 +74,7 @@ class Slot(nn.Module):
         return 0.0 if seed.presence is Presence.BRANCHED and not tried else seed.alpha.value
 
     def _grown(self, seed: Seed, hidden: Tensor, alpha: float) -> Tensor:
-        # A compiler takes a plain number for a constant and compiles anew for each: not so what is reckoned from it.
+        # A compiler takes a plain number for a constant and compiles anew for each value, but not for a tensor.
         strength: Any = hidden.new_ones(()) * alpha if torch.compiler.is_compiling() else alpha
         try:
             grown: Tensor = seed(hidden, strength)
@@ -88,7 +88,7 @@ class Slot(nn.Module):
         return grown
 
     def _fault(self, seed: Seed, what: str) -> SeedFault:
-        """A living seed can be taken out; a fossil is part of the network."""
+        """Return the fault of a seed; it names no slot for a fossil, which cannot be taken out."""
         slots = [] if seed.stage is Stage.FOSSILIZED else [self.name]
         return SeedFault(slots, f'of blueprint "{seed.blueprint}" {what}', number=seed.number)
 
@@ -99,17 +99,17 @@ class Slot(nn.Module):
 
     @property
     def living(self) -> Seed | None:
-        """The seed whose fate is open, if there is one; of a nursery the eldest."""
+        """The seed that is neither kept nor pruned, if there is one; of a nursery the eldest."""
         return next((seed for seed in self.stack if seed.stage is not Stage.FOSSILIZED), None)
 
     @property
     def nursery(self) -> tuple[Seed, ...]:
-        """The seeds whose fate is open: one, or while they incubate as many as are tried side by side."""
+        """The seeds that are neither kept nor pruned: several only while they incubate."""
         return tuple(seed for seed in self.stack if seed.stage is not Stage.FOSSILIZED)
 
     @property
     def strength(self) -> float:
-        """How strongly the living seed acts as things stand; 0 where there is none."""
+        """How strongly the living seed acts now; 0 where there is none."""
         seed = self.living
         return 0.0 if seed is None else self._strength(seed)
 
@@ -120,7 +120,7 @@ class Slot(nn.Module):
 
     @contextmanager
     def trying(self, seed: Seed) -> Iterator[None]:
-        """While this lasts, an incubating seed acts as it would when it is blended in up to its target."""
+        """Within the block an incubating seed acts at the target of its alpha."""
         try:
             self._tried = seed.number
             yield
@@ -138,7 +138,7 @@ class Slot(nn.Module):
 
     @contextmanager
     def tapped(self) -> Iterator[list[Tensor]]:
-        """While this lasts, what leaves the slot is written down, as a leaf by which a loss can be differentiated."""
+        """Within the block what leaves the slot is collected, as leaves for autograd."""
         try:
             self._tapped = []
             yield self._tapped
@@ -155,24 +155,24 @@ class Slots(nn.ModuleDict):
     """All slots of a model: its one child ``_esper``, in the order in which they were asked for."""
 
     def forward(self, hidden: Any) -> Any:
-        """Nothing. A Sequential runs each of its children, this one too, and it must not make a difference."""
+        """Return ``hidden``: a Sequential runs each of its children, this one, too."""
         return hidden
 
     def each(self) -> tuple[Slot, ...]:
-        """The slots."""
+        """Return the slots."""
         return cast("tuple[Slot, ...]", tuple(self.values()))
 
     def named(self, name: str) -> Slot:
-        """The slot of this name. Dots cannot stand in a module's key and are written as slashes there."""
+        """Return the slot of this name; the key of a module has slashes for its dots."""
         return cast("Slot", self[key_of(name)])
 
 
 _TAKEN = frozenset(dir(Slots()))
-"""Names that a module has itself, and that no child of it can have."""
+"""Attributes of the module, which no child can be named after."""
 
 
 def key_of(name: str) -> str:
-    """The module key of a slot's name.
+    """Return the module key of a slot's name.
 
     >>> key_of("blocks.0"), key_of("values")
     ('blocks/0', 'values_')
@@ -193,7 +193,7 @@ def observe(model: nn.Module, slots: Sequence[Slot], example: Tensor) -> None:
 
 
 def host_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of ``model`` without those of its seeds: what an OptimizerKeeper takes for the host's share.
+    """Return the parameters of ``model`` without those of its seeds, for an OptimizerKeeper.
 
     It may be a grafted model, a wrapper around one, or a model that was never grafted.
 

@@ -168,10 +168,7 @@ def test_a_tutorial_on_data_of_ones_own_begins_as_it_is_written(tutorial: str, r
     for block in tutorials.BLOCK.finditer(goes_on):
         if named := tutorials.NAMED.match(block["body"]):
             reader.write(named["path"], block["body"])
-            overlaid = re.search(rf"esper run (\S+) --overlay {re.escape(named['path'])}", goes_on)
-            reader.type(
-                f"esper check {overlaid[1]} --overlay {named['path']}" if overlaid else f"esper check {named['path']}"
-            )
+            reader.type(f"esper check {named['path']}")
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import esper_core as esper
 from esper_core.config import GrowthConfig, OptimizerConfig
-from esper_core.growth import Garden, OptimizerKeeper, Seed, Variety, graft, slots_of
+from esper_core.growth import Garden, OptimizerKeeper, Seed, Variety, graft, host_parameters, slots_of
 from esper_core.leyline import (
     Action,
     Blend,
@@ -34,6 +34,7 @@ from esper_core.leyline import (
     SlotState,
     Stage,
 )
+from esper_core.plugins import load_plugins
 
 EXAMPLE = torch.randn(4, 1, 12, generator=torch.Generator().manual_seed(0))
 
@@ -60,7 +61,7 @@ def varieties(local_conv: Variety) -> dict[str, Variety]:
 @pytest.fixture
 def plugins(varieties: dict[str, Variety]) -> Any:
     """Plugins that have these blueprints, and say what is missing as the real ones do."""
-    real = esper.load_plugins().registry
+    real = load_plugins().registry
 
     def find(kind: str, name: str, *, context: str = "") -> Any:
         if name in varieties:
@@ -633,7 +634,7 @@ def test_a_fresh_process_builds_the_same_network(tmp_path: Path) -> None:
     from esper_core.leyline import DataShape
     from esper_tasks.pointwise_mlp import PointwiseMlp
 
-    component = esper.load_plugins().registry.find("blueprint", "conv_light")
+    component = load_plugins().registry.find("blueprint", "conv_light")
     variety = Variety(component.id, component.spec, component.load())
     model = grown(lambda: PointwiseMlp(DataShape("sequence", (1, 12), 3)), (variety, Blend.GATE, True))
     esper.save(model, tmp_path)
@@ -695,7 +696,7 @@ def tended(
 ) -> Garden:
     """A garden over all slots of a model that may have been loaded."""
     adam = OptimizerConfig()
-    keeper = OptimizerKeeper(esper.host_parameters(model), host_settings=adam, seed_settings=adam)
+    keeper = OptimizerKeeper(host_parameters(model), host_settings=adam, seed_settings=adam)
     names = [slot.name for slot in slots_of(model).each()]
     return Garden(model, keeper, dict.fromkeys(names, varieties), seed=0, batches=batches, settings=settings)
 
@@ -779,11 +780,11 @@ def test_a_keeper_that_holds_seeds_as_the_hosts_is_told_what_to_take(
     again = esper.load(build(noisy_host, seed=9), tmp_path, plugins=plugins)
     adam = OptimizerConfig()
     keeper = OptimizerKeeper(again.parameters(), host_settings=adam, seed_settings=adam)
-    with pytest.raises(GrowthError, match=r"E304(.|\n)*esper_core\.host_parameters"):
+    with pytest.raises(GrowthError, match=r"E304(.|\n)*esper_core\.growth\.host_parameters"):
         Garden(again, keeper, {"early": [local_conv]}, seed=0, batches=1)
     plain = [tuple(parameter.shape) for parameter in build(noisy_host).parameters()]
-    assert [tuple(parameter.shape) for parameter in esper.host_parameters(again)] == plain
-    assert len(esper.host_parameters(nn.ModuleDict({"part": again}))) == len(plain)
+    assert [tuple(parameter.shape) for parameter in host_parameters(again)] == plain
+    assert len(host_parameters(nn.ModuleDict({"part": again}))) == len(plain)
 
 
 class Mixed(nn.Module):

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from esper_core.app.results import results
 from esper_core.cli import main
 from esper_core.leyline import Evidence, Finding, Gain, Metric, Opinion, SeedSignals, Signals, SlotSignals, Stage
 from esper_core.leyline.events import (
@@ -29,6 +28,7 @@ from esper_core.leyline.events import (
     UpdateFinished,
 )
 from esper_core.leyline.lifecycle import SlotState
+from esper_core.runs.statistics import results
 from esper_core.telemetry import encode
 
 MakeRun = Callable[..., Path]

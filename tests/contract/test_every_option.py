@@ -154,8 +154,8 @@ def has_a_feed(world: Any) -> bool:
 
 def margin_of_the_run(world: Any) -> str:
     """What eight networks that grew are called beside eight that differ from them but little."""
-    from esper_core.app.results import results
     from esper_core.leyline.events import EpisodeFinished
+    from esper_core.runs.statistics import results
 
     common = {"round": 0, "test_loss": 1.0, "validation_metric": 0.5, "parameters": 1, "host_parameters": 1}
     common |= {"fossils": 0, "steps": 1, "reward": None}

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from esper_core.app.results import results
 from esper_core.leyline import Metric
 from esper_core.leyline.events import EpisodeFinished
+from esper_core.runs.statistics import results
 
 
 def episode(arm: str, seed: int, test: float, reward: float | None = 1.0) -> EpisodeFinished:

@@ -96,7 +96,7 @@ def test_packages_that_do_not_fit_each_other_fail(monkeypatch) -> None:
     monkeypatch.setattr(importlib.metadata, "requires", lambda package: ["esper-core>=9"])
     monkeypatch.setattr(doctor, "_version", lambda package: None if package == "esper-tasks" else "0.1.0")
     findings = {finding.what: finding for finding in doctor._packages()}
-    assert findings["esper-rewards"] == doctor.Finding(
+    assert findings["esper-rewards"] == doctor.Diagnosis(
         "esper-rewards",
         "failed",
         "0.1.0: esper-rewards needs esper-core >=9, and this is 0.1.0",
@@ -107,7 +107,7 @@ def test_packages_that_do_not_fit_each_other_fail(monkeypatch) -> None:
 
 def test_an_old_python_fails(monkeypatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 2))
-    assert doctor._python() == doctor.Finding(
+    assert doctor._python() == doctor.Diagnosis(
         "python", "failed", "3.10.2, 3.11 or later is needed", "uv venv --python 3.11"
     )
 

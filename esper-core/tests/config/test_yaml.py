@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from esper_core.config.values import MAX_BYTES, MAX_DEPTH, MAX_NODES, MAX_NUMBER, Place
+from esper_core.config.values import MAX_BYTES, MAX_DEPTH, MAX_NODES, MAX_NUMBER, SourcePosition
 from esper_core.config.yaml import NumberError, parse_scalar, read_document
 from esper_core.leyline import ConfigError
 
@@ -41,32 +41,32 @@ def test_quoted_words_are_text_whatever_they_look_like():
 def test_each_value_has_its_place_and_that_of_its_key():
     text = "# a comment\nslots:\n  early:\n    blueprints: [conv_light,\n      norm]\nnone:\nlast: 'é' # é\n"
     places = read(text).places.by_path
-    assert places[()] == Place("f.yaml", 2, 1)
-    assert places[("slots",)] == Place("f.yaml", 3, 3, 2, 1)
-    assert places[("slots", "early")] == Place("f.yaml", 4, 5, 3, 3)
-    assert places[("slots", "early", "blueprints")] == Place("f.yaml", 4, 17, 4, 5)
-    assert places[("slots", "early", "blueprints", 0)] == Place("f.yaml", 4, 18)
-    assert places[("slots", "early", "blueprints", 1)] == Place("f.yaml", 5, 7)
-    assert places[("none",)] == Place("f.yaml", 6, 6, 6, 1)
-    assert places[("last",)] == Place("f.yaml", 7, 7, 7, 1)
+    assert places[()] == SourcePosition("f.yaml", 2, 1)
+    assert places[("slots",)] == SourcePosition("f.yaml", 3, 3, 2, 1)
+    assert places[("slots", "early")] == SourcePosition("f.yaml", 4, 5, 3, 3)
+    assert places[("slots", "early", "blueprints")] == SourcePosition("f.yaml", 4, 17, 4, 5)
+    assert places[("slots", "early", "blueprints", 0)] == SourcePosition("f.yaml", 4, 18)
+    assert places[("slots", "early", "blueprints", 1)] == SourcePosition("f.yaml", 5, 7)
+    assert places[("none",)] == SourcePosition("f.yaml", 6, 6, 6, 1)
+    assert places[("last",)] == SourcePosition("f.yaml", 7, 7, 7, 1)
     assert len(places) == 8
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 def test_lines_are_counted_for_every_line_ending(line_end):
-    assert read(f"a: 1{line_end}b:{line_end}  - x").places.by_path[("b", 0)] == Place("f.yaml", 3, 5)
+    assert read(f"a: 1{line_end}b:{line_end}  - x").places.by_path[("b", 0)] == SourcePosition("f.yaml", 3, 5)
 
 
 def test_a_byte_order_mark_does_not_count_as_a_column():
-    assert read(b"\xef\xbb\xbfa: 1").places.by_path[("a",)] == Place("f.yaml", 1, 4, 1, 1)
+    assert read(b"\xef\xbb\xbfa: 1").places.by_path[("a",)] == SourcePosition("f.yaml", 1, 4, 1, 1)
 
 
 def test_an_alias_is_written_out_and_its_values_keep_their_places():
     tree = read("a: &x\n  b: 1\nc: *x\nd: *x\n")
     assert tree.value == {"a": {"b": 1}, "c": {"b": 1}, "d": {"b": 1}}
     assert tree.value["a"] is not tree.value["c"], "an override of one must not change the other"
-    assert tree.places.by_path[("c",)] == Place("f.yaml", 3, 4, 3, 1)
-    assert tree.places.by_path[("c", "b")] == Place("f.yaml", 2, 6, 2, 3)
+    assert tree.places.by_path[("c",)] == SourcePosition("f.yaml", 3, 4, 3, 1)
+    assert tree.places.by_path[("c", "b")] == SourcePosition("f.yaml", 2, 6, 2, 3)
 
 
 def test_an_anchor_that_is_given_twice_means_the_nearest_above():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from esper_core.config import OptimizerConfig
 from esper_core.growth import Garden, SeedFault, Variety, graft, slots_of
 from esper_core.growth.optimizers import OptimizerKeeper
-from esper_core.growth.seeds import Eased, Gate, Residual, Seed, blend_parameters
+from esper_core.growth.seeds import Eased, GatedBlend, Residual, Seed, blend_parameters
 from esper_core.leyline import Action, Blend, BlueprintSpec, Op, Site, SlotPlace, Stage
 
 SITES = {
@@ -71,7 +71,7 @@ def by_hand(seed: Seed, site: Site, host: Tensor, alpha: float) -> Tensor:
     result = []
     for example, put_out in zip(given, raw, strict=True):
         gate = 1.0
-        if isinstance(seed.operator, Gate):
+        if isinstance(seed.operator, GatedBlend):
             means = [sum(place[c] for place in example) / len(example) for c in range(site.channels)]
             told = sum(w * m for w, m in zip(seed.operator.weight.tolist(), means, strict=True))
             gate = 2 / (1 + math.exp(-(told + seed.operator.bias.item())))

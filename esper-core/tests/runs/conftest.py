@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from esper_core.app.results import results
 from esper_core.cli import main
 from esper_core.leyline import Metric
 from esper_core.leyline.events import EpisodeFinished
+from esper_core.runs.statistics import results
 
 CONFIG = """\
 name: null

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper_core.app.results import results
 from esper_core.leyline import Metric
 from esper_core.leyline.constants import EXACT_SIGN_FLIP_BELOW, MIN_SEEDS_FOR_VERDICT
 from esper_core.runs.statistics import (
@@ -27,6 +26,7 @@ from esper_core.runs.statistics import (
     paired_comparison,
     paired_p,
     regularised_beta,
+    results,
     seeds_needed,
     shared_seeds,
     sign_flip_p,

@@ -21,7 +21,6 @@ from esper_core.app.components import open_display, open_sinks
 from esper_core.app.compose import Composition, StudyContext, prepare
 from esper_core.app.interrupts import handled_signals
 from esper_core.app.resolution import resolved_config
-from esper_core.app.results import results
 from esper_core.app.runtime import one_thread
 from esper_core.config import dump_config
 from esper_core.config.loading import plain
@@ -41,6 +40,7 @@ from esper_core.runs import RunDirectory
 from esper_core.runs.checkpoints import Checkpoints
 from esper_core.runs.directory import run_lock
 from esper_core.runs.records import read_run, resume_hint
+from esper_core.runs.statistics import results
 from esper_core.telemetry import Bus, Clock, EventFile, read_events
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import Course

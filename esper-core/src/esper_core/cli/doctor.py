@@ -30,7 +30,7 @@ _NEEDED: Final = ("esper-blueprints", "esper-policies", "esper-rewards", "esper-
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One thing that was checked: its state, what was found, and the command that fixes it."""
 
     what: str
@@ -62,7 +62,7 @@ def _coloured(line: str, state: str) -> str:
     return before + click.style(found, fg=_COLOURS[state]) + after if found else line
 
 
-def examine(runs: Path) -> Iterator[Finding]:
+def examine(runs: Path) -> Iterator[Diagnosis]:
     """Yield a finding for everything that a run with its directory in ``runs`` needs."""
     yield _python()
     yield from _torch()
@@ -73,36 +73,36 @@ def examine(runs: Path) -> Iterator[Finding]:
     yield _terminal()
 
 
-def _python() -> Finding:
+def _python() -> Diagnosis:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= OLDEST_PYTHON:
-        return Finding("python", "ok", version)
+        return Diagnosis("python", "ok", version)
     oldest = ".".join(map(str, OLDEST_PYTHON))
-    return Finding("python", "failed", f"{version}, {oldest} or later is needed", f"uv venv --python {oldest}")
+    return Diagnosis("python", "failed", f"{version}, {oldest} or later is needed", f"uv venv --python {oldest}")
 
 
-def _torch() -> Iterator[Finding]:
+def _torch() -> Iterator[Diagnosis]:
     try:
         import torch
     except Exception as error:  # a wheel for another machine raises whatever its loader does
-        yield Finding("torch", "failed", f"cannot be imported: {error}", "pip install --force-reinstall torch")
+        yield Diagnosis("torch", "failed", f"cannot be imported: {error}", "pip install --force-reinstall torch")
         return
-    yield Finding("torch", "ok", torch.__version__)
+    yield Diagnosis("torch", "ok", torch.__version__)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     names = ", ".join(dict.fromkeys(torch.cuda.get_device_name(index) for index in range(count)))
-    yield Finding("device", "ok", f"{count} × CUDA: {names}" if count else "cpu")
+    yield Diagnosis("device", "ok", f"{count} × CUDA: {names}" if count else "cpu")
     threads = f"{torch.get_num_threads()} of torch on {os.cpu_count() or 1} cores; a run computes with one"
-    yield Finding("threads", "ok", threads)
+    yield Diagnosis("threads", "ok", threads)
 
 
-def _requirements() -> Iterator[Finding]:
+def _requirements() -> Iterator[Diagnosis]:
     """Check that everything that esper-core requires is installed in a version that fits."""
     from packaging.requirements import Requirement
 
     try:
         requires = importlib.metadata.requires("esper-core") or []
     except importlib.metadata.PackageNotFoundError:
-        yield Finding("esper-core", "warning", f"{__version__}, not installed as a package", "pip install esper-core")
+        yield Diagnosis("esper-core", "warning", f"{__version__}, not installed as a package", "pip install esper-core")
         return
     wrong = []
     for requirement in map(Requirement, requires):
@@ -111,11 +111,11 @@ def _requirements() -> Iterator[Finding]:
         installed = _version(requirement.name)
         if installed is None or not requirement.specifier.contains(installed, prereleases=True):
             found = f"needs {requirement}, {'not installed' if installed is None else f'{installed} is installed'}"
-            wrong.append(Finding("esper-core", "failed", found, f'pip install "{requirement}"'))
-    yield from wrong or [Finding("esper-core", "ok", f"{__version__}, with all that it requires")]
+            wrong.append(Diagnosis("esper-core", "failed", found, f'pip install "{requirement}"'))
+    yield from wrong or [Diagnosis("esper-core", "ok", f"{__version__}, with all that it requires")]
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[Diagnosis]:
     """Check that the project's other packages are installed and fit this core."""
     from esper_core.plugins.discovery import FIRST_PARTY_PACKAGES, core_version_problem
     from esper_core.plugins.records import EntryPointInfo
@@ -125,18 +125,18 @@ def _packages() -> Iterator[Finding]:
         if version is None:
             if package in _NEEDED:
                 found = "not installed; the default run needs it"
-                yield Finding(package, "warning", found, f"pip install {package}")
+                yield Diagnosis(package, "warning", found, f"pip install {package}")
             continue
         requires = tuple(importlib.metadata.requires(package) or ())
         problem = core_version_problem(EntryPointInfo(package, package, package, version, requires), package)
         if problem is None:
-            yield Finding(package, "ok", version)
+            yield Diagnosis(package, "ok", version)
         else:
             found = f"{version}: {problem.message.removesuffix('; its code was not run')}"
-            yield Finding(package, "failed", found, f"pip install --upgrade esper-core {package}")
+            yield Diagnosis(package, "failed", found, f"pip install --upgrade esper-core {package}")
 
 
-def _plugins() -> Iterator[Finding]:
+def _plugins() -> Iterator[Diagnosis]:
     from esper_core.plugins import load_plugins
     from esper_core.plugins.discovery import safe_mode_from_environment
 
@@ -144,42 +144,42 @@ def _plugins() -> Iterator[Finding]:
     for record in plugins.records:
         if record.status in ("broken", "rejected"):
             found = f"{record.source} is {record.status}: {record.problems[0].message}"
-            yield Finding(f"plugin {record.id}", "warning", found, f"esper plugins show {record.id}")
+            yield Diagnosis(f"plugin {record.id}", "warning", found, f"esper plugins show {record.id}")
     for problem in plugins.problems:
         if problem.code == "E223":
-            yield Finding("metadata", "warning", problem.message, (problem.hint or "").rpartition(":  ")[2] or None)
+            yield Diagnosis("metadata", "warning", problem.message, (problem.hint or "").rpartition(":  ")[2] or None)
     if active := sum(record.status == "active" for record in plugins.records):
-        yield Finding("plugins", "ok", f"{active} active, with {len(plugins.registry.components())} components")
+        yield Diagnosis("plugins", "ok", f"{active} active, with {len(plugins.registry.components())} components")
     else:
-        yield Finding("plugins", "warning", "none is active", f"pip install {' '.join(_NEEDED)}")
+        yield Diagnosis("plugins", "warning", "none is active", f"pip install {' '.join(_NEEDED)}")
     if safe_mode_from_environment():
         found = "on: only the project's own plugins are loaded"
-        yield Finding("safe mode", "warning", found, "unset ESPER_SAFE_MODE")
+        yield Diagnosis("safe mode", "warning", found, "unset ESPER_SAFE_MODE")
     else:
-        yield Finding("safe mode", "ok", "off")
+        yield Diagnosis("safe mode", "ok", "off")
 
 
-def _runs_folder(runs: Path) -> Finding:
+def _runs_folder(runs: Path) -> Diagnosis:
     """Check that a run directory could be made in ``runs``, without leaving anything behind."""
     place = runs.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir():
-        return Finding("runs folder", "failed", f"{place} is no folder", "esper run FILE --runs-dir ANOTHER")
+        return Diagnosis("runs folder", "failed", f"{place} is no folder", "esper run FILE --runs-dir ANOTHER")
     try:
         with tempfile.TemporaryFile(dir=place):
             made = "" if place == runs.absolute() else ", will be made"
-            return Finding("runs folder", "ok", f"{runs}{made}")
+            return Diagnosis("runs folder", "ok", f"{runs}{made}")
     except OSError as error:
-        return Finding("runs folder", "failed", f"{place} cannot be written: {error.strerror}", f"chmod u+w {place}")
+        return Diagnosis("runs folder", "failed", f"{place} cannot be written: {error.strerror}", f"chmod u+w {place}")
 
 
-def _terminal() -> Finding:
+def _terminal() -> Diagnosis:
     encoding = getattr(sys.stdout, "encoding", None) or "unknown"
     kind = "a terminal" if sys.stdout.isatty() else "no terminal: plain text"
     if encoding.casefold().replace("-", "") == "utf8":
-        return Finding("output", "ok", f"{kind}, {encoding}")
-    return Finding("output", "warning", f"{kind}, {encoding}: some characters are escaped", "export PYTHONUTF8=1")
+        return Diagnosis("output", "ok", f"{kind}, {encoding}")
+    return Diagnosis("output", "warning", f"{kind}, {encoding}: some characters are escaped", "export PYTHONUTF8=1")
 
 
 def _version(package: str) -> str | None:

@@ -20,8 +20,8 @@ from esper_core.config.values import (
     MAX_NUMBER,
     KeyPath,
     PathSyntaxError,
-    Place,
     Places,
+    SourcePosition,
     Tree,
     cut,
     path_text,
@@ -434,5 +434,5 @@ def _enter(here: Any, step: str | int, override: Override, path: KeyPath, tree: 
     if below is None:
         default = entry.field.default if entry is not None and is_use and entry.field is not None else None
         below = here[step] = default.model_dump() if isinstance(default, Use) else {}
-        tree.replace(path, Tree(None, Places({path: Place(override.label)})))
+        tree.replace(path, Tree(None, Places({path: SourcePosition(override.label)})))
     return _spelt_out(here, step, path, tree) if is_use else below

@@ -158,7 +158,7 @@ def _shown(value: Any, depth: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourcePosition:
     """Where a value and its key are. Lines and columns count from 1; a value of ``--set`` has none."""
 
     file: str
@@ -175,9 +175,9 @@ class Place:
 class Places:
     """The places of the values of a configuration."""
 
-    by_path: dict[KeyPath, Place] = field(default_factory=dict)
+    by_path: dict[KeyPath, SourcePosition] = field(default_factory=dict)
 
-    def nearest(self, path: KeyPath) -> Place | None:
+    def nearest(self, path: KeyPath) -> SourcePosition | None:
         """Return the place at ``path``, or that of the nearest value above it that has one."""
         for length in range(len(path), -1, -1):
             if (place := self.by_path.get(path[:length])) is not None:
@@ -190,7 +190,7 @@ class Places:
 
     def problem(self, code: str, path: KeyPath, message: str, hint: str | None = None, *, key: bool = False) -> Problem:
         """Build a problem with the value (or the ``key``) at ``path``, located there or at the nearest value above."""
-        place = self.nearest(path) or Place("")
+        place = self.nearest(path) or SourcePosition("")
         at_key = key and place.key_line is not None
         line, column = (place.key_line, place.key_column) if at_key else (place.line, place.column)
         return Problem(code, message, place.file or None, line, column, path_text(path) or None, hint)

@@ -22,7 +22,7 @@ from esper_core.config.values import (
     MAX_NUMBER,
     MAX_TOKENS,
     KeyPath,
-    Place,
+    SourcePosition,
     Tree,
     cut,
     path_text,
@@ -132,7 +132,7 @@ def read_value(text: str, label: str, path: KeyPath) -> Tree:
             hint = "Write a list as [a, b], a mapping as {key: value}, and put a text in quotes twice: '\"…\"'."
             raise ConfigError(Problem("E115", f"expected one value, received {quoted(text)}", hint=hint))
         tree = Tree(None, problems=problems)
-        tree.places.by_path[path] = Place(label)
+        tree.places.by_path[path] = SourcePosition(label)
         if root is not None:
             tree.value = _Builder(tree, label, has_positions=False).build(root, path)
     except ConfigError as error:
@@ -406,13 +406,13 @@ class _Builder:
         problem = _problem("E108", message, self.file, node.start_mark, "Use fewer aliases.", path)
         raise ConfigError([*self.tree.problems, problem])
 
-    def place(self, node: yaml.Node, key: yaml.Node | None) -> Place:
+    def place(self, node: yaml.Node, key: yaml.Node | None) -> SourcePosition:
         """Return the place of ``node`` and its key."""
         if not self.has_positions:
-            return Place(self.file)
+            return SourcePosition(self.file)
         start = node.start_mark
         at_key = (None, None) if key is None else (key.start_mark.line + 1, key.start_mark.column + 1)
-        return Place(self.file, start.line + 1, start.column + 1, *at_key)
+        return SourcePosition(self.file, start.line + 1, start.column + 1, *at_key)
 
     def refuse(self, code: str, node: yaml.Node, path: KeyPath, message: str, hint: str) -> None:
         """Report a value that cannot be kept, so that the model's errors about it are not."""

@@ -79,7 +79,7 @@ def _twice(what: str, names: list[str] | list[int]) -> Iterator[str]:
     yield from (f'{what} "{name}" stands there {count} times' for name, count in Counter(names).items() if count > 1)
 
 
-def _of_place(place: Place) -> Iterator[str]:
+def _of_place(place: SlotEntry) -> Iterator[str]:
     if not 1 <= place.stack <= MOST_IN_A_STACK:
         yield f"stack is {place.stack}, and goes from 1 to {MOST_IN_A_STACK}"
     if not 0 <= place.embargo <= _MOST:
@@ -91,7 +91,7 @@ def _of_place(place: Place) -> Iterator[str]:
             yield f'dtypes names "{name}", which is none of {", ".join(DTYPES)}'
 
 
-def _of_seed(seed: Growth, place: Place | None) -> Iterator[str]:
+def _of_seed(seed: Growth, place: SlotEntry | None) -> Iterator[str]:
     yield from _of_shape(seed.kind, seed.example_shape)
     if place is None:
         yield f'there is no slot "{seed.slot}"'
@@ -188,7 +188,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SlotEntry:
     """One slot: where it stands, what it sees, and how many seeds it may keep.
 
     dtypes: names of what was seen there, and of what the model began with then. embargo: steps that it still rests.
@@ -213,7 +213,7 @@ class Network:
 
     __pydantic_config__ = RECORD
     model: str
-    slots: tuple[Place, ...]
+    slots: tuple[SlotEntry, ...]
     seeds: tuple[Growth, ...]
     format: int = GROWTH_FORMAT
 
@@ -239,7 +239,7 @@ class Network:
 def read_network(home: Slots, model: str) -> Network:
     """What has grown in the slots of a model, whose class is called ``model``."""
     places = tuple(
-        Place(
+        SlotEntry(
             name=slot.name,
             at=slot.at,
             kind=slot.kind if slot.site is None else slot.site.kind,

@@ -139,7 +139,7 @@ class Multiply(nn.Module):
         return host * (1.0 + alpha * torch.tanh(seed - host))
 
 
-class Gate(nn.Module):
+class GatedBlend(nn.Module):
     """h + α·γ·(s − h), where γ = 2·sigmoid(w·mean(h) + b) is one number for each example, between 0 and 2.
 
     ``channels`` is the width of the features, ``axis`` the dimension in which they lie; the others are averaged. With
@@ -209,7 +209,7 @@ _MAKERS: Mapping[Blend, Callable[[Site, bool], nn.Module]] = MappingProxyType(
         Blend.ADD: lambda site, identity: Add(),
         Blend.RESIDUAL: lambda site, identity: Residual(1.0 if identity else 0.0),
         Blend.MULTIPLY: lambda site, identity: Multiply(),
-        Blend.GATE: lambda site, identity: Gate(site.channels, -1 if site.kind == "tokens" else 1),
+        Blend.GATE: lambda site, identity: GatedBlend(site.channels, -1 if site.kind == "tokens" else 1),
     }
 )
 

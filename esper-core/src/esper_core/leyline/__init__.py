@@ -1,6 +1,21 @@
-"""The contracts: what every part of Esper and every plugin may rely upon. Imports nothing of ours, and no torch.
+"""Leyline: the contracts that every part of Esper and every plugin rely on. Imports no torch and nothing else of Esper.
 
-Each name is imported when it is first used: a command that only prints its help needs few of them.
+What is here:
+    actions: what a policy can ask for, and the masks of what is possible.
+    constants: named thresholds, windows and limits.
+    errors: the exception hierarchy, and suggestions for misspelt names.
+    events: the records that a run publishes.
+    files: opens files of runs that may come from somebody else.
+    lifecycle: the transition tables of slots and seeds.
+    observations: observations as rows of numbers.
+    protocols: what components implement, and what hooks receive.
+    signals: what is measured in a step, and what gates and governor conclude.
+    specs: what plugins declare about their components.
+    text: printable characters, single lines and counts.
+
+What is not here: the hooks themselves (``esper_core.hooks``).
+
+Begin with ``lifecycle`` and ``protocols``. Names are imported when they are first used.
 """
 
 from __future__ import annotations

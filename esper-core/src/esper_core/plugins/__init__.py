@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from esper_core.plugins.loader import Plugins, load_plugins
     from esper_core.plugins.lookup_errors import UnknownComponent, UnusableComponent
     from esper_core.plugins.records import Component, PluginRecord
-    from esper_core.plugins.registry import Registrar, Registry
+    from esper_core.plugins.registry import ComponentRegistrar, Registry
 
 _HOME = {
     "Component": "records",
     "FormulaError": "formula",
     "PluginRecord": "records",
     "Plugins": "loader",
-    "Registrar": "registry",
+    "ComponentRegistrar": "registry",
     "Registry": "registry",
     "UnknownComponent": "lookup_errors",
     "UnusableComponent": "lookup_errors",
@@ -42,10 +42,10 @@ _HOME = {
 
 __all__ = [
     "Component",
+    "ComponentRegistrar",
     "FormulaError",
     "PluginRecord",
     "Plugins",
-    "Registrar",
     "Registry",
     "UnknownComponent",
     "UnusableComponent",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from esper_core._version import __version__
 from esper_core.leyline.errors import Problem
 from esper_core.plugins.isolation import LOCAL_FILE, author_hint, normalise
-from esper_core.plugins.records import Candidate, EntryPointInfo
+from esper_core.plugins.records import EntryPointInfo, PluginCandidate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -151,7 +151,7 @@ def admit(
     disable: Iterable[str] = (),
     require: Mapping[str, str] | None = None,
     safe_mode: bool = False,
-) -> list[Candidate]:
+) -> list[PluginCandidate]:
     """Return a candidate for each entry point; those that may not be imported are stopped, with the reason.
 
     Args:
@@ -162,7 +162,7 @@ def admit(
     """
     disable, require = frozenset(disable), require or {}
     candidates = []
-    for candidate in map(Candidate, entry_points):
+    for candidate in map(PluginCandidate, entry_points):
         if candidate.id in disable:
             candidate = candidate.stopped("disabled")
         elif safe_mode and not is_first_party(candidate.entry_point.package):
@@ -177,7 +177,7 @@ def admit(
     ]
 
 
-def _checked(candidate: Candidate, claims: list[EntryPointInfo], require: Mapping[str, str]) -> Candidate:
+def _checked(candidate: PluginCandidate, claims: list[EntryPointInfo], require: Mapping[str, str]) -> PluginCandidate:
     """Stop a candidate whose id is claimed twice or invalid, or whose versions do not fit."""
     problem: Problem | None
     if len(claims) > 1:
@@ -247,7 +247,7 @@ def _required_name(requirement: str) -> str:
     return match[1] if match else ""
 
 
-def _pin_problem(candidate: Candidate, pin: str | None) -> Problem | None:
+def _pin_problem(candidate: PluginCandidate, pin: str | None) -> Problem | None:
     """Describe a version that ``plugins.require`` does not accept; a one-file plugin has no version to pin."""
     entry = candidate.entry_point
     if pin is None or entry.file is not None:

@@ -26,7 +26,7 @@ from esper_core.plugins.discovery import (
 )
 from esper_core.plugins.isolation import attempt, definition_of, import_target, summarise
 from esper_core.plugins.lookup_errors import ask_plugins, missing_requirement, unknown_plugin
-from esper_core.plugins.registry import Registrar, Registry
+from esper_core.plugins.registry import ComponentRegistrar, Registry
 from esper_core.plugins.validation import (
     check_api_level,
     hook_manager,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins.discovery import DamagedPackage, Distribution, LocalFile
-    from esper_core.plugins.records import Candidate, Component, PluginRecord
+    from esper_core.plugins.records import Component, PluginCandidate, PluginRecord
 
 REGISTRATION_HOOKS: Final[Mapping[str, ComponentKind]] = {
     "esper_register_blueprints": "blueprint",
@@ -137,7 +137,7 @@ def load_plugins(
     )
 
 
-def _import_plugin(candidate: Candidate, files: Sequence[LocalFile]) -> Candidate:
+def _import_plugin(candidate: PluginCandidate, files: Sequence[LocalFile]) -> PluginCandidate:
     """Return the candidate with its module or object and the time of the import; stopped if the import fails."""
     if not candidate.is_active:
         return candidate
@@ -157,7 +157,7 @@ def _hash_of_module(target: str) -> str | None:
         return None
 
 
-def _collect_components(manager: pluggy.PluginManager, candidate: Candidate) -> Candidate:
+def _collect_components(manager: pluggy.PluginManager, candidate: PluginCandidate) -> PluginCandidate:
     """Call the candidate's registration hooks and return it with its components.
 
     A fault in one of them stops the candidate and unregisters it; the other hooks are still called, so that all faults
@@ -169,7 +169,7 @@ def _collect_components(manager: pluggy.PluginManager, candidate: Candidate) -> 
     problems: list[Problem] = []
     for hook, kind in REGISTRATION_HOOKS.items():
         if hook in candidate.hooks:
-            registrar: Registrar[Any] = Registrar(candidate, kind)
+            registrar: ComponentRegistrar[Any] = ComponentRegistrar(candidate, kind)
             problems.extend(_registration_problems(manager, candidate, hook, registrar))
             components.extend(registrar.components)
     candidate = replace(candidate, components=tuple(components))
@@ -180,7 +180,7 @@ def _collect_components(manager: pluggy.PluginManager, candidate: Candidate) -> 
 
 
 def _registration_problems(
-    manager: pluggy.PluginManager, candidate: Candidate, hook: str, registrar: Registrar[Any]
+    manager: pluggy.PluginManager, candidate: PluginCandidate, hook: str, registrar: ComponentRegistrar[Any]
 ) -> list[Problem]:
     """Call one registration hook of one plugin with the registrar; return what went wrong."""
     others = [plugin for name, plugin in manager.list_name_plugin() if name != candidate.id]

@@ -1,7 +1,7 @@
 """Plugin records: what is known of a plugin and its components, from discovery to the end of loading.
 
-``EntryPointInfo`` is what a package's metadata declares. A ``Candidate`` passes through the steps of the loader and
-collects what they find. ``PluginRecord`` is what remains of it, and ``Component`` is one thing that a plugin provides.
+``EntryPointInfo`` is what a package's metadata declares. A ``PluginCandidate`` passes through the steps of the loader
+and collects what they find. ``PluginRecord`` is what remains of it, and ``Component`` is one thing that it provides.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class PluginRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PluginCandidate:
     """A plugin on its way through the loader: each step takes one and returns the next.
 
     A step that finds a reason against the plugin returns it ``stopped``; later steps then return it unchanged.
@@ -209,11 +209,11 @@ class Candidate:
         """Whether nothing has stopped it so far."""
         return self.status == "active"
 
-    def stopped(self, status: Status, *problems: Problem) -> Candidate:
+    def stopped(self, status: Status, *problems: Problem) -> PluginCandidate:
         """Return the candidate with another status and further problems."""
         return replace(self, status=status, problems=(*self.problems, *problems))
 
-    def broken_by(self, code: str, failure: str, error: BaseException) -> Candidate:
+    def broken_by(self, code: str, failure: str, error: BaseException) -> PluginCandidate:
         """Return the candidate stopped as broken by an error that its code raised."""
         return self.stopped("broken", self.problem(code, failure, error))
 

@@ -1,8 +1,8 @@
 """Registry: take the components that plugins add, check them, and find them by name.
 
-A ``Registrar`` is what a registration hook receives. It is bound to one plugin, one kind and one call, and checks each
-component as it is added, so that a message names the author's own line. The ``Registry`` is the read-only view of all
-components of the active plugins.
+A ``ComponentRegistrar`` is what a registration hook receives. It is bound to one plugin, one kind and one call, and
+checks each component as it is added, so that a message names the author's own line. The ``Registry`` is the read-only
+view of all components of the active plugins.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from esper_core.leyline.specs import ComponentKind
-    from esper_core.plugins.records import Candidate, PluginRecord
+    from esper_core.plugins.records import PluginCandidate, PluginRecord
 
 SpecT = TypeVar("SpecT", bound=Spec)
 
@@ -85,10 +85,10 @@ class _Fault:
     hint: str
 
 
-class Registrar(Generic[SpecT]):
+class ComponentRegistrar(Generic[SpecT]):
     """The ``registry`` argument of the registration hooks: takes the components of one plugin and one kind."""
 
-    def __init__(self, candidate: Candidate, kind: ComponentKind) -> None:
+    def __init__(self, candidate: PluginCandidate, kind: ComponentKind) -> None:
         self._candidate = candidate
         self._kind = kind
         self._components: dict[str, Component] = {}

@@ -22,7 +22,7 @@ from esper_core.plugins.isolation import attempt, definition_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from esper_core.plugins.records import Candidate, Hook
+    from esper_core.plugins.records import Hook, PluginCandidate
 
 OLDEST_API_LEVEL: Final = 1
 """The lowest API level whose plugins still work."""
@@ -63,7 +63,7 @@ def known_hooks() -> Mapping[str, tuple[str, ...]]:
     }
 
 
-def validate_hooks(manager: pluggy.PluginManager, candidate: Candidate) -> Candidate:
+def validate_hooks(manager: pluggy.PluginManager, candidate: PluginCandidate) -> PluginCandidate:
     """Return the candidate with its hooks; stopped if one of them would not work."""
     if not candidate.is_active:
         return candidate
@@ -83,7 +83,7 @@ def validate_hooks(manager: pluggy.PluginManager, candidate: Candidate) -> Candi
     return replace(candidate, problems=(*candidate.problems, *problems))
 
 
-def check_api_level(candidate: Candidate) -> Candidate:
+def check_api_level(candidate: PluginCandidate) -> PluginCandidate:
     """Return the candidate with the API level that it was written for; stopped if this core does not support it.
 
     A plugin without ``esper_plugin_info`` has the oldest level.
@@ -110,7 +110,7 @@ def check_api_level(candidate: Candidate) -> Candidate:
     return candidate.stopped("rejected", Problem("E215", message, file=file, line=line, hint=hint))
 
 
-def read_settings_model(candidate: Candidate) -> Candidate:
+def read_settings_model(candidate: PluginCandidate) -> PluginCandidate:
     """Return the candidate with the model of its own settings; stopped if it returns something else."""
     hook = candidate.hooks.get("esper_settings_model")
     if not candidate.is_active or hook is None:
@@ -129,7 +129,7 @@ def read_settings_model(candidate: Candidate) -> Candidate:
     return candidate.stopped("broken", Problem("E217", message, file=file, line=line, hint=hint))
 
 
-def register_hooks(manager: pluggy.PluginManager, candidate: Candidate) -> Candidate:
+def register_hooks(manager: pluggy.PluginManager, candidate: PluginCandidate) -> PluginCandidate:
     """Register the candidate's hooks with pluggy; return it stopped if pluggy refuses them."""
     if not candidate.is_active:
         return candidate

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -18,6 +19,10 @@ from esper_core.leyline.constants import CONFIDENCE, EXACT_SIGN_FLIP_BELOW, MIN_
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from esper_core.leyline.events import EpisodeFinished
+    from esper_core.leyline.signals import Metric
+
 
 MAX_FIGURE: Final = 1e150
 """Squares of larger numbers overflow."""
@@ -423,3 +428,37 @@ def _beta_fraction(x: float, a: float, b: float) -> float:
             return value
     msg = f"the incomplete beta function did not converge. Received: x={x}, a={a}, b={b}"
     raise ArithmeticError(msg)
+
+
+def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinished], margin: float) -> dict[str, Any]:
+    """Return the results of summary.json, which depend only on the seeds and the configuration.
+
+    Every pair of arms is compared, including the twin, and all comparisons are judged together.
+    """
+    by_arm = {arm: sorted((e for e in episodes if e.arm == arm), key=lambda e: (e.round, e.seed)) for arm in arms}
+    samples = [Sample(arm, {episode.seed: episode.test_metric for episode in own}) for arm, own in by_arm.items()]
+    return {
+        "metric": {"name": metric.name, "direction": metric.direction, "unit": metric.unit},
+        "arms": {arm: _arm(own, metric) for arm, own in by_arm.items()},
+        "comparisons": compare_arms(samples, direction=metric.direction, margin=margin),
+    }
+
+
+def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
+    interval = _interval([episode.test_metric for episode in episodes], metric)
+    rewards = [episode.reward for episode in episodes if episode.reward is not None]
+    return {
+        "test": {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "n": interval.n},
+        "params": fmean(episode.parameters for episode in episodes),
+        "host_params": fmean(episode.host_parameters for episode in episodes),
+        "fossils": fmean(episode.fossils for episode in episodes),
+        "reward": fmean(rewards) if len(rewards) == len(episodes) else None,
+        "episodes": [{"seed": episode.seed, "test": episode.test_metric} for episode in episodes],
+    }
+
+
+def _interval(values: Sequence[float], metric: Metric) -> Interval:
+    """Return mean and interval; NaN if a value is not finite, as a perplexity can be."""
+    if all(map(is_usable, values)):
+        return mean_interval(values, CONFIDENCE, share=metric.is_share)
+    return Interval(math.nan, None, None, len(values))

@@ -35,8 +35,7 @@ from esper_core.leyline import (
     State,
     Turn,
 )
-from esper_policies.bandit import SURE, Bandit
-from esper_policies.bandit_arms import Belief, Harvest, Record, best_of_each_slot, harvests, size_of
+from esper_policies.bandit import SURE, Bandit, Belief, Harvest, Record, best_of_each_slot, harvests, size_of
 from esper_testing import check_policy
 from esper_testing.games import arms, learn, play
 

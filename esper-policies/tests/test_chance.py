@@ -25,7 +25,7 @@ from esper_core.leyline import (
     Signals,
     State,
 )
-from esper_policies.chance import Random
+from esper_policies.random_policy import Random
 
 SPACE = ActionSpace({"early": ("a/conv", "a/mlp", "a/norm"), "late": ("a/mlp",)})
 FREE = ActionMask({"early": frozenset({Op.GERMINATE}), "late": frozenset()}, {"early": ("a/conv", "a/mlp")})

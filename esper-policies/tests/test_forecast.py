@@ -8,7 +8,7 @@ import pytest
 
 from esper_core.leyline import Finding, Gain, Opinion, SeedSignals, Stage
 from esper_core.leyline.constants import NATS_PER_PARAMETER
-from esper_policies.forecast import CAUTION, FEE, UNDERSOLD, Forecast
+from esper_policies.heuristic import CAUTION, FEE, UNDERSOLD, Forecast
 
 SURE = Gain(n=400, mean=0.1, deviation=0.2, skewness=0.0, worst=-1.0, best=1.0)
 """A gain with a standard error of 0.01."""

@@ -22,8 +22,7 @@ from esper_core.leyline import (
     SlotState,
     Stage,
 )
-from esper_policies.forecast import Forecast
-from esper_policies.heuristic import Heuristic
+from esper_policies.heuristic import Forecast, Heuristic
 from esper_policies.settings import HeuristicSettings
 
 SPACE = ActionSpace({"early": ("a/conv", "a/mlp"), "late": ("a/mlp",)})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_core.leyline import Schedule, SettingError
-from esper_policies.pace import Cosine, Warmup
+from esper_policies.learning_rates import Cosine, Warmup
 
 
 @given(over=st.integers(0, 50), step=st.integers(0, 200))

@@ -29,8 +29,8 @@ from esper_core.leyline import (
     Turn,
 )
 from esper_policies.ppo import policy as policy_module
-from esper_policies.ppo.choosing import Chances
-from esper_policies.ppo.decisions import Pace, episodes_of
+from esper_policies.ppo.encoding import Pace, episodes_of
+from esper_policies.ppo.network import Chances
 from esper_policies.ppo.policy import Ppo
 from esper_testing.policies import STEPS, episode, space_of
 

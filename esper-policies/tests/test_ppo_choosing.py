@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper_core.leyline import ARGUMENTS, Action, Blend, Curve, Op
-from esper_policies.ppo.choosing import Chances, Chosen, Scores, reads
 from esper_policies.ppo.encoding import OPS
-from esper_policies.ppo.options import Options
+from esper_policies.ppo.network import Chances, Chosen, Options, Scores, reads
 
 HEADS = {"blend": 2, "speed": 3, "target": 2}
 CLOSE = 1e-4

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from esper_core.leyline import WAIT, SettingError
-from esper_policies.ppo import keeping
-from esper_policies.ppo.diagnosis import Diagnosis
-from esper_policies.ppo.keeping import NUMBERS, WORDS
+from esper_policies.ppo import checkpoints as keeping
+from esper_policies.ppo.checkpoints import NUMBERS, WORDS
+from esper_policies.ppo.learning import Diagnosis
 from esper_policies.ppo.policy import Ppo
 from esper_testing.games import contextual, delayed, learn, play
 from esper_testing.policies import episode, space_of

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from esper_core.leyline import WAIT, Op
-from esper_policies.ppo.advantages import advantages
-from esper_policies.ppo.decisions import episodes_of
-from esper_policies.ppo.learning import Worth, explained, learn, weighed
-from esper_policies.ppo.lessons import lesson_of
+from esper_policies.ppo.encoding import episodes_of
+from esper_policies.ppo.learning import Worth, advantages, explained, learn, lesson_of, weighed
 from esper_policies.ppo.policy import Ppo
 from esper_testing.games import contextual, delayed, endless, masked, play
 

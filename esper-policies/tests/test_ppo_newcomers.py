@@ -8,8 +8,7 @@ import pytest
 
 from esper_core.leyline import WAIT, Action, ActionMask, Op, rows_of
 from esper_policies.ppo.encoding import Seen
-from esper_policies.ppo.newcomers import first_look
-from esper_policies.ppo.policy import Ppo
+from esper_policies.ppo.policy import Ppo, first_look
 from esper_testing.games import contextual, learn, play
 from esper_testing.policies import episode, space_of
 

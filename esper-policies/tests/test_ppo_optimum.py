@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from esper_policies.ppo.decisions import episodes_of
-from esper_policies.ppo.lessons import lesson_of
+from esper_policies.ppo.encoding import episodes_of
+from esper_policies.ppo.learning import lesson_of
 from esper_policies.ppo.policy import Ppo
 from esper_testing.games import GAMES, learn, play, score
 

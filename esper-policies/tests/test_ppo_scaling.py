@@ -14,10 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper_core.leyline import CANDIDATE_COLUMNS, SLOT_COLUMNS, RewardBreakdown
-from esper_policies.ppo.decisions import episodes_of
-from esper_policies.ppo.encoding import WHOLE_COLUMNS, batch_of
+from esper_policies.ppo.encoding import BEYOND, LEAST, WHOLE_COLUMNS, Columns, Scales, batch_of, episodes_of
 from esper_policies.ppo.policy import Ppo
-from esper_policies.ppo.scaling import BEYOND, LEAST, Columns, Scales
 from esper_testing.games import contextual, delayed, masked, play
 
 NAMES = ("alpha", "gain", "gain?", "stage_training", "kind_vector", "age", "is_new")

@@ -8,8 +8,7 @@ import math
 import pytest
 
 from esper_core.leyline import Gain, SeedSignals, SlotSignals, SlotState, Stage
-from esper_policies.forecast import Forecast
-from esper_policies.remembering import Memory
+from esper_policies.heuristic import Forecast, Memory
 
 GOOD = Gain(800, 0.2, 0.2, 0.0, -1.0, 1.0)
 BAD = Gain(800, -0.2, 0.2, 0.0, -1.0, 1.0)

@@ -39,7 +39,7 @@ def test_the_plugin_registers_these():
             assert callable(getattr(import_module(module), name))
 
 
-@pytest.mark.parametrize("module", ["chance", "forecast", "heuristic", "pace", "schedule", "static"])
+@pytest.mark.parametrize("module", ["heuristic", "learning_rates", "random_policy", "schedule", "static"])
 def test_the_examples_in_docstrings_are_true(module):
     found = doctest.testmod(import_module(f"esper_policies.{module}"))
     assert found.attempted > 0

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from esper_core.app.episode import Play
-from esper_policies.chance import Random
 from esper_policies.ppo.policy import Ppo
+from esper_policies.random_policy import Random
 from esper_study.growbench import (
     COLUMNS,
     Bench,

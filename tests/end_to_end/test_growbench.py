@@ -11,9 +11,9 @@ import torch
 
 from esper_core.leyline import Metric
 from esper_policies.bandit import Bandit
-from esper_policies.chance import Random
 from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.policy import Ppo
+from esper_policies.random_policy import Random
 from esper_policies.static import Static
 from esper_rewards.team import Team
 from esper_study.growbench import Bench, Match, Node, Oracle, nodes, score, shipped_table

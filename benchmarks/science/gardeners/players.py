@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import WAIT, Action, Op
 from esper_policies.bandit import Bandit
-from esper_policies.chance import Random
 from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.policy import Ppo
+from esper_policies.random_policy import Random
 from esper_study.growbench import CANDIDATES, Match
 from esper_study.growbench.puzzles import DECIDE_EVERY, LAST_DECISION, RAMP
 

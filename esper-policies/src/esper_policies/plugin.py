@@ -35,7 +35,7 @@ def esper_register_policies(registry: Any) -> None:
     )
     registry.add(
         "random",
-        "esper_policies.chance:Random",
+        "esper_policies.random_policy:Random",
         PolicySpec(
             summary="Does any of the things that are possible: the control of every study.",
             settings="esper_policies.settings:RandomSettings",
@@ -64,12 +64,12 @@ def esper_register_schedules(registry: Any) -> None:
     """Adds the schedules of learning rates."""
     registry.add(
         "warmup",
-        "esper_policies.pace:Warmup",
+        "esper_policies.learning_rates:Warmup",
         ScheduleSpec(summary="Rises to 1 in a few steps.", settings="esper_policies.settings:WarmupSettings"),
     )
     registry.add(
         "cosine",
-        "esper_policies.pace:Cosine",
+        "esper_policies.learning_rates:Cosine",
         ScheduleSpec(
             summary="Falls on half a cosine to the last step.", settings="esper_policies.settings:CosineSettings"
         ),

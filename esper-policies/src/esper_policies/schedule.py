@@ -1,17 +1,127 @@
-"""What if somebody wrote down beforehand what grows, where and when?"""
+"""What if somebody wrote down beforehand what grows, where and when?
+
+What does a plan mean in this run? Its names are looked up in the run's slots, and every slip is told at once.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from esper_core.leyline import WAIT, State
-from esper_policies.plan import Move, read_plan
+from esper_core.leyline import ARGUMENTS, WAIT, Action, Blend, ConfigError, Curve, Op, Problem, SettingError, State
+from esper_core.leyline.constants import FULL, RAMP_STEPS
+from esper_core.leyline.errors import suggestion
 from esper_policies.settings import PlanEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from esper_core.leyline import Action, ActionMask, ActionSpace, Observation
+    from esper_core.leyline import ActionMask, ActionSpace, Observation
+
+
+WAYS: Final[Mapping[str, str]] = {
+    "blueprint": "It acts on the one seed that lives in the slot.",
+    "blend": "How a seed is blended in is said where it germinates.",
+    "speed": "How fast a seed is blended in is said where it germinates, or where its alpha gets a new target.",
+    "curve": "Which way alpha takes is said where it germinates, or where its alpha gets a new target.",
+    "target": "How far alpha goes is said where it germinates, or where it gets a new target.",
+}
+"""The arguments that only some ops take, and where they belong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One entry of a plan, its names looked up: ``action`` is tried from ``step`` on."""
+
+    index: int
+    step: int
+    slot: str
+    action: Action
+
+    def __str__(self) -> str:
+        blueprint = f" {self.action.blueprint}" if self.action.blueprint else ""
+        return f"plan[{self.index}]: {self.action.op.value}{blueprint} in {self.slot}, from step {self.step}"
+
+
+class _Slip(NamedTuple):
+    """What is wrong with one setting of one entry."""
+
+    path: str
+    message: str
+    hint: str
+
+
+def read_plan(plan: Sequence[PlanEntry], space: ActionSpace) -> tuple[Move, ...]:
+    """The moves of ``plan`` in its order. SettingError for what does not fit ``space``, ConfigError for several."""
+    slips = [slip for index, entry in enumerate(plan) for slip in _slips(f"plan[{index}]", entry, space)]
+    slips += _steps_that_fall(plan)
+    if len(slips) == 1:
+        raise SettingError(*slips[0])
+    if slips:
+        raise ConfigError([Problem("E120", slip.message, path=slip.path, hint=slip.hint) for slip in slips])
+    return tuple(_move(index, entry, space) for index, entry in enumerate(plan))
+
+
+def _move(index: int, entry: PlanEntry, space: ActionSpace) -> Move:
+    assert entry.slot is not None
+    blueprint = None if entry.blueprint is None else _meant(entry.blueprint, space.blueprints[entry.slot])[0]
+    action = Action(
+        Op(entry.op),
+        entry.slot,
+        blueprint,
+        blend=Blend.ADD if entry.blend is None else Blend(entry.blend),
+        speed=RAMP_STEPS if entry.speed is None else entry.speed,
+        curve=Curve.LINEAR if entry.curve is None else Curve(entry.curve),
+        target=FULL if entry.target is None else entry.target,
+    )
+    return Move(index, entry.step, entry.slot, action)
+
+
+def _meant(name: str, ids: Sequence[str]) -> list[str]:
+    """The full ids that ``name`` stands for: itself, or all that end in it."""
+    return [name] if name in ids else [id_ for id_ in ids if _short(id_) == name]
+
+
+def _short(id_: str) -> str:
+    return id_.rpartition("/")[2]
+
+
+def _slips(path: str, entry: PlanEntry, space: ActionSpace) -> Iterator[_Slip]:
+    """What one entry gets wrong by itself."""
+    if entry.slot is None:
+        yield _Slip(f"{path}.slot", f"{entry.op} needs a slot", f"Slots of this run: {', '.join(space.slots)}")
+    elif entry.slot not in space.blueprints:
+        yield _Slip(f"{path}.slot", f'there is no slot "{entry.slot}"', suggestion(entry.slot, space.slots))
+    elif Op(entry.op) is Op.GERMINATE or (entry.blueprint is not None and "blueprint" in ARGUMENTS[Op(entry.op)]):
+        yield from _wrong_blueprint(f"{path}.blueprint", entry, entry.slot, space.blueprints[entry.slot])
+    for argument, belongs in WAYS.items():
+        value = getattr(entry, argument)
+        if value is not None and argument not in ARGUMENTS[Op(entry.op)]:
+            received = f'"{value}"' if isinstance(value, str) else value
+            yield _Slip(f"{path}.{argument}", f"{entry.op} takes no {argument}", f"{belongs} Received: {received}")
+
+
+def _wrong_blueprint(path: str, entry: PlanEntry, slot: str, ids: Sequence[str]) -> Iterator[_Slip]:
+    name = entry.blueprint
+    if name is None:
+        yield _Slip(path, f"{entry.op} needs a blueprint", f'In slot "{slot}": {", ".join(ids) or "none"}')
+    elif not (meant := _meant(name, ids)):
+        known = ids if "/" in name else [_short(id_) for id_ in ids]
+        yield _Slip(path, f'no blueprint "{name}" may grow in slot "{slot}"', suggestion(name, known))
+    elif len(meant) > 1:
+        yield _Slip(path, f'"{name}" is the name of several blueprints', f"Say which: {' or '.join(meant)}")
+
+
+def _steps_that_fall(plan: Sequence[PlanEntry]) -> Iterator[_Slip]:
+    """Entries that stand behind a later one of their slot, and so could never come at their time."""
+    latest: dict[str, int] = {}
+    for index, entry in enumerate(plan):
+        if entry.slot is None:
+            continue
+        if entry.step < latest.get(entry.slot, 0):
+            message = f'within slot "{entry.slot}" step {entry.step} stands behind step {latest[entry.slot]}'
+            yield _Slip(f"plan[{index}].step", message, "Write what is done in a slot in the order of time.")
+        latest[entry.slot] = max(entry.step, latest.get(entry.slot, 0))
 
 
 class Schedule:

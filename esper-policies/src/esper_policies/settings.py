@@ -7,8 +7,18 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from esper_core.leyline.constants import FULL, NATS_PER_PARAMETER, RAMP_STEPS
-from esper_policies.bandit_arms import WIDTH
-from esper_policies.forecast import CAUTION, FEE, UNDERSOLD
+
+UNDERSOLD: Final = 4.0
+"""Times what it gains in its preview that a seed brings at the end: the slope of the table, by its convolutions."""
+
+CAUTION: Final = 1.64
+"""Standard errors by which a gain is taken for less than it is: one that is 0 counts as more in one case of twenty."""
+
+FEE: Final = 0.02
+"""Nats that a kept seed costs beside its parameters; without it whatever is smallest would pay everywhere."""
+
+WIDTH: Final = 2.0
+"""Sizes by which the worth of an arm that was never tried may be off 0: next to anything may be true."""
 
 
 class Settings(BaseModel):

@@ -2,24 +2,37 @@
 
 Everything here is counted from observation and mask alone, and from the decision before: so it can be counted again
 when the gardener learns, to the same bits, and nothing has to be kept beside the rollout.
+
+What is learnt from? The turns of a rollout as decisions: each with what came until the next, summed up.
+
+A gardener may decide once in several steps, and leave what goes without saying to itself in between: what was done
+there is no decision of its own, and what it brought belongs to the decision before.
+
+How do numbers of any size become numbers of order one? By what was seen so far, and never in the middle of a round.
+
+Both scales stand still while a round is played and while it is learnt from: what the gardener acted on is what it
+learns from. They are told of the round afterwards.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from array import array
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, Action, Op, rows_of
+from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, Op, Stage, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
-    from esper_core.leyline import ActionMask, ActionSpace, Observation, Rows
+    from esper_core.leyline import ActionMask, ActionSpace, Observation, Played, Rollout, Rows
+
 
 OPS: Final = (Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.RETARGET, Op.PRUNE, Op.FOSSILISE)
 """The order of the ops in every table."""
@@ -142,3 +155,243 @@ def _table(rows: Sequence[Sequence[Sequence[float]]], high: int, wide: int) -> T
 
 def _there(counts: Sequence[int], high: int) -> Tensor:
     return torch.arange(high)[None] < torch.tensor(counts)[:, None]
+
+
+LARGEST: Final = 1e12
+"""The largest reward that is learnt from: what is beyond, or no number, would leave nothing of what was learnt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When there is something to decide. every: steps from one decision to the next. last: share of the episode behind
+    which nothing is decided any more.
+
+    keeps: whether a seed that holds at its target is fossilised without being asked about. alone: whether nothing is
+    planted while another seed lives.
+    """
+
+    every: int = 1
+    last: float = 1.0
+    keeps: bool = False
+    alone: bool = False
+
+    def narrowed(self, observation: Observation, mask: ActionMask) -> ActionMask:
+        """What of the mask is to choose from."""
+        if not self.alone or not observation.signals.seeds:
+            return mask
+        ops = {slot: own - {Op.GERMINATE} for slot, own in mask.ops.items()}
+        return replace(mask, ops=ops, blueprints=dict.fromkeys(mask.blueprints, ()))
+
+    def by_itself(self, observation: Observation, mask: ActionMask) -> Action | None:
+        """What is done without a decision; None where there is one to take."""
+        if self.keeps:
+            for slot in observation.signals.slots:
+                holding = any(seed.stage is Stage.HOLDING for seed in slot.seeds)
+                if holding and mask.allows(keep := Action(Op.FOSSILISE, slot.name)):
+                    return keep
+        late = observation.step > self.last * observation.steps
+        return None if observation.step % self.every == 0 and not late else WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was seen and done, and what it brought until the next decision. action: as it stands in the turn."""
+
+    seen: Seen
+    action: Action
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """The decisions of one episode, or of a part of one.
+
+    place: of its environment among those of the arm. behind: what could be seen after the last of them, where the
+    episode was cut and would have gone on; None where it had come to its end.
+    """
+
+    place: int
+    decisions: tuple[Decision, ...]
+    behind: Seen | None
+
+
+def episodes_of(space: ActionSpace, rollout: Rollout, pace: Pace, *, endless: bool) -> tuple[list[Episode], int]:
+    """Everything that can be learnt from, and how many episodes cannot: a reward in them is unknown, or no number.
+
+    endless: whether an episode that was not rolled back was cut, and would have gone on. Otherwise its last step is its
+    end, also where the governor ended it early: everything is paid out by then, and behind it there is nothing.
+    """
+    episodes: list[Episode] = []
+    unknown = 0
+    for place, played in _placed(rollout.episodes):
+        found = _decisions(space, played, pace)
+        if found is None:
+            unknown += 1
+        elif found:
+            cut = endless and not played.terminated
+            behind = see(space, played.final, _mask_behind(played), found[-1].seen.levels) if cut else None
+            episodes.append(Episode(place, tuple(found), behind))
+    return episodes, unknown
+
+
+def outcome_of(episodes: Sequence[Episode]) -> dict[str, float]:
+    """What they came to, and what was done in them: mean and deviation of returns, and the share of each op.
+
+    Parts that a rollback cut apart are one episode here.
+    """
+    whole: dict[int, float] = {}
+    for episode in episodes:
+        brought = math.fsum(one.reward for one in episode.decisions)
+        whole[episode.place] = whole.get(episode.place, 0.0) + brought
+    returns = list(whole.values())
+    decisions = [decision.action.op for episode in episodes for decision in episode.decisions]
+    shares = {f"share_{op.value}": decisions.count(op) / len(decisions) for op in Op}
+    return {"return": statistics.fmean(returns), "spread_of_returns": statistics.pstdev(returns), **shares}
+
+
+def _placed(episodes: Sequence[Played]) -> Iterator[tuple[int, Played]]:
+    """Each with its environment: where a step is not later than the one before, another environment begins."""
+    place, last = -1, 0
+    for played in episodes:
+        if not played.turns:
+            continue
+        place += place < 0 or played.turns[0].observation.step <= last
+        last = played.turns[-1].observation.step
+        yield place, played
+
+
+def _decisions(space: ActionSpace, played: Played, pace: Pace) -> list[Decision] | None:
+    """None where a reward is unknown or beyond all bounds. What comes before the first decision belongs to none."""
+    found: list[Decision] = []
+    for turn in played.turns:
+        if turn.reward is None or not abs(turn.reward.total) <= LARGEST:
+            return None
+        if pace.by_itself(turn.observation, turn.mask) is None:
+            levels = found[-1].seen.levels if found else None
+            seen = see(space, turn.observation, pace.narrowed(turn.observation, turn.mask), levels)
+            found.append(Decision(seen, turn.action, turn.reward.total))
+        elif found:
+            before = found[-1]
+            found[-1] = Decision(before.seen, before.action, before.reward + turn.reward.total)
+    return found
+
+
+def _mask_behind(played: Played) -> ActionMask:
+    """Nobody acts behind the end: what would be possible there is taken to be nothing."""
+    return played.turns[-1].mask.shut()
+
+
+LEAST = 0.05
+"""Deviation below which a column is not spread any further."""
+
+LEAST_RETURN = 1e-6
+"""Size of returns below which they are not spread any further."""
+
+BEYOND = 5.0
+"""Deviations from the mean beyond which a column says no more."""
+
+_AS_THEY_ARE = ("state_", "stage_", "may_", "kind_", "trait_", "identity", "is_new", "gate_opens")
+
+
+class Columns:
+    """Mean and deviation of the columns of one kind of rows. Flags, and what is one of several, stay as they are."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        flags = [name.endswith("?") or name.startswith(_AS_THEY_ARE) for name in names]
+        self._spread = torch.tensor([not flag for flag in flags])
+        self.count = 0.0
+        self.mean = torch.zeros(len(names), dtype=torch.float64)
+        self.squares = torch.zeros(len(names), dtype=torch.float64)
+        self._on_device: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """The rows, scaled."""
+        if self.count < 2:
+            return rows
+        if self._on_device is None or self._on_device[0].device != rows.device:
+            deviation = (self.squares / self.count).sqrt().clamp(min=LEAST)
+            mean = torch.where(self._spread, self.mean, 0.0)
+            self._on_device = (
+                mean.float().to(rows.device),
+                torch.where(self._spread, deviation, 1.0).float().to(rows.device),
+            )
+        mean, deviation = self._on_device
+        return ((rows - mean) / deviation).clamp(-BEYOND, BEYOND)
+
+    def learn(self, rows: Tensor) -> None:
+        """Take in what was seen: rows, one behind the other."""
+        if not len(rows):
+            return
+        rows = rows.detach().double().cpu()
+        count, mean = len(rows), rows.mean(0)
+        off, whole = mean - self.mean, self.count + count
+        self.squares += ((rows - mean) ** 2).sum(0) + off**2 * (self.count * count / whole)
+        self.mean += off * (count / whole)
+        self.count, self._on_device = whole, None
+
+
+class Scales:
+    """Those of the three kinds of rows, and that of returns."""
+
+    def __init__(self) -> None:
+        self.whole, self.slots = Columns(WHOLE_COLUMNS), Columns(SLOT_COLUMNS)
+        self.candidates = Columns(CANDIDATE_COLUMNS)
+        self.returns = 1.0
+        """Root of the mean square of returns."""
+        self._seen, self._square = 0.0, 0.0
+
+    def scaled(self, batch: Batch) -> Batch:
+        """The batch as the network takes it."""
+        return type(batch)(
+            self.whole(batch.whole),
+            self.slots(batch.slots),
+            batch.slot_there,
+            self.candidates(batch.candidates),
+            batch.candidate_there,
+            batch.names,
+            batch.home,
+            batch.legal,
+        )
+
+    def learn(self, batch: Batch) -> None:
+        """Take in a round, after it was learnt from."""
+        self.whole.learn(batch.whole)
+        self.slots.learn(batch.slots[batch.slot_there])
+        self.candidates.learn(batch.candidates[batch.candidate_there])
+
+    def learn_returns(self, returns: Sequence[float]) -> float:
+        """Take in what a round came to, before it is learnt from; by what factor the scale has grown."""
+        before = self.returns if self._seen else None
+        self._seen += len(returns)
+        self._square += math.fsum(one * one for one in returns)
+        if self._seen:
+            self.returns = max(math.sqrt(self._square / self._seen), LEAST_RETURN)
+        return 1.0 if before is None else self.returns / before
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """All that it knows: plain, and tensors by name."""
+        plain: dict[str, Any] = {"returns": self.returns, "seen": self._seen, "square": self._square}
+        tensors: dict[str, Tensor] = {}
+        for name in ("whole", "slots", "candidates"):
+            own: Columns = getattr(self, name)
+            plain[f"{name}_count"] = own.count
+            tensors |= {f"{name}_mean": own.mean.clone(), f"{name}_squares": own.squares.clone()}
+        return plain, tensors
+
+    def load(self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Know what others knew; ValueError where it is nothing that scales could know."""
+        counts = ("whole_count", "slots_count", "candidates_count")
+        numbers = [plain[name] for name in ("returns", "seen", "square", *counts)]
+        if not all(type(one) in (int, float) and 0.0 <= one < math.inf for one in numbers) or not plain["returns"]:
+            msg = f"scales that are no numbers from 0: {numbers}"
+            raise ValueError(msg)
+        self.returns, self._seen, self._square = plain["returns"], plain["seen"], plain["square"]
+        for name in ("whole", "slots", "candidates"):
+            own: Columns = getattr(self, name)
+            own.count = plain[f"{name}_count"]
+            mean, squares = (tensors[f"{name}_{what}"].double().clone() for what in ("mean", "squares"))
+            if mean.shape != own.mean.shape or squares.shape != own.squares.shape:
+                msg = f"scales of {tuple(mean.shape)} columns, not of {tuple(own.mean.shape)}"
+                raise ValueError(msg)
+            own.mean, own.squares = mean, squares
+            own._on_device = None

@@ -3,26 +3,53 @@
 Schulman et al. (2017), with what is usual today: advantages normalised over the round, gradients clipped, and an end to
 the passes as soon as the gardener decides too differently from the one that played. Episodes stay whole, so that what
 is remembered within one is learnt, too.
+
+What was a decision worth, beyond what was expected? Generalised advantage estimates, episode by episode.
+
+How do episodes of decisions become tables to learn from? Padded to the longest, one behind the other.
+
+Does it learn? Signs that it does not, in words, each told once.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import torch
 
-from esper_policies.ppo.advantages import advantages
-from esper_policies.ppo.choosing import Chances, Chosen
+from esper_core.leyline import WAIT
+from esper_policies.ppo.encoding import OPS, batch_of
+from esper_policies.ppo.network import Chances, Chosen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
-    from esper_policies.ppo.encoding import Batch
-    from esper_policies.ppo.network import Gardener
+    from esper_policies.ppo.encoding import Batch, Decision, Episode, Scales, Seen
+    from esper_policies.ppo.network import Gardener, Options
+
+
+def advantages(
+    rewards: Sequence[float], values: Sequence[float], behind: float, *, discount: float, trace: float
+) -> list[float]:
+    """The advantage of each decision of one episode, by Schulman et al. (2016).
+
+    A(t) = δ(t) + γλ·A(t + 1) with δ(t) = r(t) + γ·V(t + 1) − V(t), and V behind the last decision is ``behind``: what
+    the state is worth that was left where the episode was cut, 0 where it had come to its end.
+
+    >>> advantages([1.0, 1.0], [0.5, 0.5], 0.0, discount=1.0, trace=1.0)
+    [1.5, 0.5]
+    """
+    found = [0.0] * len(rewards)
+    running, after = 0.0, behind
+    for place in reversed(range(len(rewards))):
+        surprise = rewards[place] + discount * after - values[place]
+        running = surprise + discount * trace * running
+        found[place], after = running, values[place]
+    return found
 
 
 LEAST_SPREAD: Final = 0.1
@@ -229,3 +256,95 @@ def _memory_behind(network: Gardener, lesson: Lesson, memory: Tensor) -> Tensor 
 
 def _mean(figures: Sequence[Mapping[str, float]], name: str) -> float:
     return math.fsum(one[name] for one in figures) / len(figures)
+
+
+def lesson_of(
+    episodes: Sequence[Episode], numbers: Callable[[Seen, int], Sequence[int]], options: Options, scales: Scales
+) -> Lesson:
+    """The lesson of some episodes. numbers: of a row's names, in the environment of this place.
+
+    What was done and could not have been chosen here, as a teacher may, counts as having waited.
+    """
+    steps = max(len(episode.decisions) for episode in episodes)
+    padded = [[*one.decisions, *[one.decisions[-1]] * (steps - len(one.decisions))] for one in episodes]
+    rows = [(decision, one.place) for one, own in zip(episodes, padded, strict=True) for decision in own]
+    behind = [(one.behind or one.decisions[-1].seen, one.place) for one in episodes]
+    seen = [decision.seen for decision, _ in rows] + [own for own, _ in behind]
+    named = [numbers(own, place) for own, place in [*((d.seen, place) for d, place in rows), *behind]]
+    whole = scales.scaled(batch_of(seen, named))
+    return Lesson(
+        batch=whole.at(torch.arange(len(rows))),
+        chosen=_chosen([decision for decision, _ in rows], options),
+        there=torch.tensor([[n < len(one.decisions) for n in range(steps)] for one in episodes]),
+        rewards=[[decision.reward for decision in one.decisions] for one in episodes],
+        behind=whole.at(torch.arange(len(rows), len(seen))),
+        cut=[one.behind is not None for one in episodes],
+    )
+
+
+def _chosen(decisions: Sequence[Decision], options: Options) -> Chosen:
+    """The decisions by their numbers."""
+    found: list[tuple[int, int, dict[str, int]]] = []
+    for decision in decisions:
+        candidate, details = decision.seen.find(decision.action), options.numbers(decision.action)
+        if candidate < 0 or details is None:
+            found.append((OPS.index(WAIT.op), 0, dict.fromkeys(options.heads, 0)))
+        else:
+            found.append((OPS.index(decision.action.op), candidate, details))
+    return Chosen(
+        torch.tensor([op for op, _, _ in found]),
+        torch.tensor([candidate for _, candidate, _ in found]),
+        {head: torch.tensor([details[head] for _, _, details in found]) for head in options.heads},
+    )
+
+
+PATIENCE: Final = 5
+"""Rounds running of a bad sign before it is told."""
+
+BLIND: Final = -0.2
+"""Explained variance below which the values say less than their mean would."""
+
+STILL: Final = 1e-6
+"""KL divergence below which a round changed nothing."""
+
+WILD: Final = 0.5
+"""Share of clipped decisions from which on a round changed too much."""
+
+DECIDED: Final = 1e-3
+"""Nats of entropy below which nothing is tried any more."""
+
+
+@dataclass(slots=True)
+class Diagnosis:
+    """The signs of the rounds so far: how long each has lasted, and which were told."""
+
+    lasting: dict[str, int] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+
+    def heed(self, figures: Mapping[str, float], *, unknown: int, episodes: int) -> list[str]:
+        """What is to be said of one more round. unknown: episodes with rewards that nobody knows."""
+        present = dict(_signs(figures, unknown, episodes))
+        self.lasting = {sign: self.lasting.get(sign, 0) + 1 for sign in present}
+        due = [sign for sign in present if self.lasting[sign] >= PATIENCE and sign not in self.told]
+        due += [sign for sign in present if sign == "unknown" and sign not in self.told and sign not in due]
+        self.told += due
+        return [present[sign] for sign in due]
+
+
+def _signs(figures: Mapping[str, float], unknown: int, episodes: int) -> Iterator[tuple[str, str]]:
+    if unknown and not episodes:
+        yield "unknown", "no reward is known that could be learnt from: rewards are counted against a twin (twin: true)"
+    if not figures:
+        return
+    rounds = f"for {PATIENCE} rounds"
+    if figures.get("explained_variance", 0.0) < BLIND:
+        yield "blind", f"{rounds} its values foretold less than their mean would: a smaller learning_rate may help"
+    if figures.get("kl", 1.0) < STILL:
+        yield "still", f"{rounds} nothing changed in what it does: a larger learning_rate, or more passes, may help"
+    if figures.get("clipped", 0.0) > WILD:
+        yield "wild", f"{rounds} most of its decisions were clipped: a smaller learning_rate, or fewer passes, may help"
+    undecided = [value for name, value in figures.items() if name.startswith("entropy_")]
+    if undecided and sum(undecided) < DECIDED:
+        yield "decided", f"{rounds} it has tried nothing new: a larger entropy_end would keep it trying"
+    if episodes > 1 and figures.get("spread_of_returns", 1.0) == 0.0:
+        yield "flat", f"{rounds} every episode came to the same: there is nothing to learn from"

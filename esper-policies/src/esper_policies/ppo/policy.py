@@ -1,4 +1,11 @@
-"""Who decides by what it learnt? The gardener itself: it plays, and after each round it learns from what it played."""
+"""Who decides by what it learnt? The gardener itself: it plays, and after each round it learns from what it played.
+
+What does it do with a blueprint that it never saw? It looks at it first: whatever is dropped has left no trace.
+
+What it learnt tells it which of the blueprints that it knows is worth a look, and of a new one nothing. But what it
+learnt of seeds that are looked at, by their gain and their price, holds for any. So it plants a newcomer once in each
+episode, where it would have planted something else, or waited; and then decides about it as about any other.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +16,45 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from esper_core.leyline import WAIT, State
+from esper_core.leyline import WAIT, Action, Op, State
 from esper_policies.heuristic import Heuristic
-from esper_policies.ppo.choosing import Chances, Chosen
-from esper_policies.ppo.decisions import Pace, episodes_of, outcome_of
-from esper_policies.ppo.diagnosis import Diagnosis
-from esper_policies.ppo.encoding import OPS, batch_of, see
-from esper_policies.ppo.imitating import imitate
-from esper_policies.ppo.keeping import Kept, demand_home, keep, kept_in, other_habits, whole
-from esper_policies.ppo.learning import Ways, learn, weighed
-from esper_policies.ppo.lessons import lesson_of
-from esper_policies.ppo.network import Gardener
-from esper_policies.ppo.newcomers import first_look
-from esper_policies.ppo.options import Options
-from esper_policies.ppo.remembering import optimizer_state, restore_optimizer
-from esper_policies.ppo.scaling import Scales
+from esper_policies.ppo.checkpoints import (
+    Kept,
+    demand_home,
+    keep,
+    kept_in,
+    optimizer_state,
+    other_habits,
+    restore_optimizer,
+    whole,
+)
+from esper_policies.ppo.encoding import OPS, Pace, Scales, batch_of, episodes_of, outcome_of, see
+from esper_policies.ppo.imitation import imitate
+from esper_policies.ppo.learning import Diagnosis, Ways, learn, lesson_of, weighed
+from esper_policies.ppo.network import Chances, Chosen, Gardener, Options
 from esper_policies.ppo.settings import PpoSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from torch import Tensor
 
-    from esper_core.leyline import Action, ActionMask, ActionSpace, Observation, Rollout
-    from esper_policies.ppo.decisions import Episode
-    from esper_policies.ppo.encoding import Seen
+    from esper_core.leyline import ActionMask, ActionSpace, Observation, Rollout
+    from esper_policies.ppo.encoding import Episode, Seen
+
+
+def first_look(
+    seen: Seen, mask: ActionMask, decided: Action, known: Collection[str], looked_at: Collection[str]
+) -> Action | None:
+    """The newcomer to be planted instead of what was decided; None: there is none, or there are better things to do."""
+    if decided.op not in (Op.WAIT, Op.GERMINATE):
+        return None
+    for slot, blueprint in seen.candidates:
+        plant = Action(Op.GERMINATE, slot, blueprint)
+        if blueprint not in known and blueprint not in looked_at and mask.allows(plant):
+            return plant
+    return None
+
 
 log = logging.getLogger("esper")
 

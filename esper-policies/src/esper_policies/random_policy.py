@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from esper_core.leyline import ActionMask, ActionSpace, Observation
 
+
 T = TypeVar("T")
 
 BITS: Final = 64

@@ -1,6 +1,8 @@
 """How is a trained gardener kept? Two files in a folder: its numbers in safetensors, all else in JSON. Nothing runs.
 
 The JSON says which columns it learnt from: where a later version counts them otherwise, it is refused and not misled.
+
+What does an optimizer know? Of each parameter its moments and its clock: written down, and taken back.
 """
 
 from __future__ import annotations
@@ -18,16 +20,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from safetensors.torch import save as written_tensors
 
-from esper_core.leyline import CANDIDATE_COLUMNS, SCHEMA, SLOT_COLUMNS, SettingError
+from esper_core.leyline import CANDIDATE_COLUMNS, SCHEMA, SLOT_COLUMNS, SettingError, State
 from esper_policies.ppo.encoding import WHOLE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import torch
     from torch import Tensor
 
-    from esper_policies.ppo.options import Options
+    from esper_policies.ppo.network import Options
     from esper_policies.ppo.settings import PpoSettings
+
 
 FORMAT: Final = 1
 NUMBERS: Final = "gardener.safetensors"
@@ -168,3 +172,18 @@ def other_habits(own: PpoSettings, known: Kept) -> Iterator[str]:
         if name in known.settings and known.settings[name] != here[name]:
             learnt, now = (json.dumps(one) for one in (known.settings[name], here[name]))
             yield f"the gardener that it loads learnt with {name}: {learnt}, and here it is {now}"
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
+    """Everything that an optimizer of one group knows, by the number of the parameter."""
+    known = optimizer.state_dict()["state"]
+    return State({}, {f"{number}.{name}": one.clone() for number, own in known.items() for name, one in own.items()})
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: State) -> None:
+    """Know what another optimizer of equal parameters knew."""
+    known: dict[int, dict[str, torch.Tensor]] = {}
+    for key, tensor in state.tensors.items():
+        number, _, name = key.partition(".")
+        known.setdefault(int(number), {})[name] = tensor.clone()
+    optimizer.load_state_dict({"state": known, "param_groups": optimizer.state_dict()["param_groups"]})

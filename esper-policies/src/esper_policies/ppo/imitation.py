@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from esper_policies.ppo.choosing import Chances
+from esper_policies.ppo.network import Chances
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from esper_policies.ppo.choosing import Chosen
     from esper_policies.ppo.learning import Lesson, Worth
-    from esper_policies.ppo.network import Gardener
+    from esper_policies.ppo.network import Chosen, Gardener
+
 
 VALUES_SHARE: Final = 0.25
 """Weight of how far values are off, beside how unlikely what was shown was."""

@@ -1,13 +1,15 @@
-"""Policies for Esper: who decides what grows, where and when, and how fast it learns.
+"""Policies for Esper, which decide what grows, where and when, and schedules of learning rates.
 
-    Static     esper_policies.static     never grows: what the others have to beat
-    Schedule   esper_policies.schedule   a plan that somebody wrote down
-    Heuristic  esper_policies.heuristic  tries what could grow, and keeps what pays
-    Random     esper_policies.random_policy     any of the things that are possible: the control of every study
-    Bandit     esper_policies.bandit     which seed pays in which slot, from episode to episode
-    Ppo        esper_policies.ppo.policy what to grow where and when, by proximal policy optimisation
-    Warmup     esper_policies.learning_rates       learning rates that rise at first
-    Cosine     esper_policies.learning_rates       learning rates that fall to the end
+    static          Static: never grows; the control that every growing policy has to beat
+    schedule        Schedule: carries out a fixed plan
+    heuristic       Heuristic: tries what can grow, and keeps what pays; its rules and its forecast of a seed's gain
+    random_policy   Random: any legal action; the control of every study
+    bandit          Bandit: learns over episodes which seed pays in which slot
+    ppo             Ppo: learns what to grow where and when, by proximal policy optimisation
+    learning_rates  Warmup and Cosine: schedules of learning rates
+    settings        the settings of all of them but ppo
+    plugin          registers them by name
 
-The plugin registers them by name; in a program, import them from where they stand. This page imports nothing.
+Begin with ``schedule``, the simplest policy that grows something. Not here: what an action does (``esper_core.growth``)
+and rewards (esper-rewards). In a program, import a policy from its module; this package imports nothing by itself.
 """

@@ -1,18 +1,8 @@
-"""What if one only remembered which seed paid where, and planted that? Thompson sampling over slots and blueprints.
+"""A bandit: learns over episodes which blueprint pays in which slot, by Thompson sampling.
 
-It looks at no measurement but the reward, and at nothing of the task or of the price: whoever looks at what is in front
-of it has to beat it. The mathematics stands in ``bandit_arms``.
-
-Nothing is drawn from a generator that lives on. Each guess is a hash of where it is made: the policy's seed, the
-episode, the place of the environment among those of its arm, the slot and the blueprint. So no environment's choices
-depend on how many stand beside it in a round.
-
-What is a blueprint worth in a slot, as far as episodes told? Records of them, what to believe, and how to guess.
-
-The worth of an arm is the sum of an episode's rewards in which it was planted: unknown, and hidden in noise of unknown
-strength. What is believed of it is the usual pair for that, normal and inverse-gamma: the mean is then distributed as
-Student's t. Nothing is known of a reward's unit beforehand, so the prior is told in sizes: one is the root of the mean
-square of all that was ever measured, of whatever arm, or 1 as long as that is nothing.
+An arm is a slot and a blueprint. Its worth is the sum of the rewards of an episode in which it was germinated. The
+belief is the conjugate prior for a normal with unknown mean and variance, normal and inverse-gamma: the mean follows
+Student's t. A reward's unit is unknown, so the prior is scaled by the root mean square of all returns so far, or 1.
 """
 
 from __future__ import annotations
@@ -35,40 +25,40 @@ if TYPE_CHECKING:
 
 
 Arm = tuple[str, str]
-"""A slot, and what is planted there."""
+"""A slot and a blueprint."""
 
 
 NOISE: Final = 0.5
-"""Sizes by which an arm's episodes are taken to differ; it weighs as much as two of them."""
+"""Prior standard deviation between an arm's episodes, in units of the usual size; weighs two episodes."""
 
 LARGEST: Final = 1e100
-"""Beyond it nothing can be learnt from a reward: its square is no number."""
+"""Larger rewards are ignored: their squares overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What an arm is taken to be worth: Student's t around ``mean``, as wide as ``deviation``."""
+    """Belief about an arm's worth: Student's t around ``mean`` with scale ``deviation``."""
 
     mean: float
     deviation: float
     freedom: float
 
     def guess(self, draw: random.Random) -> float:
-        """One worth that it might have, each as often as it is likely."""
+        """Draw a worth from the belief."""
         strength = draw.gammavariate(self.freedom / 2, 2 / self.freedom)
         return self.mean + self.deviation * draw.gauss(0.0, 1.0) / math.sqrt(strength)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What an arm brought: in how many episodes, how much on average, and the sum of squares around that."""
+    """The returns of an arm: count, mean, and sum of squared deviations."""
 
     pulls: int = 0
     mean: float = 0.0
     spread: float = 0.0
 
     def and_then(self, brought: float) -> Record:
-        """The record with one episode more.
+        """Return the record with one more episode.
 
         >>> Record().and_then(2.0).and_then(4.0)
         Record(pulls=2, mean=3.0, spread=2.0)
@@ -78,7 +68,7 @@ class Record:
         return Record(pulls, mean, self.spread + off * (brought - mean))
 
     def belief(self, size: float, width: float = WIDTH) -> Belief:
-        """What to believe of it; ``size`` is that of what was measured, ``width`` how far an unknown arm may be off.
+        """Return the belief, given the usual ``size`` of returns and the prior ``width``.
 
         >>> Record().belief(size=10.0)
         Belief(mean=0.0, deviation=20.0, freedom=2.0)
@@ -92,34 +82,34 @@ class Record:
 
 
 def size_of(records: Iterable[Record]) -> float:
-    """The root of the mean square of all that was measured; 1 where that is nothing."""
+    """Return the root mean square of all returns; 1 if there are none."""
     told = [record for record in records if record.pulls]
     squares = math.fsum(record.spread + record.pulls * record.mean**2 for record in told)
     return math.sqrt(squares / sum(record.pulls for record in told)) if squares > 0 else 1.0
 
 
 def best_of_each_slot(worth: Mapping[Arm, float]) -> list[Arm]:
-    """For each slot the best of those arms that are worth more than 0, the best first; of equals the first named."""
+    """Return for each slot its best arm of positive worth, the best first; of equals the first one."""
     paying = sorted((arm for arm, value in worth.items() if value > 0), key=lambda arm: -worth[arm])
     return [arm for place, arm in enumerate(paying) if arm[0] not in {slot for slot, _ in paying[:place]}]
 
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """An episode with all its parts: what was planted, in this order, and what it brought; None if that is unknown."""
+    """An episode with all its parts: the arms in order, and the return; None if it is unknown."""
 
     planted: tuple[Arm, ...]
     brought: float | None
 
     def lessons(self) -> list[tuple[Arm, float]]:
-        """What it says of each arm: the same share of it for all that were planted; nothing where it is unknown."""
+        """Return an equal share of the return for each arm; nothing if the return is unknown."""
         if self.brought is None:
             return []
         return [(arm, self.brought / len(self.planted)) for arm in self.planted]
 
 
 def harvests(episodes: Sequence[Played]) -> list[Harvest]:
-    """What each episode brought. What a rollback cut apart is one episode here: its seeds have to answer for all of it.
+    """Return the arms and return of each episode; parts that a rollback cut apart count as one episode.
 
     The part behind a rollback follows it, and begins where that one ended, while an episode begins with step 0.
     """
@@ -246,15 +236,16 @@ class Bandit:
         self._warned: list[str] = []
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        """For each environment the next thing to do for its seed, else WAIT."""
+        """Return for each environment the next action for its seed, else WAIT."""
         self._episodes += [_Episode() for _ in observations[len(self._episodes) :]]
         return [self._one(place, *seen) for place, seen in enumerate(zip(observations, masks, strict=True))]
 
     def update(self, rollout: Rollout) -> dict[str, float]:
-        """Take in what a round's episodes brought.
+        """Learn from the returns of a round's episodes.
 
-        What it tells: ``explored``, the share of episodes that did not begin with what its means held for best before;
-        ``taught``, how many it learnt from; and of each arm how often it was tried, its mean, and how sure that is.
+        Returns:
+            ``explored``, the share of episodes that did not begin with the arm of the best mean; ``taught``, the number
+            of episodes it learnt from; and for each arm its number of pulls, mean and deviation.
         """
         found = harvests(rollout.episodes)
         best = next(iter(best_of_each_slot({arm: one.mean for arm, one in self.beliefs().items()})), None)
@@ -269,16 +260,16 @@ class Bandit:
         return {**told, **self._figures()}
 
     def beliefs(self) -> dict[Arm, Belief]:
-        """What each arm is taken to be worth."""
+        """Return the belief about the worth of each arm."""
         size = size_of(self._records.values())
         return {arm: self._records.get(arm, Record()).belief(size, self.settings.width) for arm in self.arms}
 
     def unfinished(self) -> list[tuple[str, ...]]:
-        """For each environment: that nothing could be tried, where the episode is too short for a single life."""
+        """Return for each environment a notice if the episode is too short for any seed to be kept."""
         return [self._too_short(episode.steps) for episode in self._episodes]
 
     def state(self) -> State:
-        """What it learnt, and what it remembers of each environment's episode."""
+        """Return what it has learnt, and its memory of each environment's episode."""
         records = [[*arm, one.pulls, one.mean, one.spread] for arm, one in self._records.items()]
         return State(
             {
@@ -291,7 +282,7 @@ class Bandit:
         )
 
     def load(self, state: State) -> None:
-        """Go on with what another learnt and remembered. What it knows of arms that this one lacks is kept."""
+        """Restore what was learnt and remembered; records of arms that this run lacks are kept."""
         told = state.plain
         self._episodes = [_Episode.of(plain) for plain in told["episodes"]]
         self._records = {(slot, name): Record(*numbers) for slot, name, *numbers in told["records"]}
@@ -310,7 +301,7 @@ class Bandit:
         return action
 
     def _wishes(self, number: int, place: int) -> tuple[Arm, ...]:
-        """What is to be planted in an episode, the most promising first."""
+        """Return the arms to try in an episode, the most promising first."""
         last = self.settings.explore_rounds
         tries = self.settings.learn and (last is None or self._rounds < last)
         guesses = {}
@@ -321,9 +312,9 @@ class Bandit:
         return tuple(best_of_each_slot(guesses)[: self.settings.seeds])
 
     def _moves(self, observation: Observation, episode: _Episode) -> Iterator[Action]:
-        """What it would do now, if it may: plant what is next, keep what holds, blend in what had its preview.
+        """Yield what to do now, if legal: germinate the next arm, fossilise, advance after the preview.
 
-        It does not plant before what it planted last is settled: then nothing stands in the way of the rest.
+        It germinates only after the fate of the seed before is settled.
         """
         living = [(slot.name, seed) for slot in observation.signals.slots for seed in slot.seeds]
         unsettled = {slot for slot, _ in episode.planted} & {slot for slot, _ in living}
@@ -335,7 +326,7 @@ class Bandit:
         yield from (Action(Op.ADVANCE, slot, seed.blueprint) for slot, seed in ready)
 
     def _in_season(self, step: int, steps: int) -> bool:
-        """Whether it is not too early to plant, and there is time for a preview and to blend in."""
+        """Return whether it is not too early, and there is time for a preview and to blend in."""
         return step >= self.settings.first * steps and step + self.settings.preview + self.settings.speed < steps
 
     def _too_short(self, steps: int) -> tuple[str, ...]:
@@ -346,7 +337,7 @@ class Bandit:
         return (f"anything: {life} leave no room in {steps} steps",)
 
     def _figures(self) -> dict[str, float]:
-        """Of each arm how often it was tried, its mean, and its deviation."""
+        """Return the number of pulls, mean and deviation of each arm."""
         figures = {}
         for (slot, name), belief in self.beliefs().items():
             figures[f"{slot}/{name}/pulls"] = float(self._records.get((slot, name), Record()).pulls)
@@ -355,7 +346,7 @@ class Bandit:
         return figures
 
     def _warn(self, arm: str) -> None:
-        """Tell once what makes learning pointless."""
+        """Warn once about each condition that makes learning pointless."""
         known = [one for one in self.arms if one in self._records]
         unsure = all(abs(one.mean) <= SURE * one.deviation for one in self.beliefs().values())
         faults = {

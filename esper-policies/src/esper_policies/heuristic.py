@@ -1,30 +1,20 @@
-"""What would somebody do who looks at the measurements and thinks for a moment?
+"""The policy that tries what can grow, keeps what pays, and stops when nothing does.
 
-What would a careful gardener do now? One small rule for each thing that can be done; the first that speaks counts.
+``Forecast`` predicts a seed's gain from its preview and subtracts its cost, all in nats; ``Memory`` records what was
+tried in an episode; ``RULES`` are the decisions, in order of precedence; ``Heuristic`` applies the first that fits.
 
-    keep      a seed that has shown in the host that it pays
-    rid       of a seed in the host that has had its time and has not
-    choose    among the seeds that were previewed: blend in the best that pays, drop what does not
-    plant     where there is room, what was not tried there yet, as long as there is time for a life
-
-One seed acts on the host at a time: of two nobody can tell whose the gain is.
-
-What will a seed bring, and what does it cost? A calibrated forecast from its preview; all of it in nats.
-
-A seed that learns in the shadow of its host gains less than it will once the host learns with it. By how much was
-measured on two tasks, ``mnist1d`` and its shuffled sister under ``pointwise-mlp``, over four seeds each: a preview of
-five steps against what the test split said after 40.
+A seed gains less while it trains in isolation than it will once the host trains with it. By how much was measured on
+two tasks, ``mnist1d`` and its shuffled variant with the host ``pointwise-mlp``, over four seeds each: the gain in a
+preview of five steps, and that on the test split after 40.
 
     seed                   germinated at step   0       5       15
     conv_light              preview → end   .130→.53  .113→.50  .121→.51     about 4 times
     depthwise_separable                     .042→.18  .032→.18  .025→.17     4 to 7 times
-    pointwise                               .070→.02  .046→.04  .030→.07     0 to 2 times: sooner surer than it is right
+    pointwise                               .070→.02  .046→.04  .030→.07     0 to 2 times, and too confident
     mlp                                     .028→−.06 .006→−.02 −.002→−.01   nothing to begin with
     conv_light, shuffled                    .046→.00  .020→.02  .006→.05     0 to 7 times, of next to nothing
 
-So a forecast ranks, and finds what is worth a trial. It is no proof: a seed is kept by what it has really gained.
-
-What was tried in an environment, and what came of it? What observations alone do not tell.
+So the forecast ranks seeds and finds what is worth a trial. It is no proof: a seed is kept by its measured gain.
 """
 
 from __future__ import annotations
@@ -204,7 +194,7 @@ SHARE_FOR_SEED: Final = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Says of a seed what it brings beyond its cost, in nats of validation loss per example. Above 0 it pays.
+    """Forecasts the gain of a seed beyond its cost, in nats of validation loss per example. Above 0 it pays.
 
     >>> from esper_core.leyline import Gain, SeedSignals, Stage
     >>> gain = Gain(n=800, mean=0.12, deviation=0.4, skewness=0.0, worst=-2.0, best=2.0)
@@ -225,7 +215,7 @@ class Forecast:
     points: float | None = None
 
     def asked(self, observation: Observation) -> Forecast:
-        """The forecast with what the run's reward asks, where it names a price; ``points`` say what that is in nats.
+        """Return the forecast with the price of the run's reward, if it has one, converted to nats by ``points``.
 
         The reward's price is for as many parameters as the host has, and a tenth of it for each seed: so ``team`` asks.
         """
@@ -235,9 +225,9 @@ class Forecast:
         return replace(self, price=nats / max(1, observation.signals.host_parameters), fee=nats * SHARE_FOR_SEED)
 
     def net(self, seed: SeedSignals) -> float | None:
-        """What the seed brings beyond its cost: as a forecast while it incubates, as measured later. None: unknown.
+        """Return the seed's gain beyond its cost: forecast while it incubates, measured later; None if unknown.
 
-        Where a loss was no finite number, or one example is all there was, it brings nothing.
+        It is -inf if a loss was not finite, or there was one example only.
         """
         if seed.gain is None:
             return None
@@ -247,7 +237,7 @@ class Forecast:
         return (self.undersold * sure if seed.stage in INCUBATING else sure) - self.cost(seed)
 
     def cost(self, seed: SeedSignals) -> float:
-        """What keeping the seed costs."""
+        """Return the cost of keeping the seed, in nats."""
         asked = None if seed.opinion is None else seed.opinion.price
         if self.price is None and asked is not None:
             return asked + self.fee
@@ -257,9 +247,9 @@ class Forecast:
 
 @dataclass(slots=True)
 class Life:
-    """A seed in its slot: where it is in its life, since which step, and what it last promised while it incubated.
+    """A seed in its slot: its stage, since which step, and its last forecast while it incubated.
 
-    promise: nats beyond its cost, as ``forecast.Forecast`` has them; None where nothing was measured so far.
+    promise: nats beyond its cost, by ``Forecast``; None if nothing has been measured so far.
     """
 
     stage: Stage
@@ -267,7 +257,7 @@ class Life:
     promise: float | None = None
 
     def plain(self) -> dict[str, Any]:
-        """It as JSON can hold it. A promise may be endless, or endlessly bad: such a one is written as text."""
+        """Return the life as JSON; an infinite promise is written as text."""
         endless = self.promise is not None and not math.isfinite(self.promise)
         return {
             "stage": self.stage.value,
@@ -277,7 +267,7 @@ class Life:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Life:
-        """The life that ``plain`` tells of."""
+        """Return the life that ``plain`` describes."""
         promise = plain["promise"]
         return cls(Stage(plain["stage"]), plain["since"], None if promise is None else float(promise))
 
@@ -286,8 +276,8 @@ class Life:
 class Memory:
     """One environment's episode so far.
 
-    lives: by slot and blueprint, the seeds whose fate is open. heights: by slot, the fossils that it held. refused: by
-    slot and height the blueprints that were tried there and came to nothing; nobody plants them there again.
+    lives: the living seeds, by slot and blueprint. heights: the number of fossils by slot. refused: slot, number of
+    fossils and blueprint of what was tried in vain; it is not tried there again.
     """
 
     lives: dict[tuple[str, str], Life] = field(default_factory=dict)
@@ -295,7 +285,7 @@ class Memory:
     refused: set[tuple[str, int, str]] = field(default_factory=set)
 
     def plain(self) -> dict[str, Any]:
-        """It as JSON can hold it."""
+        """Return the memory as JSON."""
         return {
             "lives": [[slot, blueprint, life.plain()] for (slot, blueprint), life in self.lives.items()],
             "heights": dict(self.heights),
@@ -304,7 +294,7 @@ class Memory:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Memory:
-        """The memory that ``plain`` tells of."""
+        """Return the memory that ``plain`` describes."""
         return cls(
             {(slot, blueprint): Life.of(life) for slot, blueprint, life in plain["lives"]},
             dict(plain["heights"]),
@@ -312,11 +302,11 @@ class Memory:
         )
 
     def planted(self, slot: str, blueprint: str, step: int) -> None:
-        """A seed was asked for. Where it is not there at the next look, it could not be built."""
+        """Record a germination. If the seed is missing at the next look, it could not be built."""
         self.lives[slot, blueprint] = Life(Stage.GERMINATED, step)
 
     def look(self, slots: Sequence[SlotSignals], step: int, forecast: Forecast) -> None:
-        """Take in what can be seen after ``step``."""
+        """Update the memory with the observation after ``step``."""
         for slot in slots:
             self._bury(slot)
             self.heights[slot.name] = slot.fossils
@@ -324,11 +314,11 @@ class Memory:
                 self._follow(slot.name, seed, step, forecast)
 
     def life(self, slot: str, seed: SeedSignals) -> Life:
-        """The life of a seed that was there at the last look."""
+        """Return the life of a seed that was there at the last look."""
         return self.lives[slot, seed.blueprint]
 
     def may_try(self, slot: SlotSignals, blueprint: str) -> bool:
-        """Whether the blueprint has not come to nothing yet, in this slot and behind the fossils that it has."""
+        """Return whether the blueprint has not failed yet in this slot with its present number of fossils."""
         return (slot.name, slot.fossils, blueprint) not in self.refused
 
     def _follow(self, slot: str, seed: SeedSignals, step: int, forecast: Forecast) -> None:
@@ -339,9 +329,9 @@ class Memory:
             life.promise = promise
 
     def _bury(self, slot: SlotSignals) -> None:
-        """Seeds that are no longer there: kept, dropped for another that was better, or come to nothing.
+        """Forget seeds that are gone: fossilised, dropped for a better one, or failed.
 
-        One that was dropped though it promised to pay gets another chance if the better one fails.
+        One that was dropped although it promised to pay may be tried again if the better one fails.
         """
         living = {seed.blueprint for seed in slot.seeds}
         gone = [key for key in self.lives if key[0] == slot.name and key[1] not in living]
@@ -357,11 +347,11 @@ class Memory:
 class Heuristic:
     """Tries what could grow, keeps what pays, and stops when nothing does.
 
-    In each slot it plants what was not tried there yet, as many side by side as the nursery holds; after a preview of
-    ``preview`` steps it blends in the one whose forecast exceeds its cost the most, and drops the others; it keeps that
-    one as soon as it is shown in the host that it pays, and takes it out if it is not after ``patience`` steps. The
-    rules stand in ``rules``, the forecast with its figures in ``forecast``. Gates it takes as they come: what they
-    refuse is not in its mask. It draws no random numbers.
+    In each slot it germinates what was not tried there yet, as many side by side as the nursery holds. After
+    ``preview`` steps it blends in the seed whose forecast exceeds its cost the most and drops the others. It keeps that
+    seed as soon as its gain in the host pays, and prunes it if it does not within ``patience`` steps. The
+    rules are ``RULES``, the forecast is ``Forecast``. What the gates refuse is not in the action mask. It uses no
+    random numbers.
 
     >>> from esper_core.leyline import ActionMask, ActionSpace, Observation, Signals, SlotSignals, SlotState
     >>> policy = Heuristic(ActionSpace({"early": ("blueprints/conv_light",)}), first=0.0)
@@ -412,22 +402,22 @@ class Heuristic:
         self._steps: list[int] = []
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        """For each environment what the first rule says that has something to say, else WAIT."""
+        """Return for each environment the action of the first rule that applies, else WAIT."""
         del self._memories[len(observations) :]
         self._memories += [Memory() for _ in observations[len(self._memories) :]]
         self._steps = [observation.steps for observation in observations]
         return [self._one(place, *seen) for place, seen in enumerate(zip(observations, masks, strict=True))]
 
     def unfinished(self) -> list[tuple[str, ...]]:
-        """For each environment: that nothing could be tried, where the episode is too short for a single life."""
+        """Return for each environment a notice if the episode is too short for any seed to be kept."""
         return [self._too_short(steps) for steps in self._steps]
 
     def state(self) -> State:
-        """What it remembers of each environment's episode."""
+        """Return the memory of each environment's episode."""
         return State({"memories": [memory.plain() for memory in self._memories], "steps": list(self._steps)})
 
     def load(self, state: State) -> None:
-        """Go on with what another remembered."""
+        """Restore the memories."""
         self._memories = [Memory.of(plain) for plain in state.plain["memories"]]
         self._steps = list(state.plain["steps"])
 

@@ -1,8 +1,4 @@
-"""How fast does something learn when? Schedules: a factor on the learning rate for each decision step.
-
-``optimizer.host.schedule`` sets the pace of the host and its fossils, by the steps of the episode;
-``optimizer.seed.schedule`` that of each living seed, by a clock of its own that starts at its germination.
-"""
+"""Schedules of learning rates: warm-up and cosine decay."""
 
 from __future__ import annotations
 
@@ -29,15 +25,15 @@ class Warmup:
         self.over = over
 
     def factor(self, step: int, steps: int | None) -> float:
-        """The factor for one step."""
+        """Return the factor for one step."""
         return min(1.0, (step + 1) / (self.over + 1))
 
 
 class Cosine:
     """Falls on half a cosine from 1 to ``floor`` at the last step, after a warm-up of ``warmup`` steps.
 
-    Formula: floor + (1 − floor)·(1 + cos(π·t))/2, where t goes from 0 to 1 over the steps behind the warm-up. Where
-    nobody knows how many steps there will be, it stays at 1.
+    Formula: floor + (1 − floor)·(1 + cos(π·t))/2, where t goes from 0 to 1 over the steps after the warm-up. If the
+    number of steps is unknown, it stays at 1.
 
     >>> [round(Cosine(floor=0.0).factor(step, 5), 2) for step in range(5)]
     [1.0, 0.85, 0.5, 0.15, 0.0]
@@ -53,7 +49,7 @@ class Cosine:
         self.warmup = Warmup(over=warmup)
 
     def factor(self, step: int, steps: int | None) -> float:
-        """The factor for one step."""
+        """Return the factor for one step."""
         rising = self.warmup.factor(step, steps)
         if rising < 1.0 or steps is None:
             return rising

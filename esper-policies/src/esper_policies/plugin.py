@@ -1,4 +1,4 @@
-"""Which policies does this package bring? They are imported when a run first uses them."""
+"""Hooks of the plugin. Policies are imported when a run first uses them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from esper_core import PluginInfo, PolicySpec, ScheduleSpec, hookimpl
 
 @hookimpl
 def esper_plugin_info() -> PluginInfo:
-    """What this plugin is."""
-    return PluginInfo(summary="Policies: who decides what grows, where and when; and how fast it learns.")
+    """Describe the plugin."""
+    return PluginInfo(summary="Policies, which decide what grows, where and when, and schedules of learning rates.")
 
 
 @hookimpl
 def esper_register_policies(registry: Any) -> None:
-    """Adds the policies."""
+    """Register the policies."""
     registry.add("static", "esper_policies.static:Static", PolicySpec(summary="Never grows."))
     registry.add(
         "schedule",
         "esper_policies.schedule:Schedule",
         PolicySpec(
-            summary="A fixed plan: what a careful person would write down.",
+            summary="Carries out a fixed plan.",
             settings="esper_policies.settings:ScheduleSettings",
         ),
     )
@@ -29,7 +29,7 @@ def esper_register_policies(registry: Any) -> None:
         "heuristic",
         "esper_policies.heuristic:Heuristic",
         PolicySpec(
-            summary="Tries what could grow, keeps what pays, and stops when nothing does.",
+            summary="Tries what can grow, keeps what pays, and stops when nothing does.",
             settings="esper_policies.settings:HeuristicSettings",
         ),
     )
@@ -37,7 +37,7 @@ def esper_register_policies(registry: Any) -> None:
         "random",
         "esper_policies.random_policy:Random",
         PolicySpec(
-            summary="Does any of the things that are possible: the control of every study.",
+            summary="Takes any legal action: the control of every study.",
             settings="esper_policies.settings:RandomSettings",
         ),
     )
@@ -45,7 +45,7 @@ def esper_register_policies(registry: Any) -> None:
         "bandit",
         "esper_policies.bandit:Bandit",
         PolicySpec(
-            summary="Learns from episode to episode which seed pays in which slot, and plants that.",
+            summary="Learns over episodes which seed pays in which slot, and germinates that.",
             settings="esper_policies.settings:BanditSettings",
         ),
     )
@@ -61,7 +61,7 @@ def esper_register_policies(registry: Any) -> None:
 
 @hookimpl
 def esper_register_schedules(registry: Any) -> None:
-    """Adds the schedules of learning rates."""
+    """Register the schedules of learning rates."""
     registry.add(
         "warmup",
         "esper_policies.learning_rates:Warmup",

@@ -1,8 +1,8 @@
-"""What if chance decided? The control of every study: whoever chooses with care has to beat it.
+"""A policy that acts at random: the control of every study.
 
-Nothing is drawn from a generator. Each draw is a hash of where it is made: the policy's seed, the episode, the place
-of the environment among those of its arm, the step, and what is drawn. So no environment's choices depend on how many
-stand beside it, and all that there is to remember is which episode each of them is in.
+Draws are hashes instead of a generator: of the policy's seed, the episode, the environment's place in its arm, the
+step, and what is drawn. So no environment's choices depend on how many others there are, and the only state is the
+episode that each environment is in.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ BITS: Final = 64
 
 
 class Random:
-    """Does one of the things that are possible, each as likely as any other; to wait is one of them.
+    """Takes a legal action at random, each equally likely; WAIT is one of them.
 
-    What it draws from are the ops by slot and by what they act on: each blueprint that could germinate in a slot, each
-    seed that could be advanced or pruned, and WAIT, once. How a seed is blended in is no choice of its own: it is drawn
-    afterwards, so that another blend in the list makes nothing else likelier. RETARGET is among the choices where
-    ``targets`` has several; with one target it would only begin the same way anew.
+    The choices are the ops by slot and target: each blueprint that can germinate in a slot, each seed that can be
+    advanced or pruned, and WAIT, once. Blend, speed and target are drawn afterwards, so that more blends in the
+    settings make no op likelier. RETARGET is a choice only if ``targets`` has several entries.
 
-    It sees the mask and nothing else. Step 0 begins an environment's next episode, with other draws than the last.
+    It uses the mask only. Step 0 begins an environment's next episode, with other draws than the last.
 
     >>> from esper_core.leyline import ActionMask, ActionSpace
     >>> mask = ActionMask({"early": frozenset({Op.GERMINATE})}, {"early": ("blueprints/mlp", "blueprints/conv_light")})
@@ -61,7 +60,7 @@ class Random:
         self._episodes: list[int] = []
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        """For each environment one of the things that its mask allows."""
+        """Return a random legal action for each environment."""
         self._episodes += [0] * (len(observations) - len(self._episodes))
         actions = []
         for place, (observation, mask) in enumerate(zip(observations, masks, strict=True)):
@@ -70,15 +69,15 @@ class Random:
         return actions
 
     def state(self) -> State:
-        """Which episode each environment is in."""
+        """Return which episode each environment is in."""
         return State({"episodes": list(self._episodes)})
 
     def load(self, state: State) -> None:
-        """Go on in these episodes."""
+        """Restore which episode each environment is in."""
         self._episodes = list(state.plain["episodes"])
 
     def choices(self, mask: ActionMask) -> list[Action]:
-        """What it would draw from, in the order of the run's slots, of the ops, and of names."""
+        """Return the legal actions in the order of the run's slots, of the ops, and of names."""
         return [WAIT, *(action for slot in self.space.slots for action in self._in(slot, mask))]
 
     def _in(self, slot: str, mask: ActionMask) -> Iterator[Action]:
@@ -96,7 +95,7 @@ class Random:
             yield Action(Op.FOSSILISE, slot)
 
     def _drawn(self, mask: ActionMask, where: tuple[int, ...]) -> Action:
-        """One of the choices, with all that its op reads."""
+        """Draw a choice, and the arguments that its op reads."""
         action = self._one_of(self.choices(mask), "action", where)
         own, reads = self.settings, ARGUMENTS[action.op]
         if "blend" in reads:
@@ -108,7 +107,7 @@ class Random:
         return action
 
     def _one_of(self, things: Sequence[T], what: str, where: tuple[int, ...]) -> T:
-        """One of the things, each as likely as any other; always the same one in the same place."""
+        """Draw one of the things, each equally likely; always the same one for the same place."""
         key = " ".join(map(str, (self.settings.seed, *where, what)))
         number = int.from_bytes(blake2b(key.encode(), digest_size=BITS // 8).digest(), "big")
         return things[number * len(things) >> BITS]

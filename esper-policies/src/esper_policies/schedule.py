@@ -1,7 +1,4 @@
-"""What if somebody wrote down beforehand what grows, where and when?
-
-What does a plan mean in this run? Its names are looked up in the run's slots, and every slip is told at once.
-"""
+"""The policy that carries out a fixed plan, and how plans are read and checked."""
 
 from __future__ import annotations
 
@@ -26,12 +23,12 @@ WAYS: Final[Mapping[str, str]] = {
     "curve": "Which way alpha takes is said where it germinates, or where its alpha gets a new target.",
     "target": "How far alpha goes is said where it germinates, or where it gets a new target.",
 }
-"""The arguments that only some ops take, and where they belong."""
+"""Arguments that only some ops take, with these ops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One entry of a plan, its names looked up: ``action`` is tried from ``step`` on."""
+    """An entry of a plan with resolved names: ``action`` is tried from ``step`` on."""
 
     index: int
     step: int
@@ -44,7 +41,7 @@ class Move:
 
 
 class _Slip(NamedTuple):
-    """What is wrong with one setting of one entry."""
+    """Return the error for one setting of one entry."""
 
     path: str
     message: str
@@ -52,7 +49,7 @@ class _Slip(NamedTuple):
 
 
 def read_plan(plan: Sequence[PlanEntry], space: ActionSpace) -> tuple[Move, ...]:
-    """The moves of ``plan`` in its order. SettingError for what does not fit ``space``, ConfigError for several."""
+    """Return the moves of ``plan`` in order. Raises SettingError for one mistake, ConfigError for several."""
     slips = [slip for index, entry in enumerate(plan) for slip in _slips(f"plan[{index}]", entry, space)]
     slips += _steps_that_fall(plan)
     if len(slips) == 1:
@@ -78,7 +75,7 @@ def _move(index: int, entry: PlanEntry, space: ActionSpace) -> Move:
 
 
 def _meant(name: str, ids: Sequence[str]) -> list[str]:
-    """The full ids that ``name`` stands for: itself, or all that end in it."""
+    """Return the full ids that ``name`` stands for: itself, or all that end in it."""
     return [name] if name in ids else [id_ for id_ in ids if _short(id_) == name]
 
 
@@ -87,7 +84,7 @@ def _short(id_: str) -> str:
 
 
 def _slips(path: str, entry: PlanEntry, space: ActionSpace) -> Iterator[_Slip]:
-    """What one entry gets wrong by itself."""
+    """Yield the mistakes of one entry by itself."""
     if entry.slot is None:
         yield _Slip(f"{path}.slot", f"{entry.op} needs a slot", f"Slots of this run: {', '.join(space.slots)}")
     elif entry.slot not in space.blueprints:
@@ -113,7 +110,7 @@ def _wrong_blueprint(path: str, entry: PlanEntry, slot: str, ids: Sequence[str])
 
 
 def _steps_that_fall(plan: Sequence[PlanEntry]) -> Iterator[_Slip]:
-    """Entries that stand behind a later one of their slot, and so could never come at their time."""
+    """Yield entries that follow a later one of their slot, so that they cannot be carried out in time."""
     latest: dict[str, int] = {}
     for index, entry in enumerate(plan):
         if entry.slot is None:
@@ -125,12 +122,11 @@ def _steps_that_fall(plan: Sequence[PlanEntry]) -> Iterator[_Slip]:
 
 
 class Schedule:
-    """Carries out a fixed plan, the same in every environment, as far as what is measured there allows it.
+    """Carries out a fixed plan, the same in every environment, as far as the action masks allow.
 
-    Each entry is carried out once, at the first step from its own on at which the mask allows it. Within a slot the
-    entries keep their order: what cannot be done yet holds back what comes after it. Where entries of several slots
-    could be carried out in one step, the first in the plan is, and the others wait. Step 0 starts an environment's
-    plan afresh.
+    Each entry is carried out once, at the first step from its own on at which the mask allows it. Entries of one slot
+    keep their order: one that is not possible yet holds back those after it. If entries of several slots are possible
+    in one step, the first in the plan is carried out and the others wait. Step 0 restarts an environment's plan.
 
     >>> from esper_core.leyline import ActionSpace
     >>> space = ActionSpace({"early": ("blueprints/conv_light",)})
@@ -146,7 +142,7 @@ class Schedule:
         self._waiting: list[list[Move]] = []
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        """The next move of each environment's plan that is due and possible, else WAIT."""
+        """Return each environment's next move that is due and legal, else WAIT."""
         del self._waiting[len(observations) :]
         self._waiting += [list(self.moves) for _ in observations[len(self._waiting) :]]
         actions = []
@@ -157,20 +153,20 @@ class Schedule:
         return actions
 
     def unfinished(self) -> list[tuple[str, ...]]:
-        """For each environment the entries that its present episode has not carried out. Ask before the next begins."""
+        """Return for each environment the entries that its episode has not carried out so far."""
         return [tuple(str(move) for move in moves) for moves in self._waiting]
 
     def state(self) -> State:
-        """For each environment the entries of the plan that are still to come, by their number."""
+        """Return for each environment the numbers of the entries that are left."""
         return State({"waiting": [[move.index for move in moves] for moves in self._waiting]})
 
     def load(self, state: State) -> None:
-        """Go on in the same plan where another left off."""
+        """Restore which entries are left."""
         self._waiting = [[self.moves[index] for index in left] for left in state.plain["waiting"]]
 
 
 def _next(waiting: list[Move], step: int, mask: ActionMask) -> Action:
-    """The action to take now; its move is taken off ``waiting``."""
+    """Return the action to take now, and remove its move from ``waiting``."""
     held_back: set[str] = set()
     for place, move in enumerate(waiting):
         if move.slot in held_back:

@@ -1,4 +1,7 @@
-"""What can be set for each policy of this package? Whether it fits the run's slots is told when the policy is built."""
+"""Settings of the policies and schedules of this package, with their defaults.
+
+Whether they fit the slots of the run is checked when the policy is built.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,20 @@ from pydantic import BaseModel, ConfigDict, Field
 from esper_core.leyline.constants import FULL, NATS_PER_PARAMETER, RAMP_STEPS
 
 UNDERSOLD: Final = 4.0
-"""Times what it gains in its preview that a seed brings at the end: the slope of the table, by its convolutions."""
+"""Final gain of a seed as a multiple of its gain in the preview; measured, see ``heuristic``."""
 
 CAUTION: Final = 1.64
-"""Standard errors by which a gain is taken for less than it is: one that is 0 counts as more in one case of twenty."""
+"""Standard errors that are subtracted from a gain: a gain of 0 counts as more in one case of twenty."""
 
 FEE: Final = 0.02
-"""Nats that a kept seed costs beside its parameters; without it whatever is smallest would pay everywhere."""
+"""Nats that a kept seed costs beside its parameters; otherwise the smallest seeds would pay everywhere."""
 
 WIDTH: Final = 2.0
-"""Sizes by which the worth of an arm that was never tried may be off 0: next to anything may be true."""
+"""Prior standard deviation of an untried arm's worth, in units of the usual size of rewards."""
 
 
 class Settings(BaseModel):
-    """Settings of a component: what it does not know is refused, and nothing changes once it is read."""
+    """Base of the settings models: unknown keys are refused, and instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -107,7 +110,7 @@ class HeuristicSettings(Settings):
 
 
 _SOME: Final = Field(strict=False, min_length=1)
-"""Of a list: one as YAML has it, with something in it."""
+"""A non-empty list, as YAML has it."""
 
 
 class RandomSettings(Settings):

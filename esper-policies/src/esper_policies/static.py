@@ -1,4 +1,4 @@
-"""What if nothing ever grew?"""
+"""The policy that never grows anything."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 class Static:
     """Waits at every step: the control that every growing policy has to beat.
 
-    It remembers nothing, so nothing is asked of it when a run is resumed.
+    It has no state.
 
     >>> from esper_core.leyline import ActionSpace
     >>> Static(ActionSpace({"early": ()})).act([], [])
     []
 
-    space: what there would be to choose from.
+    Args:
+        space: the run's slots and blueprints; not used.
     """
 
     def __init__(self, space: ActionSpace) -> None:
         self.space = space
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        """WAIT for each environment."""
+        """Return WAIT for each environment."""
         return [WAIT] * len(observations)

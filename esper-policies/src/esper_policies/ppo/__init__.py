@@ -1,9 +1,12 @@
-"""A gardener who learns: proximal policy optimisation over rows of whatever can grow wherever it can.
+"""Proximal policy optimisation over rows that describe whatever can grow in each slot.
 
-options      what can be chosen, and how much of it is fixed          encoding   observations as tensors
-network      scores rows, and values the whole                        choosing   from scores to decisions
-decisions    turns of a rollout as decisions, some steps apart        advantages what a decision was worth
-scaling      columns and returns of order one                         learning   the update
-imitating    learning from what another did                           keeping    a trained gardener as files
-diagnosis    whether it learns, in words                              policy     the policy itself
+    policy       Ppo: decides, collects rounds, and learns after each
+    network      Gardener: scores rows and values the whole; from scores to decisions; options of actions
+    encoding     observations as tensors, rollouts as decisions, and the scales of columns and returns
+    learning     advantages, batches of episodes, the clipped update, and warnings when nothing is learnt
+    imitation    supervised learning from what a teacher did
+    checkpoints  trained gardeners as files, and the optimizer's state
+    settings     PpoSettings
+
+Begin with ``policy``.
 """

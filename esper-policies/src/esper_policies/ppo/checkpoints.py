@@ -1,8 +1,7 @@
-"""How is a trained gardener kept? Two files in a folder: its numbers in safetensors, all else in JSON. Nothing runs.
+"""Trained gardeners as files, and the state of the optimizer.
 
-The JSON says which columns it learnt from: where a later version counts them otherwise, it is refused and not misled.
-
-What does an optimizer know? Of each parameter its moments and its clock: written down, and taken back.
+A gardener is two files in a folder: tensors in safetensors, and everything else in JSON; no code is executed. The JSON
+names the columns it was trained on, so that a version with other columns refuses it.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ NUMBERS: Final = "gardener.safetensors"
 WORDS: Final = "gardener.json"
 
 HABITS: Final = ("decide_every", "last", "speeds")
-"""Settings in which a gardener should be asked as it was when it learnt."""
+"""Settings that should be as they were in training."""
 
 _DAMAGES: Final = (ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
-"""What a file that was changed or cut short comes to as it is read."""
+"""Exceptions of files that were changed or truncated."""
 
 _KINDS: Final = {"names": list, "settings": dict, "scales": dict, "blueprints": dict, "rounds": int}
 _COLUMNS: Final = {"whole": list(WHOLE_COLUMNS), "slots": list(SLOT_COLUMNS), "candidates": list(CANDIDATE_COLUMNS)}
@@ -49,7 +48,7 @@ _COLUMNS: Final = {"whole": list(WHOLE_COLUMNS), "slots": list(SLOT_COLUMNS), "c
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a trained gardener is, beside its weights.
+    """A trained gardener.
 
     names: the blueprints that it knows by name. settings: those that it was trained with. blueprints: what was known of
     those that it was trained on. rounds: how many it learnt from.
@@ -63,13 +62,13 @@ class Kept:
     numbers: Mapping[str, Tensor] = field(default_factory=dict)
 
     def tensors(self, part: str) -> dict[str, Tensor]:
-        """The numbers of one part: network, scales."""
+        """Return the tensors of one part: network or scales."""
         prefix = f"{part}/"
         return {name.removeprefix(prefix): one for name, one in self.numbers.items() if name.startswith(prefix)}
 
 
 def keep(folder: str, kept: Kept, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Write a gardener into a folder, each file whole or not at all."""
+    """Write a gardener into a folder, each file atomically."""
     words = {
         "format": FORMAT,
         "policy": "ppo",
@@ -91,7 +90,7 @@ def keep(folder: str, kept: Kept, parts: Mapping[str, Mapping[str, Tensor]]) -> 
 
 
 def demand_home(folder: str) -> None:
-    """Refuse a folder into which nothing could be written, before anything is learnt; nothing is made here."""
+    """Refuse a folder that cannot be written to, before training; nothing is created here."""
     home = Path(folder).absolute()
     there = next(one for one in (home, *home.parents) if one.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
@@ -101,7 +100,7 @@ def demand_home(folder: str) -> None:
 
 
 def kept_in(name: str, options: Options) -> Kept:
-    """The gardener in a folder, or the one that is shipped under this name; SettingError where there is none of use."""
+    """Load the gardener in a folder, or the shipped one of this name. Raises SettingError if it cannot be used."""
     words, numbers = _files(name)
     with whole(name):
         told = json.loads(words)
@@ -127,7 +126,7 @@ def kept_in(name: str, options: Options) -> Kept:
 
 @contextmanager
 def whole(name: str | None) -> Iterator[None]:
-    """What does not fit together in here is refused as damage to the gardener of this name, where there is one."""
+    """Report errors inside the block as damage to the gardener of this name, if there is one."""
     try:
         yield
     except _DAMAGES as error:
@@ -137,7 +136,7 @@ def whole(name: str | None) -> Iterator[None]:
 
 
 def _of_kind(value: Any, kind: type, part: str) -> Any:
-    """The value, if it is of this kind, and names are text; ValueError otherwise."""
+    """Return the value if it has this type, and names are text. Raises ValueError otherwise."""
     strange = [one for one in value if not isinstance(one, str)] if part == "names" else []
     if type(value) is not kind or strange:
         msg = f"{part} is a {type(value).__name__}" + (f" with {strange[0]!r} in it" if strange else "")
@@ -166,7 +165,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def other_habits(own: PpoSettings, known: Kept) -> Iterator[str]:
-    """What is to be said of settings that are others than those with which a gardener learnt."""
+    """Yield a warning for each setting that differs from training."""
     here = own.model_dump(mode="json", include=set(HABITS))
     for name in HABITS:
         if name in known.settings and known.settings[name] != here[name]:
@@ -175,13 +174,13 @@ def other_habits(own: PpoSettings, known: Kept) -> Iterator[str]:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
-    """Everything that an optimizer of one group knows, by the number of the parameter."""
+    """Return the state of an optimizer with one group, by parameter number."""
     known = optimizer.state_dict()["state"]
     return State({}, {f"{number}.{name}": one.clone() for number, own in known.items() for name, one in own.items()})
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: State) -> None:
-    """Know what another optimizer of equal parameters knew."""
+    """Restore the state of an optimizer."""
     known: dict[int, dict[str, torch.Tensor]] = {}
     for key, tensor in state.tensors.items():
         number, _, name = key.partition(".")

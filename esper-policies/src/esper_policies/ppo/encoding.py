@@ -1,17 +1,9 @@
-"""How does the network see an environment? As three tables of numbers, and what is possible with each of their rows.
+"""Observations as tensors, rollouts as decisions, and the scales of columns and returns.
 
-Everything here is counted from observation and mask alone, and from the decision before: so it can be counted again
-when the gardener learns, to the same bits, and nothing has to be kept beside the rollout.
-
-What is learnt from? The turns of a rollout as decisions: each with what came until the next, summed up.
-
-A gardener may decide once in several steps, and leave what goes without saying to itself in between: what was done
-there is no decision of its own, and what it brought belongs to the decision before.
-
-How do numbers of any size become numbers of order one? By what was seen so far, and never in the middle of a round.
-
-Both scales stand still while a round is played and while it is learnt from: what the gardener acted on is what it
-learns from. They are told of the round afterwards.
+The encoding depends on observation, mask and the decision before only, so learning can compute it again exactly and
+nothing has to be stored beside the rollout. Ppo may decide every few steps only, and leave some actions to ``Pace``:
+the rewards in between belong to the decision before. The scales stay fixed while a round is played and learnt from, and
+are updated afterwards.
 """
 
 from __future__ import annotations
@@ -35,10 +27,10 @@ if TYPE_CHECKING:
 
 
 OPS: Final = (Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.RETARGET, Op.PRUNE, Op.FOSSILISE)
-"""The order of the ops in every table."""
+"""The order of the ops in every tensor."""
 
 TRENDS: Final = ("train_loss", "validation_loss", "metric", "metric_over_twin")
-"""Columns of the whole of which it is seen, too, by how much they changed since the decision before."""
+"""Global columns whose change since the last decision is a column, too."""
 
 TREND_COLUMNS: Final = (*(f"trend_{name}" for name in TRENDS), "trend?")
 WHOLE_COLUMNS: Final = (*GLOBAL_COLUMNS, *TREND_COLUMNS)
@@ -49,14 +41,14 @@ _MAY: Final = tuple(CANDIDATE_COLUMNS.index(f"may_{op.value}") for op in OPS[1:]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One environment at one decision: the whole with its trends, and the rows."""
+    """One environment at one decision: global columns with trends, and the rows."""
 
     whole: tuple[float, ...]
     rows: Rows
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """What the next decision's trends are counted from."""
+        """The values that the trends of the next decision are relative to."""
         return tuple(self.rows.whole[at] for at in _AT)
 
     @property
@@ -65,14 +57,14 @@ class Seen:
         return self.rows.candidate_names
 
     def action(self, op: Op, candidate: int) -> Action:
-        """What an op does to a candidate, its details left as they are by default."""
+        """Return the action of an op on a candidate, with default details."""
         if op is Op.WAIT:
             return Action()
         slot, blueprint = self.candidates[candidate]
         return Action(op, slot, blueprint if op in (Op.GERMINATE, Op.ADVANCE, Op.PRUNE) else None)
 
     def find(self, action: Action) -> int:
-        """The row that an action is about: of several seeds the first that can be meant; -1: none, or to wait."""
+        """Return the row of an action, the first that matches; -1 for WAIT or if there is none."""
         if action.op is Op.WAIT:
             return -1
         may = _MAY[OPS.index(action.op) - 1]
@@ -84,7 +76,7 @@ class Seen:
 
 
 def see(space: ActionSpace, observation: Observation, mask: ActionMask, levels: Sequence[float] | None) -> Seen:
-    """What there is to see. levels: of what was seen at the decision before in the same episode; None at the first."""
+    """Encode an observation. levels: those of the episode's decision before; None at the first."""
     rows = rows_of(space, observation, mask)
     if levels is None:
         return Seen((*rows.whole, *(0.0 for _ in _AT), 1.0), rows)
@@ -94,7 +86,7 @@ def see(space: ActionSpace, observation: Observation, mask: ActionMask, levels: 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Several environments side by side, padded: B environments, S slots, C candidates.
+    """Several environments as padded tensors: B environments, S slots, C candidates.
 
     names: number of each candidate's blueprint among those that the gardener knows by name; 0: not by name.
     home: the slot of each candidate. legal: (B, ops, C), without WAIT, which always is. Padding is legal for nothing.
@@ -113,20 +105,20 @@ class Batch:
         return len(self.whole)
 
     def to(self, device: torch.device) -> Batch:
-        """The same there."""
+        """Return the batch on another device."""
         return Batch(*(getattr(self, name).to(device) for name in self.__slots__))
 
     def at(self, index: Tensor) -> Batch:
-        """Some of the environments."""
+        """Return some of the environments."""
         return Batch(*(getattr(self, name)[index] for name in self.__slots__))
 
     def with_names(self, names: Tensor) -> Batch:
-        """The same with other names."""
+        """Return the batch with other name indices."""
         return replace(self, names=names)
 
 
 def batch_of(seen: Sequence[Seen], numbers: Sequence[Sequence[int]], least: tuple[int, int] = (1, 1)) -> Batch:
-    """The tables of several environments. numbers: of each candidate's name. least: slots and candidates, at least."""
+    """Batch several environments. numbers: name indices of candidates. least: minimal slots and candidates."""
     slots = max(least[0], *(len(one.rows.slots) for one in seen))
     wide = max(least[1], *(len(one.candidates) for one in seen))
     homes = [[one.rows.slot_names.index(slot) for slot, _ in one.candidates] for one in seen]
@@ -144,7 +136,7 @@ def batch_of(seen: Sequence[Seen], numbers: Sequence[Sequence[int]], least: tupl
 
 
 def _table(rows: Sequence[Sequence[Sequence[float]]], high: int, wide: int) -> Tensor:
-    """The rows of several environments, padded with rows of zeros."""
+    """Return the rows of several environments, padded with zeros."""
     numbers = array("f")
     for own in rows:
         for row in own:
@@ -158,7 +150,7 @@ def _there(counts: Sequence[int], high: int) -> Tensor:
 
 
 LARGEST: Final = 1e12
-"""The largest reward that is learnt from: what is beyond, or no number, would leave nothing of what was learnt."""
+"""Episodes with larger or non-finite rewards are not learnt from: they would destroy the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +168,14 @@ class Pace:
     alone: bool = False
 
     def narrowed(self, observation: Observation, mask: ActionMask) -> ActionMask:
-        """What of the mask is to choose from."""
+        """Return the part of the mask that is to be decided on."""
         if not self.alone or not observation.signals.seeds:
             return mask
         ops = {slot: own - {Op.GERMINATE} for slot, own in mask.ops.items()}
         return replace(mask, ops=ops, blueprints=dict.fromkeys(mask.blueprints, ()))
 
     def by_itself(self, observation: Observation, mask: ActionMask) -> Action | None:
-        """What is done without a decision; None where there is one to take."""
+        """Return the action that needs no decision; None if there is one to take."""
         if self.keeps:
             for slot in observation.signals.slots:
                 holding = any(seed.stage is Stage.HOLDING for seed in slot.seeds)
@@ -195,7 +187,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was seen and done, and what it brought until the next decision. action: as it stands in the turn."""
+    """An observation, the action, and the reward until the next decision."""
 
     seen: Seen
     action: Action
@@ -216,7 +208,7 @@ class Episode:
 
 
 def episodes_of(space: ActionSpace, rollout: Rollout, pace: Pace, *, endless: bool) -> tuple[list[Episode], int]:
-    """Everything that can be learnt from, and how many episodes cannot: a reward in them is unknown, or no number.
+    """Return the episodes to learn from, and the number of those with unknown or non-finite rewards.
 
     endless: whether an episode that was not rolled back was cut, and would have gone on. Otherwise its last step is its
     end, also where the governor ended it early: everything is paid out by then, and behind it there is nothing.
@@ -235,7 +227,7 @@ def episodes_of(space: ActionSpace, rollout: Rollout, pace: Pace, *, endless: bo
 
 
 def outcome_of(episodes: Sequence[Episode]) -> dict[str, float]:
-    """What they came to, and what was done in them: mean and deviation of returns, and the share of each op.
+    """Return mean and deviation of returns, and the share of each op.
 
     Parts that a rollback cut apart are one episode here.
     """
@@ -250,7 +242,7 @@ def outcome_of(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def _placed(episodes: Sequence[Played]) -> Iterator[tuple[int, Played]]:
-    """Each with its environment: where a step is not later than the one before, another environment begins."""
+    """Yield each part with its environment: a step that is not later than the last begins another one."""
     place, last = -1, 0
     for played in episodes:
         if not played.turns:
@@ -261,7 +253,7 @@ def _placed(episodes: Sequence[Played]) -> Iterator[tuple[int, Played]]:
 
 
 def _decisions(space: ActionSpace, played: Played, pace: Pace) -> list[Decision] | None:
-    """None where a reward is unknown or beyond all bounds. What comes before the first decision belongs to none."""
+    """Return the decisions; None if a reward is unknown or too large. Rewards before the first one are dropped."""
     found: list[Decision] = []
     for turn in played.turns:
         if turn.reward is None or not abs(turn.reward.total) <= LARGEST:
@@ -277,24 +269,24 @@ def _decisions(space: ActionSpace, played: Played, pace: Pace) -> list[Decision]
 
 
 def _mask_behind(played: Played) -> ActionMask:
-    """Nobody acts behind the end: what would be possible there is taken to be nothing."""
+    """Return the mask after the end, where nothing is possible."""
     return played.turns[-1].mask.shut()
 
 
 LEAST = 0.05
-"""Deviation below which a column is not spread any further."""
+"""Smallest deviation that a column is divided by."""
 
 LEAST_RETURN = 1e-6
-"""Size of returns below which they are not spread any further."""
+"""Smallest scale of returns."""
 
 BEYOND = 5.0
-"""Deviations from the mean beyond which a column says no more."""
+"""Scaled columns are clipped to this."""
 
 _AS_THEY_ARE = ("state_", "stage_", "may_", "kind_", "trait_", "identity", "is_new", "gate_opens")
 
 
 class Columns:
-    """Mean and deviation of the columns of one kind of rows. Flags, and what is one of several, stay as they are."""
+    """Running mean and deviation of the columns of one kind of rows. Flags and one-hot columns are not scaled."""
 
     def __init__(self, names: Sequence[str]) -> None:
         flags = [name.endswith("?") or name.startswith(_AS_THEY_ARE) for name in names]
@@ -305,7 +297,7 @@ class Columns:
         self._on_device: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """The rows, scaled."""
+        """Return the scaled rows."""
         if self.count < 2:
             return rows
         if self._on_device is None or self._on_device[0].device != rows.device:
@@ -319,7 +311,7 @@ class Columns:
         return ((rows - mean) / deviation).clamp(-BEYOND, BEYOND)
 
     def learn(self, rows: Tensor) -> None:
-        """Take in what was seen: rows, one behind the other."""
+        """Update the statistics with these rows."""
         if not len(rows):
             return
         rows = rows.detach().double().cpu()
@@ -331,17 +323,17 @@ class Columns:
 
 
 class Scales:
-    """Those of the three kinds of rows, and that of returns."""
+    """The scales of the three kinds of rows, and of returns."""
 
     def __init__(self) -> None:
         self.whole, self.slots = Columns(WHOLE_COLUMNS), Columns(SLOT_COLUMNS)
         self.candidates = Columns(CANDIDATE_COLUMNS)
         self.returns = 1.0
-        """Root of the mean square of returns."""
+        """Root mean square of returns."""
         self._seen, self._square = 0.0, 0.0
 
     def scaled(self, batch: Batch) -> Batch:
-        """The batch as the network takes it."""
+        """Return the batch with scaled columns."""
         return type(batch)(
             self.whole(batch.whole),
             self.slots(batch.slots),
@@ -354,13 +346,13 @@ class Scales:
         )
 
     def learn(self, batch: Batch) -> None:
-        """Take in a round, after it was learnt from."""
+        """Update the scales of columns with a round, after it was learnt from."""
         self.whole.learn(batch.whole)
         self.slots.learn(batch.slots[batch.slot_there])
         self.candidates.learn(batch.candidates[batch.candidate_there])
 
     def learn_returns(self, returns: Sequence[float]) -> float:
-        """Take in what a round came to, before it is learnt from; by what factor the scale has grown."""
+        """Update the scale of returns before a round is learnt from; return the factor by which it grew."""
         before = self.returns if self._seen else None
         self._seen += len(returns)
         self._square += math.fsum(one * one for one in returns)
@@ -369,7 +361,7 @@ class Scales:
         return 1.0 if before is None else self.returns / before
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """All that it knows: plain, and tensors by name."""
+        """Return the state: plain values, and tensors by name."""
         plain: dict[str, Any] = {"returns": self.returns, "seen": self._seen, "square": self._square}
         tensors: dict[str, Tensor] = {}
         for name in ("whole", "slots", "candidates"):
@@ -379,7 +371,7 @@ class Scales:
         return plain, tensors
 
     def load(self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Know what others knew; ValueError where it is nothing that scales could know."""
+        """Restore a state. Raises ValueError if it is invalid."""
         counts = ("whole_count", "slots_count", "candidates_count")
         numbers = [plain[name] for name in ("returns", "seen", "square", *counts)]
         if not all(type(one) in (int, float) and 0.0 <= one < math.inf for one in numbers) or not plain["returns"]:

@@ -1,7 +1,6 @@
-"""How does it begin where another one is already? It learns to do what was done, and what that is worth.
+"""Supervised learning from decisions of a teacher, and of their values.
 
-The passes end when it would decide as the other did in nearly all cases. What was shown can come from any policy, or
-from a table that knows the best.
+The passes end when the network would decide as the teacher in nearly all cases. The lesson can come from any policy.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
 
 
 VALUES_SHARE: Final = 0.25
-"""Weight of how far values are off, beside how unlikely what was shown was."""
+"""Weight of the value loss beside the negative log-likelihood."""
 
 CLIP_NORM: Final = 1.0
-"""Largest norm of the gradients."""
+"""Gradients are clipped to this norm."""
 
 
 def imitate(
@@ -37,7 +36,7 @@ def imitate(
     enough: float,
     order: torch.Generator,
 ) -> dict[str, float]:
-    """Learn what was shown in the lesson; ``enough``: the share of decisions alike at which it ends."""
+    """Train on the lesson until the share of equal decisions is ``enough``; return statistics."""
     losses: list[float] = []
     made, alike = 0, agreement(network, lesson)
     count, steps = lesson.there.shape
@@ -62,7 +61,7 @@ def imitate(
 
 
 def agreement(network: Gardener, lesson: Lesson) -> float:
-    """The share of decisions in which the network thinks likeliest what was done."""
+    """Return the share of decisions in which the network's likeliest decision is the one shown."""
     count, steps = lesson.there.shape
     with torch.no_grad():
         scores, _ = network(lesson.batch, None, (count, steps))

@@ -1,14 +1,7 @@
-"""How does it learn from a round? Several passes over minibatches of whole episodes, no step too far from who played.
+"""The PPO update: advantages, lessons from episodes, clipped passes, and warnings when nothing is learnt.
 
-Schulman et al. (2017), with what is usual today: advantages normalised over the round, gradients clipped, and an end to
-the passes as soon as the gardener decides too differently from the one that played. Episodes stay whole, so that what
-is remembered within one is learnt, too.
-
-What was a decision worth, beyond what was expected? Generalised advantage estimates, episode by episode.
-
-How do episodes of decisions become tables to learn from? Padded to the longest, one behind the other.
-
-Does it learn? Signs that it does not, in words, each told once.
+Schulman et al. (2017) with the usual additions: advantages normalised over the round, clipped gradients, and an early
+stop of the passes when the KL divergence is too large. Episodes stay whole in minibatches, so that memory is trained.
 """
 
 from __future__ import annotations
@@ -35,7 +28,7 @@ if TYPE_CHECKING:
 def advantages(
     rewards: Sequence[float], values: Sequence[float], behind: float, *, discount: float, trace: float
 ) -> list[float]:
-    """The advantage of each decision of one episode, by Schulman et al. (2016).
+    """Return the generalised advantage of each decision of one episode (Schulman et al., 2016).
 
     A(t) = δ(t) + γλ·A(t + 1) with δ(t) = r(t) + γ·V(t + 1) − V(t), and V behind the last decision is ``behind``: what
     the state is worth that was left where the episode was cut, 0 where it had come to its end.
@@ -53,19 +46,19 @@ def advantages(
 
 
 LEAST_SPREAD: Final = 0.1
-"""Deviation of advantages, on the scale of returns, below which they are not spread any further.
+"""Smallest deviation that advantages are divided by, on the scale of returns.
 
-Where every episode comes to the same, all that differs is what the values do not know yet. Spread to order one, that
-would teach as loudly as a real difference: a gardener who has found the best would lose it again.
+If every episode has the same return, advantages are errors of the values only. Normalised to order one, they would
+weigh as much as real differences, and a policy that has found the optimum would leave it.
 """
 
 NO_SPREAD: Final = 1e-12
-"""Variance of returns below which there is nothing to be foretold."""
+"""Variance of returns below which the explained variance is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How it learns; ``settings.PpoSettings`` says what each is."""
+    """Parameters of the update, as in ``PpoSettings``."""
 
     discount: float
     trace: float
@@ -80,7 +73,7 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """N episodes of at most T decisions as N·T rows, one episode behind the other; short ones are padded.
+    """N episodes of at most T decisions as N·T rows, one episode after the other; short ones are padded.
 
     there: (N, T) whether a decision is none of the padding. rewards: by episode. behind: of each episode what could be
     seen where it was cut; a row of zeros, and 0 in ``cut``, where it had come to its end.
@@ -94,7 +87,7 @@ class Lesson:
     cut: Sequence[bool]
 
     def of(self, index: Tensor) -> tuple[Batch, Chosen]:
-        """The rows of some episodes, in their order."""
+        """Return the rows of some episodes."""
         steps = self.there.shape[1]
         rows = (index[:, None] * steps + torch.arange(steps)).flatten()
         return self.batch.at(rows), self.chosen.at(rows)
@@ -102,7 +95,7 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Of every row, N·T of them: how likely the decision was when it was taken, and what it was worth."""
+    """For each of the N·T rows: log-probability when it was decided, value, advantage and return."""
 
     log_chance: Tensor
     value: Tensor
@@ -111,7 +104,7 @@ class Worth:
 
 
 def weighed(network: Gardener, lesson: Lesson, ways: Ways, scale: float) -> Worth:
-    """What the decisions were worth to the network that took them. scale: by which rewards are divided."""
+    """Evaluate the decisions by the network that took them. scale: rewards are divided by it."""
     count, steps = lesson.there.shape
     with torch.no_grad():
         scores, memory = network(lesson.batch, None, (count, steps))
@@ -140,7 +133,7 @@ def learn(
     entropy: float,
     order: torch.Generator,
 ) -> dict[str, float]:
-    """Make the passes; what is to be told of them. ``order`` shuffles the episodes."""
+    """Make the passes over the round and return their statistics. ``order`` shuffles the episodes."""
     there = lesson.there.flatten()
     spread = worth.advantage[there]
     shift, width = spread.mean(), spread.std(unbiased=False).clamp(min=LEAST_SPREAD)
@@ -167,14 +160,14 @@ def learn(
 
 
 def _stand_still(optimizer: torch.optim.Optimizer) -> None:
-    """Forget where it was heading: that went too far, and what it was would go on in the next round."""
+    """Reset Adam's first moments, so that an update that went too far does not continue in the next round."""
     for kept in optimizer.state.values():
         if "exp_avg" in kept:
             kept["exp_avg"].zero_()
 
 
 def explained(values: Tensor, returns: Tensor) -> float:
-    """The share of the returns' variance that the values foretold: 1 is all, 0 no more than a constant would."""
+    """Return the explained variance of the returns: 1 is all, 0 is no more than a constant."""
     spread = returns.var(unbiased=False).item()
     return 1.0 - (returns - values).var(unbiased=False).item() / spread if spread > NO_SPREAD else 0.0
 
@@ -227,7 +220,7 @@ def _value_loss(now: Tensor, before: Tensor, returns: Tensor, ways: Ways) -> Ten
 
 
 def _minibatches(lesson: Lesson, size: int, order: torch.Generator) -> Iterator[Tensor]:
-    """Episodes in a new order, as many together as have about ``size`` decisions."""
+    """Yield shuffled episodes in groups of about ``size`` decisions."""
     lengths = lesson.there.sum(1).tolist()
     taken: list[int] = []
     decisions = 0
@@ -242,7 +235,7 @@ def _minibatches(lesson: Lesson, size: int, order: torch.Generator) -> Iterator[
 
 
 def _memory_behind(network: Gardener, lesson: Lesson, memory: Tensor) -> Tensor | None:
-    """What is remembered behind each episode. Short ones are played again, to their own end and no padding."""
+    """Return the memory after each episode; short ones are run again without their padding."""
     if network.memory is None:
         return None
     if bool(lesson.there.all()):
@@ -261,9 +254,9 @@ def _mean(figures: Sequence[Mapping[str, float]], name: str) -> float:
 def lesson_of(
     episodes: Sequence[Episode], numbers: Callable[[Seen, int], Sequence[int]], options: Options, scales: Scales
 ) -> Lesson:
-    """The lesson of some episodes. numbers: of a row's names, in the environment of this place.
+    """Return the lesson of some episodes. numbers: name indices of rows, given the environment's place.
 
-    What was done and could not have been chosen here, as a teacher may, counts as having waited.
+    An action of a teacher that could not have been chosen here counts as WAIT.
     """
     steps = max(len(episode.decisions) for episode in episodes)
     padded = [[*one.decisions, *[one.decisions[-1]] * (steps - len(one.decisions))] for one in episodes]
@@ -283,7 +276,7 @@ def lesson_of(
 
 
 def _chosen(decisions: Sequence[Decision], options: Options) -> Chosen:
-    """The decisions by their numbers."""
+    """Return the decisions as indices."""
     found: list[tuple[int, int, dict[str, int]]] = []
     for decision in decisions:
         candidate, details = decision.seen.find(decision.action), options.numbers(decision.action)
@@ -299,30 +292,30 @@ def _chosen(decisions: Sequence[Decision], options: Options) -> Chosen:
 
 
 PATIENCE: Final = 5
-"""Rounds running of a bad sign before it is told."""
+"""Successive rounds with a sign before it is reported."""
 
 BLIND: Final = -0.2
-"""Explained variance below which the values say less than their mean would."""
+"""Explained variance below which the values are worse than their mean."""
 
 STILL: Final = 1e-6
 """KL divergence below which a round changed nothing."""
 
 WILD: Final = 0.5
-"""Share of clipped decisions from which on a round changed too much."""
+"""Share of clipped decisions above which a round changed too much."""
 
 DECIDED: Final = 1e-3
-"""Nats of entropy below which nothing is tried any more."""
+"""Entropy in nats below which the policy no longer explores."""
 
 
 @dataclass(slots=True)
 class Diagnosis:
-    """The signs of the rounds so far: how long each has lasted, and which were told."""
+    """Signs that nothing is learnt: how many rounds each has lasted, and which were reported."""
 
     lasting: dict[str, int] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
 
     def heed(self, figures: Mapping[str, float], *, unknown: int, episodes: int) -> list[str]:
-        """What is to be said of one more round. unknown: episodes with rewards that nobody knows."""
+        """Return the warnings after one more round. unknown: number of episodes with unknown rewards."""
         present = dict(_signs(figures, unknown, episodes))
         self.lasting = {sign: self.lasting.get(sign, 0) + 1 for sign in present}
         due = [sign for sign in present if self.lasting[sign] >= PATIENCE and sign not in self.told]

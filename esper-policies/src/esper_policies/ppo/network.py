@@ -1,15 +1,13 @@
-"""What does the network look like? It sees each row by itself, all of them together, and scores each row again.
+"""The network, the distribution over decisions that its scores define, and the options of actions.
 
-It has as many inputs as a row has columns, whatever the number of slots and blueprints. A blueprint that it knows is
-known by its description and, beside that, by name; the name is left out now and then as it learns, so that the
-description has to do for one that it never saw. About 100,000 weights.
+The network sees each row by itself, then all together, and scores each row again. It has as many inputs as a row has
+columns, whatever the number of slots and blueprints. A known blueprint is described by its columns and by a name
+embedding; the name is dropped at random in training, so that the description suffices for one that was never seen. It
+has about 100,000 weights.
 
-How do scores become a decision? Op, then slot, then blueprint, then how: each by what was chosen before it.
-
-The chance of an op counts what it could be done to: as good as the best of its candidates, however many there are. A
-head that an op does not read takes no part: neither in how likely a decision was nor in how undecided it is.
-
-What can be chosen of how a thing is done, and what is fixed? Heads with one option are no heads.
+A decision is an op, then a slot, then a blueprint, then options, each given the choices before. The probability of an
+op includes the soft maximum of its candidates, so it does not grow with their number. Heads that an op does not use
+contribute neither to log-probabilities nor to entropies.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ if TYPE_CHECKING:
 _ADVANCE = OPS.index(Op.ADVANCE)
 
 NEVER = -1e9
-"""The logarithm of a chance that there is none of: finite, so that nothing times nothing stays nothing."""
+"""Logit of an illegal choice: finite, so that 0 times it stays 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What the network says of B environments: of each op by itself, and with each candidate; of each way to do it.
+    """The network's outputs for B environments: scores of ops, of candidates and of options, and values.
 
     ops: (B, ops). candidates: (B, ops without WAIT, C). details: for each head (B, options). value: (B,).
     """
@@ -50,19 +48,19 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Decisions by their numbers: op (B,), candidate (B,) where there is one, else 0, and of each head its option."""
+    """Decisions as indices: op (B,), candidate (B,) or 0 if there is none, and the option of each head."""
 
     op: Tensor
     candidate: Tensor
     details: Mapping[str, Tensor]
 
     def at(self, index: Tensor) -> Chosen:
-        """Some of them."""
+        """Return some of the decisions."""
         return Chosen(self.op[index], self.candidate[index], {head: one[index] for head, one in self.details.items()})
 
 
 class Chances:
-    """How likely each decision is.
+    """The distribution over decisions: op, then slot, then blueprint, then options.
 
     scores: of the network. legal: (B, ops without WAIT, C). home: (B, C) the slot of each candidate.
     ``ops`` (B, ops), ``slots`` (B, ops − 1, C) and ``blueprints`` (B, ops − 1, C) are logarithms: of the op, of the
@@ -89,12 +87,12 @@ class Chances:
 
     @property
     def joint(self) -> Tensor:
-        """(B, 1 + (ops − 1)·C): WAIT, then each op with each candidate; what is not possible has next to no chance."""
+        """Log-probabilities (B, 1 + (ops − 1)·C): WAIT, then each op with each candidate; NEVER if illegal."""
         both = (self.ops[:, 1:, None] + self.slots + self.blueprints).masked_fill(~self.legal, NEVER)
         return torch.cat([self.ops[:, :1], both.flatten(1)], 1)
 
     def log_chance(self, chosen: Chosen) -> Tensor:
-        """Of each decision, over all heads that it reads."""
+        """Return the log-probability of each decision, over the heads that its op uses."""
         place = (chosen.op - 1).clamp(min=0) * self.legal.shape[2] + chosen.candidate + 1
         place = torch.where(chosen.op == 0, 0, place)
         total = self.joint.gather(1, place[:, None])[:, 0]
@@ -104,7 +102,7 @@ class Chances:
         return total
 
     def entropies(self) -> dict[str, Tensor]:
-        """By head, in nats, in expectation over what comes before it: they add up to that of the whole decision."""
+        """Return the expected entropy of each head in nats; they add up to the entropy of the whole decision."""
         ops = self.ops.exp()
         of_candidate = torch.where(self.legal, (self.slots + self.blueprints).exp(), 0.0)
         slots = -(of_candidate * torch.where(self.legal, self.slots, 0.0)).sum(2)
@@ -120,11 +118,11 @@ class Chances:
         return found
 
     def drawn(self, luck: Tensor) -> Chosen:
-        """A decision for each environment; luck: (B, 1 + heads) numbers in [0, 1), one for each thing to choose."""
+        """Draw a decision for each environment from ``luck``, (B, 1 + heads) numbers in [0, 1)."""
         return self._parted(_quantile(self.joint, luck[:, 0]), lambda chances, n: _quantile(chances, luck[:, 1 + n]))
 
     def best(self, sure: float = 0.0) -> Chosen:
-        """The likeliest decision of each environment; blending in only where that is as likely as ``sure``."""
+        """Return the likeliest decision of each environment; ADVANCE only if it is at least as likely as ``sure``."""
         joint, wide = self.joint, self.legal.shape[2]
         blends = (torch.arange(joint.shape[1], device=joint.device) - 1).div(
             max(1, wide), rounding_mode="floor"
@@ -148,19 +146,19 @@ if TYPE_CHECKING:
 
 
 def reads(head: str, op: Tensor) -> Tensor:
-    """Whether each op reads what the head says."""
+    """Return whether each op uses the option of this head."""
     return torch.tensor([head in ARGUMENTS[one] for one in OPS], device=op.device)[op]
 
 
 def _soft_best(scores: Tensor, there: Tensor) -> Tensor:
-    """The mean of the scores in the exponent, over those that are there: the best of them, softly. NEVER: none is."""
+    """Return the log of the mean exponentiated score over valid entries, a soft maximum; NEVER if there are none."""
     count = there.sum(-1)
     total = torch.logsumexp(scores.masked_fill(there == 0.0, NEVER), -1)
     return torch.where(count > 0, total - count.clamp(min=1).log(), NEVER)
 
 
 def _quantile(chances: Tensor, luck: Tensor) -> Tensor:
-    """Where ``luck`` falls when the chances are laid side by side; never on one that is next to none."""
+    """Return the index whose share of the cumulative probability contains ``luck``; never one of probability 0."""
     weights = chances.double().exp()
     sums = weights.cumsum(1)
     place = (sums <= (luck.double() * sums[:, -1])[:, None]).sum(1)
@@ -169,11 +167,11 @@ def _quantile(chances: Tensor, luck: Tensor) -> Tensor:
 
 
 SMALL: Final = 0.1
-"""How large the first weights are that names and decisions begin with."""
+"""Scale of the initial weights of names and of output layers."""
 
 
 class Gardener(nn.Module):
-    """Scores and values for batches of environments.
+    """A network that scores candidates and values states for batches of environments.
 
     width: of its layers. pointer: of what scores candidates. names: blueprints that can be told by name. memory:
     whether it remembers earlier decisions of the episode, in a GRU. heads: for each further head how many options.
@@ -205,7 +203,7 @@ class Gardener(nn.Module):
     def forward(
         self, batch: Batch, before: Tensor | None, lengths: tuple[int, int] | None = None
     ) -> tuple[Scores, Tensor]:
-        """Scores, and what is remembered. before: (1, N, width), None at the beginning of episodes.
+        """Return scores and the new memory. before: (1, N, width), None at the start of episodes.
 
         lengths: (N, T), where the batch is N episodes of T decisions, one episode after the other; None: T is 1.
         """
@@ -234,9 +232,10 @@ def _layers(inputs: int, width: int) -> nn.Sequential:
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
-    """A layer that lets what differs through at its size: as torch begins them each would leave a third of it or less.
+    """Return an orthogonal layer that keeps the variance of its input before a tanh.
 
-    Behind four of them nothing would be left of a column that tells one episode from another, and nothing be learnt.
+    Each layer with torch's default initialisation keeps a third of it or less, and four of them hide the differences
+    between episodes.
     """
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, nn.init.calculate_gain("tanh"))
@@ -245,7 +244,7 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def _pooled(rows: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and greatest of the rows that are there; 0 where none is."""
+    """Return mean and maximum over the valid rows; 0 if there are none."""
     some = there[:, :, None]
     count = some.sum(1).clamp(min=1)
     mean = rows.masked_fill(~some, 0.0).sum(1) / count
@@ -255,7 +254,7 @@ def _pooled(rows: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """For each detail of an action its options, by the name of the action's field."""
+    """The options of each detail of an action, by the name of its field."""
 
     blend: tuple[Blend, ...]
     speed: tuple[int, ...]
@@ -266,21 +265,21 @@ class Options:
     def of(
         cls, blends: Sequence[str], speeds: Sequence[int], curves: Sequence[str], targets: Sequence[float]
     ) -> Options:
-        """As settings have them."""
+        """Build the options from settings."""
         return cls(tuple(map(Blend, blends)), tuple(speeds), tuple(map(Curve, curves)), tuple(targets))
 
     @property
     def heads(self) -> dict[str, int]:
-        """Those among which there is something to choose, with how many options."""
+        """The details with more than one option, and their number of options."""
         return {name: len(self._of(name)) for name in ("blend", "speed", "curve", "target") if len(self._of(name)) > 1}
 
     @property
     def choices(self) -> dict[str, list[Any]]:
-        """The options of each head among which there is something to choose, as JSON has them."""
+        """The options of each detail with more than one, as JSON."""
         return {name: [getattr(one, "value", one) for one in self._of(name)] for name in self.heads}
 
     def detailed(self, action: Action, numbers: Mapping[str, int]) -> Action:
-        """The action with its details: what the numbers choose, and what is fixed."""
+        """Return the action with the chosen and the fixed details."""
         details: dict[str, Any] = {
             name: self._of(name)[numbers.get(name, 0)]
             for name in ("blend", "speed", "curve", "target")
@@ -289,7 +288,7 @@ class Options:
         return replace(action, **details)
 
     def numbers(self, action: Action) -> dict[str, int] | None:
-        """Which options an action has; None where it has others. What its op does not read counts as the first."""
+        """Return the indices of an action's options, 0 for those its op does not use; None if it has others."""
         found = {}
         for name in self.heads:
             own = getattr(action, name)

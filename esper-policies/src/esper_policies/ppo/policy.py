@@ -1,10 +1,8 @@
-"""Who decides by what it learnt? The gardener itself: it plays, and after each round it learns from what it played.
+"""The policy ``ppo``: decides by its network, and learns after each round.
 
-What does it do with a blueprint that it never saw? It looks at it first: whatever is dropped has left no trace.
-
-What it learnt tells it which of the blueprints that it knows is worth a look, and of a new one nothing. But what it
-learnt of seeds that are looked at, by their gain and their price, holds for any. So it plants a newcomer once in each
-episode, where it would have planted something else, or waited; and then decides about it as about any other.
+A blueprint that it never saw is tried first: what it learnt says nothing about which newcomer is worth a trial, but
+what it learnt about seeds in general, by gain and price, holds for any. So it germinates each newcomer once in an
+episode, instead of germinating something else or waiting, and then decides about the seed as about any other.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
 def first_look(
     seen: Seen, mask: ActionMask, decided: Action, known: Collection[str], looked_at: Collection[str]
 ) -> Action | None:
-    """The newcomer to be planted instead of what was decided; None: there is none, or there are better things to do."""
+    """Return the germination of a newcomer that replaces the decision; None if there is none to try now."""
     if decided.op not in (Op.WAIT, Op.GERMINATE):
         return None
     for slot, blueprint in seen.candidates:
@@ -60,12 +58,12 @@ log = logging.getLogger("esper")
 
 BITS: Final = 64
 EPSILON: Final = 1e-5
-"""What Adam adds to the size of gradients: steps where there are hardly any stay small."""
+"""Adam's epsilon: steps stay small where gradients are tiny."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """Of one environment's episode: what trends are counted from, what the network remembers, and newcomers it saw."""
+    """State of one environment's episode: levels for trends, the network's memory, and newcomers that were tried."""
 
     levels: tuple[float, ...] | None = None
     hidden: Tensor | None = None
@@ -75,16 +73,16 @@ class Memory:
 class Ppo:
     """Learns what to grow where and when, and whether, by proximal policy optimisation.
 
-    It decides by rows of numbers (``leyline.features``): so it works in any number of slots and with blueprints that it
-    never saw. Its draws are hashes of where they are made, as those of ``random`` are; with ``learn: false`` it draws
-    nothing and does what it thinks best. It sees the reward's price, where there is one.
+    It decides by rows of numbers, so it works with any number of slots and with blueprints that it never saw. Its draws
+    are hashes, as those of ``random`` are; with ``learn: false`` it takes the likeliest decision. It sees the reward's
+    price, if there is one.
 
     >>> from esper_core.leyline import ActionSpace
     >>> gardener = Ppo(ActionSpace({"early": ("blueprints/mlp",)}), width=8, learn=False)
     >>> gardener.act([], [])
     []
 
-    space: the run's slots and blueprints. settings: as ``ppo.settings.PpoSettings`` says.
+    space: the run's slots and blueprints. settings: those of ``PpoSettings``.
     """
 
     def __init__(self, space: ActionSpace, **settings: Any) -> None:
@@ -114,7 +112,7 @@ class Ppo:
             log.warning("ppo: it has learnt nothing (load), and with learn: false it never will")
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        """For each environment what goes without saying, else what is decided."""
+        """Return for each environment the action that needs no decision, else what is decided."""
         del self._memories[len(observations) :]
         self._memories += [Memory() for _ in observations[len(self._memories) :]]
         actions: list[Action] = []
@@ -133,11 +131,11 @@ class Ppo:
         return actions
 
     def unfinished(self) -> list[tuple[str, ...]]:
-        """For each environment what its teacher could not do, as long as there is one."""
+        """Return for each environment what its teacher could not do, while there is a teacher."""
         return [] if self._teacher is None else self._teacher.unfinished()
 
     def update(self, rollout: Rollout) -> Mapping[str, float]:
-        """Learn from one round; what is to be told of it."""
+        """Learn from one round and return its statistics."""
         own, this = self.settings, self.round
         self.round += 1
         if not own.learn:
@@ -154,13 +152,13 @@ class Ppo:
         return told
 
     def imitate(self, rollout: Rollout, *, passes: int = 100) -> Mapping[str, float]:
-        """Learn to do what was done in ``rollout``, by whomever, until it would in nearly all cases."""
+        """Learn to act as in ``rollout``, until it would in nearly all cases."""
         episodes, _ = episodes_of(self.space, rollout, self.pace, endless=self.settings.horizon == "cut")
         this, self.round = self.round, self.round + 1
         return self._imitated(episodes, this, passes) if episodes else {}
 
     def save(self, folder: str) -> None:
-        """Write down what it is, so that ``load`` can begin with it: weights, scales, names and descriptions."""
+        """Save weights, scales, names and descriptions to a folder that the setting ``load`` can name."""
         plain, tensors = self.scales.state()
         described = {
             candidate.blueprint: {"slot": slot, "parameters": candidate.parameters, "flops": candidate.flops}
@@ -374,7 +372,7 @@ class Ppo:
 
 
 def _number(*where: object) -> int:
-    """A number below 2^64 that hangs on where it is drawn, and on nothing else."""
+    """Return a number below 2^64 that is a hash of the arguments."""
     digest = blake2b(" ".join(map(str, where)).encode(), digest_size=BITS // 8).digest()
     return int.from_bytes(digest, "big")
 

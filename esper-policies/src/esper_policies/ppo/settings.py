@@ -1,4 +1,4 @@
-"""What can be set for ``ppo``? Defaults are for a decision in two epochs or so, and some ten thousand decisions."""
+"""Settings of the policy ``ppo``."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def play(pool: Pool, round_: int) -> None:
         pool.train(step)
         pool.evaluate(step)
         signals, _ = pool.heal(pool.synchronise(step), step)
-        pool.heed(signals, pool.judge(signals, {}), step)
+        pool.carry_out(signals, pool.judge(signals, {}), step)
         masks = zip(pool.environments, pool.masks(), strict=True)
         pool.apply([wanted if one.arm == "grown" and mask.allows(wanted) else WAIT for one, mask in masks], step)
     pool.conclude(len(LIFE) - 1)

@@ -33,7 +33,7 @@ from esper_core.app.runtime import tune_allocator
 from esper_core.growth import Counterfactuals
 from esper_core.trainer.lanes import lanes_for
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.workers import Shards
+from esper_core.trainer.workers import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -104,7 +104,7 @@ def plain(work: Work) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def stepping(made: Pool | Shards) -> Iterator[Callable[[], None]]:
+def stepping(made: Pool | WorkerPool) -> Iterator[Callable[[], None]]:
     """A step of Esper's environments, read once at its end."""
 
     def step() -> None:
@@ -124,7 +124,7 @@ def pool(work: Work, lanes: int = LANES) -> AbstractContextManager[Callable[[], 
 
 def spread(work: Work) -> AbstractContextManager[Callable[[], None]]:
     """In processes: each has two of the environments."""
-    return stepping(Shards(work.as_run(), ["plain"], ENVIRONMENTS, processes=LANES))
+    return stepping(WorkerPool(work.as_run(), ["plain"], ENVIRONMENTS, processes=LANES))
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, Optim
 from esper_core.growth import Draws, Variety, graft
 from esper_core.leyline import Action, DataShape, Op, SlotPlace, Split, SplitName
 from esper_core.trainer.environment import Recipe
-from esper_core.trainer.forward import laid_out
 from esper_tasks.classification import Classification
 from esper_tasks.convolutional import cnn2d
 from esper_tasks.mnist1d import mnist1d
@@ -66,7 +65,7 @@ class Work:
         """``recipe`` as a run takes it: images lie as they are computed most quickly."""
         recipe, host = self.recipe(seed), self.build_host()
         graft(host, self.slots, example=recipe.data["train"].inputs[:2])
-        return laid_out(recipe, host)
+        return recipe.laid_out(host)
 
     def recipe(self, seed: Callable[[Site], nn.Module] = ConvLight) -> Recipe:
         """What Esper's environments are made of: nothing grows but what is asked for. Images lie as they come."""

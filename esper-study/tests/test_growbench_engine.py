@@ -14,7 +14,7 @@ from dataclasses import astuple, fields, replace
 import numpy as np
 import pytest
 
-from esper_core.app.episode import Play
+from esper_core.app.episode import Episode
 from esper_core.leyline import WAIT, Action, ActionMask, Op, rows_of
 from esper_study.growbench import (
     CANDIDATES,
@@ -48,7 +48,7 @@ def bench():
 
 @pytest.fixture(scope="module")
 def plays(bench, tmp_path_factory):
-    """``plays(0)``: a Play of the first puzzle of the table."""
+    """``plays(0)``: an Episode of the first puzzle of the table."""
     folder, made = tmp_path_factory.mktemp("plays"), {}
 
     def make(number):
@@ -56,7 +56,7 @@ def plays(bench, tmp_path_factory):
             one = bench.table.puzzles[number]
             file = folder / f"{one.name}.yaml"
             file.write_text(json.dumps(one.config(PRICE)))
-            made[number] = Play.of(file)
+            made[number] = Episode.of(file)
         return made[number]
 
     yield make

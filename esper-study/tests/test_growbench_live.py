@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from esper_core.app.episode import Play
+from esper_core.app.episode import Episode
 from esper_policies.ppo.policy import Ppo
 from esper_policies.random_policy import Random
 from esper_study.growbench import (
@@ -69,7 +69,7 @@ def test_rows_are_the_measurements_of_the_engine(bench, small, tmp_path):
     file = tmp_path / "puzzle.yaml"
     file.write_text(json.dumps(small.config()))
     end = max(end_nodes(), key=lambda one: len(one.kept))
-    play = Play.of(file)
+    play = Episode.of(file)
     moment = play.begin(OTHER_SEED)
     for action in actions_to(end):
         moment = act_until_decision(play, action)
@@ -87,8 +87,8 @@ def test_the_order_of_training_does_not_change_the_numbers(small):
 
 def test_the_twin_of_a_seed_is_trained_once(small, monkeypatch):
     trained = []
-    twin_of = Play._undisturbed
-    monkeypatch.setattr(Play, "_undisturbed", lambda self, seed: trained.append(seed) or twin_of(self, seed))
+    twin_of = Episode._train_twin
+    monkeypatch.setattr(Episode, "_train_twin", lambda self, seed: trained.append(seed) or twin_of(self, seed))
     alone = live_table(small, [OTHER_SEED])
     monkeypatch.setattr("esper_core.app.episode.TWINS_KEPT", 1)
     beside = live_table(small, [small.seed, OTHER_SEED])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from esper_core import cli, load_run, read_events
-from esper_core.app.episode import Play
+from esper_core.app.episode import Episode
 from esper_core.leyline import WAIT, Action, GovernorStop, Op
 from esper_core.leyline.events import EpisodeFinished
 
@@ -112,7 +112,7 @@ def test_importing_without_gymnasium_names_the_extra(monkeypatch):
 @pytest.mark.parametrize(("nursery", "every"), [(1, 1), (2, 4)])
 def test_masks_observations_and_rewards_equal_those_of_a_play(file, nursery, every):
     overrides = [f"growth.nursery={nursery}", "growth.embargo=1"]
-    mirror = Play.of(file, overrides)
+    mirror = Episode.of(file, overrides)
     actions = actions_of(mirror.space, speed=1, single_out=nursery > 1)
     env = GrowthEnv(file, overrides, actions=actions, decide_every=every)
     draw, asked = np.random.default_rng(nursery), []
@@ -268,7 +268,7 @@ def test_auto_fossilise_keeps_seeds(env):
         steps = played(other, plan)
         assert len(steps) == STEPS // 2
         assert steps[-1][4]["grown"] == (f"early {CONV}",)
-    assert env.reset(seed=0), "the Play must not be closed by an environment that was given it"
+    assert env.reset(seed=0), "the Episode must not be closed by an environment that was given it"
 
 
 def test_an_unknown_reward_counts_as_zero_and_is_reported(env, monkeypatch):
@@ -290,7 +290,7 @@ def test_a_home_recalls_steps_across_environments(file, env, tmp_path, monkeypat
         several(first)
         assert (first.cache.trained, first.cache.recalled) == (4 * STEPS + 2, 2)
     with GrowthEnv(file, speed=1, home=str(tmp_path / "home")) as second:
-        monkeypatch.setattr(Play, "_undisturbed", lambda *_: pytest.fail("a twin was trained"))
+        monkeypatch.setattr(Episode, "_train_twin", lambda *_: pytest.fail("a twin was trained"))
         again = several(second)
         assert second.cache.trained == 0
     for one, two in zip(plain, again, strict=True):

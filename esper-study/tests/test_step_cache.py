@@ -1,4 +1,4 @@
-"""The step cache: the same records as a plain ``Play``, nothing trained twice, and nothing old after a change."""
+"""The step cache: the same records as a plain ``Episode``, nothing trained twice, and nothing old after a change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from esper_core.app.episode import Play
+from esper_core.app.episode import Episode
 from esper_core.leyline import WAIT, Action, LifecycleError, Op
 from esper_study import step_cache
 from esper_study.step_cache import FILE, CachedPlay, fingerprint
@@ -61,7 +61,7 @@ def describe(moment):
 
 
 def cached(file, home=None, overrides=()):
-    return CachedPlay(Play.of(file, overrides), describe, home)
+    return CachedPlay(Episode.of(file, overrides), describe, home)
 
 
 def episode(play, actions, seed=3):
@@ -71,7 +71,7 @@ def episode(play, actions, seed=3):
 
 @pytest.fixture(scope="module")
 def plain(file):
-    return Play.of(file)
+    return Episode.of(file)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_without_a_home_every_step_is_trained(file, plain):
 
 
 def test_another_process_trains_nothing_that_is_cached(file, home, plain, monkeypatch):
-    monkeypatch.setattr(Play, "begin", lambda *_: pytest.fail("the engine is not needed"))
+    monkeypatch.setattr(Episode, "begin", lambda *_: pytest.fail("the engine is not needed"))
     two = cached(file, home)
     found = [episode(two, plan) for plan in PLANS]
     assert two.trained == 0
@@ -142,7 +142,7 @@ def test_a_play_that_somebody_else_moves_is_brought_back(file, plain, tmp_path):
 )
 def test_another_configuration_finds_nothing(file, home, change):
     changes = ["reward.use=team", change] if "price" in change else [change]
-    assert fingerprint(Play.of(file, changes)) != fingerprint(Play.of(file))
+    assert fingerprint(Episode.of(file, changes)) != fingerprint(Episode.of(file))
     two = cached(file, home, changes)
     episode(two, PLANS[0])
     assert two.recalled == 0
@@ -154,7 +154,7 @@ def test_data_packages_and_settings_of_torch_are_part_of_the_fingerprint(file, t
 
     def key(seed=0):
         write_data(tmp_path / "data.npz", seed)
-        return fingerprint(Play.of(path))
+        return fingerprint(Episode.of(path))
 
     before = key()
     assert key() == before
@@ -170,7 +170,7 @@ def test_source_code_is_part_of_the_fingerprint_unless_it_changed_too_late(file,
     source = tmp_path / "plugin.py"
     source.write_text("A = 1\n")
     os.utime(source, (1e9, 1e9))
-    play = Play.of(file)
+    play = Episode.of(file)
     without = fingerprint(play)
     monkeypatch.setattr(step_cache, "_own_sources", lambda: [source])
     assert fingerprint(play) not in (None, without)
@@ -227,12 +227,12 @@ def test_a_database_that_fails_later_is_a_warning_and_steps_are_trained(file, pl
 
 SCRIPT = """
 import json, sys
-from esper_core.app.episode import Play
+from esper_core.app.episode import Episode
 from esper_core.leyline import WAIT, Action, Op
 from esper_study.step_cache import CachedPlay
 
 describe = lambda moment: {"observation": repr(moment.observation), "reward": repr(moment.reward)}
-one = CachedPlay(Play.of(sys.argv[1]), describe, sys.argv[2])
+one = CachedPlay(Episode.of(sys.argv[1]), describe, sys.argv[2])
 plant = Action(Op.GERMINATE, "first", "blueprints/mlp", speed=1)
 records = [one.begin(3), *map(one.act, [plant, WAIT, Action(Op.ADVANCE, "first"), WAIT, WAIT])]
 print(json.dumps([one.trained, records]))

@@ -176,7 +176,7 @@ class World:
             if step >= 0:
                 environment.train()
             if plan and step in plan:
-                environment.apply(plan[step], step)
+                environment.network.apply(plan[step], step)
         return environment
 
     def governed(self, *losses: float, note: Sequence[Any] = ()) -> list[Any]:
@@ -185,11 +185,11 @@ class World:
         from esper_core.leyline import Signals, SlotSignals, SlotState
 
         governor = self.environment().governor
-        governor.note(note, 0)
+        governor.record(note, 0)
         decisions = []
         for step, loss in enumerate(losses):
             slots = (SlotSignals("early", SlotState.FREE, 0),)
-            decisions.append(governor.heed(Signals(step, loss, loss, 0.5, 10, 10, slots)))
+            decisions.append(governor.decide(Signals(step, loss, loss, 0.5, 10, 10, slots)))
             if decisions[-1].act is Act.ROLL_BACK:
                 governor.roll_back(decisions[-1])
         return decisions

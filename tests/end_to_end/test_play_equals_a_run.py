@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from esper_core import read_events
-from esper_core.app.episode import Moment, Play
+from esper_core.app.episode import Episode, EpisodeStep
 from esper_core.leyline import WAIT, Action, Signals
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, StepFinished
 from esper_study.actions import action_of
@@ -77,7 +77,7 @@ def run(esper: Esper, small: Path, tmp_path: Path) -> Callable[..., Told]:
     return told
 
 
-def played(play: Play, told: Told) -> list[Moment]:
+def played(play: Episode, told: Told) -> list[EpisodeStep]:
     """The moments of the episode, with the actions that the run took in it."""
     moments = [play.begin(told.seed)]
     for action in told.actions:
@@ -86,7 +86,7 @@ def played(play: Play, told: Told) -> list[Moment]:
     return moments
 
 
-def hold_to(told: Told, moments: Sequence[Moment]) -> None:
+def hold_to(told: Told, moments: Sequence[EpisodeStep]) -> None:
     """Every number of every step, and of the end."""
     *steps, last = moments
     for own, step in zip(steps, told.steps, strict=False):  # what was cut short is told to the end of its twin
@@ -130,7 +130,7 @@ def steady(small: Path) -> None:
 def test_the_same_seed_and_actions_give_what_a_run_gives(run: Any, small: Path, seed: int, changes: Any) -> None:
     told = run(*changes, seed=seed)
     assert any(action != WAIT for action in told.actions)
-    play = Play.of(small, changes)
+    play = Episode.of(small, changes)
     hold_to(told, played(play, told))
     assert (play.twin.ending.test_loss, play.twin.ending.test_metric) == (told.twin.test_loss, told.twin.test_metric)
     assert list(play.twin.signals) == list(told.beside)
@@ -138,7 +138,7 @@ def test_the_same_seed_and_actions_give_what_a_run_gives(run: Any, small: Path, 
 
 def test_a_second_episode_of_the_same_play_is_as_good_as_the_first(run: Any, small: Path) -> None:
     told = run()
-    play = Play.of(small)
+    play = Episode.of(small)
     play.begin(told.seed + 1)
     play.act(WAIT)
     hold_to(told, played(play, told))
@@ -154,7 +154,7 @@ def test_what_is_rolled_back_is_rolled_back_as_in_a_run(run: Any, small: Path, t
     gains = [step.signals.seeds[0].gain if step.signals.seeds else None for step in told.steps]
     assert gains[3] is not None
     assert gains[5] is None
-    moments = played(Play.of(small, [change]), told)
+    moments = played(Episode.of(small, [change]), told)
     hold_to(told, moments)
     assert [one.rolled_back for one in moments] == [step == 6 for step in range(9)]
     assert moments[6].mask == moments[6].mask.shut()
@@ -169,6 +169,6 @@ def test_an_episode_that_is_cut_short_ends_as_in_a_run(run: Any, small: Path) ->
     assert [one.act for one in told.acted] == ["early-stop"]
     assert told.end.steps < 8
     assert told.beside[told.end.steps - 1].validation_metric != told.twin.validation_metric
-    moments = played(Play.of(small, changes), told)
+    moments = played(Episode.of(small, changes), told)
     hold_to(told, moments)
     assert moments[-2].mask == moments[-2].mask.shut()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from esper_core import cli
-from esper_core.app.episode import Play
+from esper_core.app.episode import Episode
 from esper_core.leyline import ConfigError, EsperError, RunFolderError
 from esper_core.leyline.events import StepFinished
 from esper_study.actions import parse_action
@@ -55,8 +55,8 @@ class Ran:
     path: Path
     warnings: list[str] = field(default_factory=list)
 
-    def play(self, arm: str) -> Play:
-        return Play.of(self.path / "config.yaml", arm=arm)
+    def play(self, arm: str) -> Episode:
+        return Episode.of(self.path / "config.yaml", arm=arm)
 
     def recording(self, episode: str) -> Recording:
         return read_recording(self.path, episode, pytest.fail)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.app.episode import Play
+from esper_core.app.episode import Episode
 from esper_core.leyline import WAIT
 from esper_policies.ppo.policy import Ppo
 
@@ -80,7 +80,7 @@ def played(file: Path, seeds: range, **settings: object) -> list[list[str]]:
     """What the gardener does in the episodes of some seeds, without waiting."""
     done = []
     for seed in seeds:
-        play = Play.of(file)
+        play = Episode.of(file)
         gardener = Ppo(play.space, **LOADED, **settings)
         moment, told = play.begin(seed), []
         while not moment.over:

@@ -22,7 +22,7 @@ from esper_core.leyline import CALM
 from esper_core.plugins.isolation import output_to_stderr
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.loop import run_study
-from esper_core.trainer.progress import Course
+from esper_core.trainer.progress import StudyProgress
 from esper_study.growbench.puzzles import LEARNING_RATE
 
 if TYPE_CHECKING:
@@ -118,14 +118,14 @@ def _finished(config: Mapping[str, Any], grown: Sequence[EpisodeFinished] | None
     """How the episodes of a run ended; or those of the control that follows, by what was ``grown``."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
-    around = StudyContext(Bus([]), Clock(), lambda course: None, lambda snapshot: CALM)
+    around = StudyContext(Bus([]), Clock(), lambda snapshot: CALM)
     with prepared(config) as (ready, _), one_thread(), output_to_stderr():
         made = ready
         study = made.study(around) if grown is None else made.follow_up(around, grown)
         if study is None:
             return []
         try:
-            return run_study(Course(study))
+            return run_study(StudyProgress(study))
         finally:
             study.pool.close()
 

@@ -20,7 +20,7 @@ from esper_core.app.compose import StudyContext, prepare
 from esper_core.leyline.signals import CALM
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.loop import run_study
-from esper_core.trainer.progress import Course
+from esper_core.trainer.progress import StudyProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +68,6 @@ def costs_of(study: Study, size: Size) -> Iterator[Cost]:
             file = Path(folder) / "study.yaml"
             file.write_text(json.dumps({**config, **whole, "arms": arms}), encoding="utf-8")
             composition = prepare(file)
-        around = StudyContext(Bus(), counter, lambda course: None, lambda snapshot: CALM)
-        run_study(Course(composition.study(around)))
+        around = StudyContext(Bus(), counter, lambda snapshot: CALM)
+        run_study(StudyProgress(composition.study(around)))
         yield Cost(study.name, blueprint, germination, tuple(counter.steps))

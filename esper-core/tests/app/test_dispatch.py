@@ -170,11 +170,11 @@ def test_verdict_of_a_plugin_is_acted_upon(install, run_small, level: str, act: 
 
 @pytest.mark.members
 def test_calm_verdict_does_not_cancel_the_governors_panic(install, run_small, monkeypatch) -> None:
-    from esper_core.governor import History, Judgement
+    from esper_core.governor import Judgement, LossHistory
     from esper_core.governor import governor as governing
     from esper_core.leyline import Level, Verdict
 
-    panic = Judgement(Verdict(Level.PANIC, "a loss is not finite"), History())
+    panic = Judgement(Verdict(Level.PANIC, "a loss is not finite"), LossHistory())
     monkeypatch.setattr(governing, "judge_step", lambda *arguments, **named: panic)
     told = guarded(install, run_small, "return Verdict(Level.CALM, 'all is well')", GovernorStop)
     assert told.startswith('E402 arm "schedule", seed 0, step 0: a loss is not finite; rolling back is switched off')

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from esper_core.app.compose import prepare
-from esper_core.app.episode import Play
+from esper_core.app.episode import Episode
 from esper_core.app.run import run
 from esper_core.leyline import WAIT, Action, GovernorStop, GrowthError, LifecycleError, Op, RewardBreakdown, State
-from esper_core.trainer.study import Judge
+from esper_core.trainer.study import RunReward
 
 pytestmark = pytest.mark.members
 
@@ -86,16 +86,16 @@ Configured = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Episode]:
     """One to play with; every test begins its own episode."""
     file = tmp_path_factory.mktemp("played") / "run.yaml"
     file.write_text(PLAYED)
-    play = Play.of(file, CHANGES)
+    play = Episode.of(file, CHANGES)
     yield play
     play.close()
 
 
-def test_it_is_over_behind_the_last_step_and_not_before(shared: Play) -> None:
+def test_it_is_over_behind_the_last_step_and_not_before(shared: Episode) -> None:
     moments = [shared.begin(3), *(shared.act(action) for action in LIFE)]
     assert [moment.over for moment in moments] == [False] * STEPS + [True]
     assert [moment.observation.step for moment in moments] == [*range(STEPS), STEPS - 1]
@@ -109,14 +109,14 @@ def test_it_is_over_behind_the_last_step_and_not_before(shared: Play) -> None:
         shared.act(WAIT)
 
 
-def test_nobody_can_do_anything_before_the_first_episode(shared: Play, tmp_path: Path) -> None:
-    play = Play(prepare(shared._composition.resolution.loaded.file, CHANGES))
-    for ask in (lambda: play.act(WAIT), play.state, lambda: play.twin):
+def test_nobody_can_do_anything_before_the_first_episode(shared: Episode, tmp_path: Path) -> None:
+    play = Episode(prepare(shared.composition.resolution.loaded.file, CHANGES))
+    for ask in (lambda: play.act(WAIT), play.state_dict, lambda: play.twin):
         with pytest.raises(RuntimeError, match="there is no episode"):
             ask()
 
 
-def test_what_is_seen_has_the_twin_and_the_price(shared: Play) -> None:
+def test_what_is_seen_has_the_twin_and_the_price(shared: Episode) -> None:
     moments = [shared.begin(5), *(shared.act(action) for action in LIFE)]
     twin = shared.twin
     assert [moment.observation.twin for moment in moments] == [*twin.signals, twin.ending.signals]
@@ -126,7 +126,7 @@ def test_what_is_seen_has_the_twin_and_the_price(shared: Play) -> None:
     assert moments[-1].observation.signals.parameters > shared.host_parameters
 
 
-def test_the_reward_is_of_the_action_before_and_adds_up_to_what_became_of_it(shared: Play) -> None:
+def test_the_reward_is_of_the_action_before_and_adds_up_to_what_became_of_it(shared: Episode) -> None:
     moments = [shared.begin(5), *(shared.act(action) for action in LIFE)]
     assert all(moment.reward is not None for moment in moments)
     kept = moments[4].reward
@@ -140,24 +140,26 @@ def test_the_reward_is_of_the_action_before_and_adds_up_to_what_became_of_it(sha
     assert total == pytest.approx(gain - 20 * (share + 0.1))
 
 
-def test_from_any_moment_it_goes_on_to_the_same_numbers(shared: Play) -> None:
+def test_from_any_moment_it_goes_on_to_the_same_numbers(shared: Episode) -> None:
     """From the very end, too. What is written down stays what it is, whatever is played afterwards."""
-    moments, states = [shared.begin(3)], [shared.state()]
+    moments, states = [shared.begin(3)], [shared.state_dict()]
     for action in LIFE:
         moments.append(shared.act(action))
-        states.append(shared.state())
+        states.append(shared.state_dict())
     shared.begin(5)
     shared.act(GERMINATE)
     for step in reversed(range(STEPS + 1)):
-        assert [shared.load(states[step]), *(shared.act(action) for action in LIFE[step:])] == moments[step:], step
+        assert [shared.load_state_dict(states[step]), *(shared.act(action) for action in LIFE[step:])] == moments[
+            step:
+        ], step
 
 
-def test_another_way_from_a_moment_comes_to_something_else_and_leaves_the_first_alone(shared: Play) -> None:
+def test_another_way_from_a_moment_comes_to_something_else_and_leaves_the_first_alone(shared: Episode) -> None:
     shared.begin(3)
     shared.act(GERMINATE)
-    state = shared.state()
+    state = shared.state_dict()
     kept = [shared.act(action) for action in LIFE[1:]][-1]
-    shared.load(state)
+    shared.load_state_dict(state)
     shared.act(PRUNE)
     while not (other := shared.act(WAIT)).over:
         pass
@@ -167,25 +169,25 @@ def test_another_way_from_a_moment_comes_to_something_else_and_leaves_the_first_
     assert other.ending.test_loss == shared.twin.ending.test_loss != kept.ending.test_loss
 
 
-def test_a_fresh_one_of_the_same_file_goes_on_in_its_place(shared: Play) -> None:
+def test_a_fresh_one_of_the_same_file_goes_on_in_its_place(shared: Episode) -> None:
     shared.begin(3)
     for action in LIFE[:2]:
         moment = shared.act(action)
-    state = shared.state()
+    state = shared.state_dict()
     plain = json.loads(json.dumps(dict(state.plain), allow_nan=False))
     rest = [shared.act(action) for action in LIFE[2:]]
-    fresh = Play.of(shared._composition.resolution.loaded.file, CHANGES)
-    assert fresh.load(State(plain, dict(state.tensors))) == moment
+    fresh = Episode.of(shared.composition.resolution.loaded.file, CHANGES)
+    assert fresh.load_state_dict(State(plain, dict(state.tensors))) == moment
     assert [fresh.act(action) for action in LIFE[2:]] == rest
     fresh.close()
 
 
-def test_a_state_that_does_not_fit_is_refused_and_leaves_no_episode(shared: Play) -> None:
+def test_a_state_that_does_not_fit_is_refused_and_leaves_no_episode(shared: Episode) -> None:
     shared.begin(3)
-    state = shared.state()
+    state = shared.state_dict()
     spoilt = {**state.plain, "pool": {**state.plain["pool"], "environments": {"0": {"round": 0, "seed": 3}}}}
     with pytest.raises(GrowthError):
-        shared.load(State(spoilt, state.tensors))
+        shared.load_state_dict(State(spoilt, state.tensors))
     with pytest.raises(RuntimeError, match="there is no episode"):
         shared.act(WAIT)
     assert not shared.begin(3).over
@@ -201,7 +203,7 @@ def test_a_state_that_does_not_fit_is_refused_and_leaves_no_episode(shared: Play
         (Action(Op.PRUNE, "early", speed=-1), GrowthError),
     ],
 )
-def test_what_is_not_possible_is_refused_and_nothing_is_changed(shared: Play, action: Action, error: Any) -> None:
+def test_what_is_not_possible_is_refused_and_nothing_is_changed(shared: Episode, action: Action, error: Any) -> None:
     """A newborn seed cannot be advanced, nor kept; its slot is taken."""
     shared.begin(3)
     before = shared.act(GERMINATE)
@@ -221,7 +223,7 @@ def test_what_is_not_possible_is_refused_and_nothing_is_changed(shared: Play, ac
 def test_who_was_rolled_back_can_only_wait(install: Any, configured: Configured) -> None:
     """Though the slot is free and the garden would take the seed: nobody acts on what was just undone, as in a run."""
     install("fright", FRIGHT)
-    play = Play.of(configured(FRIGHTENED), [*CHANGES, "growth.embargo=0"])
+    play = Episode.of(configured(FRIGHTENED), [*CHANGES, "growth.embargo=0"])
     play.begin(3)
     play.act(GERMINATE)
     moment = play.act(WAIT)
@@ -230,18 +232,18 @@ def test_who_was_rolled_back_can_only_wait(install: Any, configured: Configured)
         play.act(GERMINATE)
     assert refused.value.legal == ("wait",)
     assert moment.observation.rolled_back
-    assert play.load(play.state()) == moment
+    assert play.load_state_dict(play.state_dict()) == moment
     assert not play.act(WAIT).rolled_back
     assert play.act(GERMINATE).observation.signals.seeds[0].blueprint == GERMINATE.blueprint
 
 
-@pytest.mark.parametrize("whose", ["the twin", "player"])
+@pytest.mark.parametrize("whose", ["twin", "player"])
 def test_what_nothing_helps_is_stopped(whose: str, install: Any, configured: Configured) -> None:
     """The twin's trouble is found when the episode begins, since the twin is trained before."""
-    install("fright", FRIGHT.replace('"player"', '"twin"') if whose == "the twin" else FRIGHT)
-    play = Play.of(configured(FRIGHTENED), [*CHANGES, "governor.rollbacks=0"])
-    moment = None if whose == "the twin" else [play.begin(3), play.act(WAIT)][-1]
-    with pytest.raises(GovernorStop, match=f"E402 {'the twin, ' if moment is None else ''}step 2: a whim"):
+    install("fright", FRIGHT.replace('"player"', '"twin"') if whose == "twin" else FRIGHT)
+    play = Episode.of(configured(FRIGHTENED), [*CHANGES, "governor.rollbacks=0"])
+    moment = None if whose == "twin" else [play.begin(3), play.act(WAIT)][-1]
+    with pytest.raises(GovernorStop, match=f'E402 arm "{whose}", seed 3, step 2: a whim'):
         play.begin(3) if moment is None else play.act(WAIT)
     with pytest.raises(RuntimeError, match="there is no episode"):
         play.act(WAIT)
@@ -252,14 +254,14 @@ def test_what_a_blueprint_did_wrong_is_forgotten_when_an_episode_begins(
 ) -> None:
     """It is withdrawn after three times; the next episode is that of a run that begins with it."""
     install("extra", BROKEN)
-    play = Play.of(configured(), [*CHANGES, "slots.early.blueprints=[broken, conv_light]"])
+    play = Episode.of(configured(), [*CHANGES, "slots.early.blueprints=[broken, conv_light]"])
     monkeypatch.setattr(sys.modules["esper_extra"].Broken, "breaks", True)
     break_down = Action(Op.GERMINATE, "early", "extra/broken")
     offered = [play.begin(3).mask, *(play.act(break_down).mask for _ in range(3))]
     assert [mask.allows(break_down) for mask in offered] == [True, True, True, False]
-    withdrawn = play.state()
+    withdrawn = play.state_dict()
     assert play.begin(3).mask.allows(break_down)
-    assert not play.load(withdrawn).mask.allows(break_down)
+    assert not play.load_state_dict(withdrawn).mask.allows(break_down)
 
 
 def test_a_policy_of_a_run_sees_what_a_player_sees(install: Any, configured: Configured, tmp_path: Path) -> None:
@@ -270,7 +272,7 @@ def test_a_policy_of_a_run_sees_what_a_player_sees(install: Any, configured: Con
     prepared = prepare(file, changes)
     run(prepared, runs_dir=tmp_path / "runs")
     seen = prepared.arms[0].policy.seen
-    play = Play.of(file, changes)
+    play = Episode.of(file, changes)
     moments = [play.begin(0), play.act(Action(Op.GERMINATE, "early", "blueprints/conv_light"))]
     moments += [play.act(WAIT) for _ in range(STEPS - 2)]
     assert [(moment.observation, moment.mask) for moment in moments] == seen
@@ -303,5 +305,5 @@ class Priced:
     ("price", "named"), [(20, 20.0), (0.0, 0.0), (None, None), ("much", None), (math.nan, None), (math.inf, None)]
 )
 def test_a_price_is_a_number_or_it_is_unknown(price: object, named: float | None) -> None:
-    assert Judge(Priced(price), "reward").price == named
-    assert Judge(object(), "reward").price is None
+    assert RunReward(Priced(price), "reward").price == named
+    assert RunReward(object(), "reward").price is None

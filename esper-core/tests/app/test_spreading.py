@@ -77,4 +77,4 @@ def test_who_asks_for_processes_where_there_are_none_is_told(
         assert processes_for(config(workers="auto"), devices) == 1
         assert caplog.messages == []
         assert processes_for(config(workers="processes"), devices) == 1
-    assert [words for words in caplog.messages if "lanes are processes on Linux" in words] == caplog.messages != []
+    assert [words for words in caplog.messages if "workers: processes needs Linux" in words] == caplog.messages != []

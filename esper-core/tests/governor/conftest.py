@@ -52,7 +52,8 @@ def poisoned(recipe: Recipe) -> Iterator[None]:
 
 def read(environment: Environment, step: int) -> Signals:
     """The signals of an environment after a step."""
-    return environment.reading.signals(step, environment.reading.numbers(environment.evaluate("validation")).tolist())
+    environment.evaluate("validation")
+    return environment.network.conclude_step(step, environment.network.numbers().tolist())
 
 
 class Drive:
@@ -70,13 +71,13 @@ class Drive:
     def step(self, *, heal: bool = False) -> Decision:
         """Train, measure, heed, and do what was decided."""
         environment, step = self.environment, self.now
-        self.governor.note(environment.train(), step)
+        self.governor.record(environment.train(), step)
         signals = read(environment, step)
-        if heal and not signals.finite and environment.heal(signals):
-            signals = read(environment, step)
+        if heal and not signals.finite and environment.network.heal(signals):
+            signals = environment.measure_again(step)
         finite = all(bool(one.isfinite().all()) for one in environment.model.parameters())
         self.losses.append(signals.validation_loss)
-        decision = self.governor.heed(signals, host_finite=finite)
+        decision = self.governor.decide(signals, host_finite=finite)
         if decision.act is Act.ROLL_BACK:
             self.rolled = self.governor.roll_back(decision)
         elif decision.act is Act.CONTINUE or decision.act is Act.WARN:
@@ -87,8 +88,8 @@ class Drive:
 
     def apply(self, action: Action) -> list[Transition]:
         """Carry out an action after the step that was just heeded."""
-        changes = self.environment.apply(action, self.now)
-        self.governor.note(changes, self.now)
+        changes = self.environment.network.apply(action, self.now)
+        self.governor.record(changes, self.now)
         return changes
 
     def poisoned_step(self) -> Decision:
@@ -98,7 +99,7 @@ class Drive:
 
     def copies(self) -> list[Mapping[str, torch.Tensor]]:
         """The snapshots' own memory, the newest first: who writes into it damages them."""
-        return [kept.snapshot.tensors() for kept in self.governor._shelf.kept]
+        return [kept.snapshot.tensors() for kept in self.governor._snapshots.kept]
 
     def numbers(self) -> dict[str, torch.Tensor]:
         """A copy of the state of host and fossils."""

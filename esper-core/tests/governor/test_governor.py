@@ -21,14 +21,14 @@ def settings(**changes):
 
 def heed(drive, loss, signals, **more):
     """One step that is only told of."""
-    decision = drive.governor.heed(signals(drive.now, loss), **more)
+    decision = drive.governor.decide(signals(drive.now, loss), **more)
     drive.now += 1
     return decision
 
 
 def back_to(drive, signals):
     """Where a rollback would go to now."""
-    return drive.governor.heed(signals(drive.now, 1.0), opinion=PANIC).back_to
+    return drive.governor.decide(signals(drive.now, 1.0), opinion=PANIC).back_to
 
 
 def test_a_healthy_environment_goes_on_and_nothing_of_it_changes(drive) -> None:
@@ -81,7 +81,7 @@ def test_every_snapshot_is_taken_anew_when_a_seed_is_kept_for_good(drive, grow_a
     kept = driven.numbers()
     assert any(name.startswith("_esper.") for name in kept)
     tensors = driven.copies()
-    assert [told["step"] for told in driven.governor.state().plain["shelf"]["kept"]] == [4, 4]
+    assert [told["step"] for told in driven.governor.state_dict().plain["shelf"]["kept"]] == [4, 4]
     assert all(torch.equal(copy[name], kept[name]) for copy in tensors for name in kept)
     decision = driven.poisoned_step()
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 4)
@@ -99,7 +99,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(drive) -> None:
     decision = driven.poisoned_step()
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 1)
     assert all(torch.equal(one, states[1][name]) for name, one in driven.numbers().items())
-    kept = driven.governor.state().plain["shelf"]["kept"]
+    kept = driven.governor.state_dict().plain["shelf"]["kept"]
     assert [told["step"] for told in kept] == [1, 1]  # every one is sound again
     assert driven.poisoned_step().act is Act.ROLL_BACK
 
@@ -114,7 +114,7 @@ def test_where_every_snapshot_is_damaged_the_governor_stops_and_touches_nothing(
     assert decision.act is Act.STOP
     assert decision.terminal
     assert decision.reason.endswith(
-        "there is nothing sane to go back to: "
+        "there is no sound snapshot to go back to: "
         'of step 2: its copy of "head.weight" is damaged; of step 1: its copy of "head.weight" is damaged'
     )
     assert driven.environment.model.head.weight.isnan().any()
@@ -133,7 +133,7 @@ def test_a_new_episode_begins_with_all_its_rollbacks_and_no_history(drive) -> No
     assert driven.poisoned_step().act is Act.ROLL_BACK
     driven.environment.reset(1, 4)
     driven.governor.begin(driven.environment.garden)
-    assert driven.governor.state().plain["history"]["best_loss"] is None
+    assert driven.governor.state_dict().plain["history"]["best_loss"] is None
     assert driven.poisoned_step().act is Act.ROLL_BACK
 
 
@@ -187,13 +187,13 @@ def test_an_episode_that_overfits_ends_early_too(drive, signals) -> None:
     driven = drive(Governor(settings(patience=3)))
     for loss in [2.0, 1.5, 1.0, 0.8, 0.6]:
         assert heed(driven, loss, signals).act is Act.CONTINUE
-    acts = [driven.governor.heed(signals(step, 2.6, train=0.1)).act for step in range(5, 8)]
+    acts = [driven.governor.decide(signals(step, 2.6, train=0.1)).act for step in range(5, 8)]
     assert acts == [Act.WARN, Act.CONTINUE, Act.EARLY_STOP]
 
 
 def test_no_episode_ends_on_a_plateau_while_a_seed_is_tried(drive, signals, living) -> None:
     driven = drive(Governor(settings(patience=2)))
-    acts = [driven.governor.heed(signals(step, 2.0, slot=living())).act for step in range(6)]
+    acts = [driven.governor.decide(signals(step, 2.0, slot=living())).act for step in range(6)]
     assert acts == [Act.CONTINUE] * 6
 
 
@@ -217,11 +217,11 @@ def test_what_is_remembered_goes_back_with_the_host(drive, signals) -> None:
     driven = drive(Governor(settings(snapshot_steps=100)))
     for loss in [2.0, 1.0]:
         heed(driven, loss, signals)
-    known = driven.governor.state().plain["history"]
+    known = driven.governor.state_dict().plain["history"]
     for loss in [1.1] * 6:
         heed(driven, loss, signals)
     driven.governor.roll_back(heed(driven, float("nan"), signals))
-    assert driven.governor.state().plain["history"] == known
+    assert driven.governor.state_dict().plain["history"] == known
 
 
 def test_a_governor_goes_on_from_where_it_was_written(drive, grow_and_keep) -> None:
@@ -230,17 +230,17 @@ def test_a_governor_goes_on_from_where_it_was_written(drive, grow_and_keep) -> N
         driven.step()
     driven.poisoned_step()
     driven.step()
-    written = driven.governor.state()
+    written = driven.governor.state_dict()
     other = Governor()
     other.begin(driven.environment.garden)
-    other.load(State(json.loads(json.dumps(written.plain, allow_nan=False)), written.tensors))
-    assert other.state().plain == driven.governor.state().plain
-    assert all(torch.equal(one, written.tensors[name]) for name, one in other.state().tensors.items())
+    other.load_state_dict(State(json.loads(json.dumps(written.plain, allow_nan=False)), written.tensors))
+    assert other.state_dict().plain == driven.governor.state_dict().plain
+    assert all(torch.equal(one, written.tensors[name]) for name, one in other.state_dict().tensors.items())
     driven.governor = other
     assert driven.step().act is Act.CONTINUE
     decision = driven.poisoned_step()
     assert decision.act is Act.ROLL_BACK
-    assert driven.governor.state().plain["rollbacks"] == 2
+    assert driven.governor.state_dict().plain["rollbacks"] == 2
 
 
 def test_taking_a_snapshot_allocates_nothing_new(drive, monkeypatch) -> None:

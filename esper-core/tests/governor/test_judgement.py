@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_core.config import GovernorConfig
-from esper_core.governor import History, judge_step
+from esper_core.governor import LossHistory, judge_step
 from esper_core.leyline import GradientHealth, Metric, Signals, SlotSignals, SlotState
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.signals import Level, Verdict
 
 SETTINGS = GovernorConfig()
 LEARNT = [2.3, 2.0, 1.7, 1.5, 1.4, 1.3, 1.25, 1.2]
-GUESSING = History(guessing_loss=2.4)
+GUESSING = LossHistory(guessing_loss=2.4)
 
 
 def judged(signals, losses, history=GUESSING, settings=SETTINGS, **more):
@@ -37,7 +37,7 @@ def test_a_loss_that_is_no_number_is_a_panic_at_once_and_not_remembered(signals,
     _, before = judged(signals, LEARNT)
     levels, after = judged(signals, [loss], before)
     assert (levels, after) == ([Level.PANIC], before)
-    assert judged(signals, [loss], History())[0] == [Level.PANIC]
+    assert judged(signals, [loss], LossHistory())[0] == [Level.PANIC]
 
 
 @pytest.mark.parametrize(("finite", "level"), [(False, Level.PANIC), (True, Level.CALM), (None, Level.CALM)])
@@ -59,7 +59,7 @@ def test_gradients_that_are_no_numbers_are_a_panic_where_they_reach_the_host(
 def test_a_network_that_lost_all_that_it_had_learnt_has_collapsed(signals) -> None:
     assert judged(signals, [*LEARNT, 2.31])[0][-1] is Level.PANIC
     assert judged(signals, [2.3, 2.31, 2.35, 2.4])[0] == [Level.CALM] * 4  # never better than guessing: nothing lost
-    assert judged(signals, [*LEARNT, 2.31], History())[0][-1] is not Level.PANIC  # nobody knows what guessing is worth
+    assert judged(signals, [*LEARNT, 2.31], LossHistory())[0][-1] is not Level.PANIC  # guessing unknown
 
 
 def test_an_overfitted_network_is_warned_of_and_no_panic(signals) -> None:
@@ -85,7 +85,7 @@ def test_a_step_with_a_warning_is_one_without_improvement_unless_the_metric_was_
 def test_a_surge_is_a_panic_when_it_lasts_and_a_warning_before(signals) -> None:
     settings = replace_settings(surge_steps=3)
     calm = [1.0] * 6
-    levels, history = judged(signals, [*calm, 2.1, 2.1, 1.0, 2.1, 2.1, 2.1], History(), settings)
+    levels, history = judged(signals, [*calm, 2.1, 2.1, 1.0, 2.1, 2.1, 2.1], LossHistory(), settings)
     assert levels[6:] == [
         Level.WARNING, Level.WARNING, Level.CALM, Level.WARNING, Level.WARNING, Level.PANIC,
     ]  # fmt: skip
@@ -94,7 +94,7 @@ def test_a_surge_is_a_panic_when_it_lasts_and_a_warning_before(signals) -> None:
 
 def test_either_loss_may_surge(signals) -> None:
     settings = replace_settings(surge_steps=1)
-    _, history = judged(signals, [1.0] * 6, History(), settings)
+    _, history = judged(signals, [1.0] * 6, LossHistory(), settings)
     for name, validation, train in [("validation", 3.0, 1.0), ("training", 1.0, 3.0)]:
         told = judge_step(history, signals(6, validation, train=train), settings, acting=()).verdict
         assert told == Verdict(Level.PANIC, f"surge, step 1 of 1: the {name} loss is 3, and was 1 ± 0 before")
@@ -103,18 +103,18 @@ def test_either_loss_may_surge(signals) -> None:
 def test_a_surge_exceeds_both_the_spread_and_the_mean(signals) -> None:
     settings = replace_settings(surge_steps=1, surge_sigmas=4.0, surge_ratio=2.0)
     spread = [0.2, 1.8] * 5  # mean 1, σ 0.8
-    assert judged(signals, [*spread, 4.1], History(), settings)[0][-1] is Level.CALM
-    assert judged(signals, [*spread, 4.3], History(), settings)[0][-1] is Level.PANIC
+    assert judged(signals, [*spread, 4.1], LossHistory(), settings)[0][-1] is Level.CALM
+    assert judged(signals, [*spread, 4.3], LossHistory(), settings)[0][-1] is Level.PANIC
     narrow = [0.9, 1.1] * 5  # mean 1, σ 0.1
-    assert judged(signals, [*narrow, 1.9], History(), settings)[0][-1] is Level.CALM
-    assert judged(signals, [*narrow, 2.1], History(), settings)[0][-1] is Level.PANIC
+    assert judged(signals, [*narrow, 1.9], LossHistory(), settings)[0][-1] is Level.CALM
+    assert judged(signals, [*narrow, 2.1], LossHistory(), settings)[0][-1] is Level.PANIC
 
 
 def test_a_young_environment_is_compared_with_the_loss_of_guessing(signals) -> None:
     settings = replace_settings(surge_steps=1)
     assert judged(signals, [4.7], GUESSING, settings)[0] == [Level.CALM]
     assert judged(signals, [4.9], GUESSING, settings)[0] == [Level.PANIC]
-    assert judged(signals, [1e9], History(), settings)[0] == [Level.CALM]
+    assert judged(signals, [1e9], LossHistory(), settings)[0] == [Level.CALM]
 
 
 def test_a_trifle_is_no_surge(signals) -> None:
@@ -131,13 +131,13 @@ def test_no_loss_is_too_large_as_such(scale, last) -> None:
         return Signals(step, loss if train is None else train, loss, 0.5, 1, 1, ())
 
     losses, factor = [*LEARNT, last, last, last], 2.0**scale
-    scaled = judged(make, [factor * loss for loss in losses], History(guessing_loss=2.4 * factor))[0]
+    scaled = judged(make, [factor * loss for loss in losses], LossHistory(guessing_loss=2.4 * factor))[0]
     assert scaled == judged(make, losses)[0]
 
 
 def test_losses_below_zero_can_surge(signals) -> None:
     settings = replace_settings(surge_steps=1)
-    levels, _ = judged(signals, [*[-2.0, -2.1] * 4, -1.0, 0.2], History(), settings)
+    levels, _ = judged(signals, [*[-2.0, -2.1] * 4, -1.0, 0.2], LossHistory(), settings)
     assert levels == [*[Level.CALM] * 9, Level.PANIC]
 
 
@@ -178,9 +178,9 @@ def test_a_history_is_plain_finite_numbers_and_goes_on_from_where_it_was_written
 
     settings = replace_settings(history_steps=4)
     accuracy = Metric("accuracy")
-    levels, history = judged(make, losses, History(guessing), settings, metric=accuracy)
-    first, half = judged(make, losses[:cut], History(guessing), settings, metric=accuracy)
-    again = History.from_json(json.loads(json.dumps(half.as_json(), allow_nan=False)))
+    levels, history = judged(make, losses, LossHistory(guessing), settings, metric=accuracy)
+    first, half = judged(make, losses[:cut], LossHistory(guessing), settings, metric=accuracy)
+    again = LossHistory.from_json(json.loads(json.dumps(half.as_json(), allow_nan=False)))
     second, end = judged(make, losses[cut:], again, settings, metric=accuracy)
     assert ([*first, *second], end) == (levels, history)
     assert len(history.train_losses) <= 4
@@ -190,7 +190,7 @@ def test_progress_is_a_better_loss_or_a_better_metric(signals) -> None:
     steps = [(1.0, 0.5), (1.0, 0.5), (1.1, 0.6), (1.1, 0.6), (0.9, 0.1), (0.9, math.nan)]
 
     def stale(metric):
-        history, seen = History(), []
+        history, seen = LossHistory(), []
         for step, (loss, value) in enumerate(steps):
             history = judge_step(history, signals(step, loss, metric=value), SETTINGS, acting=(), metric=metric).history
             seen.append(history.stale_steps)

@@ -8,7 +8,7 @@ import pytest
 
 from esper_core.config import GovernorConfig
 from esper_core.config.model import OptimizersConfig
-from esper_core.governor import Preflight
+from esper_core.governor import MemoryBudget
 from esper_core.growth import Variety
 from esper_core.leyline import Action, BlueprintSpec, Op
 from esper_core.trainer.environment import Environment
@@ -26,21 +26,21 @@ def environment(make_recipe, local_conv):
     return begun
 
 
-def preflight(environment, host="adam", seed="adam", **changes) -> Preflight:
+def preflight(environment, host="adam", seed="adam", **changes) -> MemoryBudget:
     optimizers = OptimizersConfig.model_validate({"host": {"kind": host}, "seed": {"kind": seed}})
-    return Preflight(GovernorConfig.model_validate(changes), optimizers, environment.recipe.varieties)
+    return MemoryBudget(GovernorConfig.model_validate(changes), optimizers, environment.recipe.varieties)
 
 
 @pytest.mark.parametrize(("mebibytes", "refused"), [(6, False), (5, True)])
 def test_what_a_seed_would_take_is_held_against_the_budget(environment, mebibytes, refused) -> None:
     asked = preflight(environment, memory_mib=mebibytes)  # value, gradient, two of Adam's, two snapshots: 5.7 MiB
-    mask = asked.narrowed(environment.garden, environment.mask())
+    mask = asked.restrict(environment.garden, environment.mask())
     assert mask.allows(GERMINATE) is not refused
 
 
 def test_where_no_budget_is_given_all_is_affordable(environment) -> None:
     asked = preflight(environment)
-    assert asked.narrowed(environment.garden, environment.mask()) == environment.mask()
+    assert asked.restrict(environment.garden, environment.mask()) == environment.mask()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_estimate_counts_what_is_kept_for_each_parameter(environment, kind, 
 def test_a_seed_that_grows_is_counted_as_a_seed(environment) -> None:
     asked = preflight(environment, "sgd", "adam")
     before = asked.mebibytes(environment.garden)
-    environment.apply(GERMINATE, 0)
+    environment.network.apply(GERMINATE, 0)
     (seed,) = environment.garden.living_seeds()
     assert asked.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 6 / MIB)
 
@@ -71,12 +71,12 @@ def test_a_seed_that_grows_is_counted_as_a_seed(environment) -> None:
 def test_a_fossil_is_counted_as_the_host(environment) -> None:
     asked = preflight(environment, "sgd", "adam")
     before = asked.mebibytes(environment.garden)
-    environment.apply(replace(GERMINATE, speed=0), 0)
+    environment.network.apply(replace(GERMINATE, speed=0), 0)
     (seed,) = environment.garden.living_seeds()
     environment.train()
     for step, op in enumerate((Op.ADVANCE, Op.FOSSILISE), 1):
         environment.train()
-        environment.apply(Action(op, "early"), step)
+        environment.network.apply(Action(op, "early"), step)
         environment.train()
     assert environment.garden.living_seeds() == []
     assert asked.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 5 / MIB)
@@ -84,5 +84,5 @@ def test_a_fossil_is_counted_as_the_host(environment) -> None:
 
 def test_nothing_is_touched_by_asking(environment) -> None:
     slot, before = environment.garden.slots["early"], environment.garden.born
-    preflight(environment, memory_mib=1).narrowed(environment.garden, environment.mask())
+    preflight(environment, memory_mib=1).restrict(environment.garden, environment.mask())
     assert (slot.living, environment.garden.born, environment.mask().allows(GERMINATE)) == (None, before, True)

@@ -41,7 +41,7 @@ def test_b1_pt_01_after_a_rollback_the_next_step_is_the_first_of_a_fresh_optimiz
 
     fresh = [one.detach().clone().requires_grad_() for one in parameters]
     split = environment.recipe.data["train"]
-    with environment.training_stream:
+    with environment.network.training_stream:
         loss = environment.recipe.task.losses(environment.model(split.inputs[:20]), split.targets[:20]).mean()
     loss.backward()
     for own, one in zip(parameters, fresh, strict=True):
@@ -126,7 +126,7 @@ def test_a_blueprint_that_raises_is_lost_alone_and_calls_for_no_rollback(drive, 
     driven = drive(None, PLAN, steps=STEPS, batches=BATCHES, variety=harmful("raise", passes))
     acts = [driven.step(heal=True).act for _ in range(STEPS)]
     assert acts == [Act.CONTINUE] * STEPS
-    (mishap,) = driven.environment.take_mishaps()
+    (mishap,) = driven.environment.network.lost.take()
     assert "out of patience" in mishap.what
     assert driven.environment.garden.slots["early"].living is None
 
@@ -170,23 +170,23 @@ def test_b1_pt_05_a_rollback_of_one_environment_leaves_its_neighbours_bit_for_bi
         plan = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
         for step in range(8):
             for environment, change in pool.train(step):
-                governors[pool.environments.index(environment)].note([change], step)
+                governors[pool.environments.index(environment)].record([change], step)
             if step == sick_at:
                 with torch.no_grad():
                     pool.environments[1].model.head.weight.fill_(torch.nan)
             pool.evaluate(step)
             actions = []
             for place, signals in enumerate(pool.synchronise(step)):
-                decision = governors[place].heed(signals)
+                decision = governors[place].decide(signals)
                 if decision.act is Act.ROLL_BACK:
                     governors[place].roll_back(decision)
                 told[place].append((signals.train_loss, signals.validation_loss, signals.validation_metric))
                 actions.append(plan.get(step, WAIT) if place != 1 else WAIT)
             for environment, change in pool.apply(actions, step)[0]:
-                governors[pool.environments.index(environment)].note([change], step)
+                governors[pool.environments.index(environment)].record([change], step)
         for place, environment in enumerate(pool.environments):
             told[place] += [tuple(one.flatten().tolist()) for one in environment.model.parameters()]
-            told[place].append(tuple(environment.training_stream.state_dict()[0].tolist()))
+            told[place].append(tuple(environment.network.training_stream.state_dict()[0].tolist()))
         return told
 
     plain, rolled = run(None), run(4)

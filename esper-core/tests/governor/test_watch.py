@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from esper_core.governor import Watch
+from esper_core.governor import MutationWatch
 from esper_core.governor.attribution import op_of
 from esper_core.growth import Transition
 from esper_core.leyline import Op, Stage
@@ -43,17 +43,17 @@ def test_a_transition_tells_what_was_done(was, now, op) -> None:
 
 
 def test_a_panic_is_laid_at_the_door_of_the_latest_mutation_that_reached_the_host() -> None:
-    watch = Watch(8)
-    watch.note([ADVANCED], 3)
-    watch.note([change(None, Stage.GERMINATED, "late", "test/b")], 5)
+    watch = MutationWatch(8)
+    watch.record([ADVANCED], 3)
+    watch.record([change(None, Stage.GERMINATED, "late", "test/b")], 5)
     culprit = watch.culprit(["early"])
     assert str(culprit.mutation) == "advance early test/a at step 3"
     assert culprit.blamed
 
 
 def test_a_seed_that_never_reached_the_host_is_named_and_not_blamed() -> None:
-    watch = Watch(8)
-    watch.note([GERMINATED], 3)
+    watch = MutationWatch(8)
+    watch.record([GERMINATED], 3)
     culprit = watch.culprit([])
     assert (culprit.mutation.op, culprit.blamed) == (Op.GERMINATE, False)
     assert watch.culprit(["early"]).blamed  # it learns in the host itself
@@ -61,33 +61,33 @@ def test_a_seed_that_never_reached_the_host_is_named_and_not_blamed() -> None:
 
 @pytest.mark.parametrize(("done", "blamed"), [(KEPT, True), (change(Stage.HOLDING, Stage.DRAINING), False)])
 def test_a_fossil_answers_for_itself_and_a_pruned_seed_for_nothing(done, blamed) -> None:
-    watch = Watch(8)
-    watch.note([done], 3)
+    watch = MutationWatch(8)
+    watch.record([done], 3)
     assert watch.culprit([]).blamed is blamed
 
 
 @pytest.mark.parametrize(("step", "watched"), [(11, True), (12, False)])
 def test_a_mutation_is_watched_for_so_many_steps(signals, step, watched) -> None:
-    watch = Watch(8)
-    watch.note([KEPT], 3)
-    watch.heed(signals(step, 1.0))
+    watch = MutationWatch(8)
+    watch.record([KEPT], 3)
+    watch.advance(signals(step, 1.0))
     assert (watch.culprit([]) is not None) is watched
 
 
 @pytest.mark.parametrize(("step", "watched"), [(28, True), (29, False)])
 def test_the_window_begins_anew_while_the_strength_moves(signals, living, step, watched) -> None:
-    watch = Watch(8)
-    watch.note([ADVANCED], 3)
+    watch = MutationWatch(8)
+    watch.record([ADVANCED], 3)
     for moving in range(4, 21):
-        watch.heed(signals(moving, 1.0, slot=living(Stage.BLENDING, 0.5)))
-    watch.heed(signals(step, 1.0, slot=living()))
+        watch.advance(signals(moving, 1.0, slot=living(Stage.BLENDING, 0.5)))
+    watch.advance(signals(step, 1.0, slot=living()))
     assert (watch.culprit(["early"]) is not None) is watched
 
 
 def test_a_watch_goes_on_from_where_it_was_written() -> None:
-    watch, again = Watch(8), Watch(8)
-    watch.note([GERMINATED, ADVANCED], 3)
-    again.load(json.loads(json.dumps(watch.as_json())))
+    watch, again = MutationWatch(8), MutationWatch(8)
+    watch.record([GERMINATED, ADVANCED], 3)
+    again.load_state_dict(json.loads(json.dumps(watch.state_dict())))
     assert again.culprit(["early"]) == watch.culprit(["early"])
 
 
@@ -98,5 +98,5 @@ def test_what_a_garden_tells_is_understood(make_recipe: Callable[..., Recipe], g
     for step in range(6):
         done += [op_of(one) for one in environment.train()]
         if step in grow_and_keep:
-            done += [op_of(one) for one in environment.apply(grow_and_keep[step], step)]
+            done += [op_of(one) for one in environment.network.apply(grow_and_keep[step], step)]
     assert [op for op in done if op] == [Op.GERMINATE, Op.ADVANCE, Op.FOSSILISE]

@@ -59,7 +59,7 @@ def grown(recipe: Recipe) -> Environment:
     for step in range(4):
         environment.train()
         if step in LIFE:
-            environment.apply(LIFE[step], step)
+            environment.network.apply(LIFE[step], step)
     return environment
 
 
@@ -105,7 +105,7 @@ def test_b8_drl_02_a_fossil_takes_the_steps_of_the_hosts_optimizer_with_the_stat
     assert settings_of(living.optimizer) == settings_of(build_optimizer(recipe.optimizers.seed, living.parameters))
     state = living.optimizer.state if pair in HANDED_OVER else {}
     expected = reference(list(living.parameters), recipe.optimizers.host, state)
-    environment.apply(FOSSILISE, 4)
+    environment.network.apply(FOSSILISE, 4)
     (fossil,) = environment.keeper.fossils.values()
     assert settings_of(fossil.optimizer) == settings_of(environment.keeper.host.optimizer)
     assert environment.keeper.astray(environment.model) == []
@@ -117,7 +117,7 @@ def test_b8_drl_02_a_fossil_takes_the_steps_of_the_hosts_optimizer_with_the_stat
 def test_after_a_rollback_a_fossils_next_step_is_the_first_of_the_hosts_optimizer(pair: str, make_recipe: Make) -> None:
     recipe = recipe_of(make_recipe, *PAIRS[pair])
     environment = grown(recipe)
-    environment.apply(FOSSILISE, 4)
+    environment.network.apply(FOSSILISE, 4)
     environment.train()
     environment.keeper.forget_host_state()
     parameters = list(environment.keeper.fossils[0].parameters)
@@ -132,7 +132,7 @@ def test_where_the_settings_are_equal_the_optimizer_is_kept_and_handing_the_stat
     other = grown(recipe_of(make_recipe, {"clip_norm": 1e9}, {}))
     before = [one.keeper.seeds[0].optimizer for one in (equal, other)]
     for environment in (equal, other):
-        environment.apply(FOSSILISE, 4)
+        environment.network.apply(FOSSILISE, 4)
     kept = [one.keeper.fossils[0].optimizer is own for one, own in zip((equal, other), before, strict=True)]
     assert kept == [True, False]
     for environment in (equal, other):
@@ -151,7 +151,7 @@ def test_a_fossil_follows_the_hosts_schedule_from_the_moment_on(
     own = {"learning_rate": 0.01}
     recipe = recipe_of(make_recipe, own, {"learning_rate": rate}, host_schedule=host, seed_schedule=seed)
     environment = grown(recipe)
-    environment.apply(FOSSILISE, 4)
+    environment.network.apply(FOSSILISE, 4)
     for _ in range(2):
         of_host, of_fossil = (
             share.optimizer.param_groups[0]["lr"] for share in (environment.keeper.host, environment.keeper.fossils[0])
@@ -201,7 +201,7 @@ def test_a_frozen_fossil_stands_still_whatever_the_hosts_settings_are(make_recip
     growth = GrowthConfig(freeze_fossils=True)
     environment = grown(recipe_of(make_recipe, {"kind": "adamw", "weight_decay": 0.5}, {}, growth=growth))
     own = list(environment.keeper.seeds[0].parameters)
-    environment.apply(FOSSILISE, 4)
+    environment.network.apply(FOSSILISE, 4)
     before = [parameter.detach().clone() for parameter in own]
     environment.train()
     assert environment.keeper.fossils == {}
@@ -214,7 +214,7 @@ def test_the_static_control_trains_its_blocks_with_the_hosts_settings_from_the_f
 ) -> None:
     recipe = recipe_of(make_recipe, *PAIRS[pair], host_schedule=Falling())
     environment = grown(recipe)
-    environment.apply(FOSSILISE, 4)
+    environment.network.apply(FOSSILISE, 4)
     what: tuple[Growth, ...] = read_network(slots_of(environment.model), "host").grown
     control = Environment(recipe, arm="capacity", index=0, implants=lambda seed: what)
     control.reset(0, 3)

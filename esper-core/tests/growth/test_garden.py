@@ -37,7 +37,7 @@ def live(environment: Environment, plan: dict[int, Action], steps: int) -> list[
     for step in range(steps):
         changes = environment.train()
         if step in plan:
-            changes += environment.apply(plan[step], step)
+            changes += environment.network.apply(plan[step], step)
         told += [(step, change.was, change.now) for change in changes]
     return told
 
@@ -111,7 +111,7 @@ def test_there_must_be_a_seed_for_it(action: Action, make_recipe: Make) -> None:
     environment = begin(make_recipe())
     before = snapshot(environment.garden)
     with pytest.raises(LifecycleError, match=r'slot "early" that is free\n  Possible now: germinate'):
-        environment.apply(action, 0)
+        environment.network.apply(action, 0)
     assert snapshot(environment.garden) == before
 
 
@@ -133,7 +133,7 @@ def test_what_the_table_does_not_have_changes_nothing(
     before = snapshot(environment.garden)
     assert not environment.mask().allows(action)
     with pytest.raises(LifecycleError):
-        environment.apply(action, 9)
+        environment.network.apply(action, 9)
     assert snapshot(environment.garden) == before
 
 
@@ -144,7 +144,7 @@ def test_an_unknown_name_changes_nothing(action: Action, make_recipe: Make) -> N
     environment = begin(make_recipe())
     before = snapshot(environment.garden)
     with pytest.raises(GrowthError, match=r"Did you mean|Known"):
-        environment.apply(action, 0)
+        environment.network.apply(action, 0)
     assert snapshot(environment.garden) == before
 
 
@@ -172,7 +172,7 @@ def test_an_optimizer_that_cannot_be_made_leaves_no_trace(make_recipe: Make, mon
 
     monkeypatch.setattr(environment.keeper, "adopt", refuse)
     with pytest.raises(MemoryError):
-        environment.apply(GERMINATE, 0)
+        environment.network.apply(GERMINATE, 0)
     assert snapshot(environment.garden) == before
 
 
@@ -190,7 +190,7 @@ def test_an_orphaned_parameter_is_found_before_the_seed_is_in(
 
     monkeypatch.setattr(environment.keeper, "adopt", forgetful)
     with pytest.raises(GrowthError, match="E304"):
-        environment.apply(GERMINATE, 0)
+        environment.network.apply(GERMINATE, 0)
     assert snapshot(environment.garden) == before
 
 
@@ -201,7 +201,7 @@ def test_run_03_every_trainable_parameter_has_exactly_one_optimizer_all_life_lon
         assert environment.keeper.astray(environment.model) == []
         plan = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
         if step in plan:
-            environment.apply(plan[step], step)
+            environment.network.apply(plan[step], step)
         assert environment.keeper.astray(environment.model) == []
 
 
@@ -214,7 +214,7 @@ def test_b8_drl_02_a_seeds_optimizer_lives_with_it_and_is_handed_over_with_its_s
     steps = [float(share.optimizer.state[parameter]["step"]) for parameter in share.parameters]
     for action in (ADVANCE, None, None, FOSSILISE):
         if action is not None:
-            environment.apply(action, 2)
+            environment.network.apply(action, 2)
         held = environment.keeper.seeds.get(0) or environment.keeper.fossils[0]
         assert held.optimizer is share.optimizer
         assert {id(p): share.optimizer.state[p]["exp_avg"] for p in share.parameters}.keys() == moments.keys()
@@ -310,7 +310,7 @@ def test_run_03_an_owner_of_nothing_there_is_found_too(make_recipe: Make, monkey
     live(environment, {0: GERMINATE}, 2)
     monkeypatch.setattr(environment.keeper, "release", lambda number: None)
     with pytest.raises(GrowthError, match=r"E304 .*a parameter that is not in the model"):
-        environment.apply(PRUNE, 3)
+        environment.network.apply(PRUNE, 3)
     assert environment.garden.slots["early"].living is not None
 
 

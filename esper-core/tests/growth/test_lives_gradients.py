@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from esper_core.growth.optimizer_steps import WIDTH, GradientCollector, read_health
 from esper_core.leyline import Action, Op
@@ -131,8 +130,9 @@ GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=2)
 
 def gradients_of(environment: Environment, step: int) -> GradientHealth | None:
     environment.train()
-    numbers: Tensor = environment.reading.numbers(environment.evaluate("validation"))
-    return next((seed.gradients for seed in environment.reading.signals(step, numbers.tolist()).seeds), None)
+    environment.evaluate("validation")
+    signals = environment.network.conclude_step(step, environment.network.numbers().tolist())
+    return next((seed.gradients for seed in signals.seeds), None)
 
 
 def test_run_05_whoever_trains_a_seed_tells_how_its_gradients_are(make_recipe: Make) -> None:
@@ -140,7 +140,7 @@ def test_run_05_whoever_trains_a_seed_tells_how_its_gradients_are(make_recipe: M
     environment = Environment(make_recipe(embargo=0), arm="grown", index=0)
     environment.reset(0, 5)
     assert gradients_of(environment, 0) is None
-    environment.apply(GERMINATE, 0)
+    environment.network.apply(GERMINATE, 0)
     plan = {2: Action(Op.ADVANCE, "early"), 5: Action(Op.PRUNE, "early", speed=1)}
     for step in range(1, 6):
         gradients = gradients_of(environment, step)
@@ -150,6 +150,6 @@ def test_run_05_whoever_trains_a_seed_tells_how_its_gradients_are(make_recipe: M
         assert gradients.health <= 1
         assert gradients.non_finite == 0
         if step in plan:
-            environment.apply(plan[step], step)
+            environment.network.apply(plan[step], step)
     assert gradients_of(environment, 6) is None
     assert environment.garden.living_seeds() == []

@@ -87,7 +87,7 @@ def test_each_is_told_of_by_itself(make_recipe: Make) -> None:
 
 def test_one_advances_and_the_others_are_dropped(make_recipe: Make) -> None:
     environment, _ = begin(nursery(make_recipe), dict(enumerate(GERMINATE)), 5)
-    changes = environment.apply(Action(Op.ADVANCE, "early", NAMES[1]), 5)
+    changes = environment.network.apply(Action(Op.ADVANCE, "early", NAMES[1]), 5)
     assert [(change.blueprint, change.now) for change in changes] == [
         (NAMES[1], Stage.BLENDING),
         (NAMES[0], Stage.PRUNED),
@@ -111,10 +111,10 @@ def test_on_a_branch_the_one_that_is_kept_is_the_host_and_the_others_left_nothin
 
 def test_one_is_pruned_by_name_and_all_without(make_recipe: Make) -> None:
     environment, _ = begin(nursery(make_recipe), dict(enumerate(GERMINATE)), 4)
-    (change,) = environment.apply(Action(Op.PRUNE, "early", NAMES[1]), 4)
+    (change,) = environment.network.apply(Action(Op.PRUNE, "early", NAMES[1]), 4)
     slot = environment.garden.slots["early"]
     assert (change.blueprint, slot.state, slot.embargo) == (NAMES[1], "occupied", 0)
-    assert len(environment.apply(Action(Op.PRUNE, "early"), 4)) == 2
+    assert len(environment.network.apply(Action(Op.PRUNE, "early"), 4)) == 2
     assert (slot.living, slot.state, slot.embargo) == (None, "embargoed", 1)
 
 
@@ -132,7 +132,7 @@ def test_what_cannot_be_is_refused_and_not_offered(
     environment, _ = begin(nursery(make_recipe, 2), {0: GERMINATE[0], 1: GERMINATE[1]}, 4)
     assert not environment.mask().allows(action)
     with pytest.raises(error, match=said):
-        environment.apply(action, 4)
+        environment.network.apply(action, 4)
     assert len(environment.garden.living_seeds()) == 2
 
 
@@ -140,7 +140,7 @@ def test_beside_a_seed_that_acts_nothing_germinates(make_recipe: Make) -> None:
     environment, _ = begin(nursery(make_recipe), {0: GERMINATE[0], 3: Action(Op.ADVANCE, "early")}, 5)
     assert environment.mask().blueprints["early"] == ()
     with pytest.raises(LifecycleError, match="test/local-conv lives there"):
-        environment.apply(GERMINATE[1], 5)
+        environment.network.apply(GERMINATE[1], 5)
 
 
 def test_where_none_is_named_the_one_that_gained_most_advances(make_recipe: Make) -> None:
@@ -149,7 +149,7 @@ def test_where_none_is_named_the_one_that_gained_most_advances(make_recipe: Make
     best = max(environment.garden.living_seeds(), key=gates.lead)
     assert len({gates.lead(seed) for seed in environment.garden.living_seeds()}) == 3
     assert environment.mask().allows(Action(Op.ADVANCE, "early"))
-    assert environment.apply(Action(Op.ADVANCE, "early"), 6)[0].seed == best.number
+    assert environment.network.apply(Action(Op.ADVANCE, "early"), 6)[0].seed == best.number
 
 
 def test_by_itself_none_of_several_advances_and_one_that_is_alone_does(make_recipe: Make) -> None:
@@ -157,7 +157,7 @@ def test_by_itself_none_of_several_advances_and_one_that_is_alone_does(make_reci
     gates: Any = environment.garden.gates
     gates.ready = lambda seed: True
     assert environment.garden.close_step() == []
-    environment.apply(Action(Op.PRUNE, "early", NAMES[0]), 4)
+    environment.network.apply(Action(Op.PRUNE, "early", NAMES[0]), 4)
     assert environment.garden.close_step()[0].blueprint == NAMES[1]
 
 

@@ -74,13 +74,13 @@ def test_its_memory_is_allocated_once_though_the_host_is_another(environment) ->
 def test_it_is_a_copy_of_host_and_fossils_and_not_of_living_seeds(environment) -> None:
     names = set(Snapshot(environment.garden).tensors())
     assert names == set(numbers(environment.model))
-    environment.apply(GERMINATE, 0)
+    environment.network.apply(GERMINATE, 0)
     environment.train()
     environment.garden.living_seeds()[0].register_buffer("own", torch.zeros(1))
     assert set(Snapshot(environment.garden).tensors()) == names
-    environment.apply(ADVANCE, 1)
+    environment.network.apply(ADVANCE, 1)
     environment.train()
-    environment.apply(FOSSILISE, 2)
+    environment.network.apply(FOSSILISE, 2)
     assert set(Snapshot(environment.garden).tensors()) == set(numbers(environment.model)) > names
 
 
@@ -112,13 +112,13 @@ def test_a_buffer_may_hold_infinities_as_masks_do(environment, value, sound) -> 
 
 
 def test_a_snapshot_from_before_a_fossil_is_not_restored(environment) -> None:
-    environment.apply(GERMINATE, 0)
+    environment.network.apply(GERMINATE, 0)
     environment.train()
     snapshot = Snapshot(environment.garden)
-    environment.apply(ADVANCE, 1)
+    environment.network.apply(ADVANCE, 1)
     environment.train()
     assert snapshot.flaw(environment.garden) is None
-    environment.apply(FOSSILISE, 2)
+    environment.network.apply(FOSSILISE, 2)
     assert snapshot.flaw(environment.garden) == "a seed was kept for good since it was taken"
     snapshot.take(environment.garden)
     assert snapshot.flaw(environment.garden) is None

@@ -90,7 +90,7 @@ def test_a_control_goes_on_from_what_was_written_down(make_recipe: Make) -> None
     whole, first, second = pool(), pool(), pool()
     play(whole, {}, 6)
     play(first, {}, 3)
-    second.load(first.state(), in_round=True)
+    second.load_state_dict(first.state_dict(), in_round=True)
     for step in range(3, 6):
         second.train(step)
         second.evaluate(step)

@@ -29,7 +29,7 @@ STREAMED = ComputeConfig(data="streamed")
 
 
 def feeds() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "feed"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("feed")]
 
 
 @pytest.fixture(autouse=True)
@@ -56,10 +56,10 @@ def test_what_was_gathered_ahead_is_still_to_come_for_whoever_goes_on_from_the_s
     streamed, order = Streamed(SPLIT, CPU), BatchOrder(30, 7, 5)
     for _ in range(5):
         streamed.next(order)
-    state = order.state()
+    state = order.state_dict()
     goes_on = [streamed.next(order) for _ in range(6)]
     again = BatchOrder(30, 7, 0)
-    again.load(state)
+    again.load_state_dict(state)
     assert all(all(map(torch.equal, batch, streamed.next(again))) for batch in goes_on)
     streamed.close()
 
@@ -96,14 +96,14 @@ def test_what_goes_wrong_in_the_thread_is_raised_where_the_batch_is_asked_for() 
             streamed.next(order)
     streamed.close()
     streamed.close()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(RuntimeError, match="shutdown"):
         streamed.next(order)
 
 
 def test_a_feed_that_is_forgotten_ends_its_thread() -> None:
     streamed = Streamed(SPLIT, CPU)
+    streamed.next(BatchOrder(30, 7, 5))
     assert len(feeds()) == 1
-    assert feeds()[0].daemon
     del streamed  # the fixture sees to the rest
 
 
@@ -187,11 +187,11 @@ def test_an_environment_goes_on_from_a_state_in_the_middle_of_its_stream(make_re
     one.reset(0, 3)
     one.governor.begin(one.garden)
     one.train()
-    other.load(one.state())
+    other.load_state_dict(one.state_dict())
     for environment in (one, other):
         environment.train()
     assert all(map(torch.equal, one.model.parameters(), other.model.parameters()))
-    assert torch.equal(one.reading.train_loss, other.reading.train_loss)
+    assert torch.equal(one.network.measurements.train_loss, other.network.measurements.train_loss)
     for environment in (one, other):
         environment.close()
 

@@ -136,5 +136,5 @@ def test_weighing_draws_nothing_from_the_hosts_streams(make_recipe: Make) -> Non
     for number in range(1, 4):
         step(pool, number)
     grown, twin = pool.environments
-    assert torch.equal(grown.evaluation_stream.state_dict()[0], twin.evaluation_stream.state_dict()[0])
-    assert torch.equal(grown.training_stream.state_dict()[0], twin.training_stream.state_dict()[0])
+    assert torch.equal(grown.network.evaluation_stream.state_dict()[0], twin.network.evaluation_stream.state_dict()[0])
+    assert torch.equal(grown.network.training_stream.state_dict()[0], twin.network.training_stream.state_dict()[0])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper_core.governor import Act, Watch
+from esper_core.governor import Act, MutationWatch
 from esper_core.growth import Garden, OptimizerKeeper, Presence, Transition, Variety, host_parameters
 from esper_core.leyline import WAIT, Action, ActionMask, BlueprintSpec, Op, SlotPlace, Stage
 from esper_core.leyline.signals import Level, Verdict
@@ -85,7 +85,7 @@ def test_after_a_rollback_of_the_twin_gains_are_unknown_until_none_acts(make_rec
     assert signals[0].seeds[0].gain is not None
     decisions = pool.judge(signals, {1: Verdict(Level.PANIC, "too hot")})
     assert decisions[1].act is Act.ROLL_BACK
-    pool.heed(signals, decisions, 4)
+    pool.carry_out(signals, decisions, 4)
     assert lived(pool, {}, 2, first=5)[-1].seeds[0].gain is None
 
 
@@ -115,8 +115,8 @@ def test_who_was_dropped_from_a_nursery_hides_nobody_from_blame() -> None:
     def change(seed: int, was: Stage | None, now: Stage) -> Transition:
         return Transition("early", seed, f"test/{seed}", was, now, 10, "so")
 
-    watch = Watch(8)
-    watch.note([change(1, Stage.TRAINING, Stage.BLENDING), change(0, Stage.TRAINING, Stage.PRUNED)], 4)
+    watch = MutationWatch(8)
+    watch.record([change(1, Stage.TRAINING, Stage.BLENDING), change(0, Stage.TRAINING, Stage.PRUNED)], 4)
     culprit = watch.culprit(["early"])
     assert culprit is not None
     assert (culprit.mutation.blueprint, culprit.blamed) == ("test/1", True)
@@ -159,7 +159,7 @@ def test_a_host_with_sparse_gradients_is_read_like_any_other(make_recipe: Make) 
     recipe = make_recipe(host=Sparse, optimizer={"kind": "sgd", "momentum": 0.0, "implementation": "plain"})
     pool = begun(recipe)
     lived(pool, {}, 2)
-    assert pool.environments[0].reading.host_finite
+    assert pool.environments[0].network.measured.host_finite
 
 
 def test_a_gradient_that_is_large_is_a_number(make_recipe: Make) -> None:
@@ -168,7 +168,7 @@ def test_a_gradient_that_is_large_is_a_number(make_recipe: Make) -> None:
     next(iter(pool.environments[0].keeper.host.parameters)).grad.fill_(1e30)  # type: ignore[union-attr]
     pool.evaluate(1)
     pool.synchronise(1)
-    assert pool.environments[0].reading.host_finite
+    assert pool.environments[0].network.measured.host_finite
 
 
 class Harmful(nn.Module):
@@ -208,11 +208,11 @@ def test_the_seed_that_does_it_is_lost_and_the_run_goes_on(way: str, harm: str, 
 
 def test_a_branch_is_reckoned_with_before_it_is_opened(make_recipe: Make) -> None:
     pools = [begun(growing(make_recipe(), incubation=way)) for way in ("shadow", "branch")]
-    needed = [pool.environments[0]._preflight.mebibytes(pool.environments[0].garden, 10) for pool in pools]
+    needed = [pool.environments[0]._budget.mebibytes(pool.environments[0].garden, 10) for pool in pools]
     assert needed[1] > needed[0]
     lived(pools[1], {0: GERMINATE}, 3)
     environment = pools[1].environments[0]
-    assert environment._preflight.mebibytes(environment.garden) > needed[0]
+    assert environment._budget.mebibytes(environment.garden) > needed[0]
 
 
 def test_what_could_not_be_built_is_told_in_its_own_step_and_round(make_recipe: Make) -> None:
@@ -224,9 +224,9 @@ def test_what_could_not_be_built_is_told_in_its_own_step_and_round(make_recipe: 
     lived(pool, {}, 1)
     _, mishaps = pool.apply([GERMINATE, WAIT], 0)
     assert [mishap.blueprint for _, mishap in mishaps] == ["test/local-conv"]
-    pool.environments[0]._mishaps.append(mishaps[0][1])
+    pool.environments[0].network.lost.records.append(mishaps[0][1])
     pool.reset(1, 4)
-    assert pool.environments[0].take_mishaps() == []
+    assert pool.environments[0].network.lost.take() == []
 
 
 class Shared(nn.Module):

@@ -29,8 +29,8 @@ from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.progress import Course
-from esper_core.trainer.study import Arm, Judge, Study
+from esper_core.trainer.progress import StudyProgress
+from esper_core.trainer.study import Arm, RunReward, Study
 
 Make = Callable[..., Recipe]
 STEPS = 6
@@ -84,7 +84,7 @@ def study(recipe: Recipe, policy: Planned, *, twin: bool = True, **more: Any) ->
         pool=Pool(recipe, ["grown", "twin"] if twin else ["grown"], 1, twin="twin" if twin else None),
         arms=[Arm("grown", policy, 'policy "test/planned" (test 1.0)')],
         twin="twin" if twin else None,
-        reward=Judge(Improvement(), 'reward "test/improvement" (test 1.0)'),
+        reward=RunReward(Improvement(), 'reward "test/improvement" (test 1.0)'),
         rounds=1,
         environments=1,
         steps=recipe.episode.steps,
@@ -92,7 +92,6 @@ def study(recipe: Recipe, policy: Planned, *, twin: bool = True, **more: Any) ->
         bus=Bus([heard]),
         clock=Clock(),
         packages={"test/local-conv": "test 1.0"},
-        pause=more.pop("pause", lambda course: None),
         **more,
     )
     return made, heard
@@ -135,7 +134,7 @@ def test_run_09_a_step_on_no_numbers_is_undone_and_costs_what_it_costs(
     policy = Planned()
     Poison(recipe, step, monkeypatch)
     made, heard = study(recipe, policy)
-    grown, twin = run_study(Course(made))
+    grown, twin = run_study(StudyProgress(made))
     (acted,) = heard.of(GovernorActed)
     assert (acted.act, acted.verdict, acted.step, acted.penalty) == ("roll-back", "panic", step, 5.0)
     assert acted.back_to < step
@@ -157,7 +156,7 @@ def test_for_who_learns_the_step_ends_an_episode_and_the_penalty_is_in_its_rewar
     recipe, policy = make_recipe(steps=STEPS), Planned()
     Poison(recipe, step, monkeypatch)
     made, _ = study(recipe, policy)
-    run_study(Course(made))
+    run_study(StudyProgress(made))
     (rollout,) = policy.rollouts
     first, second = rollout.episodes
     assert [len(first.turns), len(second.turns)] == [step, STEPS - 1 - step]
@@ -174,7 +173,7 @@ def test_for_who_learns_the_step_ends_an_episode_and_the_penalty_is_in_its_rewar
 def test_the_first_step_of_all_has_nothing_to_learn_from(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, policy = make_recipe(steps=STEPS), Planned()
     Poison(recipe, 0, monkeypatch)
-    run_study(Course(study(recipe, policy)[0]))
+    run_study(StudyProgress(study(recipe, policy)[0]))
     (episode,) = policy.rollouts[0].episodes
     assert (len(episode.turns), episode.terminated) == (STEPS - 1, False)
 
@@ -186,7 +185,7 @@ def test_run_09_a_living_seed_is_dropped_with_the_state_that_it_was_in(
     recipe = make_recipe(steps=STEPS, embargo=1)
     Poison(recipe, 3, monkeypatch)
     made, heard = study(recipe, Planned({1: GERMINATE}))
-    run_study(Course(made))
+    run_study(StudyProgress(made))
     acted = heard.of(GovernorActed)[-1]
     assert (acted.act, acted.step) == ("roll-back", 3)
     life = [(one.step, one.now) for one in heard.of(StageChanged)]
@@ -202,7 +201,7 @@ def test_a_fossil_stays_and_a_blended_seed_goes(
     recipe = make_recipe(steps=STEPS + 1)
     Poison(recipe, STEPS - 1, monkeypatch)
     made, heard = study(recipe, Planned(plan))
-    run_study(Course(made))
+    run_study(StudyProgress(made))
     assert heard.of(EpisodeFinished)[0].fossils == (1 if mutated == "kept" else 0)
     assert made.pool.environments[0].keeper.astray(made.pool.environments[0].model) == []
 
@@ -215,38 +214,36 @@ def test_a_corrupt_snapshot_is_passed_over_and_with_none_left_the_run_stops(
     made, heard = study(recipe, Planned())
 
     def spoil(how_many: int) -> None:
-        kept = made.pool.environments[0].governor._shelf.kept
+        kept = made.pool.environments[0].governor._snapshots.kept
         for one in kept[:how_many]:
             next(iter(one.snapshot.tensors().values())).flatten()[0] += 1
 
-    object.__setattr__(made, "pause", lambda course: spoil(1) if len(heard.of(StepFinished)) == 4 else None)
-    run_study(Course(made))
+    run_study(StudyProgress(made), lambda progress: spoil(1) if len(heard.of(StepFinished)) == 4 else None)
     back = heard.of(GovernorActed)[0].back_to
 
     monkeypatch.undo()
     Poison(recipe, 4, monkeypatch)
     made, heard = study(recipe, Planned())
-    run_study(Course(made))
+    run_study(StudyProgress(made))
     assert back < heard.of(GovernorActed)[0].back_to
 
     monkeypatch.undo()
     Poison(recipe, 4, monkeypatch)
     made, heard = study(recipe, Planned())
-    object.__setattr__(made, "pause", lambda course: spoil(9) if len(heard.of(StepFinished)) == 4 else None)
-    with pytest.raises(GovernorStop, match=r"nothing sane to go back to: .*is damaged"):
-        run_study(Course(made))
+    with pytest.raises(GovernorStop, match=r"no sound snapshot to go back to: .*is damaged"):
+        run_study(StudyProgress(made), lambda progress: spoil(9) if len(heard.of(StepFinished)) == 4 else None)
     assert heard.of(GovernorActed)[-1].act == "stop"
 
 
 def test_the_other_environments_do_not_notice(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     calm = make_recipe(steps=STEPS)
     made, _ = study(calm, Planned())
-    run_study(Course(made))
+    run_study(StudyProgress(made))
     expected = host_numbers(made.pool.environments[1])
     recipe = make_recipe(steps=STEPS)
     Poison(recipe, 2, monkeypatch)
     made, _ = study(recipe, Planned())
-    run_study(Course(made))
+    run_study(StudyProgress(made))
     assert all(torch.equal(a, b) for a, b in zip(host_numbers(made.pool.environments[1]), expected, strict=True))
 
 
@@ -256,7 +253,7 @@ def test_a_run_in_which_nothing_goes_wrong_is_what_it_was_without_a_governor(mak
     hosts = []
     for governor in ({}, loose):
         made, heard = study(make_recipe(steps=STEPS, governor=governor), Planned({0: GERMINATE, 2: ADVANCE}))
-        run_study(Course(made))
+        run_study(StudyProgress(made))
         hosts.append(host_numbers(made.pool.environments[0]))
         assert heard.of(GovernorActed) == []
     assert all(torch.equal(a, b) for a, b in zip(*hosts, strict=True))
@@ -266,7 +263,7 @@ def test_after_so_many_rollbacks_the_run_stops(make_recipe: Make) -> None:
     made, heard = study(make_recipe(steps=STEPS, governor={"rollbacks": 2}), Planned())
     hot = replace_opinion(made, lambda snapshot: Verdict(Level.PANIC, "too hot"))
     with pytest.raises(GovernorStop, match="too hot; it was rolled back 2 times already"):
-        run_study(Course(hot))
+        run_study(StudyProgress(hot))
     assert [one.act for one in heard.of(GovernorActed)] == ["roll-back", "roll-back", "stop"]
 
 
@@ -288,7 +285,7 @@ def test_an_episode_that_is_over_is_trained_no_more_and_its_reward_tells_all_the
     other = Arm("other", Planned(), 'policy "test/other" (test 1.0)')
     pool = Pool(make_recipe(steps=STEPS), ["grown", "other", "twin"], 1, twin="twin")
     made = replace(made, pool=pool, arms=[*made.arms, other], check_health=enough("grown", 2))
-    grown, _, twin = run_study(Course(made))
+    grown, _, twin = run_study(StudyProgress(made))
     assert [one.step for one in heard.of(StepFinished)] == [0, 1, 2]
     beside = heard.of(StepFinished, "twin")
     assert [one.step for one in beside] == list(range(STEPS))
@@ -308,7 +305,7 @@ def test_an_episode_that_ends_early_does_not_depend_on_who_runs_beside_it(make_r
         made, heard = study(make_recipe(steps=STEPS), Planned({0: GERMINATE}))
         pool = Pool(make_recipe(steps=STEPS), ["grown", "twin"], environments, twin="twin")
         first = replace(made, pool=pool, environments=environments, check_health=enough("grown", 2, seed=3))
-        run_study(Course(first))
+        run_study(StudyProgress(first))
         ends.append([one for one in heard if isinstance(one, EpisodeFinished) and one.seed == 3])
         pruned = [(one.step, one.now) for one in heard.of(StageChanged) if one.seed == 3]
         assert pruned[-1] == (2, Stage.PRUNED)  # in the step in which it was over
@@ -318,14 +315,14 @@ def test_an_episode_that_ends_early_does_not_depend_on_who_runs_beside_it(make_r
 
 def test_without_a_twin_a_round_is_over_with_its_last_episode(make_recipe: Make) -> None:
     made, heard = study(make_recipe(steps=STEPS), Planned(), twin=False)
-    run_study(Course(replace_opinion(made, enough("grown", 1))))
+    run_study(StudyProgress(replace_opinion(made, enough("grown", 1))))
     assert [one.steps for one in heard.of(EpisodeFinished)] == [2]
     assert [one.step for one in heard.of(StepFinished)] == [0, 1]
 
 
 def test_a_twin_is_not_stopped_early(make_recipe: Make) -> None:
     made, heard = study(make_recipe(steps=STEPS), Planned())
-    run_study(Course(replace_opinion(made, enough("twin", 1))))
+    run_study(StudyProgress(replace_opinion(made, enough("twin", 1))))
     assert [one.steps for one in heard.of(EpisodeFinished)] == [STEPS]
     assert heard.of(GovernorActed, "twin") == []
 
@@ -333,7 +330,7 @@ def test_a_twin_is_not_stopped_early(make_recipe: Make) -> None:
 def test_without_progress_an_episode_ends_when_patience_does(make_recipe: Make) -> None:
     still = make_recipe(steps=STEPS, governor={"patience": 2}, optimizer={"learning_rate": 1e-12})
     made, heard = study(still, Planned(), twin=False)
-    run_study(Course(made))
+    run_study(StudyProgress(made))
     acted = heard.of(GovernorActed)
     assert [one.act for one in acted] == ["early-stop"]
     assert "governor.patience" in acted[0].reason
@@ -342,12 +339,12 @@ def test_without_progress_an_episode_ends_when_patience_does(make_recipe: Make) 
 
 def test_what_cannot_be_afforded_is_not_offered(make_recipe: Make) -> None:
     tight, policy = make_recipe(steps=STEPS, governor={"memory_mib": 1}), Planned({1: GERMINATE})
-    run_study(Course(study(tight, policy)[0]))
+    run_study(StudyProgress(study(tight, policy)[0]))
     assert policy.masks[1].allows(GERMINATE)
     (variety,) = tight.varieties["early"]
     large = replace(variety, spec=replace(variety.spec, params="9999999"))
     policy = Planned({1: GERMINATE})
-    run_study(Course(study(replace(tight, varieties={"early": (large,)}), policy)[0]))
+    run_study(StudyProgress(study(replace(tight, varieties={"early": (large,)}), policy)[0]))
     assert not policy.masks[1].allows(GERMINATE)
 
 

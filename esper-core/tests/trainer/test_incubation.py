@@ -90,7 +90,7 @@ def test_when_the_seed_is_kept_the_branch_is_the_host(make_recipe: Make) -> None
         memory = {key: value.clone() for key, value in memories(grown).items()}
         tried = grown.evaluate("validation")
     assert not torch.equal(grown.evaluate("validation"), tried)
-    grown.apply(FOSSILISE, 6)
+    grown.network.apply(FOSSILISE, 6)
     assert torch.equal(grown.evaluate("validation"), tried)
     assert all(
         torch.equal(value, before[key]) for key, value in grown.model.state_dict().items() if "esper_core" not in key
@@ -128,9 +128,9 @@ def test_there_is_one_branch_at_a_time(make_recipe: Make, noisy_host: Callable[[
     pool = begin(recipe, "branch")
     grown = pool.environments[0]
     assert grown.mask().blueprints["again"]
-    grown.apply(GERMINATE, 0)
+    grown.network.apply(GERMINATE, 0)
     assert grown.mask().blueprints["again"] == ()
-    grown.apply(PRUNE, 1)
+    grown.network.apply(PRUNE, 1)
     assert grown.mask().blueprints["again"]
 
 
@@ -156,12 +156,12 @@ def test_a_fault_after_the_commit_of_a_branch_leaves_it_open(
 
     monkeypatch.setattr(Transition, "of", fails)
     with pytest.raises(MemoryError):
-        grown.apply(FOSSILISE, 5)
+        grown.network.apply(FOSSILISE, 5)
     monkeypatch.undo()
     assert torch.equal(grown.evaluate("validation"), outside)
     assert not oracle.differing(grown, twin)
     assert grown.garden.incubating == (0,)
-    grown.apply(FOSSILISE, 5)
+    grown.network.apply(FOSSILISE, 5)
     assert bool(oracle.differing(grown, twin))
 
 
@@ -215,7 +215,7 @@ def test_with_a_branch_its_scaler_is_kept(make_recipe: Make) -> None:
     (branch,) = grown.garden._incubations.values()
     own = branch._scaler
     assert grown.keeper.scaler is not own
-    grown.apply(FOSSILISE, 5)
+    grown.network.apply(FOSSILISE, 5)
     assert grown.keeper.scaler is own
 
 

@@ -109,7 +109,7 @@ def test_b1_pt_05_a_rollback_opens_its_own_lane_and_no_other(make_recipe: Make) 
     signals = pool.synchronise(0)
     decisions = pool.judge(signals, {})
     log.clear()
-    _, rolled, _ = pool.heed(signals, {1: decisions[1]}, 0)
+    _, rolled, _ = pool.carry_out(signals, {1: decisions[1]}, 0)
     assert list(rolled) == [1]
     assert log == ["s1 on", "s1 off"]
 

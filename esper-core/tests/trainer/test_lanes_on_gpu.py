@@ -90,7 +90,7 @@ def test_b1_pt_05_a_rollback_leaves_the_neighbours_as_they_are(recipe: Recipe) -
                 first.data.fill_(torch.nan)
             pool.evaluate(step)
             signals = pool.synchronise(step)
-            pool.heed(signals, pool.judge(signals, {}), step)
+            pool.carry_out(signals, pool.judge(signals, {}), step)
         return [parameter.detach().cpu() for parameter in pool.environments[1].model.parameters()]
 
     pairs = zip(numbers(sick=False), numbers(sick=True), strict=True)

@@ -15,7 +15,6 @@ from esper_core.growth import Variety, graft
 from esper_core.leyline import Action, BlueprintSpec, Op, Site, SlotPlace, Split
 from esper_core.trainer.batches import BatchOrder, Resident, chunks
 from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.forward import laid_out
 
 Make = Callable[..., Recipe]
 
@@ -81,7 +80,7 @@ def is_channels_last(model: nn.Module) -> bool:
 def tried(recipe: Recipe) -> tuple[Recipe, nn.Module]:
     host = recipe.build_host()
     graft(host, recipe.slots, example=recipe.data["train"].inputs[:2])
-    return laid_out(recipe, host), host
+    return recipe.laid_out(host), host
 
 
 def test_a_host_that_can_has_its_channels_last_and_computes_the_same(make_recipe: Make) -> None:
@@ -137,9 +136,9 @@ def test_who_looks_at_memory_in_another_shape_is_left_as_it_came(
     assert not is_channels_last(tried_on)
     own = Environment(laid, arm="grown", index=0)
     own.reset(0, 0)
-    own.apply(Action(Op.GERMINATE, "early", "test/seed"), 0)
+    own.network.apply(Action(Op.GERMINATE, "early", "test/seed"), 0)
     own.train()
-    assert own.take_mishaps() == []
+    assert own.network.lost.take() == []
 
 
 def test_the_file_may_leave_images_as_they_come(make_recipe: Make) -> None:
@@ -165,7 +164,7 @@ def test_an_environment_with_channels_last_goes_on_from_what_is_written_bit_for_
         for step in steps:
             environment.train()
             told.append(environment.evaluate("validation").tolist())
-            environment.apply(plan.get(step, Action()), step)
+            environment.network.apply(plan.get(step, Action()), step)
         return told
 
     for stop in (1, 4, 6):
@@ -173,6 +172,6 @@ def test_an_environment_with_channels_last_goes_on_from_what_is_written_bit_for_
         one.reset(0, 5)
         other.reset(0, 8)
         live(one, range(stop))
-        other.load(one.state())
+        other.load_state_dict(one.state_dict())
         assert is_channels_last(other.model)
         assert live(one, range(stop, 8)) == live(other, range(stop, 8))

@@ -62,10 +62,10 @@ def test_it_is_no_evidence(make_recipe: Make) -> None:
     pool = Pool(recipe, ["grown"], 1)
     pool.reset(0, 3)
     environment = pool.environments[0]
-    environment.apply(PLAN[0], 0)
+    environment.network.apply(PLAN[0], 0)
     environment.garden.open_step()
     environment.garden.gates._settings = recipe.growth.model_copy(update={"gates": "off"})
-    environment.apply(Action(Op.ADVANCE, "early"), 0)
+    environment.network.apply(Action(Op.ADVANCE, "early"), 0)
     environment.garden.gates._settings = recipe.growth
     for step in range(1, 5):
         pool.train(step)

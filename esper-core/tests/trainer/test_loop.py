@@ -30,8 +30,8 @@ from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.progress import Course
-from esper_core.trainer.study import Arm, Judge, Study
+from esper_core.trainer.progress import StudyProgress, _state_of_policy
+from esper_core.trainer.study import Arm, RunReward, Study
 
 Make = Callable[..., Recipe]
 METRIC = Metric("accuracy", "up", "%")
@@ -85,7 +85,7 @@ def study(
         pool=Pool(recipe, arms, 2),
         arms=[Arm("grown", policy, 'policy "test/planned" (test 1.0)')],
         twin=twin,
-        reward=Judge(reward or Improvement(), 'reward "test/improvement" (test 1.0)'),
+        reward=RunReward(reward or Improvement(), 'reward "test/improvement" (test 1.0)'),
         rounds=rounds,
         environments=2,
         steps=recipe.episode.steps,
@@ -93,7 +93,6 @@ def study(
         bus=Bus([recorder]),
         clock=Clock(),
         packages={"test/local-conv": "test 1.0"},
-        pause=lambda course: None,
     )
     return made, recorder
 
@@ -107,7 +106,7 @@ LIFE = {
 
 def test_a_run_tells_every_step_of_every_environment_once_and_in_order(make_recipe: Make) -> None:
     made, recorder = study(make_recipe(), Planned(LIFE), rounds=2)
-    finished = run_study(Course(made))
+    finished = run_study(StudyProgress(made))
     steps = recorder.of(StepFinished)
     assert len(steps) == 2 * 6 * 4 == len({(e.round, e.arm, e.seed, e.step) for e in steps})
     assert [e.step for e in steps if (e.round, e.arm, e.seed) == (0, "twin", 10)] == list(range(6))
@@ -123,19 +122,19 @@ def test_arms_that_end_a_round_with_different_loss_scales_are_warned_of(
     recipe = replace(make_recipe(), compute=ComputeConfig(precision="float16"))
     made, _ = study(recipe, Planned(LIFE), rounds=2)
 
-    def pause(course: Course) -> None:
+    def pause(course: StudyProgress) -> None:
         if (course.round, course.step) == (1, 6):
             made.pool.environments[0].keeper.scaler.update(1024.0)
 
-    run_study(Course(replace(made, pause=pause)))
-    said = [record.getMessage() for record in caplog.records if "factors on the loss" in record.getMessage()]
+    run_study(StudyProgress(made), pause)
+    said = [record.getMessage() for record in caplog.records if "loss scales (float16)" in record.getMessage()]
     assert len(said) == 1
     assert said[0].endswith("seed 12: grown 1024, twin 65536")
 
 
 def test_a_seeds_life_is_told_and_ends_in_the_network_that_is_measured(make_recipe: Make) -> None:
     made, recorder = study(make_recipe(), Planned(LIFE))
-    finished = run_study(Course(made))
+    finished = run_study(StudyProgress(made))
     life = [(e.step, e.now) for e in recorder.of(StageChanged) if e.seed == 10]
     assert life == [
         (0, Stage.GERMINATED),
@@ -152,7 +151,7 @@ def test_a_seeds_life_is_told_and_ends_in_the_network_that_is_measured(make_reci
 
 def test_a_seed_whose_fate_is_open_at_the_end_counts_for_nothing(make_recipe: Make) -> None:
     made, recorder = study(make_recipe(), Planned({4: LIFE[0]}))
-    finished = run_study(Course(made))
+    finished = run_study(StudyProgress(made))
     (last,) = [e for e in recorder.of(StageChanged) if e.seed == 10 and e.now is Stage.PRUNED]
     assert last.reason == "the episode is over"
     by_arm = {episode.arm: episode for episode in finished if episode.seed == 10}
@@ -165,7 +164,7 @@ def test_a_seed_whose_fate_is_open_at_the_end_counts_for_nothing(make_recipe: Ma
 )
 def test_what_is_told_of_rewards_adds_up_to_what_is_left_at_the_end(plan: dict[int, Action], make_recipe: Make) -> None:
     made, recorder = study(make_recipe(), Planned(plan))
-    finished = run_study(Course(made))
+    finished = run_study(StudyProgress(made))
     left = {(episode.arm, episode.seed): episode.validation_metric for episode in finished}
     for episode in finished:
         own = (episode.arm, episode.seed)
@@ -178,13 +177,13 @@ def test_what_is_told_of_rewards_adds_up_to_what_is_left_at_the_end(plan: dict[i
 
 def test_without_a_twin_the_reward_is_unknown_not_zero(make_recipe: Make) -> None:
     made, recorder = study(make_recipe(), Planned(LIFE), twin=None)
-    assert {episode.reward for episode in run_study(Course(made))} == {None}
+    assert {episode.reward for episode in run_study(StudyProgress(made))} == {None}
     assert {tuple(e.reward) for e in recorder.of(StepFinished)} == {()}
 
 
 def test_the_policy_sees_the_step_and_what_was_measured(make_recipe: Make) -> None:
     policy = Planned(LIFE)
-    run_study(Course(study(make_recipe(), policy)[0]))
+    run_study(StudyProgress(study(make_recipe(), policy)[0]))
     assert [o.step for o in policy.seen] == [step for step in range(6) for _ in range(2)]
     assert all(o.steps == 6 and o.signals.step == o.step for o in policy.seen)
     assert all(seed.alpha is not None for o in policy.seen for seed in o.signals.seeds)
@@ -209,7 +208,7 @@ class Exploding(nn.Module):
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(make_recipe: Make) -> None:
     made, recorder = study(make_recipe(host=Exploding, governor={"rollback": False}), Planned({}))
     with pytest.raises(GovernorStop) as caught:
-        run_study(Course(made))
+        run_study(StudyProgress(made))
     assert str(caught.value).startswith('E402 arm "grown", seed 10, step 2: a loss is not finite: train nan')
     assert caught.value.exit_code == 4
     assert {event.step for event in recorder.of(StepFinished)} == {0, 1, 2}  # the step that went wrong is told, too
@@ -271,7 +270,7 @@ def test_a_component_that_misbehaves_stops_the_run_with_its_package_named(
 ) -> None:
     made, _ = study(make_recipe(), policy, reward=reward)
     with pytest.raises(PluginError) as caught:
-        run_study(Course(made))
+        run_study(StudyProgress(made))
     assert str(caught.value).startswith(said)
     assert caught.value.exit_code == 3
 
@@ -293,12 +292,12 @@ class Remembering(Planned):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"n": 1}, "it is no State. Received: dict"),
+        ({"n": 1}, "it is not a State. Received: dict"),
         (State({"n": float("nan")}), "Out of range float values are not JSON compliant"),
-        (State({"n": {1: 2}}), "its plain data comes back otherwise"),
-        (State({"n": (1, 2)}), "its plain data comes back otherwise"),
+        (State({"n": {1: 2}}), "JSON changes its plain data"),
+        (State({"n": (1, 2)}), "JSON changes its plain data"),
         (State({"n": {1, 2}}), "Object of type set is not JSON serializable"),
-        (State({}, {"w": [1.0]}), "'w' is among its tensors. Received: list"),
+        (State({}, {"w": [1.0]}), "'w' is not a tensor. Received: list"),
         (State({}, {"w": torch.eye(2).to_sparse()}), "float32, sparse_coo"),
     ],
 )
@@ -307,9 +306,9 @@ def test_a_policy_whose_state_no_checkpoint_takes_is_named_as_its_author(
 ) -> None:
     made, _ = study(make_recipe(), Remembering(given))
     with pytest.raises(PluginError) as caught:
-        Course(made).state()
+        StudyProgress(made).state_dict()
     assert str(caught.value).startswith(
-        'E231 policy "test/planned" (test 1.0) gives a state that no checkpoint takes: '
+        'E231 policy "test/planned" (test 1.0) returned a state that cannot be saved in a checkpoint: '
     )
     assert said in str(caught.value)
 
@@ -317,7 +316,7 @@ def test_a_policy_whose_state_no_checkpoint_takes_is_named_as_its_author(
 def test_tensors_of_a_policy_that_share_memory_are_kept_each_by_itself(make_recipe: Make) -> None:
     weights = torch.arange(6.0).reshape(2, 3)
     made, _ = study(make_recipe(), Remembering(State({}, {"w": weights, "again": weights, "turned": weights.t()})))
-    known = Course(made)._known(made.arms[0])
+    known = _state_of_policy(made.arms[0])
     assert known is not None
     assert all(tensor.is_contiguous() for tensor in known.tensors.values())
     assert len({tensor.data_ptr() for tensor in (weights, *known.tensors.values())}) == 4
@@ -327,20 +326,19 @@ def test_tensors_of_a_policy_that_share_memory_are_kept_each_by_itself(make_reci
 def test_a_pause_ends_the_run_after_a_whole_step(make_recipe: Make) -> None:
     made, recorder = study(make_recipe(), Planned(LIFE))
 
-    def pause(course: Course) -> None:
+    def pause(course: StudyProgress) -> None:
         if len(recorder.of(StepFinished)) == 3 * 4:
             raise KeyboardInterrupt
 
-    object.__setattr__(made, "pause", pause)
     with pytest.raises(KeyboardInterrupt):
-        run_study(Course(made))
+        run_study(StudyProgress(made), pause)
     assert {e.step for e in recorder.of(StepFinished)} == {0, 1, 2}
     assert recorder.settled == 3
 
 
 def test_where_the_time_went_is_always_known(make_recipe: Make) -> None:
     made, _ = study(make_recipe(), Planned(LIFE))
-    run_study(Course(made))
+    run_study(StudyProgress(made))
     seconds = made.clock.summary()
     regions = {"reset", "train", "shadow", "evaluate", "govern", "policy", "grow", "telemetry", "conclude", "learn"}
     assert set(seconds) == {*regions, "other", "total"}

@@ -25,7 +25,7 @@ def host_state(environment: Environment) -> dict[str, torch.Tensor]:
         for key, value in environment.keeper.host.optimizer.state[parameter].items():
             if isinstance(value, torch.Tensor):
                 state[f"optimizer.{index}.{key}"] = value
-    state["random"] = environment.training_stream.state_dict()[0]
+    state["random"] = environment.network.training_stream.state_dict()[0]
     return state
 
 
@@ -109,11 +109,11 @@ def test_run_04_the_seed_is_told_what_it_does(make_recipe: Make) -> None:
     environment = Environment(make_recipe(batches=40), arm="grown", index=0)
     environment.reset(0, 1)
     environment.train()
-    environment.apply(GERMINATE, 0)
+    environment.network.apply(GERMINATE, 0)
     curve = []
     for _ in range(12):
         environment.train()
-        curve.append(float(environment.reading.incubation_losses[0]))
+        curve.append(float(environment.network.measurements.incubation_losses[0]))
     assert curve[-1] < 0.8 * curve[0]
     assert max(curve[1:]) < 1.05 * curve[0]
 
@@ -170,7 +170,7 @@ def test_a_seed_that_incubates_leaves_a_younger_one_alone_that_is_blended(make_r
     plan = [GERMINATE, replace(GERMINATE, slot="late"), WAIT, replace(ADVANCE, slot="late"), WAIT, WAIT]
     for step, action in enumerate(plan):
         environment.train()
-        environment.apply(action, step)
+        environment.network.apply(action, step)
     (late,) = environment.garden.slots["late"].seeds
     assert late.block.norm.num_batches_tracked.item() == 4 * 2  # once a batch since its birth, in shadow or blended
 
@@ -190,7 +190,7 @@ def test_the_seeds_of_a_stack_act_in_the_order_in_which_they_grew(make_recipe: M
     environment.reset(0, 1)
     for step, action in enumerate([replace(GERMINATE, speed=1), ADVANCE, Action(Op.FOSSILISE, "early")] * 2):
         environment.train()
-        environment.apply(action, step)
+        environment.network.apply(action, step)
         environment.train()
     slot = environment.garden.slots["early"]
     assert len(slot.fossils) == 2
@@ -206,7 +206,7 @@ def test_no_gradient_of_a_seed_stays_behind_when_it_incubates(make_recipe: Make)
     environment = Environment(make_recipe(), arm="grown", index=0)
     environment.reset(0, 1)
     environment.train()
-    environment.apply(GERMINATE, 0)
+    environment.network.apply(GERMINATE, 0)
     environment.train()
     assert all(parameter.grad is None for parameter in environment.keeper.seeds[0].parameters)
 

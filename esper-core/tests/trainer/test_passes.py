@@ -19,10 +19,10 @@ from esper_core.leyline.events import StepFinished
 from esper_core.leyline.signals import CALM
 from esper_core.telemetry.event_log import decode, encode
 from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.forward import Passes, half_of
-from esper_core.trainer.loop import warn_of_scales
+from esper_core.trainer.forward import ForwardPass, half_precision
 from esper_core.trainer.measurements import evaluate
 from esper_core.trainer.pool import Pool
+from esper_core.trainer.study import warn_of_loss_scales
 
 Make = Callable[..., Recipe]
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
@@ -113,7 +113,7 @@ def test_what_is_left_out_and_what_is_tried_are_computed_as_what_is_evaluated(ma
     (slot,), split = grown.garden.slots.values(), grown.recipe.data["validation"]
     own = grown.losses()[0]
     with slot.disabled():
-        without = evaluate(grown.model, grown.recipe.task, split, grown.passes.outputs).losses
+        without = evaluate(grown.model, grown.recipe.task, split, grown.forward.outputs).losses
         rounded_otherwise = evaluate(grown.model, grown.recipe.task, split).losses
     assert not torch.equal(without, rounded_otherwise)
     assert signals.slots[0].living.dependence.mean == (without - own).double().mean().item()
@@ -122,7 +122,7 @@ def test_what_is_left_out_and_what_is_tried_are_computed_as_what_is_evaluated(ma
     (signals,) = live(pool, 2, {0: GERMINATE})[-1]
     (grown,) = pool.environments
     with grown.garden.trial(0):
-        tried = evaluate(grown.model, grown.recipe.task, split, grown.passes.outputs).losses
+        tried = evaluate(grown.model, grown.recipe.task, split, grown.forward.outputs).losses
     assert signals.slots[0].living.gain.mean == (grown.losses()[0] - tried).double().mean().item()
 
 
@@ -137,11 +137,11 @@ def test_sim_low_3_auto_is_bfloat16_where_the_device_has_it_else_float16_with_a_
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
     old, new = torch.device("cuda", 0), torch.device("cuda", 1)
-    assert half_of("auto", old) is torch.float16
-    assert half_of("auto", new) is torch.bfloat16
+    assert half_precision("auto", old) is torch.float16
+    assert half_precision("auto", new) is torch.bfloat16
     assert asked_of == [old, new]
-    assert half_of("auto", torch.device("cpu")) is None
-    assert half_of("float32", new) is None
+    assert half_precision("auto", torch.device("cpu")) is None
+    assert half_precision("float32", new) is None
 
 
 def test_sim_low_3_a_scaler_is_the_environments_own(make_recipe: Make) -> None:
@@ -162,7 +162,7 @@ def test_the_cache_of_shortened_weights_is_not_used_for_it_is_shared_by_all_lane
             return super().forward(inputs)
 
     recipe = asked(make_recipe, host=Asking, precision="bfloat16")
-    Passes(recipe.compute, recipe.task, recipe.device).outputs(Asking(), recipe.data["train"].inputs[:2])
+    ForwardPass(recipe.compute, recipe.task, recipe.device).outputs(Asking(), recipe.data["train"].inputs[:2])
     assert found == [False]
 
 
@@ -205,7 +205,7 @@ def test_gradients_of_a_seed_that_overflowed_are_unknown_and_not_sick(make_recip
     grown.keeper.scaler.load_state_dict({**grown.keeper.scaler.state_dict(), "scale": 2.0**100})
     (signals, _), *_ = live(pool, 1)
     assert signals.slots[0].living.gradients is None
-    assert grown.reading.host_finite
+    assert grown.network.measured.host_finite
     grown.keeper.scaler.load_state_dict({**grown.keeper.scaler.state_dict(), "scale": 2.0**8})
     (signals, _), *_ = live(pool, 1)
     assert signals.slots[0].living.gradients.non_finite == 0.0
@@ -221,9 +221,9 @@ def test_what_no_factor_can_mend_is_a_panic(make_recipe: Make) -> None:
         first = next(iter(grown.keeper.host.parameters))
         (first.data if spoilt else first.grad).fill_(torch.inf)
         grown.evaluate("validation")
-        signals = grown.reading.signals(1, grown.numbers().tolist())
-        assert grown.reading.host_finite is finite
-        assert (grown.judge(replace(signals, validation_loss=1.0), CALM).act is Act.ROLL_BACK) is not finite
+        signals = grown.network.signals(1, grown.network.numbers().tolist())
+        assert grown.network.measured.host_finite is finite
+        assert (grown.network.judge(replace(signals, validation_loss=1.0), CALM).act is Act.ROLL_BACK) is not finite
 
 
 def test_host_and_fossils_leave_a_step_out_together(make_recipe: Make) -> None:
@@ -260,10 +260,10 @@ def test_b8_drl_05_each_environments_factor_is_told_and_arms_that_drifted_apart_
     signals = live(pool, 1)[-1]
     event = StepFinished(round=0, arm="a", seed=3, step=0, signals=signals[0])
     assert decode(encode(event)).signals.loss_scale == 65536.0
-    warn_of_scales(pool.environments, signals)
+    warn_of_loss_scales(pool.environments, signals)
     assert not caplog.records
     apart = [replace(one, loss_scale=1024.0) if place == 3 else one for place, one in enumerate(signals)]
-    warn_of_scales(pool.environments, apart)
+    warn_of_loss_scales(pool.environments, apart)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "seed 4: a 65536, b 1024" in record.getMessage()
@@ -296,11 +296,11 @@ def test_without_batch_norm_parts_come_to_the_same_as_one_batch(way: str, parts:
 
 def test_uneven_parts_are_weighted_by_their_examples(make_recipe: Make) -> None:
     recipe = asked(make_recipe, micro_batches=3)
-    passes, model = Passes(recipe.compute, recipe.task, recipe.device), Smooth()
+    passes, model = ForwardPass(recipe.compute, recipe.task, recipe.device), Smooth()
     inputs, targets = recipe.data["train"].inputs[:20], recipe.data["train"].targets[:20]
     seen: list[int] = []
     model.register_forward_hook(lambda module, args, output: seen.append(len(output)))
-    whole = sum(part(model) for part in passes.parts(inputs, targets))
+    whole = sum(part(model) for part in passes.losses(inputs, targets))
     assert seen == [7, 7, 6]
     torch.testing.assert_close(whole, recipe.task.losses(model(inputs), targets).mean())
 

@@ -29,8 +29,8 @@ from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.progress import Course
-from esper_core.trainer.study import Arm, Judge, Study
+from esper_core.trainer.progress import StudyProgress
+from esper_core.trainer.study import Arm, RunReward, Study
 
 Make = Callable[..., Recipe]
 GERMINATE = Action(Op.GERMINATE, "early", "test/bad", speed=1)
@@ -38,7 +38,8 @@ ADVANCE, FOSSILISE = Action(Op.ADVANCE, "early"), Action(Op.FOSSILISE, "early")
 
 
 def read(environment: Environment, step: int) -> Any:
-    return environment.reading.signals(step, environment.reading.numbers(environment.evaluate("validation")).tolist())
+    environment.evaluate("validation")
+    return environment.network.conclude_step(step, environment.network.numbers().tolist())
 
 
 class NanGradient(torch.autograd.Function):
@@ -142,15 +143,13 @@ def test_a_seed_that_goes_wrong_when_it_is_blended_in_is_lost_and_the_host_goes_
     mishaps = []
     for step in range(8):
         environment.train()
-        readings = environment.reading.numbers(environment.evaluate("validation"))
-        signals = environment.reading.signals(step, readings.tolist())
-        if environment.heal(signals):
-            readings = environment.reading.numbers(environment.evaluate("validation"))
-            signals = environment.reading.signals(step, readings.tolist())
-        mishaps += environment.take_mishaps()
+        signals = read(environment, step)
+        if environment.network.heal(signals):
+            signals = environment.measure_again(step)
+        mishaps += environment.network.lost.take()
         assert signals.finite
         if step in plan:
-            environment.apply(plan[step], step)
+            environment.network.apply(plan[step], step)
     (mishap,) = mishaps
     assert mishap.ending is not None
     assert mishap.ending.was in (Stage.BLENDING, Stage.HOLDING)
@@ -166,11 +165,11 @@ def test_b1_pt_01_after_a_rollback_the_next_step_is_that_of_a_fresh_optimizer(ki
     environment.reset(0, 3)
     for step, action in enumerate([GERMINATE, ADVANCE, WAIT]):
         environment.train()
-        environment.apply(action, step)
+        environment.network.apply(action, step)
     identities = [id(parameter) for parameter in environment.keeper.host.parameters]
     before = {key: value.clone() for key, value in environment.model.state_dict().items() if "_esper" not in key}
     environment.train()
-    assert environment.heal(read(environment, 3))
+    assert environment.network.heal(read(environment, 3))
     assert [id(parameter) for parameter in environment.keeper.host.parameters] == identities
     assert all(torch.equal(environment.model.state_dict()[key], value) for key, value in before.items())
     gradients = [torch.randn_like(parameter) for parameter in environment.keeper.host.parameters]
@@ -208,7 +207,7 @@ def test_after_three_faults_a_blueprint_is_withdrawn_from_the_run_and_its_packag
         pool=Pool(recipe, ["grown"], 1),
         arms=[Arm("grown", Stubborn(), "policy")],
         twin=None,
-        reward=Judge(None, "none"),  # type: ignore[arg-type]
+        reward=RunReward(None, "none"),  # type: ignore[arg-type]
         rounds=1,
         environments=1,
         steps=12,
@@ -216,9 +215,8 @@ def test_after_three_faults_a_blueprint_is_withdrawn_from_the_run_and_its_packag
         bus=Bus([recorder]),
         clock=Clock(),
         packages={"test/bad": "bad-package 0.3"},
-        pause=lambda course: None,
     )
-    run_study(Course(study))
+    run_study(StudyProgress(study))
     lost = [event for event in recorder.events if isinstance(event, SeedLost)]
     assert [event.withdrawn for event in lost] == [False, False, True]
     assert {event.package for event in lost} == {"bad-package 0.3"}
@@ -235,8 +233,8 @@ def test_a_blueprint_that_cannot_be_built_in_time_is_a_mishap_and_nothing_grows(
     variety = Variety("test/bad", BlueprintSpec("sequence", "0", starts_as_identity=True), refuse)
     environment = Environment(make_recipe(variety=variety), arm="grown", index=0)
     environment.reset(0, 0)
-    assert environment.apply(GERMINATE, 0) == []
-    (mishap,) = environment.take_mishaps()
+    assert environment.network.apply(GERMINATE, 0) == []
+    (mishap,) = environment.network.lost.take()
     assert (mishap.slot, mishap.blueprint, mishap.ending) == ("early", "test/bad", None)
     assert "raised OSError: no disk" in mishap.what
 
@@ -246,7 +244,7 @@ def test_a_fossil_is_part_of_the_network_and_cannot_be_taken_out(make_recipe: Ma
     environment.reset(0, 0)
     for step, action in enumerate([GERMINATE, ADVANCE, WAIT, FOSSILISE]):
         environment.train()
-        environment.apply(action, step)
+        environment.network.apply(action, step)
     environment.train()
     environment.train()
     with pytest.raises(PluginError, match=r'E320 .*blueprint "test/bad" raised ValueError'):
@@ -273,9 +271,9 @@ def test_a_seed_that_learnt_from_a_host_that_another_had_harmed_is_lost_and_not_
     mishaps = []
     for step, action in enumerate(plan):
         environment.train()
-        environment.heal(read(environment, step))
-        mishaps += environment.take_mishaps()
-        environment.apply(action, step)
+        environment.network.heal(read(environment, step))
+        mishaps += environment.network.lost.take()
+        environment.network.apply(action, step)
     assert [(mishap.blueprint, mishap.what) for mishap in mishaps] == [
         ("test/bad", "made the host's loss not finite"),
         ("test/good", "was lost with a host that another seed had harmed"),

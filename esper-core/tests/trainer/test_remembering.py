@@ -36,7 +36,6 @@ from esper_core.leyline import (
     GrowthError,
     Level,
     Op,
-    Resumable,
     Site,
     SlotPlace,
     SlotState,
@@ -185,40 +184,39 @@ class World:
         running = [one for one in self.both if not one.over]
         for one in running:
             changes = one.train()
-            one.governor.note(changes, step)
+            one.governor.record(changes, step)
             told += changes
         for one in running:
             told.append(one.evaluate("validation").tolist())
         for one in running:
-            one.weigh(self.twin.losses()[0])
+            one.measure_seeds(self.twin.losses()[0])
         for one in running:
             told += self._judged(one, step, opinion if one is self.grown else CALM)
         mask = self.grown.mask()
         action = choose(mask)
-        changes = self.grown.apply(action, step)
-        self.grown.governor.note(changes, step)
-        told += [*self._ops(mask), action, changes, self.grown.take_mishaps(), self._ops(self.grown.mask())]
+        changes = self.grown.network.apply(action, step)
+        self.grown.governor.record(changes, step)
+        told += [*self._ops(mask), action, changes, self.grown.network.lost.take(), self._ops(self.grown.mask())]
         return [repr(one) for one in told]
 
     def _judged(self, one: Environment, step: int, opinion: Verdict) -> list[Any]:
-        signals = one.reading.signals(step, one.numbers().tolist())
-        if not (signals.finite and not one.reading.gone_wild) and one.heal(signals):
-            one.evaluate("validation")
-            signals = one.reading.signals(step, one.numbers().tolist())
-        lost = one.take_mishaps()
-        one.governor.note([mishap.ending for mishap in lost if mishap.ending is not None], step)
-        decision = one.judge(signals, opinion)
+        network = one.network
+        signals = network.conclude_step(step, network.numbers().tolist())
+        if network.is_sick(signals) and network.heal(signals):
+            signals = one.measure_again(step)
+        lost = network.lost.take()
+        one.governor.record([seed.ending for seed in lost if seed.ending is not None], step)
+        decision = network.judge(signals, opinion)
         told: list[Any] = [signals, lost, decision]
         if decision.act is Act.ROLL_BACK:
-            told.append(one.roll_back(decision))
+            told.append(network.roll_back(decision))
             if one is self.twin:
-                self.grown.scales.forget_lead()
+                self.grown.network.gains.forget_lead()
         elif decision.truncated and one is self.grown:
             told.append(one.garden.uproot("the episode is over"))
             one.over = True
         if decision.terminal or one.over:
-            one.evaluate("validation")
-            told.append(one.reading.signals(step, one.numbers().tolist()))
+            told.append(one.measure_again(step))
         return told
 
     @staticmethod
@@ -228,13 +226,13 @@ class World:
 
     def known(self) -> list[State]:
         """All that it knows."""
-        return [*(one.state() for one in self.both), self.faults.state_dict()]
+        return [*(one.state_dict() for one in self.both), self.faults.state_dict()]
 
     def go_on_from(self, known: list[State]) -> World:
         """Stand where another world stood."""
-        *environments, faults = known
-        for one, state in zip(self.both, environments, strict=True):
-            one.load(state)
+        *states, faults = known
+        for one, state in zip(self.both, states, strict=True):
+            one.load_state_dict(state)
         self.faults.load_state_dict(faults)
         return self
 
@@ -325,7 +323,7 @@ def lives(
     assert not any(map(differences, known, written)), "who goes on from a state changed it"
     for one, two in zip(world.both, other.both, strict=True):
         assert one.keeper.astray(one.model) == two.keeper.astray(two.model) == []
-        assert differences(one.state(), two.state()) == []
+        assert differences(one.state_dict(), two.state_dict()) == []
         assert equal(one.evaluate("test"), two.evaluate("test"))
     return stood
 
@@ -436,7 +434,7 @@ def test_gates_go_on_with_the_looks_that_are_left(way: str, gates: str, make_rec
 def test_a_seed_is_weighed_on_by_what_the_twin_was_behind(make_recipe: Make) -> None:
     plan = {0: germinate("late", "odd"), 1: act(Op.ADVANCE, "late")}
     stood = lives(odd_recipe(make_recipe), 4, 2, plan)
-    assert list(stood.grown.scales.gains) == list(stood.grown.leaning.dependences) == [0]
+    assert list(stood.grown.network.gains.gains) == list(stood.grown.network.dependence.dependences) == [0]
 
 
 @pytest.mark.parametrize("way", ["shadow", "branch"])
@@ -451,7 +449,7 @@ def test_what_scales_the_loss_goes_on_where_it_was(way: str, make_recipe: Make) 
 def test_a_rollback_before_and_one_after(way: str, make_recipe: Make) -> None:
     plan = {0: germinate("late", "odd"), 2: PANIC, 5: germinate("late", "odd"), 6: PANIC}
     recipe = odd_recipe(make_recipe, incubation=way, embargo=1, governor={"rollbacks": 2, "snapshot_steps": 2})
-    assert lives(recipe, 4, 3, plan).grown.governor.state().plain["rollbacks"] == 1
+    assert lives(recipe, 4, 3, plan).grown.governor.state_dict().plain["rollbacks"] == 1
 
 
 def test_a_warning_is_not_told_twice_and_until_it_is_calm_nothing_final_is_offered(make_recipe: Make) -> None:
@@ -542,15 +540,15 @@ def test_mishaps_of_which_nobody_was_told_are_not_lost(make_recipe: Make) -> Non
     varieties = (Variety("test/fails", spec, Fails), Variety("test/unbuildable", spec, unbuildable))
     recipe = replace(make_recipe(), varieties={"early": varieties})
     environment = World(recipe).begin().grown
-    environment.apply(germinate("early", "fails"), 0)
+    environment.network.apply(germinate("early", "fails"), 0)
     environment.train()
     environment.garden.slots["early"].embargo, environment.garden.slots["early"].state = 0, SlotState.FREE
-    environment.apply(germinate("early", "unbuildable"), 1)
+    environment.network.apply(germinate("early", "unbuildable"), 1)
     other = World(recipe).grown
-    other.load(through_files(environment.state()))
-    mishaps = environment.take_mishaps()
+    other.load_state_dict(through_files(environment.state_dict()))
+    mishaps = environment.network.lost.take()
     assert [mishap.ending is None for mishap in mishaps] == [False, True]
-    assert other.take_mishaps() == mishaps
+    assert other.network.lost.take() == mishaps
 
 
 def test_a_blueprint_that_went_wrong_too_often_stays_withdrawn(make_recipe: Make) -> None:
@@ -641,7 +639,7 @@ def at_its_beginning(environment: Environment, recipe: Recipe) -> bool:
     fresh = Environment(recipe, arm="grown", index=0)
     fresh.reset(environment.round, environment.seed)
     fresh.governor.begin(fresh.garden)
-    return differences(environment.state(), fresh.state()) == []
+    return differences(environment.state_dict(), fresh.state_dict()) == []
 
 
 @pytest.fixture
@@ -649,9 +647,9 @@ def written(make_recipe: Make) -> tuple[Recipe, State]:
     """A recipe, and the state of an environment in which a seed incubates."""
     recipe = odd_recipe(make_recipe)
     environment = World(recipe).begin().grown
-    environment.apply(germinate("late", "odd"), 0)
+    environment.network.apply(germinate("late", "odd"), 0)
     environment.train()
-    return recipe, through_files(environment.state())
+    return recipe, through_files(environment.state_dict())
 
 
 def test_a_state_that_is_not_whole_is_refused_and_nothing_of_it_is_taken_over(written) -> None:
@@ -659,10 +657,10 @@ def test_a_state_that_is_not_whole_is_refused_and_nothing_of_it_is_taken_over(wr
     environment = World(recipe).begin(seed=8).grown
     for what, (mangle, message) in MANGLED.items():
         with pytest.raises(GrowthError, match=message):
-            environment.load(mangle(state))
+            environment.load_state_dict(mangle(state))
         assert at_its_beginning(environment, recipe), what
-    environment.load(state)
-    assert differences(environment.state(), state) == []
+    environment.load_state_dict(state)
+    assert differences(environment.state_dict(), state) == []
 
 
 class Wider(OddHost):
@@ -699,12 +697,5 @@ def test_a_state_of_another_recipe_is_refused_and_nothing_of_it_is_taken_over(wr
         other = change(recipe)
         environment = Environment(other, arm="grown", index=0)
         with pytest.raises(GrowthError, match=message):
-            environment.load(state)
+            environment.load_state_dict(state)
         assert at_its_beginning(environment, other), what
-
-
-def test_an_environment_is_resumable(make_recipe: Make) -> None:
-    environment = World(make_recipe()).begin().grown
-    parts = (environment.governor, environment.order, environment.reading, environment.scales, environment.leaning)
-    for one in (environment, *parts):
-        assert isinstance(one, Resumable), one

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +35,10 @@ from esper_core.leyline import (
 )
 from esper_core.leyline.errors import GovernorStop, WorkerLost
 from esper_core.trainer.environment import Recipe
-from esper_core.trainer.forward import way_for
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import AnyPool
 from esper_core.trainer.worker_process import can_fork, sendable
-from esper_core.trainer.workers import Shards, split
+from esper_core.trainer.workers import WorkerPool, split
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
 
@@ -60,7 +58,7 @@ def pools(make_recipe: Make) -> Iterator[Callable[..., AnyPool]]:
         one: AnyPool = (
             Pool(recipe, ARMS, environments, twin="twin", lanes=2)
             if processes == 0
-            else Shards(recipe, ARMS, environments, twin="twin", processes=processes)
+            else WorkerPool(recipe, ARMS, environments, twin="twin", processes=processes)
         )
         made.append(one)
         return one
@@ -89,7 +87,7 @@ def course(
         running = pool.running()
         opinions = {place: own for (at, place), own in (verdicts or {}).items() if at == step and place in running}
         decisions = pool.judge(signals, opinions)
-        signals, rolled, dropped = pool.heed(signals, decisions, step)
+        signals, rolled, dropped = pool.carry_out(signals, decisions, step)
         masks, actions = pool.masks(), []
         for place, (one, mask) in enumerate(zip(pool.environments, masks, strict=True)):
             generator = torch.Generator().manual_seed(1000 * one.seed + 17 * step + ARMS.index(one.arm))
@@ -114,7 +112,7 @@ def course(
 
 
 def ended(pool: AnyPool, last: int) -> tuple[list[Any], State]:
-    state = pool.state()
+    state = pool.state_dict()
     changes, endings = pool.conclude(last)
     return [[(one.arm, one.seed, change) for one, change in changes], endings], state
 
@@ -167,8 +165,9 @@ def test_however_a_batch_is_computed_it_is_the_same_in_processes(
     make_recipe: Make, pools: Callable[..., AnyPool], how: dict[str, Any]
 ) -> None:
     """Each process has loaders and a compiler of its own; this one gives back what it is given."""
-    way = partial(way_for, compiler=lambda model: model)
-    recipe = replace(make_recipe(steps=6, batches=2, embargo=1), compute=ComputeConfig(**how), new_way=way)
+    recipe = replace(
+        make_recipe(steps=6, batches=2, embargo=1), compute=ComputeConfig(**how), compiler=lambda model: model
+    )
     expected = played(pools(recipe, 3, 0), 6)
     assert "GERMINATED" in repr(expected[0])
     assert_same(expected, played(pools(recipe, 3, 2), 6))
@@ -235,7 +234,7 @@ def test_what_was_written_down_on_threads_goes_on_in_processes_and_the_other_way
     first = pools(recipe, 3, before)
     told = course(first, range(4))
     second = pools(recipe, 3, after)
-    second.load(first.state(), in_round=True)
+    second.load_state_dict(first.state_dict(), in_round=True)
     told += course(second, range(4, 8))
     end, state = ended(second, 7)
     assert_same(expected, (told + end, state))
@@ -302,7 +301,7 @@ def test_a_host_that_cannot_be_built_is_told_and_nothing_is_left(make_recipe: Ma
     def host() -> nn.Module:
         raise GrowthError(Problem("E303", "no"))
 
-    shards = Shards(make_recipe(host=host), ARMS, 2, processes=2)
+    shards = WorkerPool(make_recipe(host=host), ARMS, 2, processes=2)
     with pytest.raises(GrowthError, match="E303 no"):
         shards.reset(0, 0)
     forks = pids(shards)
@@ -312,8 +311,8 @@ def test_a_host_that_cannot_be_built_is_told_and_nothing_is_left(make_recipe: Ma
 
 
 def pids(shards: AnyPool) -> list[int]:
-    assert isinstance(shards, Shards)
-    return [fork.pid for fork in shards._forks]
+    assert isinstance(shards, WorkerPool)
+    return [fork.pid for fork in shards._processes]
 
 
 def test_a_process_that_is_killed_is_told_and_what_was_written_goes_on(
@@ -323,13 +322,13 @@ def test_a_process_that_is_killed_is_told_and_what_was_written_goes_on(
     expected = played(pools(recipe, 2, 0), 6)
     shards = pools(recipe, 2, 2)
     told = course(shards, range(3))
-    state = shards.state()
+    state = shards.state_dict()
     os.kill(pids(shards)[1], signal.SIGKILL)
     with pytest.raises(WorkerLost, match=r"E403 the process of the environments with index 1 to 1 .* SIGKILL"):
         course(shards, range(3, 6))
     shards.close()
     again = pools(recipe, 2, 2)
-    again.load(state, in_round=True)
+    again.load_state_dict(state, in_round=True)
     told += course(again, range(3, 6))
     end, last = ended(again, 5)
     assert_same(expected, (told + end, last))
@@ -350,14 +349,14 @@ ORPHANS = """
 import time
 import torch
 from torch import nn
-from esper_core.trainer.worker_process import Fork, Lifeline
+from esper_core.trainer.worker_process import WorkerProcess, Lifeline
 
 def serve(pipe):
     pipe.send("at work")
     time.sleep(60)
 
 lifeline = Lifeline()
-forks = [Fork(serve, lifeline, "nobody") for _ in range(2)]
+forks = [WorkerProcess(serve, lifeline, "nobody") for _ in range(2)]
 assert [fork.receive() for fork in forks] == ["at work"] * 2
 print(*[fork.pid for fork in forks], flush=True)
 time.sleep(60)
@@ -393,7 +392,7 @@ def test_what_is_said_in_a_process_is_said_here_and_a_notice_once(
 
     recipe = make_recipe(host=Saying)
     with caplog.at_level(logging.WARNING, "esper"):
-        shards = Shards(recipe, ["grown"], 2, processes=2)
+        shards = WorkerPool(recipe, ["grown"], 2, processes=2)
         shards.reset(0, 0)
         shards.close()
     assert caplog.messages == ["a host is born"] * 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
 from esper_core.leyline import WAIT, Action, Op, PluginError
 from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.forward import AsWritten, Compiled, way_for
+from esper_core.trainer.forward import CompiledHost
 from esper_core.trainer.pool import Pool
 
 Make = Callable[..., Recipe]
@@ -38,8 +37,7 @@ class Plain(nn.Module):
 
 def asked(make_recipe: Make, host: Any = Plain, seams: Any = None, **compute: bool) -> Recipe:
     recipe = make_recipe(steps=12, batches=6, host=host)
-    way = partial(way_for, **(seams or {}))
-    return replace(recipe, compute=ComputeConfig(**compute), new_way=way, draws=Draws.FORWARD)
+    return replace(recipe, compute=ComputeConfig(**compute), draws=Draws.FORWARD, **(seams or {}))
 
 
 def course(pool: Pool, actions: dict[int, Action], steps: int) -> list[list[Tensor]]:
@@ -52,7 +50,7 @@ def course(pool: Pool, actions: dict[int, Action], steps: int) -> list[list[Tens
         pool.heal(pool.synchronise(step), step)
         pool.apply([actions.get(step, WAIT)] + [WAIT] * (len(pool.environments) - 1), step)
         own = pool.environments[0]
-        found.append([own.reading.train_loss, *(each.detach().clone() for each in own.model.parameters())])
+        found.append([own.network.measurements.train_loss, *(each.detach().clone() for each in own.model.parameters())])
     return found
 
 
@@ -98,7 +96,7 @@ class Compilers:
 def test_without_the_option_the_host_runs_as_it_is_written(make_recipe: Make) -> None:
     environment = Environment(make_recipe(), arm="a", index=0)
     environment.reset(0, 3)
-    assert isinstance(environment.way, AsWritten)
+    assert environment.network.compiled is None
 
 
 def test_the_pass_is_compiled_anew_for_each_structure_and_each_environment(
@@ -130,7 +128,7 @@ def test_b8_pt_03_a_failure_to_compile_is_told_once_with_its_reason_and_tried_ag
     assert "compute.compile" in record.getMessage()
     assert record.getMessage().endswith(reason)
     assert compilers.asked == 3, "twice in vain: alone, with a seed; and then it went"
-    assert isinstance(pool.environments[0].way, Compiled)
+    assert isinstance(pool.environments[0].network.compiled, CompiledHost)
     tracked = pool.environments[0].model.stem[1].num_batches_tracked
     assert tracked == 5 * 6
 
@@ -158,7 +156,7 @@ def test_who_compiles_holds_the_turn_to_draw_until_the_gradients_are_there(make_
     def compiler(model: nn.Module) -> Callable[[Tensor], Tensor]:
         def run(inputs: Tensor) -> Tensor:
             outputs: Tensor = model(inputs)
-            outputs.register_hook(lambda gradient: held.append(environment.training_stream._lender is not None))
+            outputs.register_hook(lambda gradient: held.append(environment.network.training_stream._lender is not None))
             return outputs
 
         return run

@@ -75,7 +75,7 @@ def replay(
         msg = "--action needs --step, the step after which it is taken"
         raise click.UsageError(msg, context)
     from esper_core import load_run
-    from esper_core.app.episode import Play
+    from esper_core.app.episode import Episode
     from esper_study.replay import Change, read_recording
     from esper_study.replay import replay as replay_episode
 
@@ -85,7 +85,7 @@ def replay(
     _warn(notes)
     if not quiet:
         _print(f"Replaying {recording.name} …", err=True)
-    play = Play.of(found.path / "config.yaml", arm=recording.plays)
+    play = Episode.of(found.path / "config.yaml", arm=recording.plays)
     change = None
     if step is not None:
         change = Change(step, None if action is None else parse_action(action, play.space), then)

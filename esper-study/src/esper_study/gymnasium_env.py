@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from esper_core.app.episode import Play
+from esper_core.app.episode import Episode
 from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, ActionMask, Op, rows_of
 from esper_core.leyline.constants import RAMP_STEPS
 from esper_core.leyline.observations import LIMIT
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from esper_core.app.episode import Moment
+    from esper_core.app.episode import EpisodeStep
     from esper_core.leyline import ActionSpace, Observation
 
 NAME: Final = "esper/Growth-v0"
 SEEDS: Final = range(16)
-"""Default seeds of the episodes: as many as ``Play`` keeps twins of."""
+"""Default seeds of the episodes: as many as ``Episode`` keeps twins of."""
 
 _MASK: Final = TypeAdapter(ActionMask)
 
@@ -105,7 +105,7 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
     not terminated it also has ``test_metric``, ``twin_test_metric`` and ``grown``.
 
     Args:
-        configuration: A configuration file, or a ``Play`` of one.
+        configuration: A configuration file, or an ``Episode`` of one.
         overrides: Changes to the file, as ``--set`` takes them.
         home: Folder of a cache of steps, see ``step_cache``: what was trained is not trained again, by any process.
         seeds: Environment seeds of the episodes, played in a random order, each once before any is repeated.
@@ -120,7 +120,7 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
 
     def __init__(
         self,
-        configuration: Path | str | Play,
+        configuration: Path | str | Episode,
         overrides: Sequence[str] = (),
         *,
         home: Path | str | None = None,
@@ -130,13 +130,13 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         auto_fossilise: bool = False,
         actions: Sequence[Action] | None = None,
     ) -> None:
-        self._owns = not isinstance(configuration, Play)
-        _require(self._owns or not overrides, "overrides need a configuration file, not a Play", overrides)
+        self._owns = not isinstance(configuration, Episode)
+        _require(self._owns or not overrides, "overrides need a configuration file, not an Episode", overrides)
         _require(len(seeds) > 0 and min(seeds) >= 0, "seeds must be integers from 0, at least one", seeds)
         _require(decide_every >= 1, "decide_every must be at least 1", decide_every)
         _require(type(speed) is int and speed >= 0, "speed must be an integer from 0", speed)
         _require(actions is None or list(actions[:1]) == [WAIT], "the first of the actions must be WAIT", actions)
-        self.play = configuration if isinstance(configuration, Play) else Play.of(configuration, overrides)
+        self.play = configuration if isinstance(configuration, Episode) else Episode.of(configuration, overrides)
         self.cache = CachedPlay(self.play, self._describe, home)
         self.seeds = tuple(map(int, seeds))
         self.decide_every = decide_every
@@ -196,7 +196,7 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         return np.array([mask.allows(action) for action in self.actions], dtype=np.bool_)
 
     def close(self) -> None:
-        """Free the networks, unless the environment was built on somebody else's ``Play``."""
+        """Free the networks, unless the environment was built on somebody else's ``Episode``."""
         self._latest, self._over = None, True
         if self._owns:
             self.play.close()
@@ -224,7 +224,7 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
             info |= {**step["ending"], "grown": tuple(step["ending"]["grown"])}
         return info
 
-    def _describe(self, moment: Moment) -> dict[str, Any]:
+    def _describe(self, moment: EpisodeStep) -> dict[str, Any]:
         """Return what the environment needs of a moment, as data that JSON can hold."""
         ending = None
         if moment.ending is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from esper_core.app.episode import Moment, Play
+    from esper_core.app.episode import Episode, EpisodeStep
     from esper_core.leyline import Action, ActionMask
     from esper_core.leyline.events import Event
 
@@ -138,8 +138,8 @@ def read_recording(run: Path, episode: str, warn: Callable[[str], None]) -> Reco
     return _recording(run, arm, seed, events[arm], plays=acting[0] if arm == TWIN else arm, stopped=stopped)
 
 
-def replay(play: Play, recording: Recording, change: Change | None = None, *, warn: Callable[[str], None]) -> Replay:
-    """Replay an episode on a ``Play`` of the run's own configuration.
+def replay(play: Episode, recording: Recording, change: Change | None = None, *, warn: Callable[[str], None]) -> Replay:
+    """Replay an episode on an ``Episode`` of the run's own configuration.
 
     Args:
         warn: Called with a message for each recorded action that is no longer possible.
@@ -150,7 +150,7 @@ def replay(play: Play, recording: Recording, change: Change | None = None, *, wa
     if change is not None:
         _check(change, recording)
     found = Replay(recording, change)
-    ending: Moment | None = None
+    ending: EpisodeStep | None = None
     try:
         if recording.arm == TWIN:
             _replay_twin(play, found)
@@ -164,7 +164,7 @@ def replay(play: Play, recording: Recording, change: Change | None = None, *, wa
     return found
 
 
-def _replay_actions(play: Play, found: Replay, warn: Callable[[str], None]) -> Moment | None:
+def _replay_actions(play: Episode, found: Replay, warn: Callable[[str], None]) -> EpisodeStep | None:
     """Play an episode as far as the recording goes. Return its end, or None if it does not get there."""
     recording, change = found.recording, found.change
     last = None if recording.ending is not None else len(recording.steps) - 1
@@ -183,7 +183,7 @@ def _replay_actions(play: Play, found: Replay, warn: Callable[[str], None]) -> M
     return moment
 
 
-def _replay_twin(play: Play, found: Replay) -> None:
+def _replay_twin(play: Episode, found: Replay) -> None:
     """Compare the twin's signals; it takes no action, and its rewards are 0 by definition."""
     recording = found.recording
     twin = play.twin_of(recording.seed)
@@ -211,7 +211,7 @@ def _action_after(
     return WAIT
 
 
-def _as_event(recording: Recording, moment: Moment, action: Action) -> StepFinished:
+def _as_event(recording: Recording, moment: EpisodeStep, action: Action) -> StepFinished:
     return StepFinished(
         round=recording.steps[0].round,
         arm=recording.arm,
@@ -224,7 +224,7 @@ def _as_event(recording: Recording, moment: Moment, action: Action) -> StepFinis
     )
 
 
-def _first_difference(found: Replay, end: Moment | None) -> Difference | None:
+def _first_difference(found: Replay, end: EpisodeStep | None) -> Difference | None:
     """Compare what has to be the same: everything, or what precedes another action, or a stop of the governor."""
     recorded, replayed, change = found.recording.steps, tuple(found.steps), found.change
     if found.stopped is not None:
@@ -238,14 +238,16 @@ def _first_difference(found: Replay, end: Moment | None) -> Difference | None:
         acts = change is not None and change.action is not None and then.step == change.step
         for name in ("signals", "reward") if acts else ("signals", "reward", "action"):
             for what, one, other in _differences(getattr(then, name), getattr(now, name), name):
-                if has_twin or not (name == "reward" or what.endswith(".gain")):  # a Play always has a twin
+                if has_twin or not (name == "reward" or what.endswith(".gain")):  # an Episode always has a twin
                     return Difference(then.step, what, one, other)
     if (change is not None and change.action is not None) or found.test is None or found.recording.ending is None:
         return None
     return _difference_at_end(found.recording.ending, found.test, end if has_twin else None)
 
 
-def _difference_at_end(recorded: EpisodeFinished, test: tuple[float, float], end: Moment | None) -> Difference | None:
+def _difference_at_end(
+    recorded: EpisodeFinished, test: tuple[float, float], end: EpisodeStep | None
+) -> Difference | None:
     pairs: dict[str, tuple[Any, Any]] = {
         "test_loss": (recorded.test_loss, test[0]),
         "test_metric": (recorded.test_metric, test[1]),

@@ -28,7 +28,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from esper_core.app.episode import Moment, Play
+    from esper_core.app.episode import Episode, EpisodeStep
     from esper_core.leyline import Action, State
 
     Record = dict[str, Any]
@@ -44,7 +44,7 @@ log = logging.getLogger("esper")
 
 
 class CachedPlay:
-    """Steps through episodes like a ``Play``, and returns a record of each step, which may come from the cache.
+    """Steps through episodes like an ``Episode``, and returns a record of each step, which may come from the cache.
 
     Args:
         describe: Returns what is needed of a moment, as data that JSON can hold.
@@ -55,7 +55,9 @@ class CachedPlay:
         recalled: Steps that came from the cache.
     """
 
-    def __init__(self, play: Play, describe: Callable[[Moment], Record], home: Path | str | None = None) -> None:
+    def __init__(
+        self, play: Episode, describe: Callable[[EpisodeStep], Record], home: Path | str | None = None
+    ) -> None:
         self.play = play
         self.trained = self.recalled = 0
         self._describe = describe
@@ -100,11 +102,11 @@ class CachedPlay:
             record = self._arrived(start, self.play.begin(seed))
         elif start != self._engine:
             self._engine = None
-            self.play.load(self._states[start])
+            self.play.load_state_dict(self._states[start])
             self._engine = start
         for action in actions[len(start[1]) :]:
             if self._store is not None:
-                self._states[start] = self.play.state()
+                self._states[start] = self.play.state_dict()
                 while len(self._states) > STATES_KEPT:
                     self._states.popitem(last=False)
             self._engine = None  # until the step is trained: the governor may stop the run in it
@@ -112,7 +114,7 @@ class CachedPlay:
             record = self._arrived(start, self.play.act(action))
         return record
 
-    def _arrived(self, prefix: Prefix, moment: Moment) -> Record:
+    def _arrived(self, prefix: Prefix, moment: EpisodeStep) -> Record:
         self.trained += 1
         self._engine, self._moves = prefix, self.play.moves
         record = self._describe(moment)
@@ -167,8 +169,8 @@ class _Store:
         return sha256(f"{self._key} {prefix!r}".encode()).hexdigest()
 
 
-def fingerprint(play: Play) -> str | None:
-    """Return a key of everything that the numbers of a ``Play`` depend on.
+def fingerprint(play: Episode) -> str | None:
+    """Return a key of everything that the numbers of an ``Episode`` depend on.
 
     None, with a warning, if source code was changed after this process began: what runs may not be what the file says.
     """

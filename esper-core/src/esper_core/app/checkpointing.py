@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from esper_core.runs.checkpoints import Checkpoints
     from esper_core.telemetry import Clock, EventFile
-    from esper_core.trainer.progress import Course
+    from esper_core.trainer.progress import StudyProgress
 
 
 FREE_TO_CHANGE: Final = frozenset(
@@ -169,7 +169,7 @@ class CheckpointWriter:
         self._checked = monotonic()
         self.stage = 0
 
-    def after_step(self, course: Course) -> None:
+    def after_step(self, progress: StudyProgress) -> None:
         """Write a checkpoint if it is time.
 
         Raises:
@@ -183,28 +183,28 @@ class CheckpointWriter:
                 self._events.require_exists()
             self._raise_if_interrupted()
         except Interrupted:
-            self._write(course)
+            self._write(progress)
             raise
-        if course.step == 0 or self._is_time():
-            self._write(course)
+        if progress.step == 0 or self._is_time():
+            self._write(progress)
 
     def _is_time(self) -> bool:
         if isinstance(self._every, int):
             return self._number % self._every == 0
         return perf_counter() >= self._due
 
-    def _write(self, course: Course) -> None:
+    def _write(self, progress: StudyProgress) -> None:
         began = perf_counter()
         with self._clock.region("checkpoint"):
             self._events.sync()
             try:
-                self._checkpoints.write(self._number, self._state(course))
+                self._checkpoints.write(self._number, self._state(progress))
             except RunFolderError:
                 self._events.require_exists()  # "the directory is gone" says more than which file cannot be written
                 raise
         self._due = perf_counter() + (perf_counter() - began) / CHECKPOINT_SHARE
 
-    def _state(self, course: Course) -> State:
+    def _state(self, progress: StudyProgress) -> State:
         plain: dict[str, Any] = {
             "stage": self.stage,
             "events": self._events.length,
@@ -213,4 +213,4 @@ class CheckpointWriter:
             "warnings": self._warnings,
             "config": self._decisive,
         }
-        return State.of({"course": course.state()}, **plain)
+        return State.of({"course": progress.state_dict()}, **plain)

@@ -39,11 +39,10 @@ from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, att
 from esper_core.trainer.batches import sent
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.event_records import record_of
-from esper_core.trainer.forward import laid_out
 from esper_core.trainer.measurements import count_parameters
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.study import Arm, Judge, Study
-from esper_core.trainer.workers import Shards, processes_for
+from esper_core.trainer.study import Arm, RunReward, Study
+from esper_core.trainer.workers import WorkerPool, processes_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
     from esper_core.leyline.signals import HealthSnapshot, Verdict
     from esper_core.plugins import Component
     from esper_core.telemetry import Bus, Clock
-    from esper_core.trainer.progress import Course
     from esper_core.trainer.study import AnyPool
 
 HOST_DTYPE: Final = torch.float32
@@ -73,7 +71,6 @@ class StudyContext:
 
     bus: Bus
     clock: Clock
-    pause: Callable[[Course], None]
     check_health: Callable[[HealthSnapshot], Verdict]
 
 
@@ -91,7 +88,7 @@ class Composition:
     recipe: Recipe
     space: ActionSpace
     arms: tuple[Arm, ...]
-    judges: tuple[Judge, ...]
+    judges: tuple[RunReward, ...]
     host_parameters: int
     devices: tuple[torch.device, ...]
 
@@ -124,11 +121,11 @@ class Composition:
         return (*self.arm_names, *self.controls.values())
 
     @property
-    def rewards(self) -> Mapping[str, Judge]:
+    def rewards(self) -> Mapping[str, RunReward]:
         """The reward of each arm that has a policy."""
         return {name: judge for arm in self.arms for name, judge in zip(arm.names, self.judges, strict=True)}
 
-    def judge_of(self, arm: str | None) -> Judge:
+    def judge_of(self, arm: str | None) -> RunReward:
         """Return the reward of an arm, or the only one of the run if ``arm`` is None.
 
         Raises:
@@ -172,7 +169,7 @@ class Composition:
         if config.compute.allocator == "tuned":
             tune_allocator()
         if (processes := processes_for(config, self.devices)) > 1:
-            return Shards(self.recipe, arms, config.instances, processes=processes, twin=twin, **more)
+            return WorkerPool(self.recipe, arms, config.instances, processes=processes, twin=twin, **more)
         lanes = None if config.lanes == "auto" else config.lanes
         return Pool(self.recipe, arms, config.instances, twin=twin, devices=self.devices, lanes=lanes, **more)
 
@@ -191,7 +188,6 @@ class Composition:
             bus=context.bus,
             clock=context.clock,
             packages={component.id: component.source for components in blueprints for component in components},
-            pause=context.pause,
             check_health=context.check_health,
         )
 
@@ -246,11 +242,11 @@ def _compose(resolution: Resolution) -> Composition:
         host_schedule=_build_schedule(resolution, "host"),
         seed_schedule=_build_schedule(resolution, "seed"),
     )
-    recipe = laid_out(recipe, host)
+    recipe = recipe.laid_out(host)
     if config.randomness == "auto":
         recipe = replace(recipe, draws=_find_draws(recipe, host))
     judges = tuple(
-        Judge(cast("Reward", _build(resolution, chosen, metric=task.metric)), chosen.label)
+        RunReward(cast("Reward", _build(resolution, chosen, metric=task.metric)), chosen.label)
         for chosen in resolution.rewards
     )
     sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
@@ -417,7 +413,7 @@ def _path_of_blueprint(resolution: Resolution, slot: Slot, id_: str) -> KeyPath:
 # --- policies and rewards
 
 
-def _build_arms(resolution: Resolution, space: ActionSpace, judges: Sequence[Judge]) -> tuple[Arm, ...]:
+def _build_arms(resolution: Resolution, space: ActionSpace, judges: Sequence[RunReward]) -> tuple[Arm, ...]:
     """Build the policy of each arm; ConfigError with what all of them say against their settings."""
     arms: list[Arm] = []
     problems: list[Problem] = []
@@ -432,7 +428,7 @@ def _build_arms(resolution: Resolution, space: ActionSpace, judges: Sequence[Jud
     return tuple(arms)
 
 
-def _part_names(arm: str, judges: Sequence[Judge]) -> tuple[str, ...]:
+def _part_names(arm: str, judges: Sequence[RunReward]) -> tuple[str, ...]:
     """Return the name of an arm under each of several rewards: ``ppo@price-20``, or ``ppo@reward-2``."""
     priced = [f"{arm}@price-{judge.price:g}" for judge in judges if judge.price is not None]
     if len(set(priced)) == len(judges):
@@ -440,7 +436,7 @@ def _part_names(arm: str, judges: Sequence[Judge]) -> tuple[str, ...]:
     return tuple(f"{arm}@reward-{number}" for number in range(1, len(judges) + 1))
 
 
-def _count_operations(resolution: Resolution, judges: Sequence[Judge], space: ActionSpace) -> Operations | None:
+def _count_operations(resolution: Resolution, judges: Sequence[RunReward], space: ActionSpace) -> Operations | None:
     """Return the operations of host and blueprints if a reward prices them; ConfigError (E125) if torch counts none."""
     asking = [(judge, chosen) for judge, chosen in zip(judges, resolution.rewards, strict=True) if judge.counts_flops]
     if not asking:

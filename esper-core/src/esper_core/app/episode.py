@@ -1,7 +1,12 @@
-"""What if somebody else calls the tune? One episode, a step at a time, for whoever decides from outside of a run.
+"""Step through one episode of a configuration manually, for callers that choose the actions themselves.
 
-The steps are those of ``trainer.loop``: whatever was played here could be played there, to the same numbers. What is
-left out are events, arms and rounds. The twin of a seed is trained once, before, and its numbers are kept.
+    episode = Episode.of("run.yaml")
+    now = episode.begin(seed=0)
+    while not now.over:
+        now = episode.act(choose(now.observation, now.mask))
+
+The steps are those of the training loop (``trainer.steps``): the same seed and actions give the same numbers in a run.
+There are no events, arms or rounds here. The twin of a seed is trained once, before the episode, and kept.
 """
 
 from __future__ import annotations
@@ -15,15 +20,15 @@ from esper_core.app.compose import prepare
 from esper_core.app.resolution import TWIN, resolved_config
 from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.config.loading import plain
-from esper_core.governor import Act
 from esper_core.growth import FaultBook, Growth, decode_state, encode_state
-from esper_core.leyline.errors import GovernorStop, LifecycleError, Problem
+from esper_core.leyline.errors import LifecycleError
 from esper_core.leyline.protocols import State
-from esper_core.leyline.signals import HealthSnapshot, Observation, RewardBreakdown, Signals
+from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
 from esper_core.plugins.dispatch import health_check
-from esper_core.trainer.event_records import plain_of, record_of
-from esper_core.trainer.pool import Ending, Pool
-from esper_core.trainer.rollouts import Ledger
+from esper_core.trainer.event_records import Ending, plain_of, record_of
+from esper_core.trainer.pool import Pool
+from esper_core.trainer.rollouts import EpisodeRewards
+from esper_core.trainer.steps import Stepper, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,23 +40,25 @@ if TYPE_CHECKING:
     from esper_core.governor import Decision
     from esper_core.leyline.actions import Action, ActionMask, ActionSpace
     from esper_core.leyline.protocols import Split, SplitName
-    from esper_core.leyline.signals import Metric, Verdict
-
+    from esper_core.leyline.signals import HealthSnapshot, Metric, Verdict
 
 PLAYER: Final = "player"
-"""The arm of who plays."""
+"""Name of the arm of the caller."""
 
 TWINS_KEPT: Final = 16
-"""Twins whose numbers are kept, the latest."""
+"""How many twins are kept, the latest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """What there is to see and to do, between two steps.
+class EpisodeStep:
+    """What a caller gets after each step.
 
-    reward: what this step was worth, and so what became of the action before it. rolled_back: the governor rolled the
-    environment back in this step, which is the end of an episode for who learns from it. ending: what came of it, once
-    it is over.
+    Attributes:
+        observation: What a policy would see.
+        mask: What can be done now.
+        reward: Reward of this step, and so of the action before it; None after the first step without one.
+        rolled_back: Whether the governor rolled the environment back in this step, which ends an episode for a learner.
+        ending: How the episode ended; None while it goes on.
     """
 
     observation: Observation
@@ -62,13 +69,20 @@ class Moment:
 
     @property
     def over(self) -> bool:
-        """Whether the episode is."""
+        """Whether the episode is over."""
         return self.ending is not None
 
 
 @dataclass(frozen=True, slots=True)
-class Undisturbed:
-    """The twin's episode: signals and losses after each step, how it ended, and the steps it was rolled back in."""
+class TwinEpisode:
+    """The whole episode of a twin, the same host without growth.
+
+    Attributes:
+        signals: After each step.
+        losses: Losses of the validation examples after each step.
+        ending: How it ended.
+        rolled_back: Steps in which it was rolled back.
+    """
 
     signals: tuple[Signals, ...]
     losses: tuple[Tensor, ...]
@@ -76,205 +90,199 @@ class Undisturbed:
     rolled_back: frozenset[int] = frozenset()
 
 
-class Play:
-    """One environment of a configuration, for whoever decides from outside.
+class Episode:
+    """One environment of a configuration, stepped by its caller.
 
-    ``begin`` begins the episode of a seed, ``act`` carries an action out and goes on to the next moment. The same seed
-    and actions give the same numbers, here and in a run. ``state`` and ``load`` keep and bring back a moment.
+    There is always a twin, whatever the configuration says, because rewards compare with it. Each episode begins as the
+    first one of a run: faults of blueprints in earlier episodes are forgotten.
 
-    There is always a twin, whatever the file says: without one there is no reward. Each episode begins as the first one
-    of a run does: what blueprints did wrong in another is forgotten.
+    Args:
+        composition: The configuration, checked and built.
+        arm: The arm whose reward is used. Needed only where the configuration has several rewards.
     """
 
-    def __init__(self, prepared: Composition, arm: str | None = None) -> None:
-        self.prepared = prepared
-        self._composition: Composition = prepared
-        self._judge = self._composition.judge_of(arm)
-        self._opinion = health_check(prepared.resolution.plugins)
-        config = self._composition.resolution.loaded.config
+    def __init__(self, composition: Composition, arm: str | None = None) -> None:
+        self.composition = composition
+        self._reward = composition.judge_of(arm)
+        self._check_health = health_check(composition.resolution.plugins)
+        config = composition.config
         if config.compute.allocator == "tuned":
             tune_allocator()
         self.steps = config.episode.steps
-        self._twins: OrderedDict[int, Undisturbed] = OrderedDict()
+        self._twins: OrderedDict[int, TwinEpisode] = OrderedDict()
         self._pool = Pool(
-            self._composition.recipe,
+            composition.recipe,
             [PLAYER],
             1,
-            devices=self._composition.devices[:1],
+            devices=composition.devices[:1],
             undisturbed=lambda step: self.twin_of(self._seed).losses[step],
         )
+        self._stepper = Stepper(self._pool, self._score, self._check_health)
         self._seed = 0
-        self._step = 0
-        self._now: Moment | None = None
+        self._result: StepResult | None = None
+        self._now: EpisodeStep | None = None
         self.moves = 0
-        """How often it was begun, acted in or brought back: so it can be told whether somebody else played on it."""
-        self._ledger = Ledger([self._judge], [1, None])
+        """How often the episode was begun, acted in or loaded, to notice that another caller used it in between."""
+        self._rewards = EpisodeRewards([self._reward], [1, None])
 
     @classmethod
-    def of(cls, file: Path | str, overrides: Sequence[str] = (), *, arm: str | None = None) -> Play:
-        """Build the ``Play`` of a configuration file, as ``esper run`` takes it. Its policies are not asked.
+    def of(cls, file: Path | str, overrides: Sequence[str] = (), *, arm: str | None = None) -> Episode:
+        """Build an episode of a configuration file, as ``esper run`` takes it. Its policies are not asked.
 
         Args:
+            file: The configuration file.
+            overrides: Changes to it, as those of ``--set``.
             arm: The arm whose reward is used. Needed only where the configuration has several rewards.
 
         Raises:
-            ConfigError: If the configuration is invalid, has no such arm, or has several rewards and ``arm`` is None.
+            ConfigError: The configuration is invalid, has no such arm, or has several rewards and ``arm`` is None.
         """
         return cls(prepare(Path(file), overrides), arm)
 
     @property
     def space(self) -> ActionSpace:
-        """What there is to choose from."""
-        return self._composition.space
+        """The actions to choose from."""
+        return self.composition.space
 
     @property
     def metric(self) -> Metric:
-        """What the task is judged by."""
-        return self._composition.task.metric
+        """The task's metric."""
+        return self.composition.task.metric
 
     @property
     def config(self) -> dict[str, Any]:
         """The resolved configuration as plain data, as ``config.yaml`` of a run has it."""
-        config: dict[str, Any] = plain(resolved_config(self._composition.resolution))
+        config: dict[str, Any] = plain(resolved_config(self.composition.resolution))
         return config
 
     def split(self, name: SplitName) -> Split:
         """Return a split of the data, on the device of the networks."""
-        return self._composition.recipe.data[name]
+        return self.composition.recipe.data[name]
 
     @property
     def host_parameters(self) -> int:
-        """Of the host alone."""
-        return self._composition.host_parameters
+        """Number of parameters of the host alone."""
+        return self.composition.host_parameters
 
     @property
     def device(self) -> torch.device:
         """Where the networks are."""
-        return self._composition.devices[0]
+        return self.composition.devices[0]
 
     @property
-    def twin(self) -> Undisturbed:
-        """The same host of the present seed, which never grew. RuntimeError where no episode was begun."""
+    def twin(self) -> TwinEpisode:
+        """The twin of the current episode. RuntimeError if no episode was begun."""
         self._latest()
         return self.twin_of(self._seed)
 
-    def begin(self, seed: int) -> Moment:
-        """Begin the episode of ``seed``; what there is to see after its first step."""
+    def begin(self, seed: int) -> EpisodeStep:
+        """Begin the episode of ``seed``, and return what there is after its first step."""
         self.moves += 1
         self.twin_of(seed)
-        self._seed, self._step, self._now = seed, 0, None
-        self._ledger = Ledger([self._judge], [1, None])
+        self._seed, self._now = seed, None
+        self._rewards = EpisodeRewards([self._reward], [1, None])
         self._pool.faults.load_state_dict(FaultBook().state_dict())
         with one_thread():
             self._pool.reset(0, seed)
-            return self._trained()
+            return self._advance(0)
 
-    def act(self, action: Action) -> Moment:
-        """Carry ``action`` out, and go on: to the next step, or to the end behind the last one.
+    def act(self, action: Action) -> EpisodeStep:
+        """Carry ``action`` out, and go on to the next step, or to the end after the last one.
 
-        LifecycleError, or another GrowthError, where it is not possible: nothing is changed then. RuntimeError where
-        no episode goes on.
+        Raises:
+            LifecycleError: The action is not possible now. Other kinds of GrowthError say so, too; nothing has changed.
+            RuntimeError: No episode was begun, or it is over.
         """
         now = self._latest()
-        if now.over:
+        if now.over or self._result is None:
             msg = "the episode is over: begin(seed) begins another"
             raise RuntimeError(msg)
-        self._refuse_forbidden(action, now)
+        self._refuse_masked(action, now)
         self.moves += 1
         with one_thread():
-            self._pool.apply([action], self._step)
-            self._step, self._now = self._step + 1, None
-            if self._pool.over or self._step == self.steps:
-                return self._ended()
-            return self._trained()
+            self._stepper.act(self._result, [action])
+            done, self._now = self._result.step + 1, None
+            if self._pool.over or done == self.steps:
+                return self._conclude(done)
+            return self._advance(done)
 
-    def state(self) -> State:
-        """All that is known of the episode, at the latest moment of it."""
+    def state_dict(self) -> State:
+        """Return the state of the episode after the latest step."""
         now = self._latest()
         moment = {"reward": plain_of(now.reward), "rolled_back": now.rolled_back, "ending": plain_ending(now.ending)}
         return State.of(
             {
-                "pool": self._pool.state(),
-                "ledger": encode_state(self._ledger.as_plain()),
+                "pool": self._pool.state_dict(),
+                "ledger": encode_state(self._rewards.state_dict()),
                 "moment": encode_state(moment),
             },
             seed=self._seed,
-            step=self._step,
+            step=self.steps if self._result is None else self._result.step,
         )
 
-    def load(self, state: State) -> Moment:
-        """Go back, or on, to the moment that the state was taken at; the state of another ``Play`` of the same file.
+    def load_state_dict(self, state: State) -> EpisodeStep:
+        """Restore a state of this or another episode of the same file, and return what there was then.
 
-        GrowthError where it does not fit.
+        Raises:
+            GrowthError: The state does not fit.
         """
         self.moves += 1
         self.twin_of(state.plain["seed"])
         self._now = None
         with one_thread():
-            self._pool.load(state.part("pool"), in_round=True)
-        self._seed, self._step = state.plain["seed"], state.plain["step"]
-        self._ledger.load(decode_state(state.part("ledger")))
+            self._pool.load_state_dict(state.part("pool"), in_round=True)
+        self._seed = state.plain["seed"]
+        self._rewards.load_state_dict(decode_state(state.part("ledger")))
         known = decode_state(state.part("moment"))
         reward = None if known["reward"] is None else record_of(RewardBreakdown, known["reward"])
         ending = ending_of(known["ending"])
+        self._result = None if ending else StepResult(state.plain["step"], self._pool.latest, [reward], {}, {})
         return self._moment(self._pool.latest, reward, rolled_back=known["rolled_back"], ending=ending)
 
-    def twin_of(self, seed: int) -> Undisturbed:
-        """The twin of a seed, whose episode is trained where it is not known."""
+    def twin_of(self, seed: int) -> TwinEpisode:
+        """Return the twin of a seed, which is trained if it is not known."""
         if not self.knows_twin(seed):
-            self.know_twin(seed, self._undisturbed(seed))
+            self.know_twin(seed, self._train_twin(seed))
         return self._twins[seed]
 
     def knows_twin(self, seed: int) -> bool:
-        """Whether the twin of a seed need not be trained."""
+        """Return whether the twin of a seed is known."""
         return seed in self._twins
 
-    def know_twin(self, seed: int, twin: Undisturbed) -> None:
-        """Know a twin that was trained elsewhere, by another ``Play`` of the same file."""
+    def know_twin(self, seed: int, twin: TwinEpisode) -> None:
+        """Add a twin that another episode of the same file has trained."""
         self._twins[seed] = twin
         while len(self._twins) > TWINS_KEPT:
             self._twins.popitem(last=False)
 
     def close(self) -> None:
-        """Let the networks go."""
+        """Release the networks."""
         self._pool.close()
 
-    def _trained(self) -> Moment:
-        pool, step = self._pool, self._step
-        pool.train(step)
-        pool.evaluate(step)
-        own, _ = pool.heal(pool.synchronise(step), step)
-        decisions = pool.judge(own, self._opinions(pool, PLAYER, own))
-        self._stop_where_nothing_helps(decisions)
-        own, rolled, _ = pool.heed(own, decisions, step)
-        if step in self.twin_of(self._seed).rolled_back:
-            pool.environments[0].scales.forget_lead()
-        penalties = {place: decision.penalty for place, decision in decisions.items()}
-        reward, _ = self._ledger.reward([own[0], self.twin_of(self._seed).signals[step]], decisions, penalties)
-        return self._moment(own, reward, rolled_back=bool(rolled))
+    def _score(
+        self, signals_E: Sequence[Signals], decisions: Mapping[int, Decision]
+    ) -> Sequence[RewardBreakdown | None]:
+        """Reward a step of the one environment, with the twin as the second one."""
+        twin = self.twin_of(self._seed).signals[signals_E[0].step]
+        return self._rewards.score([*signals_E, twin], decisions)[:1]
 
-    def _ended(self) -> Moment:
+    def _advance(self, step: int) -> EpisodeStep:
+        result = self._result = self._stepper.advance(step)
+        if step in self.twin_of(self._seed).rolled_back:
+            self._pool.environments[0].network.gains.forget_lead()
+        return self._moment(result.signals, result.rewards[0], rolled_back=bool(result.rolled))
+
+    def _conclude(self, done: int) -> EpisodeStep:
         twin = self.twin_of(self._seed).ending
-        if self._step < self.steps:  # it was cut short: the twin, which goes on, is none to be held against it any more
-            self._ledger.reward([*self._pool.latest, twin.signals], running=())
-            self._step = self.steps
-        _, (ending,) = self._pool.conclude(self._step - 1)
-        reward, _ = self._ledger.reward([ending.signals, twin.signals])
+        if done < self.steps:  # it ended early, and is not compared with what the twin did after that
+            self._rewards.score([*self._pool.latest, twin.signals], {})
+        _, (ending,) = self._pool.conclude(self.steps - 1)
+        reward, _ = self._rewards.score([ending.signals, twin.signals])
+        self._result = None
         return self._moment([ending.signals], reward, ending=ending)
 
-    def _opinions(self, pool: Pool, arm: str, own: Sequence[Signals]) -> dict[int, Verdict]:
-        """What plugins think of the one environment of a pool, while its episode goes on."""
-        seed = pool.environments[0].seed
-        return {place: self._opinion(HealthSnapshot(0, arm, seed, own[place])) for place in pool.running()}
-
-    @staticmethod
-    def _stop_where_nothing_helps(decisions: Mapping[int, Decision], whose: str = "") -> None:
-        for decision in decisions.values():
-            if decision.act is Act.STOP:
-                raise GovernorStop(Problem("E402", f"{whose}step {decision.step}: {decision.reason}"))
-
-    def _refuse_forbidden(self, action: Action, now: Moment) -> None:
-        """LifecycleError for what the garden would do, and the mask forbids: what is not possible it refuses itself."""
+    def _refuse_masked(self, action: Action, now: EpisodeStep) -> None:
+        """Raise LifecycleError for an action that the mask forbids, though the garden would carry it out."""
         if now.mask.allows(action) or not self._pool.environments[0].garden.mask().allows(action):
             return
         slot = next(slot for slot in now.observation.signals.slots if slot.name == action.slot)
@@ -287,7 +295,7 @@ class Play:
             why="the environment was just rolled back" if now.rolled_back else "the governor does not allow it now",
         )
 
-    def _latest(self) -> Moment:
+    def _latest(self) -> EpisodeStep:
         if self._now is None:
             msg = "there is no episode: begin(seed) begins one"
             raise RuntimeError(msg)
@@ -300,50 +308,50 @@ class Play:
         *,
         rolled_back: bool = False,
         ending: Ending | None = None,
-    ) -> Moment:
+    ) -> EpisodeStep:
         (own,), (mask,) = signals, self._pool.masks()
         twin = self.twin_of(self._seed)
         beside = twin.signals[own.step] if ending is None else twin.ending.signals
-        seen = Observation(own.step, self.steps, own, beside, self._judge.price, rolled_back)
-        shut = rolled_back or ending is not None
-        self._now = Moment(seen, mask.shut() if shut else mask, reward, rolled_back, ending)
+        observation = Observation(own.step, self.steps, own, beside, self._reward.price, rolled_back)
+        can_only_wait = rolled_back or ending is not None
+        self._now = EpisodeStep(observation, mask.shut() if can_only_wait else mask, reward, rolled_back, ending)
         return self._now
 
-    def _undisturbed(self, seed: int) -> Undisturbed:
-        """The twin's whole episode; one that is in trouble is brought back as any other is."""
-        pool = Pool(self._composition.recipe, [TWIN], 1, twin=TWIN, devices=self._composition.devices[:1])
+    def _train_twin(self, seed: int) -> TwinEpisode:
+        """Train the whole episode of a twin. The governor rolls it back as any other environment."""
+        pool = Pool(self.composition.recipe, [TWIN], 1, twin=TWIN, devices=self.composition.devices[:1])
         signals: list[Signals] = []
-        undone: set[int] = set()
         losses: list[Tensor] = []
+        rolled_back: set[int] = set()
+
+        def check_health(snapshot: HealthSnapshot) -> Verdict:
+            losses.extend(one.clone() for one in pool.environments[0].losses())  # a rollback measures them again
+            return self._check_health(snapshot)
+
+        stepper = Stepper(pool, None, check_health)
         with one_thread():
             pool.reset(0, seed)
             for step in range(self.steps):
-                pool.train(step)
-                pool.evaluate(step)
-                now, _ = pool.heal(pool.synchronise(step), step)
-                losses += [one.clone() for one in pool.environments[0].losses()]
-                decisions = pool.judge(now, self._opinions(pool, TWIN, now))
-                self._stop_where_nothing_helps(decisions, "the twin, ")
-                now, rolled, _ = pool.heed(now, decisions, step)
-                signals += now
-                undone |= {step} if rolled else set()
+                result = stepper.advance(step)
+                signals += result.signals
+                rolled_back |= {step} if result.rolled else set()
             _, (ending,) = pool.conclude(self.steps - 1)
         pool.close()
-        return Undisturbed(tuple(signals), tuple(losses), ending, frozenset(undone))
+        return TwinEpisode(tuple(signals), tuple(losses), ending, frozenset(rolled_back))
 
 
 def plain_ending(ending: Ending | None) -> dict[str, Any] | None:
-    """An ending as plain data, which ``ending_of`` makes an ending again."""
+    """Return an ending as plain data, for ``ending_of``."""
     if ending is None:
         return None
     growth = [plain_of(one) for one in ending.growth]
     return {"numbers": (ending.test_loss, ending.test_metric), "signals": plain_of(ending.signals), "growth": growth}
 
 
-def ending_of(known: dict[str, Any] | None) -> Ending | None:
-    """The ending that ``plain_ending`` was given."""
-    if known is None:
+def ending_of(plain: dict[str, Any] | None) -> Ending | None:
+    """Return the ending that ``plain_ending`` was given."""
+    if plain is None:
         return None
-    growth = tuple(record_of(Growth, one) for one in known["growth"])
-    loss, metric = known["numbers"]
-    return Ending(record_of(Signals, known["signals"]), loss, metric, growth)
+    growth = tuple(record_of(Growth, one) for one in plain["growth"])
+    loss, metric = plain["numbers"]
+    return Ending(record_of(Signals, plain["signals"]), loss, metric, growth)

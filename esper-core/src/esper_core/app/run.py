@@ -43,7 +43,7 @@ from esper_core.runs.records import read_run, resume_hint
 from esper_core.runs.statistics import results
 from esper_core.telemetry import Bus, Clock, EventFile, read_events
 from esper_core.trainer.loop import run_study
-from esper_core.trainer.progress import Course
+from esper_core.trainer.progress import StudyProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -280,7 +280,7 @@ def _train(
                 decisive=decisive,
                 number=0 if position is None else position.number,
             )
-            context = StudyContext(bus, clock, writer.after_step, health_check(resolution.plugins))
+            context = StudyContext(bus, clock, health_check(resolution.plugins))
             with one_thread(), output_to_stderr():  # stdout is for what the command prints
                 train = partial(_train_studies, composition, context, writer, position)
                 finished = run_wrapped(resolution.plugins, RunContext(info), train)
@@ -309,11 +309,11 @@ def _train_studies(
         if (study := build()) is None:
             continue
         writer.stage = stage
-        course = Course(study)
+        progress = StudyProgress(study)
         try:
             if position is not None and stage == position.stage:
-                course.load(position.state.part("course"), before)
-            finished += run_study(course)
+                progress.load_state_dict(position.state.part("course"), before)
+            finished += run_study(progress, writer.after_step)
         except (GovernorStop, PluginError) as error:
             if stage == 0:
                 raise

@@ -1,20 +1,29 @@
-"""The governor: watches every environment and stops what has gone wrong."""
+"""The governor: watches every environment, and rolls back or stops what goes wrong.
 
-from esper_core.governor.attribution import Culprit, Mutation, Watch
-from esper_core.governor.governor import Act, Decision, Governor, Preflight, RolledBack
-from esper_core.governor.judgement import History, Judgement, judge, judge_step
+Begin reading with ``Governor.decide``. What is here:
+
+- ``governor``: decide, roll back, stop early; snapshots of healthy states; the memory budget
+- ``judgement``: the verdict on one step, from the losses of the steps before
+- ``attribution``: which mutation caused a panic
+
+Seeds that break a loss are taken out before the governor is asked (``trainer.network``).
+"""
+
+from esper_core.governor.attribution import Culprit, Mutation, MutationWatch
+from esper_core.governor.governor import Act, Decision, Governor, MemoryBudget, RolledBack
+from esper_core.governor.judgement import Judgement, LossHistory, judge, judge_step
 
 __all__ = [
     "Act",
     "Culprit",
     "Decision",
     "Governor",
-    "History",
     "Judgement",
+    "LossHistory",
+    "MemoryBudget",
     "Mutation",
-    "Preflight",
+    "MutationWatch",
     "RolledBack",
-    "Watch",
     "judge",
     "judge_step",
 ]

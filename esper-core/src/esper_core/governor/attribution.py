@@ -1,4 +1,7 @@
-"""Whose doing was it? Each mutation is watched for some steps; a panic in that time is laid at the latest's door."""
+"""Attribution: which mutation caused a panic.
+
+Each mutation of a network is watched for some steps. A panic in that time is attributed to the latest one.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,19 @@ if TYPE_CHECKING:
     from esper_core.growth import Transition
     from esper_core.leyline.signals import Signals
 
-
 _MOVING = frozenset({Stage.BLENDING, Stage.DRAINING})
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """What was done to a network, and when.
+    """What was done to a network.
 
-    stirred: the latest step in which it was still at work: a ramp takes its time.
+    Attributes:
+        step: When it was done.
+        op: What was done.
+        slot: In which slot.
+        blueprint: Full id of the seed's blueprint.
+        stirred: The latest step in which it still changed the network: a ramp takes some steps.
     """
 
     step: int
@@ -37,60 +44,68 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The mutation that a panic is attributed to. blamed: whether it counts as a fault of the blueprint.
+    """The mutation that a panic is attributed to.
 
-    It does where the seed acts on the host: not where it incubates behind the host's back, or was taken out.
+    Attributes:
+        mutation: The mutation.
+        blamed: Whether it counts as a fault of the blueprint. It does where the seed acts on the host, and not where
+            the seed still incubates or was taken out.
     """
 
     mutation: Mutation
     blamed: bool
 
 
-class Watch:
-    """The mutations of one environment that are recent enough to be to blame. steps: for how long each is watched."""
+class MutationWatch:
+    """The mutations of one environment that are recent enough to cause a panic.
+
+    Args:
+        steps: For how many steps each is watched.
+    """
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._mutations: tuple[Mutation, ...] = ()
 
-    def note(self, changes: Iterable[Transition], step: int) -> None:
-        """What was decided after ``step``, or came by itself in it."""
+    def record(self, changes: Iterable[Transition], step: int) -> None:
+        """Record what was decided after ``step``, or happened by itself in it."""
         for change in changes:
-            harmless = change.was in INCUBATING and change.now is Stage.PRUNED  # the host never knew of it
+            harmless = change.was in INCUBATING and change.now is Stage.PRUNED  # it never acted on the host
             if (op := op_of(change)) is not None and not harmless:
                 mutation = Mutation(step, op, change.slot, change.blueprint, step)
                 self._mutations = (*self._mutations, mutation)
 
-    def heed(self, signals: Signals) -> None:
-        """A step was measured: what moves is watched on, and what has been quiet for long is let go."""
+    def advance(self, signals: Signals) -> None:
+        """Count a measured step: ramps that move are watched on, and mutations that are old are dropped."""
         moving = {slot.name for slot in signals.slots if any(seed.stage in _MOVING for seed in slot.seeds)}
         stirred = (replace(one, stirred=signals.step) if one.slot in moving else one for one in self._mutations)
         self._mutations = tuple(one for one in stirred if signals.step - one.stirred <= self._steps)
 
     def culprit(self, acting: Collection[str]) -> Culprit | None:
-        """The latest mutation that reached the host; where none did, the latest; None where nothing is watched.
+        """Return the latest mutation that reached the host, or the latest one if none did; None if none is watched.
 
-        acting: the slots whose living seeds act on the host.
+        Args:
+            acting: The slots whose living seeds act on the host.
         """
         suspects = [Culprit(one, _acts(one, acting)) for one in self._mutations]
         reached = [one for one in suspects if one.blamed or one.mutation.op is Op.PRUNE]
         return next(reversed(reached or suspects), None)
 
     def forget(self) -> None:
-        """Watch nothing: what was done is undone."""
+        """Drop all mutations, because they are undone."""
         self._mutations = ()
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """What ``load`` takes."""
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return the mutations as plain data."""
         return [{**asdict(one), "op": one.op.value} for one in self._mutations]
 
-    def load(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """Watch what another watch told."""
-        self._mutations = tuple(Mutation(**{**one, "op": Op(one["op"])}) for one in told)
+    def load_state_dict(self, plain: Sequence[Mapping[str, Any]]) -> None:
+        """Restore what ``state_dict`` returned."""
+        self._mutations = tuple(Mutation(**{**one, "op": Op(one["op"])}) for one in plain)
 
 
 def op_of(change: Transition) -> Op | None:
-    """What was done to a seed; None where time alone brought the change."""
+    """Return what was done to a seed; None where the transition came with time alone."""
     if change.was is None:
         return Op.GERMINATE
     if change.now is Stage.BLENDING:

@@ -1,8 +1,6 @@
-"""What is remembered of an environment's healthy steps? Plain numbers, all finite: they can be written as JSON.
+"""The verdict on one step of an environment, from its signals and the losses of the healthy steps before.
 
-Is an environment still sane? A verdict for each step, from signals that were read already and the steps before.
-
-Every bound is relative to what the environment itself did before: no loss is too large as such.
+Every bound is relative to what the environment did before: no loss is too large as such.
 """
 
 from __future__ import annotations
@@ -23,13 +21,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
-    """Losses of the latest healthy steps, and the best there were.
+class LossHistory:
+    """Losses of the latest healthy steps, and the best so far. All numbers are finite, so it can be written as JSON.
 
-    guessing_loss: validation loss before any training; None: nobody measured it.
-    stale_steps: steps since loss or metric were better than ever.
-    surging_steps: steps running, up to the latest, in which a loss surged.
-    strengths: by slot how strongly its seeds act on the host: its fossils, and its living seed's alpha.
+    Attributes:
+        guessing_loss: Validation loss before any training; None: not measured.
+        best_loss: The lowest validation loss so far.
+        best_metric: The best metric so far.
+        stale_steps: Steps since loss or metric last improved.
+        surging_steps: How many steps in a row, up to the latest, a loss surged.
+        train_losses: Of the latest healthy steps.
+        validation_losses: Of the latest healthy steps.
+        strengths: By slot how strongly its seeds act on the host: number of fossils plus the living seed's alpha.
     """
 
     guessing_loss: float | None = None
@@ -42,29 +45,29 @@ class History:
     strengths: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """What ``from_json`` makes it of."""
+        """Return the history as plain data."""
         losses = {name: list(getattr(self, name)) for name in ("train_losses", "validation_losses")}
         return {**asdict(self), **losses}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> History:
-        """The history that was told."""
-        losses = {name: tuple(told[name]) for name in ("train_losses", "validation_losses")}
-        return cls(**{**told, **losses})
+    def from_json(cls, plain: Mapping[str, Any]) -> LossHistory:
+        """Return the history that ``as_json`` wrote."""
+        losses = {name: tuple(plain[name]) for name in ("train_losses", "validation_losses")}
+        return cls(**{**plain, **losses})
 
-    def heeding_strengths(self, signals: Signals, acting: Collection[str]) -> History:
-        """The same, or a new one where a seed was taken out or held back: what is left is another network.
+    def with_strengths(self, signals: Signals, acting: Collection[str]) -> LossHistory:
+        """Return this history, or an empty one where a seed was removed or its alpha fell: that is another network.
 
-        What it loses by that is no sign of sickness, and the losses before are no measure for it.
+        Its loss may rise, which is no failure, and earlier losses cannot be compared with it.
         """
         alphas = {slot.name: slot.living.alpha for slot in signals.slots if slot.name in acting and slot.living}
         strengths = {slot.name: slot.fossils + alphas.get(slot.name, 0.0) for slot in signals.slots}
         if any(strengths.get(name, 0.0) < before for name, before in self.strengths.items()):
-            return History(self.guessing_loss, strengths=strengths)
+            return LossHistory(self.guessing_loss, strengths=strengths)
         return replace(self, strengths=strengths)
 
-    def with_step(self, signals: Signals, steps: int, metric: Metric | None) -> tuple[History, bool]:
-        """The history after one more healthy step, ``steps`` of which it holds; whether the loss was never so low."""
+    def with_step(self, signals: Signals, steps: int, metric: Metric | None) -> tuple[LossHistory, bool]:
+        """Add a healthy step; keep ``steps`` of them. Returns the history, and whether the loss is the best so far."""
         loss = signals.validation_loss
         improved = self.best_loss is None or loss < self.best_loss
         best_metric = self.best_metric if metric is None else _better(metric, signals.validation_metric, self)
@@ -79,15 +82,15 @@ class History:
         )
         return history, improved
 
-    def with_warning(self, signals: Signals, metric: Metric | None) -> History:
-        """The history after a step with a warning: its losses are no measure; the metric may be better than ever."""
+    def with_warning(self, signals: Signals, metric: Metric | None) -> LossHistory:
+        """Add a step with a warning: its losses are not kept, and its metric may be the best so far."""
         best_metric = self.best_metric if metric is None else _better(metric, signals.validation_metric, self)
         stale = 0 if best_metric != self.best_metric else self.stale_steps + 1
         return replace(self, best_metric=best_metric, stale_steps=stale)
 
 
-def _better(metric: Metric, value: float, history: History) -> float | None:
-    """The best value of the metric so far; one that is no number counts for nothing."""
+def _better(metric: Metric, value: float, history: LossHistory) -> float | None:
+    """Return the best value of the metric so far; one that is not finite does not count."""
     before = history.best_metric
     if not math.isfinite(value):
         return before
@@ -96,20 +99,23 @@ def _better(metric: Metric, value: float, history: History) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is thought of one step.
+    """The result of judging one step.
 
-    history: what is remembered from now on. healthy: whether the host is, and could be gone back to.
-    improved: whether its validation loss was never so low.
+    Attributes:
+        verdict: How bad it is, and why.
+        history: The history from now on.
+        healthy: Whether a snapshot of the host may be taken.
+        improved: Whether the validation loss is the best so far.
     """
 
     verdict: Verdict
-    history: History
+    history: LossHistory
     healthy: bool = False
     improved: bool = False
 
 
 def judge(signals: Signals) -> Verdict:
-    """PANIC at once where a loss is not a number; CALM otherwise."""
+    """Return PANIC if a loss is not finite, else CALM."""
     if signals.finite:
         return CALM
     incubation = {
@@ -123,7 +129,7 @@ def judge(signals: Signals) -> Verdict:
 
 
 def judge_step(
-    history: History,
+    history: LossHistory,
     signals: Signals,
     settings: GovernorConfig,
     *,
@@ -131,16 +137,20 @@ def judge_step(
     metric: Metric | None = None,
     host_finite: bool | None = None,
 ) -> Judgement:
-    """What to think of a step that was measured, after the healthy ones in ``history``.
+    """Judge a step after the healthy ones in ``history``.
 
-    acting: the slots whose living seeds act on the host: what goes on behind its back is no harm to it.
-    metric: what the task is judged by; None: only the loss counts as progress.
-    host_finite: whether the host's parameters and gradients are; None where nobody looked.
+    Args:
+        history: Of the steps before.
+        signals: The step's measurements.
+        settings: The bounds.
+        acting: The slots whose living seeds act on the host; incubating seeds cannot harm it.
+        metric: The task's metric; None: only the loss counts as progress.
+        host_finite: Whether the host's parameters and gradients are finite; None: not checked.
     """
     broken = most_severe([judge(signals), _judge_numbers(signals, acting, host_finite)])
     if broken.level is Level.PANIC:
         return Judgement(broken, history)
-    history = history.heeding_strengths(signals, acting)
+    history = history.with_strengths(signals, acting)
     surge, history = _judge_surge(history, signals, settings)
     verdict = most_severe([_judge_collapse(history, signals, settings), surge])
     if verdict.level is Level.WARNING:
@@ -152,7 +162,7 @@ def judge_step(
 
 
 def _judge_numbers(signals: Signals, acting: Collection[str], host_finite: bool | None) -> Verdict:
-    """PANIC for gradients that are no numbers where they reach the host; a WARNING for a seed's own."""
+    """Return PANIC for non-finite gradients that reach the host, and a WARNING for those of an incubating seed."""
     if host_finite is False:
         return Verdict(Level.PANIC, "a parameter or a gradient of the host is not finite")
     sick = [
@@ -165,11 +175,11 @@ def _judge_numbers(signals: Signals, acting: Collection[str], host_finite: bool 
     return Verdict(level, f"gradients of the seed in {names} are not finite") if sick else CALM
 
 
-def _judge_collapse(history: History, signals: Signals, settings: GovernorConfig) -> Verdict:
-    """What was clearly better than guessing is not any more.
+def _judge_collapse(history: LossHistory, signals: Signals, settings: GovernorConfig) -> Verdict:
+    """Detect a collapse: a network that was clearly better than guessing and is not any more.
 
-    The validation loss alone is a WARNING: it rises in an overfitted network, too, whose metric is as good as ever.
-    Only a network that lost what it had learnt has the training loss of guessing as well.
+    The validation loss alone is a WARNING: it also rises in an overfitted network whose metric is as good as before.
+    If the training loss is that of guessing, too, the network lost what it had learnt: PANIC.
     """
     guessing, best = history.guessing_loss, history.best_loss
     if guessing is None or best is None or guessing - best <= CLEAR_GAIN_SHARE * abs(guessing):
@@ -183,39 +193,39 @@ def _judge_collapse(history: History, signals: Signals, settings: GovernorConfig
     return Verdict(Level.PANIC, f"collapse: {lost}; so is the training loss, {signals.train_loss:.4g}")
 
 
-def _judge_surge(history: History, signals: Signals, settings: GovernorConfig) -> tuple[Verdict, History]:
-    """WARNING where a loss stands out from its recent healthy history, PANIC where it does so some steps running."""
+def _judge_surge(history: LossHistory, signals: Signals, settings: GovernorConfig) -> tuple[Verdict, LossHistory]:
+    """Return WARNING where a loss surges above recent healthy ones, PANIC after ``surge_steps`` such steps in a row."""
     losses = {
         "training": (_measure(history.train_losses, history, settings), signals.train_loss),
         "validation": (_measure(history.validation_losses, history, settings), signals.validation_loss),
     }
-    told = [
+    found = [
         f"the {name} loss is {loss:.4g}, and was {fmean(before):.4g} ± {pstdev(before):.4g} before"
         for name, (before, loss) in losses.items()
         if before and _surges(before, loss, history.guessing_loss, settings)
     ]
-    history = replace(history, surging_steps=history.surging_steps + 1 if told else 0)
-    if not told:
+    history = replace(history, surging_steps=history.surging_steps + 1 if found else 0)
+    if not found:
         return CALM, history
     level = Level.PANIC if history.surging_steps >= settings.surge_steps else Level.WARNING
-    return Verdict(level, f"surge, step {history.surging_steps} of {settings.surge_steps}: {'; '.join(told)}"), history
+    return Verdict(level, f"surge, step {history.surging_steps} of {settings.surge_steps}: {'; '.join(found)}"), history
 
 
-def _measure(recent: Sequence[float], history: History, settings: GovernorConfig) -> Sequence[float]:
-    """What a loss is compared with: the recent ones, or while there are too few of them the loss of guessing."""
+def _measure(recent: Sequence[float], history: LossHistory, settings: GovernorConfig) -> Sequence[float]:
+    """Return what a loss is compared with: recent ones, or the loss of guessing while they are too few."""
     if len(recent) >= min(HISTORY_STEPS_NEEDED, settings.history_steps):
         return recent
     return () if history.guessing_loss is None else (history.guessing_loss,)
 
 
 def _surges(before: Sequence[float], loss: float, guessing: float | None, settings: GovernorConfig) -> bool:
-    """Whether the loss exceeds mean + k·σ, and m × the mean, and by more than a trifle.
+    """Return whether the loss exceeds mean + k·σ and m × mean, by more than a share of the loss of guessing.
 
-    m × the mean is written so that it holds for losses below 0, too; what a trifle is the loss of guessing says.
+    m × mean is written so that it holds for negative losses, too.
     """
     mean = fmean(before)
     trifle = 0.0 if guessing is None else TRIFLE_SHARE * abs(guessing)
     excess = loss - mean
     if excess <= max((settings.surge_ratio - 1.0) * abs(mean), trifle):
-        return False  # as nearly always: the deviation, which takes longest, is not needed
+        return False  # nearly always; skips the deviation, which takes longest
     return excess > settings.surge_sigmas * pstdev(before)

@@ -1,0 +1,22 @@
+"""The trainer: trains networks in environments while they grow.
+
+Begin reading with ``loop``. What is here, from top to bottom:
+
+- ``loop``: the training loop of a study, in reading order
+- ``steps``: the order of a decision step, shared by the loop and by manual stepping (``app.episode``)
+- ``progress``: position of a study, and its checkpoint state
+- ``rollouts``: rewards of episodes, and rollouts for learners
+- ``study``: what a study is made of: pool, arms, rewards
+- ``workers``, ``worker_process``: environments in several processes
+- ``pool``: the environments of every arm, and each phase of a step for all of them
+- ``lanes``: threads and CUDA streams
+- ``environment``: one host in training, on the data of a task
+- ``network``: one growing network, given batches and losses
+- ``measurements``: losses, gains and dependence, read once a step
+- ``forward``: precision, micro-batches, memory layout, compilation
+- ``batches``: order of batches, resident and streamed data
+- ``event_records``: records of what happened, and the events built from them
+
+What is not here: slots, seeds and optimizers (``growth``), snapshots and rollbacks (``governor``), and how a study is
+built from a configuration (``app.compose``).
+"""

@@ -1,8 +1,8 @@
-"""Where is an environment's work ordered? On its lane: the pool alone knows of lanes, and there is one code path.
+"""Lanes: where the work of each environment runs, in threads on a CPU and in streams on a GPU.
 
-On a CPU a lane is a worker thread with one intra-op thread, which takes whatever environment is next; work is done
-when a call returns. On a GPU it is a stream, on which an environment launches all that it does. What one lane made and
-another reads goes through ``hand``; the host waits for lanes in ``drain``, once a step.
+On a CPU a lane is a worker thread with one intra-op thread, which takes whatever environment is next; work is done when
+a call returns. On a GPU it is a stream, on which an environment launches everything. ``hand`` passes tensors from one
+lane to another, and ``drain`` waits for lanes, once a step. Only the pool knows of lanes, so there is one code path.
 """
 
 from __future__ import annotations
@@ -24,66 +24,66 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STREAMS_PER_GPU = 4
-"""Lanes on each GPU where nobody says how many."""
+"""Lanes on each GPU by default."""
 
 
 class Stream(Protocol):
-    """What orders the work of a device."""
+    """Orders the work of a device."""
 
     def current(self) -> AbstractContextManager[Any]:
-        """A block whose work is launched here."""
+        """Return a context whose work is launched on this stream."""
         ...
 
     def mark(self) -> Any:
-        """A mark behind all that was launched here so far."""
+        """Return a mark behind all work that was launched here so far."""
         ...
 
     def wait(self, mark: Any) -> None:
-        """What is launched here from now on begins when the work before ``mark`` is done."""
+        """Let work that is launched here from now on begin after the work before ``mark``."""
         ...
 
     def keep(self, tensor: Tensor) -> None:
-        """The memory of ``tensor``, made elsewhere, is not given away before the work here is done with it."""
+        """Keep the memory of a tensor from elsewhere until the work here is done with it."""
         ...
 
     def drain(self) -> None:
-        """The host waits until all that was launched here is done."""
+        """Let the host wait until all work that was launched here is done."""
         ...
 
 
 class NullStream:
-    """That of a CPU, where a call returns when its work is done."""
+    """The stream of a CPU, where work is done when a call returns."""
 
     def current(self) -> AbstractContextManager[Any]:
-        """Nothing changes."""
+        """Return a context that changes nothing."""
         return nullcontext()
 
     def mark(self) -> None:
-        """Nothing is left to be done."""
+        """Do nothing: no work is pending."""
 
     def wait(self, mark: None) -> None:
-        """Nothing is left to be done."""
+        """Do nothing: no work is pending."""
 
     def keep(self, tensor: Tensor) -> None:
-        """Memory is given away when nobody refers to it."""
+        """Do nothing: memory lives as long as it is referred to."""
 
     def drain(self) -> None:
-        """Nothing is left to be done."""
+        """Do nothing: no work is pending."""
 
 
 class CudaStream:
-    """A stream of a GPU. Work that was launched on the default stream before it was made comes first."""
+    """A stream of a GPU, which begins after the work that the default stream had when it was made."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
         self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def current(self) -> AbstractContextManager[Any]:
-        """A block whose work is launched on this stream."""
+        """Return a context whose work is launched on this stream."""
         return torch.cuda.stream(self._stream)
 
     def mark(self) -> torch.cuda.Event:
-        """An event, recorded here."""
+        """Record an event here, and return it."""
         mark: torch.cuda.Event = self._stream.record_event()
         return mark
 
@@ -103,7 +103,9 @@ class CudaStream:
 class Lanes:
     """The lanes of a pool.
 
-    streams: for each place in the pool that of its environment. workers: threads that run at once; 1: the caller's own.
+    Args:
+        streams: The stream of each environment, by its place in the pool.
+        workers: How many threads run at once; 1: the caller's own.
     """
 
     def __init__(self, streams: Sequence[Stream], workers: int = 1) -> None:
@@ -111,9 +113,9 @@ class Lanes:
         self._workers = ThreadPoolExecutor(workers, "lane", torch.set_num_threads, (1,)) if workers > 1 else None
 
     def run(self, places: Sequence[int], act: Callable[[int], T]) -> list[T]:
-        """What ``act`` gives for each place, each on its lane, in the order of ``places``.
+        """Return what ``act`` gives for each place, each on its lane, in the order of ``places``.
 
-        Where one raises the others are finished first; then what the first of ``places`` raised is raised.
+        If some raise an error, the others are finished first. Then the error of the first of ``places`` is raised.
         """
 
         def on_its_lane(place: int) -> T:
@@ -127,13 +129,13 @@ class Lanes:
         return [future.result() for future in futures]
 
     def on(self, place: int) -> AbstractContextManager[Any]:
-        """A block whose work is that of the environment at ``place``."""
+        """Return a context whose work belongs to the environment at ``place``."""
         return self._streams[place].current()
 
     def hand(self, tensors: Iterable[Tensor], giver: int, taker: int) -> None:
-        """What the environment at ``giver`` made is read by the one at ``taker`` from now on.
+        """Let the environment at ``taker`` read, from now on, tensors that the one at ``giver`` made.
 
-        The one place where a tensor goes from lane to lane.
+        This is the one place where tensors pass from lane to lane.
         """
         own, other = self._streams[giver], self._streams[taker]
         if own is other:
@@ -143,25 +145,30 @@ class Lanes:
             other.keep(tensor)
 
     def drain(self, places: Iterable[int]) -> None:
-        """The host waits for the lanes of these places, each once."""
+        """Let the host wait for the lanes of these places, each once."""
         for stream in dict.fromkeys(self._streams[place] for place in places):
             stream.drain()
 
     def close(self) -> None:
-        """Let the threads go."""
+        """End the threads."""
         if self._workers is not None:
             self._workers.shutdown()
 
 
 def lanes_for(devices_E: Sequence[torch.device], lanes: int | None = None) -> Lanes:
-    """Lanes for environments on these devices: ``lanes`` threads, or streams on each GPU; None: as many as fit."""
+    """Return lanes for environments on these devices.
+
+    Args:
+        devices_E: The device of each environment.
+        lanes: How many threads on a CPU, or streams on each GPU; None: as many as fit.
+    """
     if all(device.type == "cpu" for device in devices_E):
         return Lanes([NullStream()] * len(devices_E), min(lanes or usable_cores(), len(devices_E)))
     return Lanes(assigned(devices_E, lanes or STREAMS_PER_GPU, CudaStream))
 
 
 def assigned(devices_E: Sequence[torch.device], lanes: int, make: Callable[[torch.device], Stream]) -> list[Stream]:
-    """A stream for each environment: ``lanes`` of each device, which its environments take in turn."""
+    """Return a stream for each environment: each device has ``lanes`` of them, which its environments take in turn."""
     turns = {device: count() for device in devices_E}
     made: dict[tuple[torch.device, int], Stream] = {}
     streams: list[Stream] = []
@@ -174,5 +181,5 @@ def assigned(devices_E: Sequence[torch.device], lanes: int, make: Callable[[torc
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,191 +1,142 @@
-"""What does a run do? This: the one loop, for every policy, from top to bottom.
+"""The training loop of a study, in reading order, for every policy.
 
-E environments (those of every arm) are trained a step at a time. After each step they are measured, judged, rewarded,
-and their policies decide what grows. A study is made by ``app.compose``; the pieces that act in it are
+A study trains E environments, those of every arm, for some rounds. A round is one episode in each environment; an
+episode is a number of decision steps; a decision step is a number of batches. In every step
 
-    course    where the study is, and all that it takes to go on from there            trainer.course
-    pool      trains and measures the environments, and carries out what is decided    trainer.pool
-    arms      who decides where                                                        trainer.study
-    ledger    remembers the step before, and adds up rewards                           trainer.ledger
-    record    keeps what learners learn from                                           trainer.rollout
-    governor  one in each environment: brings back what has gone wrong, or stops it    esper_core.governor
-    bus       tells what happened                                                      esper_core.telemetry
+    1. each environment trains its host and seeds                                      Pool.train
+    2. each is measured on the validation split, and all numbers are read at once      Pool.evaluate, synchronise
+    3. seeds that broke a loss are taken out                                           Pool.heal
+    4. the governor judges each environment, and rolls back what went wrong            Pool.judge, carry_out
+    5. the action of the step before is rewarded                                       EpisodeRewards.score
+    6. each arm's policy decides for its environments                                  decide, below
+    7. what it decided is carried out, and everything that happened is published       Pool.apply
 
-Did the factors on the loss drift apart? Then arms of one seed were not trained alike, and whoever compares is told.
+Steps 1 to 5 are ``Stepper.advance``, and 7 is ``Stepper.act`` (``trainer.steps``). At the end of a round the networks
+are evaluated on the test split, and policies that learn are updated.
 
-In float16 each environment searches for a factor of its own: one that overflows leaves a step out and halves it. Where
-the arms of a seed end with different ones, some of them were trained on fewer batches than others.
+Where to read on: ``trainer.study`` says what a study is made of, ``trainer.pool`` runs the phases of a step in all
+environments, ``trainer.environment`` is one of them, ``trainer.network`` is the growing network in it, and
+``esper_core.growth`` is what grows. ``app.compose`` builds a study from a configuration.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
-from esper_core.governor import Act
 from esper_core.leyline.actions import WAIT
-from esper_core.leyline.errors import GovernorStop, Problem
-from esper_core.trainer.event_records import (
-    episode_finished,
-    governor_acted,
-    seeds_lost,
-    stages_changed,
-    steps_finished,
-    updates_finished,
-)
+from esper_core.trainer.event_records import episode_finished, stages_changed, updates_finished
+from esper_core.trainer.steps import Stepper
+from esper_core.trainer.study import warn_of_loss_scales
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from esper_core.governor import Decision
     from esper_core.leyline.actions import Action
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.signals import Signals
-    from esper_core.trainer.pool import Ending
-    from esper_core.trainer.progress import Course
-    from esper_core.trainer.rollouts import Ledger, RoundRecord
-    from esper_core.trainer.study import Member, Study
+    from esper_core.trainer.event_records import Ending
+    from esper_core.trainer.progress import StudyProgress
+    from esper_core.trainer.rollouts import RolloutRecorder
+    from esper_core.trainer.study import Study
 
 
-log = logging.getLogger("esper")
+def run_study(
+    progress: StudyProgress, pause: Callable[[StudyProgress], None] = lambda progress: None
+) -> list[EpisodeFinished]:
+    """Train a study from where ``progress`` stands to its end.
 
+    Args:
+        progress: The study, and its position in rounds and steps.
+        pause: Called after each step and each round, when everything that happened is published. It writes
+            checkpoints, and raises to end the run there.
 
-def warn_of_scales(environments: Sequence[Member], signals_E: Sequence[Signals]) -> None:
-    """At the end of a round: one warning that names the seeds whose arms have different factors, with these."""
-    factors: dict[int, dict[str, float]] = {}
-    for environment, signals in zip(environments, signals_E, strict=True):
-        if signals.loss_scale is not None:
-            factors.setdefault(environment.seed, {})[environment.arm] = signals.loss_scale
-    apart = [
-        f"seed {seed}: {', '.join(f'{arm} {factor:g}' for arm, factor in own.items())}"
-        for seed, own in factors.items()
-        if len(set(own.values())) > 1
-    ]
-    if apart:
-        what = "the factors on the loss (float16) differ between arms, which were not trained on the same batches"
-        log.warning("%s: %s", what, "; ".join(apart))
+    Returns:
+        How each episode ended.
 
-
-def run_study(course: Course) -> list[EpisodeFinished]:
-    """Go on along the course of a study to its end, and return how each episode ended.
-
-    Raises GovernorStop where an environment goes wrong, PluginError where a component does, and whatever
-    ``study.pause`` raises: it is called after each step and each round, when all that happened is told.
+    Raises:
+        GovernorStop: An environment went wrong and cannot be rolled back.
+        PluginError: A component failed.
     """
-    study = course.study
+    study = progress.study
     pool, clock, bus = study.pool, study.clock, study.bus
 
-    for round_ in course.rounds():
+    for round_ in progress.rounds():
         with clock.region("reset"):
-            course.begin()
-        ledger, record = course.ledger, course.record
+            progress.begin()
+        rewards, recorder = progress.rewards, progress.recorder
+        stepper = Stepper(pool, rewards.score, study.check_health, bus=bus, clock=clock, packages=study.packages)
 
-        for step in course.steps():
-            with clock.region("train"):
-                passed = pool.train(step)
-            clock.split("train", "shadow", pool.shadow_share)
-            with clock.region("evaluate"):
-                pool.evaluate(step)
-                signals_E = pool.synchronise(step)  # the one sync of the step
-                signals_E, mishaps = pool.heal(signals_E, step)
-            with clock.region("telemetry"):
-                bus.publish(*stages_changed(passed, step), *seeds_lost(mishaps, step, study.packages))
-
-            with clock.region("govern"):
-                decisions = pool.judge(signals_E, study.opinions(signals_E))
-                _stop_where_nothing_helps(study, signals_E, decisions, step)
-                signals_E, rolled, dropped = pool.heed(signals_E, decisions, step)  # may roll an environment back
-                bus.publish(*governor_acted(pool.environments, decisions, rolled), *stages_changed(dropped, step))
-                study.warn_of(rolled, decisions)
-
+        for step in progress.steps():
+            result = stepper.advance(step)
+            study.warn_of_rollbacks(result.rolled, result.decisions)
             with clock.region("policy"):
-                penalties = {place: decision.penalty for place, decision in decisions.items()}
-                rewards_E = ledger.reward(signals_E, decisions, penalties)  # of the action before
-                record.rewarded(rewards_E)
-                actions_E = decide(study, record, signals_E, resting=rolled)
-            with clock.region("grow"):
-                decided, unborn = pool.apply(actions_E, step)
-
-            with clock.region("telemetry"):
-                bus.publish(*stages_changed(decided, step), *seeds_lost(unborn, step, study.packages))
-                bus.publish(*steps_finished(pool, signals_E, rewards_E, actions_E, step))
-                bus.settle()
-            course.step_done()
-            study.pause(course)
+                recorder.rewarded(result.rewards)  # of the action before
+                actions_E = decide(study, recorder, result.signals, rolled=result.rolled)
+            stepper.act(result, actions_E)
+            progress.step_done()
+            pause(progress)
 
         with clock.region("conclude"):
-            finished, endings = _conclude(study, ledger, record, course.step - 1)
+            finished, endings = _conclude(progress, last=progress.step - 1)
         with clock.region("learn"):
-            _learn(study, record, round_, endings)
-        course.round_done(finished)
-        study.pause(course)
+            _learn(study, recorder, round_, endings)
+        progress.round_done(finished)
+        pause(progress)
 
-    return course.finished
+    return progress.finished
 
 
 def decide(
-    study: Study, record: RoundRecord, signals_E: Sequence[Signals], resting: Collection[int] = ()
+    study: Study, recorder: RolloutRecorder, signals_E: Sequence[Signals], rolled: Collection[int] = ()
 ) -> list[Action]:
-    """Ask each arm's policy about its environments; WAIT where nobody is asked.
+    """Ask each arm's policy for its environments' actions.
 
-    resting: the places that were rolled back in this step, which ends an episode for whoever learns. They, and those
-    whose episode is over, can only wait.
+    Args:
+        study: The study.
+        recorder: Where decisions are recorded for policies that learn.
+        signals_E: Signals of each environment.
+        rolled: Places that were rolled back in this step, which ends an episode for a policy that learns. They, and
+            those whose episode is over, can only wait.
+
+    Returns:
+        An action for each environment; WAIT where no policy is asked.
     """
-    masks_E = [mask.shut() if place in resting else mask for place, mask in enumerate(study.pool.masks())]
+    masks_E = [mask.shut() if place in rolled else mask for place, mask in enumerate(study.pool.masks())]
     actions_E, running = [WAIT] * len(signals_E), study.pool.running()
-    seen_E = study.observe(signals_E, resting)
+    observations_E = study.observe(signals_E, rolled)
     for arm in study.arms:
         places = study.places(arm)
-        seen = [seen_E[place] for place in places]
-        chosen = arm.act(seen, [masks_E[place] for place in places])
-        for place, observation, action in zip(places, seen, chosen, strict=True):
+        chosen = arm.act([observations_E[place] for place in places], [masks_E[place] for place in places])
+        for place, action in zip(places, chosen, strict=True):
             actions_E[place] = action
-            if place in resting:
-                record.terminated(place, observation)
+            if place in rolled:
+                recorder.terminated(place, observations_E[place])
             elif place in running:
-                record.decided(place, observation, masks_E[place], action)
+                recorder.decided(place, observations_E[place], masks_E[place], action)
     return actions_E
 
 
-def _stop_where_nothing_helps(
-    study: Study, signals_E: Sequence[Signals], decisions: Mapping[int, Decision], step: int
-) -> None:
-    """Stop the run where an environment is beyond repair."""
-    hopeless = {place: decision for place, decision in decisions.items() if decision.act is Act.STOP}
-    for place, decision in hopeless.items():
-        unpaid, waiting = [None] * len(signals_E), [WAIT] * len(signals_E)
-        study.bus.publish(*steps_finished(study.pool, signals_E, unpaid, waiting, step))
-        study.bus.publish(*governor_acted(study.pool.environments, hopeless, {}))
-        study.bus.settle()
-        environment = study.pool.environments[place]
-        where = f'arm "{environment.arm}", seed {environment.seed}, step {decision.step}'
-        hint = "A smaller optimizer.host.learning_rate or a clip_norm may help."
-        problem = Problem("E402", f"{where}: {decision.reason}", hint=None if decision.second_opinion else hint)
-        raise GovernorStop(problem)
-
-
-def _learn(study: Study, record: RoundRecord, round_: int, endings: Sequence[Ending]) -> None:
-    """Let the policies that learn learn from the round: nothing to do for a plan."""
-    finals_E = study.observe([ending.signals for ending in endings])
-    if told := list(updates_finished(round_, record.learn(round_, finals_E))):
-        study.bus.publish(*told)
-        study.bus.settle()
-
-
-def _conclude(
-    study: Study, ledger: Ledger, record: RoundRecord, last: int
-) -> tuple[list[EpisodeFinished], list[Ending]]:
-    """End the episodes of a round after the step ``last``, and tell what became of them."""
-    pool = study.pool
-    study.tell_unfinished()
-    changes, endings = pool.conclude(last)
-    warn_of_scales(pool.environments, [ending.signals for ending in endings])
-    closing_E = ledger.reward([ending.signals for ending in endings])
-    record.rewarded(closing_E)
+def _conclude(progress: StudyProgress, last: int) -> tuple[list[EpisodeFinished], list[Ending]]:
+    """End the episodes of a round after the step ``last``, and publish how they ended."""
+    study, rewards = progress.study, progress.rewards
+    study.warn_of_unfinished_plans()
+    changes, endings = study.pool.conclude(last)
+    signals_E = [ending.signals for ending in endings]
+    warn_of_loss_scales(study.pool.members, signals_E)
+    closing_E = rewards.score(signals_E)
+    progress.recorder.rewarded(closing_E)
     finished = [
-        episode_finished(environment, ending, closing_E[place], ledger.total(place))
-        for place, (environment, ending) in enumerate(zip(pool.members, endings, strict=True))
+        episode_finished(environment, ending, closing_E[place], rewards.total(place))
+        for place, (environment, ending) in enumerate(zip(study.pool.members, endings, strict=True))
     ]
     study.bus.publish(*stages_changed(changes, last), *finished)
     study.bus.settle()
     return finished, endings
+
+
+def _learn(study: Study, recorder: RolloutRecorder, round_: int, endings: Sequence[Ending]) -> None:
+    """Update the policies that learn with the round; nothing happens for a plan."""
+    finals_E = study.observe([ending.signals for ending in endings])
+    if updates := list(updates_finished(round_, recorder.learn(round_, finals_E))):
+        study.bus.publish(*updates)
+        study.bus.settle()

@@ -1,24 +1,23 @@
-"""What was measured in a step, and how is it read? It stays on the device, and is read in one tensor, once a step.
+"""Measurements of one network in one decision step: losses, metric, gains of seeds, and dependence on seeds.
 
-What do seeds gain? The losses of the same examples, with and without them; the differences stay on the device.
+Everything measured stays on the device until it is read once a step, as a single tensor. ``StepMeasurements`` collects
+it: ``numbers`` builds the tensor, ``read`` gives the numbers their names again, and ``signals`` makes the step's
+``Signals`` of them. None of the three changes anything.
 
-While a seed incubates, or is on a branch, it is weighed against the host itself. Once it acts on the host there is no
-host without it any more, and it is weighed against the twin at the same step, less what the twin was behind when it
-began. Where two seeds act at once, or another was kept since, nobody can tell whose the gain is: then it is unknown,
-until there is a step in which none acts.
+A seed that incubates, or is on a branch, is compared with the host itself. Once it acts on the host there is no host
+without it any more. Then it is compared with the twin at the same step, corrected by the lead that the twin had when
+the seed began to act. Where two seeds act at once, or another one was fossilised since, the gain cannot be attributed:
+it is unknown until there is a step in which no seed acts.
 
-How much does a network lean on each of the seeds that act in it? Its losses with each left out, by prefix replay.
-
-That is dependence, and not what a seed is good for: a network leans on whatever it was trained with. No gate minds it.
-
-How good is the network as it acts now? Its losses and its metric on a split, in inference mode, on the device.
+Dependence is how much worse the network gets with an acting seed left out. A network depends on whatever it was trained
+with, so it does not say what a seed is good for, and no gate reads it.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,279 +43,47 @@ from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
 from esper_core.trainer.batches import chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor, nn
 
     from esper_core.growth import Garden, RandomStream, Seed
     from esper_core.leyline.protocols import Split, Task
+    from esper_core.leyline.signals import Gain, GradientHealth
     from esper_core.leyline.specs import Operations
 
-
-class Reading:
-    """The measurements of one environment: ``take`` writes down those of training; the others have those of evaluation.
-
-    train_loss is the mean over the batches of the step; what is known of seeds is by their numbers. operations: what is
-    told of them, where somebody asked.
-    """
-
-    def __init__(
-        self,
-        garden: Garden,
-        scales: Scales,
-        leaning: Leaning,
-        device: torch.device,
-        operations: Operations | None = None,
-    ) -> None:
-        self._garden = garden
-        self._operations = operations
-        self._scales = scales
-        self._leaning = leaning
-        self._host_parameters = sum(parameter.numel() for parameter in host_parameters(garden.model))
-        self.train_loss = torch.full((), math.nan, device=device)
-        self.incubation_losses: dict[int, Tensor] = {}
-        self.gradients: dict[int, Tensor] = {}
-        self.host_finite = True
-        """Whether parameters and gradients of the host's side were, when the step was read last."""
-        self.gone_wild: tuple[int, ...] = ()
-        """Numbers of the seeds whose own loss, or the host's in their trial, was not finite in that step."""
-        self._looked = -1
-
-    def take(self, losses: Sequence[Tensor]) -> None:
-        """Write down what training left: the loss of each batch, and what the seeds' own training was like."""
-        self.train_loss = torch.stack(list(losses)).mean()
-        self.incubation_losses = self._garden.take_incubation_losses()
-        self.gradients = self._garden.keeper.take_gradients()
-
-    def forget(self, number: int) -> None:
-        """Let go of what was measured of a seed that is gone."""
-        for known in (self.incubation_losses, self.gradients, self._scales.gains, self._leaning.dependences):
-            known.pop(number, None)
-
-    def numbers(self, evaluation: Tensor) -> Tensor:
-        """All that is to be read of this step, in one tensor.
-
-        Train loss, validation loss and metric, whether every number of the host's side is one, and the factor on the
-        loss where there is one; then, seed by seed, incubation losses, gradients' numbers, gains', and dependences'.
-        """
-        incubation = [loss.reshape(1) for loss in self.incubation_losses.values()]
-        by_seed = [
-            *incubation,
-            *self.gradients.values(),
-            *self._scales.gains.values(),
-            *self._leaning.dependences.values(),
-        ]
-        scale = self._scale()
-        numbers = [self.train_loss.reshape(1), evaluation, self._is_host_finite(scale), *scale, *by_seed]
-        return torch.cat([number.double() for number in numbers])
-
-    def signals(self, step: int, read: Sequence[float]) -> Signals:
-        """What was read, with names to it, and what is known without reading."""
-        train_loss, validation_loss, validation_metric, finite, *rest = read
-        scale = rest.pop(0) if self._garden.keeper.scaler is not None else None
-        losses = {number: loss for number, (loss,) in _dealt(rest, self.incubation_losses, 1)}
-        known = {number: read_health(numbers) for number, numbers in _dealt(rest, self.gradients, WIDTH)}
-        health = {number: one for number, one in known.items() if not math.isnan(one.non_finite)}
-        gains = {number: read_gain(numbers) for number, numbers in _dealt(rest, self._scales.gains, NUMBERS)}
-        leant = {number: read_gain(numbers) for number, numbers in _dealt(rest, self._leaning.dependences, NUMBERS)}
-        self.host_finite = finite == 1.0
-        wild = [number for number, loss in losses.items() if not math.isfinite(loss)]
-        if math.isfinite(validation_loss):
-            wild += [n for n, gain in gains.items() if not gain.finite and n in self._garden.incubating]
-        self.gone_wild = tuple(dict.fromkeys(wild))
-        gates = self._garden.gates
-        if step > self._looked:
-            self._looked = step
-            gates.look(self._garden.living_seeds(), gains)
-
-        def seed_signals(seed: Seed) -> SeedSignals:
-            return SeedSignals(
-                blueprint=seed.blueprint,
-                stage=seed.stage,
-                alpha=seed.alpha.value,
-                parameters=seed.parameter_count,
-                age=None if seed.born is None else step - seed.born,
-                incubation_loss=losses.get(seed.number),
-                gradients=health.get(seed.number),
-                gain=gains.get(seed.number),
-                dependence=leant.get(seed.number),
-                opinion=gates.opinion(seed),
-            )
-
-        return Signals(
-            step=step,
-            train_loss=train_loss,
-            validation_loss=validation_loss,
-            validation_metric=validation_metric,
-            parameters=count_parameters(self._garden.model),
-            host_parameters=self._host_parameters,
-            slots=tuple(
-                SlotSignals(slot.name, slot.state, len(slot.fossils), tuple(map(seed_signals, slot.nursery)))
-                for slot in self._garden.slots.values()
-            ),
-            loss_scale=scale,
-            flops=self._flops(),
-            host_flops=None if self._operations is None else self._operations.host,
-        )
-
-    def state(self) -> State:
-        """What was measured in training, and whether the gates were told of it. The next reading says the rest anew."""
-        return encode_state(
-            {
-                "train_loss": self.train_loss,
-                "incubation_losses": self.incubation_losses,
-                "gradients": self.gradients,
-                "looked": self._looked,
-            }
-        )
-
-    def load(self, state: State) -> None:
-        """Know what another reading knew, of a garden that has grown as this one has."""
-        known = decode_state(state, self.train_loss.device)
-        self.train_loss, self.incubation_losses = known["train_loss"], known["incubation_losses"]
-        self.gradients, self._looked = known["gradients"], known["looked"]
-
-    def _flops(self) -> int | None:
-        """Of what is computed when the network is asked: a seed in isolation is not."""
-        if self._operations is None:
-            return None
-        acting = (
-            (name, seed.blueprint)
-            for name, slot in self._garden.slots.items()
-            for seed in slot.stack
-            if seed.stage is Stage.FOSSILIZED or seed.alpha.value > 0.0
-        )
-        return self._operations.host + sum(self._operations.blocks[block] for block in acting)
-
-    def _scale(self) -> list[Tensor]:
-        """The factor on the training loss, where there is one."""
-        scaler = self._garden.keeper.scaler
-        return [] if scaler is None else [scaler.scale(torch.ones(1, device=self.train_loss.device))]
-
-    def _is_host_finite(self, scale: Sequence[Tensor]) -> Tensor:
-        """1.0 where every parameter and gradient of host and fossils is finite, 0.0 where one is not.
-
-        A loss that is scaled may overflow on the way back: that step was left out, and the next has a smaller factor.
-        It is none of the factor's doing any more where that is below 1.
-        """
-        keeper = self._garden.keeper
-        own = [parameter for share in (keeper.host, *keeper.fossils.values()) for parameter in share.parameters]
-        gradients = [parameter.grad for parameter in own if parameter.grad is not None]
-        finite = [_values(tensor).isfinite().all() for tensor in own]
-        of_gradients = [_values(tensor).isfinite().all() for tensor in gradients]
-        for factor in scale:
-            of_gradients = [one | (factor >= 1.0).all() for one in of_gradients]
-        finite += of_gradients
-        device = self.train_loss.device
-        return (torch.stack(finite).all() if finite else torch.ones((), device=device)).double().reshape(1)
-
-
-def _values(tensor: Tensor) -> Tensor:
-    """What stands in a tensor; of a sparse one what is there."""
-    return tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
-
-
-def count_parameters(model: nn.Module) -> int:
-    """How many numbers ``model`` trains or holds as parameters, each once."""
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _dealt(numbers: list[float], seeds: Iterable[int], width: int) -> Iterator[tuple[int, list[float]]]:
-    """For each seed the next ``width`` of ``numbers``, which are taken off."""
-    for seed in list(seeds):
-        yield seed, numbers[:width]
-        del numbers[:width]
-
-
-class Scales:
-    """What living seeds gained in the last step: ``gains`` holds what ``growth.paired`` tells, by the seeds' numbers.
-
-    stream: of the random numbers that a trial draws, so that it takes none from the host's evaluation.
-    """
-
-    def __init__(self, garden: Garden, stream: RandomStream) -> None:
-        self._garden = garden
-        self._stream = stream
-        self._lead: Tensor | None = None
-        self._fossils: tuple[Seed, ...] = ()
-        self.gains: dict[int, Tensor] = {}
-
-    def weigh(self, evaluate: Callable[[], Measured], losses: Tensor, undisturbed: Tensor | None) -> None:
-        """Weigh every living seed.
-
-        evaluate: the network as it acts, on the validation split. losses: what it gave without any trial, one for each
-        example; ``undisturbed`` those of the twin, None where there is none.
-        """
-        self.gains = {}
-        acting = self._garden.blended
-        for number in self._garden.incubating:
-            if number not in acting:
-                self.gains[number] = paired(losses, self._tried(number, evaluate))
-        if undisturbed is None:
-            return
-        fossils = tuple(seed for slot in self._garden.slots.values() for seed in slot.fossils)
-        if not any(slot.strength > 0.0 for slot in self._garden.slots.values()):
-            self._lead, self._fossils = undisturbed - losses, fossils
-        elif len(acting) != 1 or fossils != self._fossils:
-            self._lead = None
-        elif self._lead is not None:
-            self.gains[acting[0]] = paired(undisturbed - self._lead, losses)
-
-    def forget_lead(self) -> None:
-        """The twin is not what it was: what a seed gains that acts now is unknown until none does."""
-        self._lead = None
-
-    def state(self) -> State:
-        """The gains, what the twin was behind when no seed acted, with which fossils, and the random numbers."""
-        return encode_state(
-            {
-                "gains": self.gains,
-                "lead": self._lead,
-                "fossils": [seed.number for seed in self._fossils],
-                "stream": self._stream.state_dict(),
-            }
-        )
-
-    def load(self, state: State) -> None:
-        """Know what other scales knew, of a garden that has grown as this one has."""
-        known = decode_state(state, device_of(self._garden.model))
-        fossils = {seed.number: seed for slot in self._garden.slots.values() for seed in slot.fossils}
-        self.gains, self._lead = known["gains"], known["lead"]
-        self._fossils = tuple(fossils[number] for number in known["fossils"])
-        self._stream.load_state_dict(known["stream"])
-
-    def _tried(self, number: int, evaluate: Callable[[], Measured]) -> Tensor:
-        """The losses with one incubating seed, who answers for what it does to torch on the way."""
-        with self._garden.trial(number), self._stream:
-            tried = evaluate().losses
-        if done := restore_torch_defaults():
-            slot, _ = self._garden.home_of(number)
-            raise SeedFault([slot.name], done, number=number)
-        return tried
+log = logging.getLogger("esper")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What a network does on a split: the loss of each example in nats, and the metric of them all."""
+class Evaluation:
+    """Result of a network on a split: the loss of each example in nats, and the metric over all of them."""
 
     losses: Tensor
     metric: Tensor
 
     def means(self) -> Tensor:
-        """(mean loss, metric)."""
+        """Return (mean loss, metric)."""
         return torch.stack([self.losses.mean(), self.metric])
 
 
-def as_written(model: nn.Module, inputs: Tensor) -> Tensor:
-    """What the model puts out."""
+def call_model(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return the model's outputs, computed as the model is written."""
     outputs: Tensor = model(inputs)
     return outputs
 
 
 def evaluate(
-    model: nn.Module, task: Task, split: Split, run: Callable[[nn.Module, Tensor], Tensor] = as_written
-) -> Measured:
-    """What ``model`` does on the whole ``split``. The model is left in training mode. run: how a pass is computed."""
+    model: nn.Module, task: Task, split: Split, run: Callable[[nn.Module, Tensor], Tensor] = call_model
+) -> Evaluation:
+    """Evaluate ``model`` on the whole split in inference mode, and leave it in training mode.
+
+    Args:
+        model: The network.
+        task: Computes losses and scores.
+        split: The examples.
+        run: Computes the outputs of a batch.
+    """
     model.eval()
     losses: list[Tensor] = []
     scores: list[Tensor] = []
@@ -329,17 +96,93 @@ def evaluate(
         if task.metric.exponential:
             metric = metric.exp()
     model.train()
-    return Measured(own.clone(), metric.to(own.dtype).clone())
+    return Evaluation(own.clone(), metric.to(own.dtype).clone())
 
 
-log = logging.getLogger("esper")
+def count_parameters(model: nn.Module) -> int:
+    """Return how many parameters ``model`` has, each counted once."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
-class Leaning:
-    """What was found in the last step: ``dependences`` holds what ``growth.paired`` tells, by the seeds' numbers.
+class SeedGains:
+    """Gains of the living seeds in the latest step, as tensors of ``growth.paired``, by the seeds' numbers.
 
-    seed: of the random numbers that the network may draw, the same with and without a seed. quiet: it draws none.
-    run: how a pass is computed.
+    Args:
+        garden: The seeds.
+        stream: Random numbers that trials draw, so that they take none from the host's evaluation.
+    """
+
+    def __init__(self, garden: Garden, stream: RandomStream) -> None:
+        self._garden = garden
+        self._stream = stream
+        self._lead: Tensor | None = None
+        self._fossils: tuple[Seed, ...] = ()
+        self.gains: dict[int, Tensor] = {}
+
+    def measure(self, evaluate: Callable[[], Evaluation], losses: Tensor, undisturbed: Tensor | None) -> None:
+        """Measure the gain of every living seed.
+
+        Args:
+            evaluate: Evaluates the network as it acts now on the validation split.
+            losses: What ``evaluate`` gave without any trial, one loss for each example.
+            undisturbed: The twin's losses; None where there is no twin.
+        """
+        self.gains = {}
+        acting = self._garden.blended
+        for number in self._garden.incubating:
+            if number not in acting:
+                self.gains[number] = paired(losses, self._try_seed(number, evaluate))
+        if undisturbed is None:
+            return
+        fossils = tuple(seed for slot in self._garden.slots.values() for seed in slot.fossils)
+        if not any(slot.strength > 0.0 for slot in self._garden.slots.values()):
+            self._lead, self._fossils = undisturbed - losses, fossils
+        elif len(acting) != 1 or fossils != self._fossils:
+            self._lead = None
+        elif self._lead is not None:
+            self.gains[acting[0]] = paired(undisturbed - self._lead, losses)
+
+    def forget_lead(self) -> None:
+        """Forget the twin's lead, because the twin was rolled back: acting seeds have no known gain until none acts."""
+        self._lead = None
+
+    def state_dict(self) -> State:
+        """Return the gains, the twin's lead with the fossils that it was measured with, and the random stream."""
+        return encode_state(
+            {
+                "gains": self.gains,
+                "lead": self._lead,
+                "fossils": [seed.number for seed in self._fossils],
+                "stream": self._stream.state_dict(),
+            }
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what ``state_dict`` returned, for a garden that has grown alike."""
+        known = decode_state(state, device_of(self._garden.model))
+        fossils = {seed.number: seed for slot in self._garden.slots.values() for seed in slot.fossils}
+        self.gains, self._lead = known["gains"], known["lead"]
+        self._fossils = tuple(fossils[number] for number in known["fossils"])
+        self._stream.load_state_dict(known["stream"])
+
+    def _try_seed(self, number: int, evaluate: Callable[[], Evaluation]) -> Tensor:
+        """Return the losses with one incubating seed in the network; SeedFault where it changes torch's settings."""
+        with self._garden.trial(number), self._stream:
+            losses = evaluate().losses
+        if what := restore_torch_defaults():
+            slot, _ = self._garden.home_of(number)
+            raise SeedFault([slot.name], what, number=number)
+        return losses
+
+
+class SeedDependence:
+    """Dependence of the network on each acting seed in the latest step: losses with the seed left out.
+
+    Args:
+        garden: The seeds.
+        seed: Of the random numbers that the network draws, which are the same with and without a seed.
+        quiet: Whether the network is known to draw no random numbers.
+        run: Computes the outputs of a batch.
     """
 
     def __init__(
@@ -348,14 +191,14 @@ class Leaning:
         seed: int,
         *,
         quiet: bool = False,
-        run: Callable[[nn.Module, Tensor], Tensor] = as_written,
+        run: Callable[[nn.Module, Tensor], Tensor] = call_model,
     ) -> None:
         self._garden = garden
         self._counterfactuals = Counterfactuals(garden.model, seed=seed, quiet=quiet, run=run)
         self.dependences: dict[int, Tensor] = {}
 
     def measure(self, task: Task, split: Split) -> None:
-        """Measure each acting seed on ``split``. The model is left in training mode."""
+        """Measure each acting seed on ``split``, and leave the model in training mode."""
         self.dependences = {}
         acting = self._counterfactuals.acting()
         if not acting:
@@ -374,11 +217,215 @@ class Leaning:
             assert seed is not None
             self.dependences[seed.number] = paired(measured.rows[acting - {name}], measured.rows[acting])
 
-    def state(self) -> State:
-        """What was found, and what is known of the way to find it."""
+    def state_dict(self) -> State:
+        """Return the dependences, and what is known about how to measure them."""
         return State.of({"found": encode_state(self.dependences), "way": self._counterfactuals.state_dict()})
 
-    def load(self, state: State) -> None:
-        """Know what another one knew, of a garden that has grown as this one has."""
+    def load_state_dict(self, state: State) -> None:
+        """Restore what ``state_dict`` returned, for a garden that has grown alike."""
         self.dependences = decode_state(state.part("found"), device_of(self._garden.model))
         self._counterfactuals.load_state_dict(state.part("way"))
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """The numbers of one step on the host (the CPU), by name; those of seeds by the seeds' numbers.
+
+    Attributes:
+        train_loss: Mean over the batches of the step.
+        validation_loss: Mean over the examples.
+        validation_metric: The task's metric.
+        host_finite: Whether parameters and gradients of host and fossils are finite.
+        loss_scale: Factor on the training loss (float16); None without one.
+        incubation_losses: Losses of incubating seeds.
+        gradients: Gradient statistics of seeds in training.
+        gains: Gains over the undisturbed host.
+        dependences: Dependence of the network on acting seeds.
+        non_finite_seeds: Incubating seeds whose own loss, or the network's in their trial, is not finite.
+    """
+
+    train_loss: float
+    validation_loss: float
+    validation_metric: float
+    host_finite: bool = True
+    loss_scale: float | None = None
+    incubation_losses: Mapping[int, float] = field(default_factory=dict)
+    gradients: Mapping[int, GradientHealth] = field(default_factory=dict)
+    gains: Mapping[int, Gain] = field(default_factory=dict)
+    dependences: Mapping[int, Gain] = field(default_factory=dict)
+    non_finite_seeds: tuple[int, ...] = ()
+
+
+class StepMeasurements:
+    """Collects what is measured in a step on the device, and reads it at once.
+
+    Args:
+        garden: The network and its seeds.
+        gains: Gains of seeds.
+        dependence: Dependence on seeds.
+        device: Where the network is.
+        operations: Operations of host and blueprints, where a reward prices them.
+    """
+
+    def __init__(
+        self,
+        garden: Garden,
+        gains: SeedGains,
+        dependence: SeedDependence,
+        device: torch.device,
+        operations: Operations | None = None,
+    ) -> None:
+        self._garden = garden
+        self._operations = operations
+        self._gains = gains
+        self._dependence = dependence
+        self._host_parameters = sum(parameter.numel() for parameter in host_parameters(garden.model))
+        self.train_loss = torch.full((), math.nan, device=device)
+        self.incubation_losses: dict[int, Tensor] = {}
+        self.gradients: dict[int, Tensor] = {}
+
+    def record_training(self, losses: Sequence[Tensor]) -> None:
+        """Record the loss of each batch of the step, and losses and gradients of the seeds that trained in it."""
+        self.train_loss = torch.stack(list(losses)).mean()
+        self.incubation_losses = self._garden.take_incubation_losses()
+        self.gradients = self._garden.keeper.take_gradients()
+
+    def forget(self, number: int) -> None:
+        """Drop what was measured of a seed that is gone."""
+        for known in (self.incubation_losses, self.gradients, self._gains.gains, self._dependence.dependences):
+            known.pop(number, None)
+
+    def numbers(self, evaluation: Tensor) -> Tensor:
+        """Return all that is to be read of this step in one tensor, in the order that ``read`` expects.
+
+        Args:
+            evaluation: Mean loss and metric on the validation split.
+        """
+        scale = self._loss_scale()
+        by_seed = [
+            *(loss.reshape(1) for loss in self.incubation_losses.values()),
+            *self.gradients.values(),
+            *self._gains.gains.values(),
+            *self._dependence.dependences.values(),
+        ]
+        numbers = [self.train_loss.reshape(1), evaluation, self._is_host_finite(scale), *scale, *by_seed]
+        return torch.cat([number.double() for number in numbers])
+
+    def read(self, numbers: Sequence[float]) -> Measurements:
+        """Name the numbers of the tensor that ``numbers`` returned, after it was copied to the host."""
+        train_loss, validation_loss, validation_metric, finite, *rest = numbers
+        scale = rest.pop(0) if self._garden.keeper.scaler is not None else None
+        losses = {number: loss for number, (loss,) in _dealt(rest, self.incubation_losses, 1)}
+        health = {number: read_health(own) for number, own in _dealt(rest, self.gradients, WIDTH)}
+        gains = {number: read_gain(own) for number, own in _dealt(rest, self._gains.gains, NUMBERS)}
+        dependences = {number: read_gain(own) for number, own in _dealt(rest, self._dependence.dependences, NUMBERS)}
+        non_finite = [number for number, loss in losses.items() if not math.isfinite(loss)]
+        if math.isfinite(validation_loss):
+            non_finite += [n for n, gain in gains.items() if not gain.finite and n in self._garden.incubating]
+        return Measurements(
+            train_loss=train_loss,
+            validation_loss=validation_loss,
+            validation_metric=validation_metric,
+            host_finite=finite == 1.0,
+            loss_scale=scale,
+            incubation_losses=losses,
+            gradients={number: one for number, one in health.items() if not math.isnan(one.non_finite)},
+            gains=gains,
+            dependences=dependences,
+            non_finite_seeds=tuple(dict.fromkeys(non_finite)),
+        )
+
+    def signals(self, step: int, measured: Measurements) -> Signals:
+        """Return the signals of a step: what was measured in it, and what is known of the network without measuring."""
+
+        def signals_of(seed: Seed) -> SeedSignals:
+            return SeedSignals(
+                blueprint=seed.blueprint,
+                stage=seed.stage,
+                alpha=seed.alpha.value,
+                parameters=seed.parameter_count,
+                age=None if seed.born is None else step - seed.born,
+                incubation_loss=measured.incubation_losses.get(seed.number),
+                gradients=measured.gradients.get(seed.number),
+                gain=measured.gains.get(seed.number),
+                dependence=measured.dependences.get(seed.number),
+                opinion=self._garden.gates.opinion(seed),
+            )
+
+        return Signals(
+            step=step,
+            train_loss=measured.train_loss,
+            validation_loss=measured.validation_loss,
+            validation_metric=measured.validation_metric,
+            parameters=count_parameters(self._garden.model),
+            host_parameters=self._host_parameters,
+            slots=tuple(
+                SlotSignals(slot.name, slot.state, len(slot.fossils), tuple(map(signals_of, slot.nursery)))
+                for slot in self._garden.slots.values()
+            ),
+            loss_scale=measured.loss_scale,
+            flops=self._flops(),
+            host_flops=None if self._operations is None else self._operations.host,
+        )
+
+    def state_dict(self) -> State:
+        """Return what was measured in training; the rest is measured again in the next step."""
+        return encode_state(
+            {
+                "train_loss": self.train_loss,
+                "incubation_losses": self.incubation_losses,
+                "gradients": self.gradients,
+            }
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what ``state_dict`` returned, for a garden that has grown alike."""
+        known = decode_state(state, self.train_loss.device)
+        self.train_loss, self.incubation_losses = known["train_loss"], known["incubation_losses"]
+        self.gradients = known["gradients"]
+
+    def _flops(self) -> int | None:
+        """Return the operations of one inference; a seed in isolation takes no part in it."""
+        if self._operations is None:
+            return None
+        acting = (
+            (name, seed.blueprint)
+            for name, slot in self._garden.slots.items()
+            for seed in slot.stack
+            if seed.stage is Stage.FOSSILIZED or seed.alpha.value > 0.0
+        )
+        return self._operations.host + sum(self._operations.blocks[block] for block in acting)
+
+    def _loss_scale(self) -> list[Tensor]:
+        """Return the factor on the training loss, in a list that is empty where there is none."""
+        scaler = self._garden.keeper.scaler
+        return [] if scaler is None else [scaler.scale(torch.ones(1, device=self.train_loss.device))]
+
+    def _is_host_finite(self, scale: Sequence[Tensor]) -> Tensor:
+        """Return 1.0 where every parameter and gradient of host and fossils is finite, else 0.0.
+
+        A scaled loss may overflow in backward: the optimizer leaves that step out, and the factor is halved. Gradients
+        that are not finite count only once the factor is below 1, since then it cannot be the cause.
+        """
+        keeper = self._garden.keeper
+        own = [parameter for share in (keeper.host, *keeper.fossils.values()) for parameter in share.parameters]
+        gradients = [parameter.grad for parameter in own if parameter.grad is not None]
+        finite = [_values(tensor).isfinite().all() for tensor in own]
+        of_gradients = [_values(tensor).isfinite().all() for tensor in gradients]
+        for factor in scale:
+            of_gradients = [one | (factor >= 1.0).all() for one in of_gradients]
+        finite += of_gradients
+        device = self.train_loss.device
+        return (torch.stack(finite).all() if finite else torch.ones((), device=device)).double().reshape(1)
+
+
+def _values(tensor: Tensor) -> Tensor:
+    """Return a tensor's values; those that are stored, of a sparse one."""
+    return tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
+
+
+def _dealt(numbers: list[float], seeds: Iterable[int], width: int) -> Iterator[tuple[int, list[float]]]:
+    """Yield each seed with the next ``width`` numbers, which are removed from the list."""
+    for seed in list(seeds):
+        yield seed, numbers[:width]
+        del numbers[:width]

@@ -1,28 +1,28 @@
-"""Where do the environments live, and in which order do they work? In a pool, each on its lane.
+"""The pool: the environments of every arm, and each phase of a step for all of them.
 
-The arms' environments are interleaved and the order in which they take their turns is rotated each step. What happens
-on the lanes stays within an environment; what concerns several, or is counted over all of them, happens between, in the
-order of their places: so it is the same for any number of lanes.
+Environments of all arms are interleaved, and the order of their turns rotates from step to step. What runs on a lane
+stays within one environment. What concerns several of them, or is counted over all, happens between, in the order of
+their places: so the numbers are the same for any number of lanes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 
 from esper_core.governor import Act
-from esper_core.growth import Draws, FaultBook, Transition, read_network, slots_of
+from esper_core.growth import Draws, FaultBook, Transition, decode_state, encode_state, read_network, slots_of
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.signals import CALM
+from esper_core.leyline.protocols import State
+from esper_core.leyline.signals import CALM, Signals
 from esper_core.plugins.isolation import attributed_to, output_to_stderr
-from esper_core.trainer.environment import Environment, Mishap, Recipe
+from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.event_records import Changes, Ending, LostSeeds, Member, plain_of, record_of
 from esper_core.trainer.lanes import lanes_for
-from esper_core.trainer.remembering import parts_of_all, state_of_all
-from esper_core.trainer.study import Member, Roster, interleaved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,35 +31,76 @@ if TYPE_CHECKING:
 
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
-    from esper_core.leyline.protocols import State
-    from esper_core.leyline.signals import Signals, Verdict
+    from esper_core.leyline.signals import Verdict
     from esper_core.trainer.lanes import Lanes
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Member)
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How an episode ended: the network that is left, measured once on the test split."""
+class Roster(Generic[M]):
+    """Environments by their places, which are the same whichever process an environment lives in.
 
-    signals: Signals
-    test_loss: float
-    test_metric: float
-    growth: tuple[Growth, ...]
+    Args:
+        environments: In the order of their places.
+        before: How many environments stand before these, where they are part of a larger roster.
+        whole: How many the larger roster has.
+    """
+
+    def __init__(self, environments: Sequence[M], before: int = 0, whole: int | None = None) -> None:
+        self.environments = list(environments)
+        self._before = before
+        self._whole = len(self.environments) if whole is None else whole
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The environments, as events know them."""
+        return self.environments
+
+    def of_arm(self, *names: str) -> list[int]:
+        """Return the places of the environments of these arms, in the order of their seeds."""
+        return [place for place, environment in enumerate(self.environments) if environment.arm in names]
+
+    @property
+    def over(self) -> bool:
+        """Whether every episode ended before its last step. That of a twin never does."""
+        return all(environment.over for environment in self.environments)
+
+    def running(self) -> list[int]:
+        """Return the places of the environments whose episode goes on."""
+        return [place for place, environment in enumerate(self.environments) if not environment.over]
+
+    def turns(self, step: int) -> list[int]:
+        """Return ``running()`` in the order of turns in ``step``: it rotates, so that no arm is always first."""
+        first = step % self._whole - self._before
+        return sorted(self.running(), key=lambda place: (place < first, place))
+
+    @property
+    def incubation_share(self) -> float:
+        """Share of the latest step's training that incubating seeds took, over all environments."""
+        whole, incubation = (sum(times) for times in zip(*(one.seconds for one in self.environments), strict=True))
+        return incubation / whole if whole else 0.0
 
 
-Changes = list[tuple[Member, Transition]]
-Mishaps = list[tuple[Member, Mishap]]
+def interleaved(arms: Sequence[str], indices: Sequence[int]) -> list[tuple[int, str]]:
+    """Return index and arm of each place: those of one index, and so of one seed, stand side by side."""
+    return [(index, arm) for index in indices for arm in arms]
 
 
 class Pool(Roster[Environment]):
-    """The environments of every arm: ``environments`` of each, side by side.
+    """The environments of every arm, in this process.
 
-    twin: the arm that never grows, against which seeds are weighed. devices: which the environments of one index share,
-    and those of the next index take the next; none: the recipe's. lanes: threads, or streams on each device, as
-    ``trainer.lanes.lanes_for`` takes them, or a function that makes them of the environments' devices. implants: what
-    the host of an arm has from the start, by arm and seed. indices: those of the environments that live here, where
-    others live elsewhere.
+    Args:
+        recipe: What they have in common.
+        arms: Names of the arms.
+        environments: How many environments each arm has.
+        twin: The arm that never grows, with which seeds are compared.
+        devices: Those of one index share a device, and the next index takes the next one; none: the recipe's.
+        lanes: How many threads, or streams on each device; None: as many as fit.
+        implants: For an arm and a seed, what the host has grown from the start.
+        undisturbed: For a step, the losses of a twin that is trained elsewhere.
+        new_lanes: Makes the lanes for the environments' devices.
+        indices: Of the environments that live here, where others live in other processes.
     """
 
     def __init__(
@@ -96,135 +137,152 @@ class Pool(Roster[Environment]):
         self._lanes = new_lanes([environment.recipe.device for environment in self.environments], lanes)
         self._numbers: dict[int, Tensor] = {}
         self.latest: list[Signals] = []
-        """What was measured last, of each environment."""
+        """The latest signals of each environment."""
+
+    # The phases of a step, in their order.
 
     def reset(self, round_: int, first_seed: int) -> None:
-        """Begin a round: the environments of one index share a seed, whatever their arm."""
+        """Begin a round: environments of one index share a seed, whatever their arm."""
         for place, environment in enumerate(self.environments):
             with self._lanes.on(place):
                 environment.reset(round_, first_seed + environment.index)
         before = "in evaluation, before it was trained"
-        guesses = self._together(self.running(), lambda one: one.evaluate("validation"), before)
+        guesses = self._on_lanes(self.running(), lambda one: one.evaluate("validation"), before)
         for place, (loss, _) in enumerate(self._read(guesses)):
             with self._lanes.on(place):
                 self.environments[place].governor.begin(self.environments[place].garden, loss)
 
     def train(self, step: int) -> Changes:
-        """Train every environment for one step; what time brought to its seeds."""
+        """Train every environment for one step, and return what time brought to the seeds."""
         turns = self.turns(step)
-        passed = self._together(turns, Environment.train, f"in training, step {step}")
+        passed = self._on_lanes(turns, Environment.train, f"in training, step {step}")
         changes: Changes = []
         for place, transitions in zip(turns, passed.values(), strict=True):
-            changes += self._noted(self.environments[place], transitions, step)
+            changes += self._record(self.environments[place], transitions, step)
         return changes
 
     def evaluate(self, step: int) -> None:
-        """Measure every environment on the validation split; the results stay on the device."""
+        """Measure every environment on the validation split. The results stay on the device."""
         running = self.running()
-        self._together(running, lambda one: one.evaluate("validation"), f"in evaluation, step {step}")
+        self._on_lanes(running, lambda one: one.evaluate("validation"), f"in evaluation, step {step}")
         twins = {self.environments[place].index: place for place in self.of_arm(self._twin or "")}
         for place in running if twins else ():
             twin = twins[self.environments[place].index]
             self._lanes.hand(self.environments[twin].losses(), twin, place)
 
-        def weighed(environment: Environment) -> Tensor:
+        def measure(environment: Environment) -> Tensor:
             twin = self.environments[twins[environment.index]] if twins else None
             beside = self._undisturbed(step) if twin is None else next(iter(twin.losses()), None)
-            environment.weigh(None if twin is environment else beside)
-            return environment.numbers()
+            environment.measure_seeds(None if twin is environment else beside)
+            return environment.network.numbers()
 
-        self._numbers = self._together(running, weighed, f"when its seeds were weighed, step {step}")
+        self._numbers = self._on_lanes(running, measure, f"when its seeds were measured, step {step}")
 
     def synchronise(self, step: int) -> list[Signals]:
-        """Read what was measured: the one place in a step where the host waits for the device.
+        """Read what was measured, and let the gates look at it.
 
-        Of an episode that is over these are the last signals that there were.
+        This is the one place in a step where the host waits for the device. The signals of an episode that is over are
+        its last ones.
         """
         read: dict[int, Signals] = {}
         for place, numbers in zip(self._numbers, self._read(self._numbers), strict=True):
-            read[place] = self.environments[place].reading.signals(step, numbers)
+            read[place] = self.environments[place].network.conclude_step(step, numbers)
         return self._keep([read.get(place) or self.latest[place] for place in range(len(self.environments))])
 
-    def heal(self, signals_E: Sequence[Signals], step: int) -> tuple[list[Signals], Mishaps]:
-        """Take out seeds that went wrong, and measure their environments again; the signals, and what was lost."""
+    def heal(self, signals_E: Sequence[Signals], step: int) -> tuple[list[Signals], LostSeeds]:
+        """Take out seeds that broke a loss, and measure their environments again.
+
+        Returns:
+            The signals as they are now, and the seeds that were lost.
+        """
         healed: list[Signals] = []
-        mishaps: Mishaps = []
-        for place, (environment, measured) in enumerate(zip(self.environments, signals_E, strict=True)):
-            sick = not environment.over and not (measured.finite and not environment.reading.gone_wild)
+        lost: LostSeeds = []
+        for place, (environment, signals) in enumerate(zip(self.environments, signals_E, strict=True)):
+            sick = not environment.over and environment.network.is_sick(signals)
             with self._lanes.on(place):
-                healed.append(_read_again(environment, step) if sick and environment.heal(measured) else measured)
-            lost = environment.take_mishaps()
-            mishaps += [(environment, mishap) for mishap in lost]
-            self._noted(environment, [mishap.ending for mishap in lost if mishap.ending is not None], step)
-        return self._keep(healed), mishaps
+                changed = sick and environment.network.heal(signals)
+                healed.append(environment.measure_again(step) if changed else signals)
+            own = environment.network.lost.take()
+            lost += [(environment, one) for one in own]
+            self._record(environment, [one.ending for one in own if one.ending is not None], step)
+        return self._keep(healed), lost
 
     def judge(self, signals_E: Sequence[Signals], opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
-        """What is to be done in each environment whose episode goes on, by its place.
+        """Return the governor's decision for each environment whose episode goes on, by its place.
 
-        opinions: what others think of it. No twin is stopped early: the others are measured by it.
+        Args:
+            signals_E: The signals of the step.
+            opinions: What plugins say about an environment's health, by its place.
         """
         decisions: dict[int, Decision] = {}
         for place in self.running():
             environment = self.environments[place]
             with self._lanes.on(place):
-                decision = environment.judge(signals_E[place], opinions.get(place, CALM))
-            if decision.truncated and environment.arm == self._twin:
+                decision = environment.network.judge(signals_E[place], opinions.get(place, CALM))
+            if decision.truncated and environment.arm == self._twin:  # the others are compared with it to the end
                 decision = replace(decision, act=Act.CONTINUE)
             decisions[place] = decision
         return decisions
 
-    def heed(
+    def carry_out(
         self, signals_E: Sequence[Signals], decisions: Mapping[int, Decision], step: int
     ) -> tuple[list[Signals], dict[int, RolledBack], Changes]:
-        """Carry out what was decided: signals as they are now, what was rolled back, by its place, and what was pruned.
+        """Roll environments back, and end episodes, as the governor decided.
 
-        An environment that was rolled back is measured anew, and so is one whose episode ends here: with it go the
-        seeds whose fate is open. Its own lane waits for it, and no other.
+        An environment that was rolled back is measured again. So is one whose episode ends here: seeds that are not
+        fossilised are pruned first.
+
+        Returns:
+            The signals as they are now, what was rolled back, by its place, and the seeds that were pruned.
         """
-        now, changes = list(signals_E), Changes()
+        now = list(signals_E)
+        changes: Changes = []
         rolled: dict[int, RolledBack] = {}
         for place, decision in decisions.items():
             environment = self.environments[place]
             with self._lanes.on(place):
                 if decision.act is Act.ROLL_BACK:
-                    rolled[place] = environment.roll_back(decision)
-                    now[place] = _read_again(environment, step)
-                    self._tell_of_twin(environment)
+                    rolled[place] = environment.network.roll_back(decision)
+                    now[place] = environment.measure_again(step)
+                    if environment.arm == self._twin:
+                        self._forget_leads(environment.index)
                 elif decision.truncated:
                     changes += [(environment, t) for t in environment.garden.uproot("the episode is over")]
-                    now[place] = _read_again(environment, step)
+                    now[place] = environment.measure_again(step)
                     environment.over = True
         return self._keep(now), rolled, changes
 
     def masks(self) -> list[ActionMask]:
-        """What could be done now, in each environment."""
+        """Return what can be done now, for each environment."""
         return [environment.mask() for environment in self.environments]
 
-    def apply(self, actions: Sequence[Action], step: int) -> tuple[Changes, Mishaps]:
-        """Carry out one action in each environment; what changed, and what could not even be built.
+    def apply(self, actions: Sequence[Action], step: int) -> tuple[Changes, LostSeeds]:
+        """Carry out one action in each environment, and return what changed and which seeds could not be built.
 
-        Faults are counted when all is carried out: everybody decided by a mask, which holds for all of the step.
+        Faults are counted after all actions: each was chosen by a mask that holds for the whole step.
         """
-        changes, mishaps = Changes(), Mishaps()
+        changes: Changes = []
+        lost: LostSeeds = []
         active = [(place, action) for place, action in enumerate(actions) if action.op is not Op.WAIT]
         for place, action in active:
             environment = self.environments[place]
             with self._lanes.on(place):
-                changes += self._noted(environment, environment.apply(action, step), step)
+                changes += self._record(environment, environment.network.apply(action, step), step)
         for place, _ in active:
-            mishaps += [(self.environments[place], mishap) for mishap in self.environments[place].take_mishaps()]
-        return changes, mishaps
+            environment = self.environments[place]
+            lost += [(environment, one) for one in environment.network.lost.take()]
+        return changes, lost
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
-        """End the episodes: seeds whose fate is open are pruned, and what is left is read on the test split."""
+        """End the episodes: prune seeds that are not fossilised, and evaluate what is left on the test split."""
         changes: Changes = []
         every = range(len(self.environments))
         for place, environment in enumerate(self.environments):
             with self._lanes.on(place):
                 changes += [(environment, t) for t in environment.garden.uproot("the episode is over")]
                 if not environment.over:
-                    self.latest[place] = _read_again(environment, step)
-        tests = self._together(every, lambda one: one.evaluate("test"), "in the test at the end")
+                    self.latest[place] = environment.measure_again(step)
+        tests = self._on_lanes(every, lambda one: one.evaluate("test"), "in the test at the end")
         endings: list[Ending] = []
         for place, (loss, metric) in enumerate(self._read(tests)):
             model = self.environments[place].model
@@ -232,42 +290,47 @@ class Pool(Roster[Environment]):
             endings.append(Ending(self.latest[place], loss, metric, grown))
         return changes, endings
 
-    def state(self) -> State:
-        """All that is known, between two steps."""
-        return state_of_all(self.states(), self.faults, self.latest)
+    # State.
+
+    def state_dict(self) -> State:
+        """Return the state between two steps."""
+        return state_of_pool(self.states(), self.faults, self.latest)
 
     def states(self) -> list[State]:
-        """What each environment knows."""
-        every = self._together(range(len(self.environments)), Environment.state, "when it was written down")
+        """Return the state of each environment."""
+        every = self._on_lanes(range(len(self.environments)), Environment.state_dict, "when its state was saved")
         return list(every.values())
 
-    def load(self, state: State, *, in_round: bool) -> None:
-        """Be as another pool was; of one that was between two rounds nothing but the faults is of any use."""
+    def load_state_dict(self, state: State, *, in_round: bool) -> None:
+        """Restore what ``state_dict`` returned; between two rounds only the faults of blueprints."""
         self.faults.load_state_dict(state.part("faults"))
         if in_round:
-            states_E, latest = parts_of_all(state, len(self.environments))
+            states_E, latest = parts_of_pool_state(state, len(self.environments))
             self.load_states(states_E, latest)
 
     def load_states(self, states_E: Sequence[State], latest: Sequence[Signals]) -> None:
-        """Let each environment know what another one knew; ``latest`` was measured last."""
+        """Restore each environment's state, and the latest signals."""
         for place, (environment, state) in enumerate(zip(self.environments, states_E, strict=True)):
             with self._lanes.on(place):
-                environment.load(state)
+                environment.load_state_dict(state)
         self._keep(latest)
 
     def close(self) -> None:
-        """Let everything go: threads, networks, and what was measured of them."""
+        """Release threads, networks and measurements."""
         self._lanes.close()
         for environment in self.environments:
             environment.close()
         self.environments, self._numbers, self.latest = [], {}, []
 
-    def _together(self, places: Sequence[int], act: Callable[[Environment], T], doing: str) -> dict[int, T]:
-        """What ``act`` gives for the environments at ``places``, each on its lane. Who raises answers for it."""
+    def _on_lanes(self, places: Sequence[int], act: Callable[[Environment], T], doing: str) -> dict[int, T]:
+        """Return what ``act`` gives for the environments at ``places``, each on its lane.
+
+        Errors are attributed to the environment's host and seeds. ``doing`` completes the message.
+        """
 
         def at(place: int) -> T:
             environment = self.environments[place]
-            with attributed_to(_of(environment), doing, contain=False):
+            with attributed_to(_describe(environment), doing, contain=False):
                 return act(environment)
 
         before = torch.get_rng_state() if self._quiet else None
@@ -275,41 +338,52 @@ class Pool(Roster[Environment]):
             done = self._lanes.run(places, at)
         if before is not None and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
-            hint = 'It drew none when it was tried. Write "randomness: always".'
+            hint = 'They drew none in the dry run before training. Write "randomness: always".'
             raise PluginError(Problem("E236", f"the host, or a seed, drew random numbers {doing}", hint=hint))
         return dict(zip(places, done, strict=True))
 
     def _read(self, numbers: Mapping[int, Tensor]) -> list[list[float]]:
-        """The numbers of some places, on the host."""
+        """Copy the numbers of some places to the host."""
         self._lanes.drain(numbers)
         on_host = torch.cat([own.reshape(-1).cpu() for own in numbers.values()]) if numbers else torch.zeros(0)
         lengths = [own.numel() for own in numbers.values()]
         return [own.tolist() for own in on_host.split(lengths)]
 
-    def _tell_of_twin(self, environment: Environment) -> None:
-        """A twin that was rolled back is not what others were weighed against before."""
-        if environment.arm == self._twin:
-            for other in self.environments:
-                if other.index == environment.index:
-                    other.scales.forget_lead()
+    def _forget_leads(self, index: int) -> None:
+        """Forget what seeds gained over a twin that was rolled back."""
+        for environment in self.environments:
+            if environment.index == index:
+                environment.network.gains.forget_lead()
 
     def _keep(self, signals: Sequence[Signals]) -> list[Signals]:
         self.latest = list(signals)
         return self.latest
 
     @staticmethod
-    def _noted(environment: Environment, transitions: Sequence[Transition], step: int) -> Changes:
-        """The transitions, of which the environment's governor knows now."""
-        environment.governor.note(transitions, step)
+    def _record(environment: Environment, transitions: Sequence[Transition], step: int) -> Changes:
+        """Tell the environment's governor of transitions, and return them with their environment."""
+        environment.governor.record(transitions, step)
         return [(environment, transition) for transition in transitions]
 
 
-def _of(environment: Environment) -> str:
+def state_of_pool(states_E: Sequence[State], faults: FaultBook, latest: Sequence[Signals]) -> State:
+    """Return the state of a pool: its environments by their places, the faults of the run, and the latest signals."""
+    return State.of(
+        {
+            "environments": State.of({str(place): state for place, state in enumerate(states_E)}),
+            "faults": faults.state_dict(),
+            "latest": encode_state([plain_of(signals) for signals in latest]),
+        }
+    )
+
+
+def parts_of_pool_state(state: State, count: int) -> tuple[list[State], list[Signals]]:
+    """Return the states of ``count`` environments, and the latest signals, from a pool's state."""
+    environments = state.part("environments")
+    latest = [record_of(Signals, plain) for plain in decode_state(state.part("latest"))]
+    return [environments.part(str(place)) for place in range(count)], latest
+
+
+def _describe(environment: Environment) -> str:
     grown = {seed.blueprint for slot in environment.garden.slots.values() for seed in slot.stack}
     return "the host" + (f" with {', '.join(sorted(grown))}" if grown else "")
-
-
-def _read_again(environment: Environment, step: int) -> Signals:
-    """The signals of an environment that was changed after it was read: the step's own loss stays."""
-    environment.evaluate("validation")
-    return environment.reading.signals(step, environment.numbers().tolist())

@@ -1,4 +1,4 @@
-"""Where is a study, and what does it remember? All that the loop needs to go on, here or in another process."""
+"""Position of a study in rounds and steps, and its checkpoint state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from esper_core.growth.serialization import stored_copy
 from esper_core.leyline.errors import GrowthError, PluginError, Problem
 from esper_core.leyline.protocols import Resumable, State
 from esper_core.plugins.isolation import attributed_to
-from esper_core.trainer.rollouts import Ledger, RoundRecord
+from esper_core.trainer.rollouts import EpisodeRewards, RolloutRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,11 +26,16 @@ _STATES: Final = (
 )
 
 
-class Course:
-    """The way through the rounds and steps of one study.
+class StudyProgress:
+    """Where a study is, and everything that the loop needs to go on from there, in this process or another one.
 
-    round: the one that it is in. step: how many of its steps are done. ledger, record: those of this round. finished:
-    the episodes that are over, in their order.
+    Attributes:
+        study: The study.
+        round: The round that it is in.
+        step: How many steps of the round are done.
+        finished: The episodes that are over, in their order.
+        rewards: The rewards of this round.
+        recorder: The record of this round for learners.
     """
 
     def __init__(self, study: Study) -> None:
@@ -38,43 +43,45 @@ class Course:
         self.round = 0
         self.step = 0
         self.finished: list[EpisodeFinished] = []
-        self.ledger = Ledger(study.judges(), twins=study.twins())
-        self.record = RoundRecord(study)
+        self._new_round()
+
+    def _new_round(self) -> None:
+        self.rewards = EpisodeRewards(self.study.rewards_of_places(), twins=self.study.twins())
+        self.recorder = RolloutRecorder(self.study)
 
     def rounds(self) -> Iterator[int]:
-        """The rounds that are left, the one that it is in first."""
+        """Yield the rounds that are left, beginning with the current one."""
         while self.round < self.study.rounds:
             yield self.round
 
     def begin(self) -> None:
-        """Begin the round: a new episode in every environment. Nothing happens in one that was resumed."""
-        study = self.study
+        """Begin the round with a new episode in every environment. A round that was resumed goes on instead."""
         if self.step == 0:
-            study.pool.reset(self.round, study.first_seed + self.round * study.environments)
-            self.ledger, self.record = Ledger(study.judges(), twins=study.twins()), RoundRecord(study)
+            self.study.pool.reset(self.round, self.study.first_seed + self.round * self.study.environments)
+            self._new_round()
 
     def steps(self) -> Iterator[int]:
-        """The steps that are left of the round, unless every episode in it is over before."""
+        """Yield the steps that are left of the round, until every episode in it is over."""
         while self.step < self.study.steps and not (self.step and self.study.pool.over):
             yield self.step
 
     def step_done(self) -> None:
-        """One more step is done, to the last."""
+        """Count a step that is complete."""
         self.step += 1
 
     def round_done(self, finished: Iterable[EpisodeFinished]) -> None:
-        """The round is done, to the last: how its episodes ended."""
+        """Count a round that is complete, and keep how its episodes ended."""
         self.finished += finished
         self.round, self.step = self.round + 1, 0
 
-    def state(self) -> State:
-        """All that is remembered, between two steps. Of what is finished only how much it is: the events tell it."""
-        policies = {arm.name: self._known(arm) for arm in self.study.arms}
+    def state_dict(self) -> State:
+        """Return the state between two steps. Finished episodes are only counted in it: the events record them."""
+        policies = {arm.name: _state_of_policy(arm) for arm in self.study.arms}
         return State.of(
             {
-                "pool": self.study.pool.state(),
-                "ledger": encode_state(self.ledger.as_plain()),
-                "record": encode_state(self.record.as_plain()),
+                "pool": self.study.pool.state_dict(),
+                "ledger": encode_state(self.rewards.state_dict()),
+                "record": encode_state(self.recorder.state_dict()),
                 "policies": State.of({name: state for name, state in policies.items() if state is not None}),
             },
             round=self.round,
@@ -82,45 +89,51 @@ class Course:
             finished=len(self.finished),
         )
 
-    def load(self, state: State, finished: Iterable[EpisodeFinished]) -> None:
-        """Be where another course was. finished: the episodes that were over then, as the events tell."""
+    def load_state_dict(self, state: State, finished: Iterable[EpisodeFinished]) -> None:
+        """Restore what ``state_dict`` returned.
+
+        Args:
+            state: The state.
+            finished: The episodes that were over then, as the events record them.
+        """
         self.round, self.step, self.finished = state.plain["round"], state.plain["step"], list(finished)
         if len(self.finished) != state.plain["finished"]:
             msg = f"{state.plain['finished']} episodes were over. Received: {len(self.finished)}"
             raise ValueError(msg)
-        self.study.pool.load(state.part("pool"), in_round=self.step > 0)
-        self.ledger.load(decode_state(state.part("ledger")))
-        self.record.load(decode_state(state.part("record")))
+        self.study.pool.load_state_dict(state.part("pool"), in_round=self.step > 0)
+        self.rewards.load_state_dict(decode_state(state.part("ledger")))
+        self.recorder.load_state_dict(decode_state(state.part("record")))
         policies = state.part("policies")
         for arm in self.study.arms:
             if arm.name in policies.plain and isinstance(arm.policy, Resumable):
-                with attributed_to(arm.label, "when it was given what it knew"):
+                with attributed_to(arm.label, "when its state was restored"):
                     arm.policy.load(policies.part(arm.name))
 
-    @staticmethod
-    def _known(arm: Arm) -> State | None:
-        if not isinstance(arm.policy, Resumable):
-            return None
-        with attributed_to(arm.label, "when it was asked for what it knows"):
-            given = arm.policy.state()
-        try:
-            return _as_it_comes_back(given)
-        except (GrowthError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            said = error.problems[0].message if isinstance(error, GrowthError) else str(error)
-            message = f"{arm.label} gives a state that no checkpoint takes: {said}"
-            raise PluginError(Problem("E231", message, hint=_STATES)) from error
+
+def _state_of_policy(arm: Arm) -> State | None:
+    """Return the state of an arm's policy, checked; None where it has none."""
+    if not isinstance(arm.policy, Resumable):
+        return None
+    with attributed_to(arm.label, "when it was asked for its state"):
+        given = arm.policy.state()
+    try:
+        return _restored(given)
+    except (GrowthError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        said = error.problems[0].message if isinstance(error, GrowthError) else str(error)
+        message = f"{arm.label} returned a state that cannot be saved in a checkpoint: {said}"
+        raise PluginError(Problem("E231", message, hint=_STATES)) from error
 
 
-def _as_it_comes_back(given: State) -> State:
-    """The state as a checkpoint gives it back, its tensors copied; ValueError, or another, where something is lost."""
+def _restored(given: State) -> State:
+    """Return the state as a checkpoint would give it back; raise an error where anything would be lost."""
     if not isinstance(given, State):
-        msg = f"it is no State. Received: {type(given).__name__}"
+        msg = f"it is not a State. Received: {type(given).__name__}"
         raise TypeError(msg)
     written = dict(given.plain)
     if json.loads(json.dumps(written, allow_nan=False)) != written:
-        msg = "its plain data comes back otherwise: a key that is no text, or a tuple"
+        msg = "JSON changes its plain data: a key is not text, or a value is a tuple"
         raise ValueError(msg)
     if strange := [name for name, tensor in given.tensors.items() if not isinstance(tensor, Tensor)]:
-        msg = f"{strange[0]!r} is among its tensors. Received: {type(given.tensors[strange[0]]).__name__}"
+        msg = f"{strange[0]!r} is not a tensor. Received: {type(given.tensors[strange[0]]).__name__}"
         raise TypeError(msg)
     return State(written, {name: stored_copy(name, tensor) for name, tensor in given.tensors.items()})

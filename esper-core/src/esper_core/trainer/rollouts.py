@@ -1,6 +1,7 @@
-"""What was each environment's episode worth so far? The ledger keeps the step before and adds up.
+"""Rewards of episodes, and the rollouts that learners are given.
 
-What is a learner given? A record of each round: as the policy saw it, to the letter.
+``EpisodeRewards`` rewards each step and adds up; ``RolloutRecorder`` keeps what policies that learn decided, exactly as
+they saw it.
 """
 
 from __future__ import annotations
@@ -15,92 +16,88 @@ from esper_core.plugins.isolation import attributed_to
 from esper_core.trainer.event_records import plain_of, record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from esper_core.trainer.study import Arm, Judge, Study
+    from esper_core.governor import Decision
+    from esper_core.trainer.study import Arm, RunReward, Study
 
 
-class Ledger:
-    """One round's rewards. Where an environment has no twin its reward is unknown, not 0.
+class EpisodeRewards:
+    """The rewards of one round. The reward of an environment without a twin is unknown, not 0.
 
     Args:
-        judges: for each environment what judges it.
-        twins: for each environment the place of its twin, or None.
+        rewards: For each place of the pool what rewards its environment.
+        twins: For each place that of its twin, or None.
     """
 
-    def __init__(self, judges: Sequence[Judge], twins: Sequence[int | None]) -> None:
-        self._judges = judges
+    def __init__(self, rewards: Sequence[RunReward], twins: Sequence[int | None]) -> None:
+        self._rewards = rewards
         self._twins = twins
         self._before: dict[int, tuple[Signals, Signals]] = {}
         self._totals = [0.0] * len(twins)
         self._stopped: set[int] = set()
 
-    def reward(
-        self,
-        signals_E: Sequence[Signals],
-        running: Collection[int] | None = None,
-        penalties: Mapping[int, float] | None = None,
+    def score(
+        self, signals_E: Sequence[Signals], decisions: Mapping[int, Decision] | None = None
     ) -> list[RewardBreakdown | None]:
-        """What this step was worth, for each environment.
+        """Return what a step was worth in each environment; None where that is unknown.
 
-        running: the places whose episode goes on. For the others nothing changes any more, and the end finds them and
-        their twins as they were in their last step.
-        penalties: by place what the governor takes off.
+        Args:
+            signals_E: Signals of each environment.
+            decisions: The governor's decisions, whose penalties are subtracted, by the places of the environments whose
+                episode goes on; None at the end, when all are scored. An environment whose episode ended early, and its
+                twin, stay for the end as they were in its last step.
         """
-        rewards: list[RewardBreakdown | None] = []
-        for place, twin in enumerate(self._twins):
-            if twin is None or (running is not None and place not in running):
-                rewards.append(None)
-                self._stopped |= set() if twin is None else {place}
-                continue
-            before, twin_before = self._before.get(place, (None, None))
-            twin_now = signals_E[twin] if twin_before is None or place not in self._stopped else twin_before
-            judge = self._judges[place]
-            with attributed_to(judge.label, f"on a step of environment {place}"):
-                breakdown = judge.reward.score(
-                    signals_E[place],
-                    before,
-                    twin_now,
-                    twin_before,
-                )
-            if not isinstance(breakdown, RewardBreakdown):
-                message = f"{judge.label} scored a step with {type(breakdown).__name__}, not a RewardBreakdown"
-                raise PluginError(
-                    Problem(
-                        "E231", message, hint='Reward.score returns RewardBreakdown({"accuracy": 0.5}): terms, by name.'
-                    )
-                )
-            self._before[place] = (signals_E[place], twin_now)
-            if penalty := (penalties or {}).get(place, 0.0):
-                breakdown = _less(breakdown, penalty)
-            self._totals[place] += breakdown.total
-            rewards.append(breakdown)
-        return rewards
+        return [self._score(place, signals_E, decisions) for place in range(len(self._twins))]
 
-    def as_plain(self) -> dict[str, Any]:
-        """All that it knows."""
+    def _score(
+        self, place: int, signals_E: Sequence[Signals], decisions: Mapping[int, Decision] | None
+    ) -> RewardBreakdown | None:
+        if (twin := self._twins[place]) is None:
+            return None
+        if decisions is not None and place not in decisions:
+            self._stopped.add(place)
+            return None
+        before, twin_before = self._before.get(place, (None, None))
+        now = signals_E[place]
+        twin_now = signals_E[twin] if twin_before is None or place not in self._stopped else twin_before
+        own = self._rewards[place]
+        with attributed_to(own.label, f"on a step of environment {place}"):
+            breakdown = own.reward.score(now, before, twin_now, twin_before)
+        if not isinstance(breakdown, RewardBreakdown):
+            message = f"{own.label} scored a step with {type(breakdown).__name__}, not a RewardBreakdown"
+            hint = 'Reward.score returns RewardBreakdown({"accuracy": 0.5}): terms, by name.'
+            raise PluginError(Problem("E231", message, hint=hint))
+        self._before[place] = (now, twin_now)
+        if decisions is not None and (penalty := decisions[place].penalty):
+            breakdown = _less(breakdown, penalty)
+        self._totals[place] += breakdown.total
+        return breakdown
+
+    def total(self, place: int) -> float | None:
+        """Return the sum over the episode; None where it is unknown."""
+        return None if self._twins[place] is None else self._totals[place]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as plain data."""
         before = {place: [plain_of(own), plain_of(twin)] for place, (own, twin) in self._before.items()}
         return {"before": before, "totals": self._totals, "stopped": sorted(self._stopped)}
 
-    def load(self, plain: Mapping[str, Any]) -> None:
-        """Know what another one knew."""
+    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
         self._before = {
             place: (record_of(Signals, own), record_of(Signals, twin)) for place, (own, twin) in plain["before"].items()
         }
         self._totals, self._stopped = plain["totals"], set(plain["stopped"])
 
-    def total(self, place: int) -> float | None:
-        """The sum over the episode; None where it is unknown."""
-        return None if self._twins[place] is None else self._totals[place]
-
 
 def _less(breakdown: RewardBreakdown, penalty: float) -> RewardBreakdown:
-    """The breakdown with what a rollback costs, as a term of its own."""
+    """Return the breakdown with the penalty of a rollback, as a term of its own."""
     return RewardBreakdown({**breakdown.terms, "penalty": breakdown.terms.get("penalty", 0.0) - penalty})
 
 
-class RoundRecord:
-    """The decisions of one round in the environments of those arms whose policy learns."""
+class RolloutRecorder:
+    """Records the decisions of one round in the environments of those arms whose policy learns."""
 
     def __init__(self, study: Study) -> None:
         self._study = study
@@ -111,40 +108,40 @@ class RoundRecord:
         self._open: dict[int, tuple[Observation, ActionMask, Action]] = {}
 
     def decided(self, place: int, observation: Observation, mask: ActionMask, action: Action) -> None:
-        """A policy decided in the environment at ``place`` of the pool."""
+        """Record a policy's decision in the environment at ``place`` of the pool."""
         if place in self._kept:
             self._open[place] = (observation, mask, action)
 
     def rewarded(self, rewards_E: Sequence[RewardBreakdown | None]) -> None:
-        """What came of the decisions before, in every environment that had one."""
+        """Record the rewards of the latest decisions, in every environment that had one."""
         for place, decision in self._open.items():
             self._turns[place].append(Turn(*decision, rewards_E[place]))
         self._open = {}
 
     def terminated(self, place: int, final: Observation) -> None:
-        """The environment at ``place`` was rolled back: what was played until then is an episode by itself."""
+        """End an episode where the environment at ``place`` was rolled back: what follows is another one."""
         if self._turns.get(place):
             self._ended[place].append(Played(tuple(self._turns[place]), final, terminated=True))
             self._turns[place] = []
 
     def learn(self, round_: int, final_E: Sequence[Observation]) -> Iterator[tuple[str, Mapping[str, float]]]:
-        """Let every learner learn; each arm's name with what its policy says of it."""
+        """Update every learner with its rollout, and yield each arm's name with the figures that its policy reports."""
         for name, arm in self._learners.items():
             episodes = [
                 episode for place in self._study.places(arm) for episode in self._episodes(place, final_E[place])
             ]
             yield name, _updated(arm, Rollout(name, round_, tuple(episodes)))
 
-    def as_plain(self) -> dict[str, Any]:
-        """All that was kept of the round so far."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return the record of the round so far, as plain data."""
         return {
             "turns": {place: list(map(plain_of, turns)) for place, turns in self._turns.items()},
             "ended": {place: list(map(plain_of, played)) for place, played in self._ended.items()},
             "open": {place: list(map(plain_of, decision)) for place, decision in self._open.items()},
         }
 
-    def load(self, plain: Mapping[str, Any]) -> None:
-        """Keep what another one kept."""
+    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
         self._turns = {place: [record_of(Turn, turn) for turn in turns] for place, turns in plain["turns"].items()}
         self._ended = {place: [record_of(Played, one) for one in played] for place, played in plain["ended"].items()}
         self._open = {

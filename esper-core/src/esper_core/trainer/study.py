@@ -1,9 +1,4 @@
-"""What is a study made of? A pool of environments, the arms that decide in it, and how often it is repeated.
-
-Who takes part in a study, and whose turn is when? The environments of every arm, interleaved, each at its place.
-
-Places are the same wherever an environment lives: in this process, or in one of several that share a run.
-"""
+"""A study: a pool of environments, the arms that decide in it, the rewards, and how often it is repeated."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ import logging
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from esper_core.leyline.actions import Action
 from esper_core.leyline.errors import PluginError, Problem
@@ -28,22 +23,25 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import Policy, Reward
     from esper_core.leyline.signals import Signals, Verdict
     from esper_core.telemetry import Bus, Clock
+    from esper_core.trainer.event_records import Member
     from esper_core.trainer.pool import Pool
-    from esper_core.trainer.progress import Course
-    from esper_core.trainer.workers import Shards
-
+    from esper_core.trainer.workers import WorkerPool
 
 log = logging.getLogger("esper")
 
-AnyPool: TypeAlias = "Pool | Shards"
-"""Where the environments of a study live: here, or in processes of their own."""
+AnyPool: TypeAlias = "Pool | WorkerPool"
+"""Environments in this process, or in worker processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One arm: its name, who decides in it, and whose work that is.
+    """One arm of a study: a policy in environments of its own.
 
-    parts: what its environments are called where the run has several rewards, a name for each of these; none: as it is.
+    Attributes:
+        name: Name of the arm.
+        policy: Decides in its environments.
+        label: The policy and its package, as messages name them.
+        parts: Names of its environments under each of several rewards; () where the run has one reward.
     """
 
     name: str
@@ -53,11 +51,15 @@ class Arm:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What its environments are called."""
+        """The names of its environments."""
         return self.parts or (self.name,)
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
-        """The policy's actions; PluginError where they are not one legal action for each environment."""
+        """Return the policy's actions.
+
+        Raises:
+            PluginError: They are not one legal action for each environment.
+        """
         with attributed_to(self.label, "when it was asked to act"):
             actions = list(self.policy.act(observations, masks))
         if len(actions) != len(observations):
@@ -73,91 +75,106 @@ class Arm:
         return actions
 
 
+def _legal(mask: ActionMask) -> str:
+    return ", ".join(f"{op.value} {slot}" for slot, ops in mask.ops.items() for op in sorted(ops)) or "nothing else"
+
+
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """A reward of a run, and whose work it is."""
+class RunReward:
+    """A reward of a run, with its package as messages name it."""
 
     reward: Reward
     label: str
 
     @property
     def price(self) -> float | None:
-        """What the reward asks for growth, where it names a price: the attribute of this name."""
-        return self._asked("price")
+        """The reward's price for growth: its attribute ``price``, if it has one."""
+        return self._number("price")
 
     @property
     def counts_flops(self) -> bool:
-        """Whether the reward asks something for operations: its attribute ``price_of_flops``."""
-        return bool(self._asked("price_of_flops"))
+        """Whether the reward has a price for operations: its attribute ``price_of_flops``."""
+        return bool(self._number("price_of_flops"))
 
-    def _asked(self, name: str) -> float | None:
+    def _number(self, name: str) -> float | None:
         value = getattr(self.reward, name, None)
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Everything that the loop works with."""
+    """Everything that the loop works with.
+
+    Attributes:
+        pool: The environments of every arm.
+        arms: The arms that have a policy.
+        twin: The arm that never grows, with which the others are compared; None without one.
+        reward: Rewards every environment that ``rewards`` does not name.
+        rounds: How many rounds there are.
+        environments: How many seeds are played in a round, for each name in the pool.
+        steps: Decision steps of an episode.
+        first_seed: Seed of the first episode.
+        bus: Where events are published.
+        clock: Measures where the time goes.
+        packages: The package behind each blueprint, by the blueprint's full id.
+        check_health: A second opinion on each environment after each step, which can raise the alarm and not call it
+            off.
+        rewards: By name of an environment, what rewards it.
+    """
 
     pool: AnyPool
     arms: Sequence[Arm]
     twin: str | None
-    """The arm that never grows, against which the others are rewarded."""
-    reward: Judge
+    reward: RunReward
     rounds: int
     environments: int
-    """Of each name in the pool: so many seeds are played in a round."""
     steps: int
     first_seed: int
     bus: Bus
     clock: Clock
     packages: Mapping[str, str]
-    """The package behind each blueprint, by the blueprint's full id."""
-    pause: Callable[[Course], None]
-    """Called after each step and each round; keeps where the study is, and raises to end the run there."""
     check_health: Callable[[HealthSnapshot], Verdict] = field(default=lambda snapshot: CALM)
-    """A second opinion on each environment after each step: it can raise the alarm, and not call it off."""
-    rewards: Mapping[str, Judge] = field(default_factory=dict)
-    """What judges the environments of these names, in the place of ``reward``."""
+    rewards: Mapping[str, RunReward] = field(default_factory=dict)
 
     def places(self, arm: Arm) -> list[int]:
-        """The places of an arm's environments in the pool, those of one seed side by side, as its parts are."""
+        """Return the places of an arm's environments in the pool; those of one seed stand side by side."""
         return self.pool.of_arm(*arm.names)
 
-    def judges(self) -> list[Judge]:
-        """For each place in the pool what judges it."""
-        return [self.rewards.get(environment.arm, self.reward) for environment in self.pool.environments]
+    def rewards_of_places(self) -> list[RunReward]:
+        """Return what rewards the environment at each place of the pool."""
+        return [self.rewards.get(environment.arm, self.reward) for environment in self.pool.members]
 
-    def opinions(self, signals_E: Sequence[Signals]) -> dict[int, Verdict]:
-        """What others think of each environment whose episode goes on, by its place."""
-        return {place: self.check_health(self._snapshot(place, signals_E[place])) for place in self.pool.running()}
+    def twins(self) -> list[int | None]:
+        """Return the place of each environment's twin; None where it has none."""
+        if self.twin is None:
+            return [None] * len(self.pool.members)
+        own = self.pool.of_arm(self.twin)
+        return [own[environment.index] for environment in self.pool.members]
 
-    def _snapshot(self, place: int, signals: Signals) -> HealthSnapshot:
-        environment = self.pool.environments[place]
-        return HealthSnapshot(environment.round, environment.arm, environment.seed, signals)
+    def observe(self, signals_E: Sequence[Signals], rolled: Collection[int] = ()) -> list[Observation]:
+        """Return what a policy sees of each environment: its signals, those of its twin, and the reward's price.
 
-    def observe(self, signals_E: Sequence[Signals], resting: Collection[int] = ()) -> list[Observation]:
-        """What a policy sees of each environment: beside its own signals those of its twin, and its reward's price.
-
-        resting: the places that were rolled back in this step.
+        Args:
+            signals_E: Signals of each environment.
+            rolled: Places that were rolled back in this step.
         """
-        seen = zip(signals_E, self.twins(), self.judges(), strict=True)
+        seen = zip(signals_E, self.twins(), self.rewards_of_places(), strict=True)
         return [
-            Observation(own.step, self.steps, own, beside, judge.price, place in resting)
-            for place, (own, twin, judge) in enumerate(seen)
+            Observation(own.step, self.steps, own, beside, reward.price, place in rolled)
+            for place, (own, twin, reward) in enumerate(seen)
             for beside in [None if twin is None else signals_E[twin]]
         ]
 
-    def warn_of(self, rolled: Iterable[int], decisions: Mapping[int, Decision]) -> None:
-        """Warn of what had to be rolled back, by its place in the pool."""
+    def warn_of_rollbacks(self, rolled: Iterable[int], decisions: Mapping[int, Decision]) -> None:
+        """Log a warning for each environment that was rolled back, by its place in the pool."""
         for place in rolled:
-            environment, decision = self.pool.environments[place], decisions[place]
+            environment, decision = self.pool.members[place], decisions[place]
             back = "before training" if decision.back_to == -1 else f"step {decision.back_to}"
             where = f"arm {environment.arm}, seed {environment.seed}, step {decision.step}"
             log.warning("%s: rolled back to %s: %s", where, back, decision.reason)
 
-    def tell_unfinished(self) -> None:
-        """Warn of plans that came to nothing in part: an entry whose time never came is a mistake in the plan."""
+    def warn_of_unfinished_plans(self) -> None:
+        """Log a warning for each entry of a plan that was never carried out, which is a mistake in the plan."""
         for arm in self.arms:
             if isinstance(arm.policy, FollowsPlan):
                 left = [note for notes in arm.policy.unfinished() for note in notes]
@@ -165,92 +182,22 @@ class Study:
                     share = f"{count} of {len(self.places(arm))} episodes"
                     log.warning("arm %s: not carried out in %s: %s", arm.name, share, note)
 
-    def twins(self) -> list[int | None]:
-        """For each place in the pool that of its twin."""
-        if self.twin is None:
-            return [None] * len(self.pool.environments)
-        own = self.pool.of_arm(self.twin)
-        return [own[environment.index] for environment in self.pool.environments]
 
+def warn_of_loss_scales(environments: Sequence[Member], signals_E: Sequence[Signals]) -> None:
+    """Log a warning if arms of one seed ended a round with different loss scales (float16).
 
-def _legal(mask: ActionMask) -> str:
-    return ", ".join(f"{op.value} {slot}" for slot, ops in mask.ops.items() for op in sorted(ops)) or "nothing else"
-
-
-class Member(Protocol):
-    """What anybody may ask of an environment, wherever it lives.
-
-    arm, index: whose it is. round, seed: which episode is played. steps: how many it was trained for. over: whether the
-    episode came to its end before its time. seconds: of the latest step's training, all of it and what of it went into
-    seeds that incubate.
+    Each environment adapts a loss scale of its own: a step that overflows is left out and halves it. Arms with
+    different ones were not trained on the same batches.
     """
-
-    @property
-    def arm(self) -> str: ...
-
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def round(self) -> int: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def steps(self) -> int: ...
-
-    @property
-    def over(self) -> bool: ...
-
-    @property
-    def seconds(self) -> tuple[float, float]: ...
-
-
-M = TypeVar("M", bound=Member)
-
-
-class Roster(Generic[M]):
-    """Environments, by their places.
-
-    before, whole: where this is a part of a roster, how many stand before it, and how many the whole one has.
-    """
-
-    def __init__(self, environments: Sequence[M], before: int = 0, whole: int | None = None) -> None:
-        self.environments = list(environments)
-        self._before = before
-        self._whole = len(self.environments) if whole is None else whole
-
-    @property
-    def members(self) -> Sequence[Member]:
-        """The same, as whoever tells of them knows them."""
-        return self.environments
-
-    def of_arm(self, *names: str) -> list[int]:
-        """The places of the environments of an arm, or of several, in the order of their seeds."""
-        return [place for place, environment in enumerate(self.environments) if environment.arm in names]
-
-    @property
-    def over(self) -> bool:
-        """Whether every episode came to its end before its time. That of a twin never does."""
-        return all(environment.over for environment in self.environments)
-
-    def running(self) -> list[int]:
-        """The places of the environments whose episode goes on."""
-        return [place for place, environment in enumerate(self.environments) if not environment.over]
-
-    def turns(self, step: int) -> list[int]:
-        """The same, in the order of their turns in ``step``: who is first changes, so that no arm always is."""
-        first = step % self._whole - self._before
-        return sorted(self.running(), key=lambda place: (place < first, place))
-
-    @property
-    def shadow_share(self) -> float:
-        """What share of the latest step's training went into seeds that incubate, over all environments."""
-        whole, shadow = (sum(times) for times in zip(*(one.seconds for one in self.environments), strict=True))
-        return shadow / whole if whole else 0.0
-
-
-def interleaved(arms: Sequence[str], indices: Sequence[int]) -> list[tuple[int, str]]:
-    """Index and arm of each place: those of one index, and so of one seed, stand side by side."""
-    return [(index, arm) for index in indices for arm in arms]
+    scales: dict[int, dict[str, float]] = {}
+    for environment, signals in zip(environments, signals_E, strict=True):
+        if signals.loss_scale is not None:
+            scales.setdefault(environment.seed, {})[environment.arm] = signals.loss_scale
+    apart = [
+        f"seed {seed}: {', '.join(f'{arm} {scale:g}' for arm, scale in own.items())}"
+        for seed, own in scales.items()
+        if len(set(own.values())) > 1
+    ]
+    if apart:
+        what = "the loss scales (float16) differ between arms, which were not trained on the same batches"
+        log.warning("%s: %s", what, "; ".join(apart))

@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from esper_core.app.episode import Moment, Play
+    from esper_core.app.episode import Episode, EpisodeStep
     from esper_core.leyline import SeedSignals, State
     from esper_study.growbench.puzzles import Puzzle
 
 
-def open_puzzle(puzzle: Puzzle) -> Play:
-    """Return a ``Play`` that steps through episodes of a puzzle."""
-    from esper_core.app.episode import Play  # imports torch, which playing a table does not need
+def open_puzzle(puzzle: Puzzle) -> Episode:
+    """Return an ``Episode`` that steps through episodes of a puzzle."""
+    from esper_core.app.episode import Episode  # imports torch, which playing a table does not need
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{puzzle.name}.yaml"
         file.write_text(json.dumps(puzzle.config()))
-        return Play.of(file)
+        return Episode.of(file)
 
 
-def act_until_decision(play: Play, action: Action) -> Moment:
+def act_until_decision(play: Episode, action: Action) -> EpisodeStep:
     """Act, then step on to the next decision or the end, and fossilise seeds that have been blended in on the way."""
     moment = play.act(action)
     while not moment.over and not is_decision_step(moment.observation.step):
@@ -49,7 +49,7 @@ def act_until_decision(play: Play, action: Action) -> Moment:
     return moment
 
 
-def measurements(moment: Moment) -> NDArray[np.float32]:
+def measurements(moment: EpisodeStep) -> NDArray[np.float32]:
     """Return the row of a table for the present state of an episode."""
     now = moment.observation.signals
     if len(now.seeds) > 1:
@@ -65,7 +65,7 @@ def measurements(moment: Moment) -> NDArray[np.float32]:
 class PuzzleRun:
     """The training of one puzzle from one seed, as far as it has been asked for."""
 
-    def __init__(self, play: Play, seed: int) -> None:
+    def __init__(self, play: Episode, seed: int) -> None:
         self._play = play
         self._seed = seed
         self._rows: dict[Node, NDArray[np.float32]] = {}
@@ -85,9 +85,9 @@ class PuzzleRun:
         if node not in self._rows:
             before, action = parents()[node]
             self.row(before)
-            if not self._play.knows_twin(self._seed):  # a Play keeps a few twins, and several runs may share it
+            if not self._play.knows_twin(self._seed):  # an Episode keeps a few twins, and several runs may share it
                 self._play.know_twin(self._seed, self._twin)
-            self._play.load(self._states[before])
+            self._play.load_state_dict(self._states[before])
             started = time.process_time()
             self._record(node, act_until_decision(self._play, action), started)
         return self._rows[node]
@@ -97,11 +97,11 @@ class PuzzleRun:
         self.row(node)
         return self._seconds[node]
 
-    def _record(self, node: Node, moment: Moment, started: float) -> None:
+    def _record(self, node: Node, moment: EpisodeStep, started: float) -> None:
         self._seconds[node] = time.process_time() - started
         self._rows[node] = measurements(moment)
         if not node.over:
-            self._states[node] = self._play.state()
+            self._states[node] = self._play.state_dict()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,18 +161,18 @@ def train_to_file(job: tuple[Puzzle, Path]) -> tuple[str, float]:
     return puzzle.name, time.monotonic() - started
 
 
-def _train_from(play: Play, node: Node, moment: Moment, values: NDArray[np.float32]) -> None:
+def _train_from(play: Episode, node: Node, moment: EpisodeStep, values: NDArray[np.float32]) -> None:
     """Record a node, at which the episode is, and train everything behind it, depth first."""
     values[node_index()[node]] = measurements(moment)
     if node.over:
         return
-    here = play.state()
+    here = play.state_dict()
     for action, led_to in branches(node):
-        play.load(here)
+        play.load_state_dict(here)
         _train_from(play, led_to, act_until_decision(play, action), values)
 
 
-def _fossilise_or_wait(moment: Moment) -> Action:
+def _fossilise_or_wait(moment: EpisodeStep) -> Action:
     for slot in moment.observation.signals.slots:
         keep = Action(Op.FOSSILISE, slot.name)
         if any(seed.stage is Stage.HOLDING for seed in slot.seeds) and moment.mask.allows(keep):

@@ -1,0 +1,442 @@
+"""One network that grows while it trains: its slots, seeds, optimizers, gates, measurements and governor.
+
+A ``GrowingNetwork`` knows no data. Whoever drives it gives it the losses of each batch and a function that evaluates
+it. One decision step is, in this order:
+
+    open_step()                 newborn seeds start to train
+    train_batch(losses)         for each batch: trains host and seeds
+    close_step(batch_losses)    ramps that have arrived are noticed
+    evaluate(...), measure(...) validation, gains of seeds, dependence on seeds
+    conclude_step(...)          reads the numbers; the gates look at them
+    heal(signals)               takes out seeds that broke a loss
+    judge(signals), roll_back(decision)
+    apply(action)               what a policy decided
+
+``trainer.environment`` drives it with the data of a task, and ``trainer.loop`` keeps the order.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from dataclasses import asdict
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import torch
+
+from esper_core.growth import (
+    Draws,
+    Garden,
+    Gates,
+    RandomStream,
+    SeedFault,
+    Snapshot,
+    Transition,
+    decode_state,
+    derive_seed,
+    device_of,
+    encode_state,
+    in_words,
+    restore_torch_defaults,
+    summed,
+    without_folders,
+)
+from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.protocols import State
+from esper_core.trainer.event_records import LostSeed
+from esper_core.trainer.measurements import SeedDependence, SeedGains, StepMeasurements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor, nn
+
+    from esper_core.config import GrowthConfig
+    from esper_core.governor import Decision, Governor, MemoryBudget, RolledBack
+    from esper_core.growth import FaultBook, OptimizerKeeper, Variety
+    from esper_core.leyline.actions import Action, ActionMask
+    from esper_core.leyline.protocols import Split, Task
+    from esper_core.leyline.signals import Signals, Verdict
+    from esper_core.leyline.specs import Operations
+    from esper_core.trainer.forward import CompiledHost, Loss
+    from esper_core.trainer.measurements import Evaluation, Measurements
+
+T = TypeVar("T")
+
+
+class SeedLosses:
+    """Takes seeds out of a network where they fail, and keeps a record of each.
+
+    Args:
+        garden: The seeds.
+        measurements: Forgets what was measured of a lost seed.
+        faults: Counts failures of blueprints over all networks of the run.
+    """
+
+    def __init__(self, garden: Garden, measurements: StepMeasurements, faults: FaultBook) -> None:
+        self._garden = garden
+        self._measurements = measurements
+        self._faults = faults
+        self.records: list[LostSeed] = []
+        """Seeds that were lost since ``take`` was called last."""
+
+    def take(self) -> list[LostSeed]:
+        """Return the records since the last call, each counted against its blueprint."""
+        records, self.records = self.records, []
+        return [one.counted(self._faults) for one in records]
+
+    def run_without_faulty(self, act: Callable[[], T]) -> T:
+        """Return what ``act`` gives, repeated without the seeds that fail in it."""
+        while True:
+            try:
+                return act()
+            except SeedFault as fault:
+                restore_torch_defaults()  # restores torch's settings after an error in the middle of a pass
+                self.remove(fault)
+
+    def remove_seed(self, number: int, what: str, *, blamed: bool = True) -> None:
+        """Take out the living seed of this number, if there is one."""
+        if any(seed.number == number for seed in self._garden.living_seeds()):
+            slot, _ = self._garden.home_of(number)
+            self.remove(SeedFault([slot.name], what, number=number), blamed=blamed)
+
+    def remove(self, fault: SeedFault, *, blamed: bool = True) -> None:
+        """Take out the seeds that a fault names; raise it where no living seed is to blame."""
+        what = without_folders(fault.what)
+        lost = self._garden.uproot(f"lost: it {what}", fault.slots, fault.number) if fault.slots else []
+        if not lost:
+            raise fault
+        for transition in lost:
+            self._measurements.forget(transition.seed)
+            self.records.append(LostSeed(transition.slot, transition.blueprint, what, transition, blamed))
+
+    def check_settings(self, act: Callable[[], T]) -> T:
+        """Return what ``act`` gives, and blame the acting seeds if it changed torch's settings."""
+        result = act()
+        if what := restore_torch_defaults():
+            self.blame_acting(what)
+        return result
+
+    def blame_acting(self, what: str) -> NoReturn:
+        """Raise SeedFault for the seeds in the host's own pass; RuntimeError if there is none: host or task did it."""
+        if self._garden.blended:
+            raise SeedFault(self._garden.blended_slots, what)
+        raise RuntimeError(what)
+
+    def state_dict(self) -> State:
+        """Return the records."""
+        return encode_state([asdict(one) for one in self.records])
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what ``state_dict`` returned."""
+        self.records = [
+            LostSeed(**{**one, "ending": None if one["ending"] is None else _transition(one["ending"])})
+            for one in decode_state(state)
+        ]
+
+
+class GrowingNetwork:
+    """One growing network, driven from outside with losses and evaluations.
+
+    A seed that fails in any of its passes is taken out, and the pass is repeated without it; ``lost`` records
+    which. An error that no seed is to blame for is raised.
+
+    Args:
+        model: The host, grafted, on its device.
+        keeper: Owns the optimizers of host and seeds.
+        governor: Judges the network and rolls it back; ``begin`` must be called on it before the first step.
+        budget: How much memory the network may take.
+        varieties: For each slot what may grow in it.
+        settings: How seeds grow.
+        steps: Decision steps in the episode.
+        batches: Batches in a decision step.
+        seed: Of all random numbers of this network.
+        faults: Counts failures of blueprints over all networks of the run.
+        probe: Mean loss on some training data, for blueprints that choose their first weights by it.
+        outputs: Computes the outputs of a batch.
+        draws: When host and blueprints draw random numbers.
+        operations: Operations of host and blueprints, where a reward prices them.
+        compile_host: Makes what runs the host's training pass compiled; None: it runs as written.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        keeper: OptimizerKeeper,
+        governor: Governor,
+        budget: MemoryBudget,
+        *,
+        varieties: Mapping[str, Sequence[Variety]],
+        settings: GrowthConfig,
+        steps: int,
+        batches: int,
+        seed: int,
+        faults: FaultBook,
+        probe: Callable[[nn.Module], Tensor],
+        outputs: Callable[[nn.Module, Tensor], Tensor],
+        draws: Draws = Draws.ANYWHERE,
+        operations: Operations | None = None,
+        compile_host: Callable[[Garden], CompiledHost] | None = None,
+    ) -> None:
+        self.model, self.keeper, self.governor = model, keeper, governor
+        self._budget, self._draws = budget, draws
+        device, quiet = device_of(model), draws is Draws.NEVER
+        self.garden = Garden(
+            model,
+            keeper,
+            varieties,
+            seed=seed,
+            batches=batches,
+            settings=settings,
+            faults=faults,
+            probe=probe,
+            gates=Gates(settings, steps),
+            quiet=quiet,
+        )
+        self.training_stream, self.evaluation_stream, trial_stream = (
+            RandomStream(derive_seed(seed, purpose), device, idle=quiet)
+            for purpose in ("training", "evaluation", "trial")
+        )
+        self.gains = SeedGains(self.garden, trial_stream)
+        self.dependence = SeedDependence(self.garden, derive_seed(seed, "counterfactuals"), quiet=quiet, run=outputs)
+        self.measurements = StepMeasurements(self.garden, self.gains, self.dependence, device, operations)
+        self.lost = SeedLosses(self.garden, self.measurements, faults)
+        self.compiled = None if compile_host is None else compile_host(self.garden)
+        self.measured: Measurements | None = None
+        """What was read last."""
+        self.evaluation: Evaluation | None = None
+        """The latest evaluation on the validation split."""
+        self.incubation_seconds = 0.0
+        """Seconds that incubating seeds took in the current step."""
+        self._step_start: tuple[Snapshot, Tensor] | None = None
+        self._snapshot: Snapshot | None = None
+
+    # Training.
+
+    def open_step(self) -> list[Transition]:
+        """Begin a decision step: newborn seeds start to train."""
+        self.incubation_seconds = 0.0
+        transitions = self.lost.run_without_faulty(self.garden.open_step)
+        self._step_start = (self._take_snapshot(), self.measurements.train_loss) if self.garden.blended else None
+        self.model.train()
+        return transitions
+
+    def train_batch(self, losses: Sequence[Loss]) -> Tensor:
+        """Train host and acting seeds on one batch, and then each incubating seed.
+
+        Args:
+            losses: The loss of each part of the batch; together they add up to its mean loss.
+
+        Returns:
+            The mean loss of the batch, detached.
+        """
+        self.garden.tick()
+        with self._drawing(Draws.ANYWHERE):
+            loss = self.lost.run_without_faulty(partial(self._train_host, losses))
+        if incubating := self.garden.incubating:
+            began = perf_counter()
+            for number in incubating:
+                self.lost.run_without_faulty(partial(self._incubate, number, losses))
+            self.incubation_seconds += perf_counter() - began
+        return loss
+
+    def close_step(self, batch_losses: Sequence[Tensor]) -> list[Transition]:
+        """End the training of a decision step: ramps that have arrived are noticed, and seeds that are ready advance.
+
+        Args:
+            batch_losses: What ``train_batch`` returned for each batch of the step.
+        """
+        self.measurements.record_training(batch_losses)
+        return self.lost.run_without_faulty(self.garden.close_step)
+
+    def _train_host(self, losses: Sequence[Loss]) -> Tensor:
+        train = partial(self._leave_gradients, losses)
+        loss = train(self.model) if self.compiled is None else self.compiled.run(train)
+        self.keeper.step(self.garden.blended)
+        return loss
+
+    def _leave_gradients(self, losses: Sequence[Loss], model: nn.Module) -> Tensor:
+        """Compute the gradients of one batch, and return its mean loss."""
+        self.keeper.zero_grad()
+        return summed([self._forward_backward(partial(loss, model)) for loss in losses])
+
+    def _forward_backward(self, compute: Callable[[], Tensor]) -> Tensor:
+        with self._drawing(Draws.FORWARD):
+            loss = compute()
+        if what := restore_torch_defaults():
+            self.lost.blame_acting(f"{what} while it was in the host")
+        if not loss.requires_grad:
+            if self.keeper.host.parameters or self.garden.blended:
+                self.lost.blame_acting("left the loss without a gradient")
+            return loss  # the host is frozen, and no seed acts on it yet
+        try:
+            self.keeper.backward(loss)
+        except Exception as error:
+            if not self.garden.blended:
+                raise
+            raise SeedFault(self.garden.blended_slots, f"{in_words(error)} in backward") from error
+        return loss.detach()
+
+    def _incubate(self, number: int, losses: Sequence[Loss]) -> None:
+        self.garden.incubate(number, *losses)
+        if what := restore_torch_defaults():
+            slot, _ = self.garden.home_of(number)
+            raise SeedFault([slot.name], what, number=number)
+
+    def _drawing(self, when: Draws) -> AbstractContextManager[Any]:
+        """Return a context with the training stream, if ``when`` is the time at which the host draws from it.
+
+        A pass that compiles holds the stream until its gradients are there: torch's generators cannot be exchanged in
+        the middle of it.
+        """
+        compiles = self.compiled is not None and self._draws is Draws.FORWARD and self.compiled.compiles_next
+        draws = Draws.ANYWHERE if compiles else self._draws
+        return self.training_stream if draws is when else nullcontext()
+
+    def _take_snapshot(self) -> Snapshot:
+        """Return a snapshot of host and fossils, in memory that is reused."""
+        if self._snapshot is None:
+            self._snapshot = Snapshot(self.garden)
+        else:
+            self._snapshot.take(self.garden)
+        return self._snapshot
+
+    # Measuring.
+
+    def evaluate(self, evaluate: Callable[[], Evaluation]) -> Evaluation:
+        """Return what ``evaluate``, which runs the model on a split, gives for the network as it acts now."""
+        with self.evaluation_stream:
+            return self.lost.run_without_faulty(partial(self.lost.check_settings, evaluate))
+
+    def measure_gains(self, evaluate: Callable[[], Evaluation], undisturbed: Tensor | None) -> None:
+        """Measure what living seeds gain on the validation split, after ``evaluation`` was set to its result.
+
+        Args:
+            evaluate: Runs the model on the validation split.
+            undisturbed: The twin's losses on it, one for each example; None where there is no twin.
+        """
+        losses = self.validation().losses
+        self.lost.run_without_faulty(partial(self.gains.measure, evaluate, losses, undisturbed))
+
+    def measure_dependence(self, task: Task, split: Split) -> None:
+        """Measure on ``split`` how much the network depends on each acting seed."""
+        self.lost.run_without_faulty(partial(self.dependence.measure, task, split))
+
+    def validation(self) -> Evaluation:
+        """Return the latest evaluation on the validation split."""
+        assert self.evaluation is not None
+        return self.evaluation
+
+    def numbers(self) -> Tensor:
+        """Return all that is to be read of this step, on the device."""
+        return self.measurements.numbers(self.validation().means())
+
+    def conclude_step(self, step: int, numbers: Sequence[float]) -> Signals:
+        """Read the numbers of a step, let the gates look at them once, and return the step's signals."""
+        self.measured = self.measurements.read(numbers)
+        self.garden.gates.look(self.garden.living_seeds(), self.measured.gains)
+        return self.measurements.signals(step, self.measured)
+
+    def signals(self, step: int, numbers: Sequence[float]) -> Signals:
+        """Return the signals of a network that was changed and measured again in a step that is concluded."""
+        self.measured = self.measurements.read(numbers)
+        return self.measurements.signals(step, self.measured)
+
+    # What goes wrong.
+
+    def is_sick(self, signals: Signals) -> bool:
+        """Return whether a loss of the network, or of an incubating seed, is not finite."""
+        return not signals.finite or bool(self.measured and self.measured.non_finite_seeds)
+
+    def heal(self, signals: Signals) -> bool:
+        """Take out the seeds that made a loss non-finite, and restore the host if they harmed it.
+
+        An incubating seed cannot harm the host. An acting one can: the host returns to what it was when this step began
+        and its optimizers start afresh. If no living seed is to blame nothing is done here; the governor decides.
+
+        Returns:
+            Whether any seed was taken out.
+        """
+        sick = () if self.measured is None else self.measured.non_finite_seeds
+        if math.isfinite(signals.train_loss) and math.isfinite(signals.validation_loss):
+            for number in sick:
+                self.lost.remove_seed(number, "made its own loss not finite")
+            return bool(sick)
+        if self._step_start is None or not self.garden.blended:
+            return False
+        snapshot, self.measurements.train_loss = self._step_start
+        snapshot.restore(self.garden)
+        self.lost.remove(SeedFault(self.garden.blended_slots, "made the host's loss not finite"))
+        for number in sick:  # they learnt from a host that was sick: lost with it, and not to blame
+            self.lost.remove_seed(number, "was lost with a host that another seed had harmed", blamed=False)
+        return True
+
+    def judge(self, signals: Signals, opinion: Verdict) -> Decision:
+        """Return what the governor decides after a step."""
+        finite = self.measured is None or self.measured.host_finite
+        return self.governor.decide(signals, opinion=opinion, host_finite=finite)
+
+    def roll_back(self, decision: Decision) -> RolledBack:
+        """Return to the state that ``decision`` names, and forget what was measured since."""
+        rolled = self.governor.roll_back(decision)
+        for transition in rolled.transitions:
+            self.measurements.forget(transition.seed)
+        loss = math.nan if rolled.train_loss is None else rolled.train_loss
+        self.measurements.train_loss = torch.full((), loss, device=device_of(self.model))
+        return rolled
+
+    # Growing.
+
+    def mask(self) -> ActionMask:
+        """Return what can be done now and fits the memory budget."""
+        return self.governor.restrict(self._budget.restrict(self.garden, self.garden.mask()))
+
+    def apply(self, action: Action, step: int) -> list[Transition]:
+        """Carry out what was decided after ``step``. A blueprint that cannot be built is a lost seed."""
+        try:
+            return self.garden.apply(action, step)
+        except SeedFault as fault:
+            what = without_folders(fault.what)
+            self.lost.records.append(LostSeed(action.slot or "", action.blueprint or "", what, None))
+            return []
+
+    # State.
+
+    def state_dict(self) -> State:
+        """Return the state between two steps, when what was decided is carried out.
+
+        It leaves out what every step measures before it is read, and what a step can be undone by while it lasts.
+        """
+        streams = self.training_stream.state_dict(), self.evaluation_stream.state_dict()
+        return State.of(
+            {
+                "garden": self.garden.state_dict(),
+                "governor": self.governor.state_dict(),
+                "streams": encode_state(streams),
+                "scales": self.gains.state_dict(),
+                "leaning": self.dependence.state_dict(),
+                "reading": self.measurements.state_dict(),
+                "mishaps": self.lost.state_dict(),
+            }
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what ``state_dict`` returned, in a network that was just made with the same settings."""
+        self.garden.load_state_dict(state.part("garden"))
+        self.governor.begin(self.garden)  # its snapshots fit the network as it is now; the state's own follow
+        self.governor.load_state_dict(state.part("governor"))
+        training, evaluation = decode_state(state.part("streams"))
+        self.training_stream.load_state_dict(training)
+        self.evaluation_stream.load_state_dict(evaluation)
+        self.gains.load_state_dict(state.part("scales"))
+        self.dependence.load_state_dict(state.part("leaning"))
+        self.measurements.load_state_dict(state.part("reading"))
+        self.lost.load_state_dict(state.part("mishaps"))
+
+
+def _transition(known: dict[str, Any]) -> Transition:
+    was = None if known["was"] is None else Stage(known["was"])
+    return Transition(**{**known, "was": was, "now": Stage(known["now"])})

@@ -12,7 +12,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from esper_core.app.episode import Play
+from esper_core.app.episode import Episode
 from esper_core.leyline import WAIT, Action, Blend, Candidate, Op, Place, SlotState
 from esper_study.growbench import (
     CANDIDATES,
@@ -161,7 +161,7 @@ def test_the_configuration_of_every_kind_of_puzzle_is_valid(kind, tmp_path):
     one = next(own for own in map(puzzle, range(400)) if own.kind == kind)
     file = tmp_path / "puzzle.yaml"
     file.write_text(json.dumps(one.config(12.5)))
-    assert Play.of(file).space.slots == tuple(SLOTS)
+    assert Episode.of(file).space.slots == tuple(SLOTS)
 
 
 def test_kinds_are_drawn_with_their_probabilities():

@@ -63,6 +63,8 @@ KILLED = (
 NEWER: dict[str, str] = {}
 ALIASES: dict[str, str] = {}
 IGNORED = {"run", "timing", "seconds", "sections", "warnings", "v", "reason", "hint", "notes"}
+MOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta"}
+"""Statistics that ``esper compare`` of esper-watch computes now, and no run."""
 LOOSE = ("ci_", "p", "boot_", "u_p", "effect_size", "cliffs")
 RUN_SECONDS = 600
 
@@ -85,7 +87,7 @@ def set_up(revision: str, home: Path) -> Path:
 def numbers(data: object, path: str = "") -> Numbers:
     """Flatten nested data to path -> leaf, without the keys that differ between two identical runs."""
     if isinstance(data, dict):
-        items = [(ALIASES.get(key, key), value) for key, value in data.items() if key not in IGNORED]
+        items = [(ALIASES.get(key, key), value) for key, value in data.items() if key not in IGNORED | MOVED]
     elif isinstance(data, list):
         items = [(str(place), value) for place, value in enumerate(data)]
     else:

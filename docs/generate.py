@@ -31,7 +31,7 @@ from esper_core.config.model import FIRST_PAGE, RunConfig, Use
 from esper_core.hooks import spec as hooks
 from esper_core.leyline import events, lifecycle, signals
 from esper_core.leyline import observations as features
-from esper_rewards import page as rewards_page
+from esper_rewards import catalogue as rewards_page
 from esper_testing import components_of
 from esper_testing.reward_episodes import probe_table
 

@@ -22,7 +22,7 @@ from esper_core.app.runtime import one_thread
 from esper_core.config import GrowthConfig, OptimizerConfig
 from esper_core.growth import Garden, OptimizerKeeper, Variety
 from esper_core.leyline import Action, DataShape, Op
-from esper_tasks.convolutional import cnn2d
+from esper_tasks.hosts import cnn2d
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,7 +25,7 @@ from esper_core.growth.grafting import slots_of
 from esper_core.growth.seeds import Seed
 from esper_core.leyline import DataShape
 from esper_core.leyline.lifecycle import Stage
-from esper_tasks.convolutional import cnn2d
+from esper_tasks.hosts import cnn2d
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -21,10 +21,9 @@ from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, Optim
 from esper_core.growth import Draws, Variety, graft
 from esper_core.leyline import Action, DataShape, Op, SlotPlace, Split, SplitName
 from esper_core.trainer.environment import Recipe
-from esper_tasks.classification import Classification
-from esper_tasks.convolutional import cnn2d
+from esper_tasks.hosts import PointwiseMlp, cnn2d
 from esper_tasks.mnist1d import mnist1d
-from esper_tasks.pointwise_mlp import PointwiseMlp
+from esper_tasks.supervised import Classification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -30,8 +30,8 @@ from esper_blueprints.pointwise import Pointwise
 from esper_core import Site
 from esper_core.growth.gates import lower_bound, paired, read_gain
 from esper_core.leyline.constants import FIRST_LOOK, GATE_ALPHA
+from esper_tasks.hosts import PointwiseMlp
 from esper_tasks.mnist1d import mnist1d
-from esper_tasks.pointwise_mlp import PointwiseMlp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

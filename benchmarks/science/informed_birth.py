@@ -23,8 +23,8 @@ from torch.nn import functional
 from esper_blueprints.conv_light import ConvLight
 from esper_blueprints.low_rank import LowRank
 from esper_core import Site
+from esper_tasks.hosts import PointwiseMlp
 from esper_tasks.mnist1d import mnist1d
-from esper_tasks.pointwise_mlp import PointwiseMlp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,12 +14,11 @@ from pydantic import ValidationError
 from esper_core import cli, read_events
 from esper_core.leyline import Metric
 from esper_core.leyline.events import EpisodeFinished, StepFinished
-from esper_rewards import page
+from esper_rewards import catalogue as page
 from esper_rewards.dense import Basic, BasicPlus, Shaped
-from esper_rewards.endings import Minimal, Simplified, Sparse
 from esper_rewards.plugin import REWARDS
-from esper_rewards.potentials import Escrow, Loss
-from esper_rewards.team import Team
+from esper_rewards.potentials import Escrow, Loss, Team
+from esper_rewards.terminal import Minimal, Simplified, Sparse
 from esper_testing.reward_episodes import (
     AGAIN,
     PROBES,

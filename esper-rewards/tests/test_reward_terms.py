@@ -12,10 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_core.leyline import Gain, SeedSignals, Signals, SlotSignals, SlotState, Stage
-from esper_rewards.costs import churn, haste
-from esper_rewards.gains import MOST, contribution, kept_contribution, kept_share, nats
-from esper_rewards.moments import closes, lives_between
-from esper_rewards.shaping import Shaping, progress
+from esper_rewards.terms import (
+    MOST,
+    Shaping,
+    churn,
+    closes,
+    contribution,
+    haste,
+    kept_contribution,
+    kept_share,
+    lives_between,
+    nats,
+    progress,
+)
 
 HOST = 1000
 LIVING = [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.DRAINING]
@@ -50,7 +59,7 @@ courses = st.lists(gardens, min_size=1, max_size=12).map(
 )
 
 
-@pytest.mark.parametrize("module", ["costs", "dense", "endings", "gains", "moments", "page", "potentials", "shaping"])
+@pytest.mark.parametrize("module", ["catalogue", "dense", "potentials", "terminal", "terms"])
 def test_the_examples_are_true(module):
     found = doctest.testmod(import_module(f"esper_rewards.{module}"))
     assert found.attempted > 0

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from esper_core.leyline import Metric, Reward, RewardSpec, Signals, SlotSignals, SlotState
 from esper_rewards import plugin
+from esper_rewards.potentials import Team
 from esper_rewards.settings import TeamSettings
-from esper_rewards.team import Team
 
 ACCURACY = Metric("accuracy", "up", "%")
 PERPLEXITY = Metric("perplexity", "down")
@@ -144,13 +144,13 @@ def test_the_plugin_registers_it_with_its_settings():
 
     plugin.esper_register_rewards(registry=Book())
     target, spec = entries["team"]
-    assert (target, spec.settings) == ("esper_rewards.team:Team", "esper_rewards.settings:TeamSettings")
+    assert (target, spec.settings) == ("esper_rewards.potentials:Team", "esper_rewards.settings:TeamSettings")
     assert isinstance(spec, RewardSpec)
     assert inspect.signature(Team).parameters["price"].default == TeamSettings().price
 
 
 def test_importing_all_of_it_imports_no_torch():
-    code = "import esper_rewards.plugin, esper_rewards.team, sys; sys.exit('torch' in sys.modules)"
+    code = "import esper_rewards.plugin, esper_rewards.potentials, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

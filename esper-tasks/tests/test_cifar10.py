@@ -8,7 +8,7 @@ import torch
 
 from esper_core.leyline import ConfigError
 from esper_tasks.cifar10 import RECORD, TEST, TRAIN, cifar10
-from esper_tasks.convolutional import cnn2d
+from esper_tasks.hosts import cnn2d
 from esper_testing import check_task
 
 EACH = 12

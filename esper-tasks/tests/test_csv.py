@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from esper_core.leyline import ConfigError
-from esper_tasks.table import csv_table
+from esper_tasks.own_data import csv_table
 from esper_testing import check_task
 
 DRAW = np.random.default_rng(0)

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from esper_core.leyline import ConfigError
-from esper_tasks.convolutional import cnn2d
 from esper_tasks.digits import digits
-from esper_tasks.mlp import Mlp
+from esper_tasks.hosts import Mlp, cnn2d
 from esper_testing import check_task
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper_tasks.drawing_lots import drawn_parts
+from esper_tasks.supervised import drawn_parts
 
 
 @given(

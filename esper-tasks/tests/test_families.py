@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from esper_core.leyline import DataShape
-from esper_tasks.families import SIGNALS
+from esper_tasks.hosts import PointwiseMlp
 from esper_tasks.mnist1d import mnist1d, mnist1d_shuffled
-from esper_tasks.pointwise_mlp import PointwiseMlp
-from esper_tasks.signals_family import signals_family, signals_family_host
+from esper_tasks.signals_family import SIGNALS, signals_family, signals_family_host
 
 SHAPE = DataShape("sequence", (1, 40), 10)
 

@@ -17,13 +17,10 @@ from torch import nn
 from torch.nn import functional
 
 from esper_tasks.byte_text import byte_text
-from esper_tasks.convolutional import cnn1d, cnn2d
+from esper_tasks.hosts import Mlp, TokenMlp, Transformer, cnn1d, cnn2d
 from esper_tasks.images_synthetic import images_synthetic
 from esper_tasks.marked_sum import marked_sum
-from esper_tasks.mlp import Mlp
 from esper_tasks.mnist1d import mnist1d
-from esper_tasks.token_mlp import TokenMlp
-from esper_tasks.transformer import Transformer
 
 pytestmark = pytest.mark.slow
 

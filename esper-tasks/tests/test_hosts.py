@@ -10,11 +10,8 @@ from esper_core import graft
 from esper_core.growth import slots_of
 from esper_core.leyline import ConfigError, DataShape
 from esper_tasks import plugin
-from esper_tasks.convolutional import cnn1d, cnn2d, wide_cnn1d
-from esper_tasks.mlp import Mlp
+from esper_tasks.hosts import Mlp, TokenMlp, Transformer, cnn1d, cnn2d, wide_cnn1d
 from esper_tasks.signals_family import signals_family_host
-from esper_tasks.token_mlp import TokenMlp
-from esper_tasks.transformer import Transformer
 
 IMAGE, SIGNAL = DataShape("image", (3, 16, 16), 8), DataShape("sequence", (1, 40), 10)
 ROWS, SYMBOLS = DataShape("tokens", (12, 5), 4), DataShape("tokens", (24,), 256)

@@ -10,8 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from esper_core.leyline import DataShape, Metric, Task
-from esper_tasks.digit_signals import digit_signals, smoothed
-from esper_tasks.mnist1d import mnist1d, mnist1d_shuffled
+from esper_tasks.mnist1d import digit_signals, mnist1d, mnist1d_shuffled, smoothed
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from esper_core.leyline import ConfigError
-from esper_tasks.arrays import npz
-from esper_tasks.drawing_lots import drawn_parts
+from esper_tasks.own_data import npz
+from esper_tasks.supervised import drawn_parts
 from esper_testing import check_task
 
 DRAW = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import torch
 from pydantic import ValidationError
 
 from esper_core.leyline import ConfigError, DataShape
-from esper_tasks.pointwise_mlp import PointwiseMlp
+from esper_tasks.hosts import PointwiseMlp
 
 SHAPE = DataShape("sequence", (1, 40), 10)
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from esper_core.leyline import DataShape, Task
-from esper_tasks.pointwise_mlp import PointwiseMlp
+from esper_tasks.hosts import PointwiseMlp
 from esper_tasks.stripes import stripes
 
 

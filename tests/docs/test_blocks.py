@@ -69,7 +69,7 @@ REST = {
 
 SURROUNDINGS = {
     "docs/reference/hooks.md": "from pydantic import BaseModel\n\nfrom esper_core import hookimpl\n",
-    "docs/reference/rewards.md": "from esper_rewards.team import Team as MyReward\n",
+    "docs/reference/rewards.md": "from esper_rewards.potentials import Team as MyReward\n",
     "esper-testing/README.md": "from esper_testing import parametrize_with_checks\n",
 }
 """What a page's blocks of Python take for granted."""

@@ -15,7 +15,7 @@ from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.policy import Ppo
 from esper_policies.random_policy import Random
 from esper_policies.static import Static
-from esper_rewards.team import Team
+from esper_rewards.potentials import Team
 from esper_study.growbench import Bench, Match, Node, Oracle, nodes, score, shipped_table
 from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS, LAST_DECISION, RAMP
 from esper_study.growbench.table import CARD, NUMBERS

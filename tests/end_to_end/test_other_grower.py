@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState
-from esper_rewards.team import Team
+from esper_rewards.potentials import Team
 
 ROOT = Path(__file__).resolve().parents[2]
 

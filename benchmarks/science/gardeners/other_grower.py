@@ -41,8 +41,7 @@ from esper_core.growth.optimizers import build_optimizer
 from esper_core.growth.trials import flops
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.measurements import evaluate
-from esper_rewards.costs import FEE
-from esper_rewards.gains import POINTS
+from esper_rewards.terms import FEE, POINTS
 from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS, SLOTS, STEPS
 
 if TYPE_CHECKING:

@@ -621,7 +621,7 @@ def test_a_state_dict_without_growth_is_not_for_load(noisy_host: Callable[[], nn
 PROGRAM = """
 import sys, torch, esper_core as esper
 from esper_core.leyline import DataShape
-from esper_tasks.pointwise_mlp import PointwiseMlp
+from esper_tasks.hosts import PointwiseMlp
 model = esper.load(PointwiseMlp(DataShape("sequence", (1, 12), 3)), sys.argv[1])
 inputs = torch.randn(5, 1, 12, generator=torch.Generator().manual_seed(1))
 torch.set_num_threads(1)
@@ -632,7 +632,7 @@ print(model.eval()(inputs).double().flatten().tolist())
 @pytest.mark.members
 def test_a_fresh_process_builds_the_same_network(tmp_path: Path) -> None:
     from esper_core.leyline import DataShape
-    from esper_tasks.pointwise_mlp import PointwiseMlp
+    from esper_tasks.hosts import PointwiseMlp
 
     component = load_plugins().registry.find("blueprint", "conv_light")
     variety = Variety(component.id, component.spec, component.load())

@@ -1,10 +1,13 @@
-"""Reward terms for Esper and the named rewards made of them.
+"""Rewards for Esper, and the terms they are made of.
 
-    Team                            esper_rewards.team         the default: gain over the twin, less what it added
-    Escrow, Loss                    esper_rewards.potentials   changes of a potential, too
-    Minimal, Simplified, Sparse     esper_rewards.endings      told at the end
-    Basic, BasicPlus, Shaped        esper_rewards.dense        the classic ones, step by step
+    potentials   Team (the default), Escrow and Loss: changes of a potential, paid in each step
+    terminal     Sparse, Minimal and Simplified: paid at the end of an episode
+    dense        Basic, BasicPlus and Shaped: paid in each step without a potential; for comparison
+    terms        gains, costs and shaping, and the births and ends of seeds between two steps
+    settings     the settings of all rewards
+    catalogue    descriptions of rewards and terms for the documentation
+    plugin       registers them by name
 
-The terms stand in ``gains``, ``costs`` and ``shaping``; ``moments`` reads from two steps whose life began or ended.
-The plugin registers the rewards by name; in a program, import them from where they stand. This page imports nothing.
+Begin with ``Team``. Not here: how a reward is called (``esper_core.leyline.Reward``) and how it is tested for exploits
+(esper-testing). In a program, import a reward from its module; this package imports nothing by itself.
 """

@@ -1,7 +1,4 @@
-"""What was a step worth by itself? The classic rewards: dense, easy to learn from, and not proof against a cheat.
-
-They pay for how things are, step by step, and not for how they end. The page of the rewards shows what beats each.
-"""
+"""Rewards that are paid in each step without a potential, as others have used them; for comparison."""
 
 from __future__ import annotations
 
@@ -9,11 +6,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from esper_core.leyline import RewardBreakdown
-from esper_rewards.costs import rent
-from esper_rewards.gains import POINTS, contribution, improvement, kept_contribution, known_gain
-from esper_rewards.moments import closes, demand_pair, lives_between
 from esper_rewards.settings import BasicPlusSettings, BasicSettings, ShapedSettings
-from esper_rewards.shaping import Shaping
+from esper_rewards.terms import (
+    POINTS,
+    Shaping,
+    closes,
+    contribution,
+    demand_pair,
+    improvement,
+    kept_contribution,
+    known_gain,
+    lives_between,
+    rent,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +73,7 @@ class Shaped:
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
     ) -> RewardBreakdown:
-        """What this step was worth."""
+        """Return the reward of one step."""
         demand_pair(before, twin_before)
         own, last = self.settings, closes(now, before)
         return RewardBreakdown(
@@ -107,7 +112,7 @@ class Basic:
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
     ) -> RewardBreakdown:
-        """What this step was worth."""
+        """Return the reward of one step."""
         demand_pair(before, twin_before)
         return RewardBreakdown(
             {
@@ -146,7 +151,7 @@ class BasicPlus:
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
     ) -> RewardBreakdown:
-        """What this step was worth."""
+        """Return the reward of one step."""
         demand_pair(before, twin_before)
         own, last = self.settings, closes(now, before)
         each_step = own.later * own.bonus * POINTS / own.over

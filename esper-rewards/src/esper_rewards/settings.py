@@ -1,4 +1,4 @@
-"""What can be set for each reward of this package, and within which bounds?"""
+"""Settings of the rewards, with their defaults."""
 
 from __future__ import annotations
 

@@ -1,18 +1,19 @@
-"""Hosts and data for Esper, all of it offline.
+"""Tasks and hosts for Esper; all data are generated, local, or your own, and nothing is downloaded.
 
-    mnist1d, mnist1d_shuffled   esper_tasks.mnist1d            ten digits as short signals, and the negative control
-    images_synthetic            esper_tasks.images_synthetic   eight waves in noisy colour images
-    marked_sum                  esper_tasks.marked_sum         tokens that have to see one another
-    byte_text                   esper_tasks.byte_text          the next byte of Python's help texts
-    stripes                     esper_tasks.stripes            a task of milliseconds, for tests
-    npz, csv_table              esper_tasks.arrays, .table     data of your own
-    cifar10, digits             esper_tasks.cifar10, .digits   photographs of your own; scikit-learn's digits
-    SIGNALS                     esper_tasks.families           problems to learn on, and others to be judged by
-    PointwiseMlp                esper_tasks.pointwise_mlp      a host that cannot see a shape
-    cnn1d, wide_cnn1d, cnn2d    esper_tasks.convolutional      three blocks of convolutions
-    Mlp                         esper_tasks.mlp                two hidden layers over whatever has numbers
-    TokenMlp                    esper_tasks.token_mlp          a host that cannot see two tokens together
-    Transformer                 esper_tasks.transformer        small, causal or not
+    mnist1d            ten digits as short signals, and with shuffled positions as negative control
+    stripes            four patterns in noise, made in milliseconds, for tests
+    images_synthetic   eight waves in noisy colour images
+    marked_sum         tokens whose answer needs attention between them
+    byte_text          the next byte of Python's help texts
+    riddles            five problems in one form
+    signals_family     a family of tasks and hosts to train policies on, with a held-out part
+    digits, cifar10    scikit-learn's digits; your own copy of CIFAR-10
+    own_data           your own arrays (npz) and tables (csv)
+    supervised         Classification and Regression, which all tasks are, and how data are split
+    hosts              MLPs, convolutional networks and a small transformer
+    settings           the settings of all of them
+    plugin             registers them by name
 
-The plugin registers them by name; in a program, import them from where they stand. This page imports nothing.
+Begin with ``stripes`` for a task, and with ``hosts.PointwiseMlp`` for a host. Not here: what a task and a host are
+(``esper_core.leyline``). In a program, import them from their modules; this package imports nothing by itself.
 """

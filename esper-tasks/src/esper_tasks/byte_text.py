@@ -1,4 +1,4 @@
-"""What text is on every machine that runs Python? The help of Python itself: a task of telling the next byte."""
+"""A language-modelling task on bytes: the help texts of Python, which every machine has."""
 
 from __future__ import annotations
 

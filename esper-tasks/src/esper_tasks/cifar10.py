@@ -1,4 +1,4 @@
-"""Where do ordinary small photographs come from? From the user's own copy of CIFAR-10, in its binary version.
+"""CIFAR-10, read from the user's own copy of the binary version.
 
 A record is one byte for the class and 3,072 for the colours: 32 rows of 32 pixels in red, then in green, then in blue.
 """
@@ -11,11 +11,9 @@ import numpy as np
 import torch
 
 from esper_core.leyline import Split
-from esper_tasks.classification import Classification
-from esper_tasks.drawing_lots import drawn_parts
-from esper_tasks.own_data import found
-from esper_tasks.refusing import refuse
+from esper_tasks.own_data import found, refuse
 from esper_tasks.settings import Cifar10Settings
+from esper_tasks.supervised import Classification, drawn_parts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which images are on a machine with scikit-learn? 1,797 digits of 8 × 8 pixels, for a quick look and nothing more."""
+"""The handwritten digits of scikit-learn: 1,797 images of 8 × 8 pixels, for a quick look."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from esper_core.leyline import ConfigError, Problem
-from esper_tasks.classification import Classification, as_split
-from esper_tasks.drawing_lots import drawn_parts
 from esper_tasks.settings import DigitsSettings
+from esper_tasks.supervised import Classification, as_split, drawn_parts
 
 CLASSES = 10
 

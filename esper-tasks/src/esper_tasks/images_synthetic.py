@@ -1,4 +1,4 @@
-"""Which images need local structure to be told apart, and are made in a moment? Waves in a patch of noise."""
+"""Synthetic colour images: waves in noise, which local structure tells apart."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from esper_tasks.classification import Classification
-from esper_tasks.parting import parted
 from esper_tasks.settings import ImagesSyntheticSettings
+from esper_tasks.supervised import Classification, parted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

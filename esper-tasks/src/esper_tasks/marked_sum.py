@@ -1,12 +1,11 @@
-"""Which task cannot be done by looking at each token by itself? The sum of two marked symbols."""
+"""A task on tokens whose answer is the sum of two marked symbols, which needs interaction between tokens."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from esper_tasks.classification import Classification
-from esper_tasks.parting import parted
 from esper_tasks.settings import MarkedSumSettings
+from esper_tasks.supervised import Classification, parted
 
 
 def marked_sum(*, samples: int = 4500, length: int = 12, symbols: int = 4, seed: int = 0) -> Classification:

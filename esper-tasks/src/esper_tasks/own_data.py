@@ -1,31 +1,47 @@
-"""How do data of the user's own become a task? Classes get numbers, and inputs the scale of the training data.
+"""Tasks of the user's own data: arrays from an .npz or a folder of .npy files, and tables from a CSV file.
 
-Nothing is chosen by what is held out, not even the mean that is subtracted.
+Files are never unpickled. What cannot be used is refused with the setting to change.
 """
 
 from __future__ import annotations
 
+import csv
+import math
+import zipfile
+import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 import torch
 
-from esper_core.leyline import Split
-from esper_core.leyline.errors import nearest
-from esper_tasks.classification import Classification
-from esper_tasks.drawing_lots import drawn_parts
-from esper_tasks.refusing import refuse
-from esper_tasks.regression import Regression
+from esper_core.leyline import SettingError, Split
+from esper_core.leyline.errors import nearest, suggestion
+from esper_tasks.settings import CsvSettings, NpzSettings
+from esper_tasks.supervised import Classification, Regression, drawn_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from esper_core.leyline import SiteKind, SplitName
-    from esper_tasks.settings import OwnDataSettings
+    from esper_tasks.settings import Column, OwnDataSettings, Predicted
+
+
+def refuse(setting: str, message: str, hint: str | None = None) -> NoReturn:
+    """SettingError (E120); ``hint`` is the way out, and ends with what was received.
+
+    >>> refuse("path", 'there is no file "a.csv"', "Received: a.csv")
+    Traceback (most recent call last):
+    esper_core.leyline.errors.SettingError: E120 there is no file "a.csv"
+      path
+      Received: a.csv
+    """
+    raise SettingError(setting, message, hint)
+
 
 SPLITS: Final[tuple[SplitName, ...]] = ("train", "validation", "test")
 
@@ -144,3 +160,280 @@ def _classes(targets: Mapping[SplitName, NDArray[Any]]) -> tuple[dict[SplitName,
 
 def _shown(classes: NDArray[Any], most: int = 5) -> str:
     return ", ".join(map(str, classes[:most])) + (", …" if len(classes) > most else "")
+
+
+KINDS: Final[Mapping[int, SiteKind]] = {2: "vector", 3: "sequence", 4: "image"}
+"""What examples are taken for, by the dimensions of the inputs."""
+
+DIMENSIONS: Final[Mapping[SiteKind, tuple[int, ...]]] = {
+    "image": (4,),
+    "sequence": (3,),
+    "tokens": (2, 3),
+    "vector": (2,),
+}
+_FORMS: Final = (
+    "vector (N, features), sequence (N, channels, length), image (N, channels, height, width), "
+    "tokens (N, tokens, features), or (N, tokens) for symbols by their number"
+)
+_UNREADABLE: Final = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+def npz(
+    *,
+    path: str,
+    inputs: str = "inputs",
+    targets: str = "targets",
+    kind: SiteKind | None = None,
+    predict: Predicted = "class",
+    normalise: bool = True,
+    validation: float = 0.15,
+    test: float = 0.15,
+    seed: int = 0,
+) -> Classification | Regression:
+    """Arrays of your own: classes or numbers, parted by a seed or by yourself.
+
+    Two arrays, ``inputs`` and ``targets``, are parted here. Data that are parted already are ``train_inputs``,
+    ``train_targets``, ``test_inputs``, ``test_targets`` and, unless it is to be drawn from the training data,
+    ``validation_inputs`` and ``validation_targets``.
+
+    path: an .npz, or a folder of .npy files; relative to the current folder. inputs, targets: what the arrays are
+    called. kind: what an example is; None: told by its dimensions. predict, normalise, validation, test, seed: see
+    ``OwnDataSettings``.
+    """
+    settings = NpzSettings(
+        path=path,
+        inputs=inputs,
+        targets=targets,
+        kind=kind,
+        predict=predict,
+        normalise=normalise,
+        validation=validation,
+        test=test,
+        seed=seed,
+    )
+    place = found(path, "path")
+    parts = _parts(_Arrays(place), settings)
+    return own_task(parts, _kind(parts["train"], settings), settings)
+
+
+class _Arrays:
+    """The arrays of a file or folder, each read when it is asked for."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        if place.is_dir():
+            self.names: Collection[str] = sorted(file.stem for file in place.glob("*.npy"))
+            return
+        with _opened(place) as arrays:
+            if isinstance(arrays, np.ndarray):
+                hint = "Put inputs and targets into an .npz with numpy.savez, or name the folder of the .npy files."
+                refuse("path", f'"{place}" is one array', hint)
+            self.names = arrays.files
+
+    def array(self, name: str, setting: str) -> NDArray[Any]:
+        """The array of this name; SettingError where it is not there or cannot be read without pickle."""
+        if name not in self.names:
+            refuse(setting, f'there is no array "{name}" in "{self.place}"', suggestion(name, self.names))
+        folder = self.place.is_dir()
+        with _opened(self.place / f"{name}.npy" if folder else self.place) as opened:
+            array: NDArray[Any] = opened if folder else opened[name]
+        return array
+
+
+@contextmanager
+def _opened(place: Path) -> Iterator[Any]:
+    """One array, or those of an .npz; SettingError where they cannot be read."""
+    try:
+        with place.open("rb") as file:
+            yield np.load(file, allow_pickle=False)
+    except _UNREADABLE as error:
+        _refuse_unreadable(str(place), error)
+
+
+def _refuse_unreadable(what: str, error: BaseException) -> NoReturn:
+    if "pickle" in str(error):
+        hint = "Save numbers, or texts of one length: array.astype(float), or array.astype(str) for classes."
+        refuse("path", f'"{what}" holds Python objects, or no arrays; these are not read', hint)
+    refuse("path", f'"{what}" cannot be read: {error}', "numpy.savez writes such a file.")
+
+
+def _parts(arrays: _Arrays, settings: NpzSettings) -> dict[SplitName, Examples]:
+    if settings.inputs in arrays.names or f"train_{settings.inputs}" not in arrays.names:
+        return parted_by_lot(_examples(arrays, "", settings), settings)
+    parts: dict[SplitName, Examples]
+    train, test = (_examples(arrays, f"{name}_", settings) for name in ("train", "test"))
+    if f"validation_{settings.inputs}" in arrays.names:
+        parts = {"train": train, "validation": _examples(arrays, "validation_", settings), "test": test}
+    else:
+        parts = {**parted_by_lot(train, settings, test=False), "test": test}
+    shapes = {name: parts[name].inputs.shape[1:] for name in SPLITS}
+    if len(set(shapes.values())) > 1:
+        refuse("path", "the splits have examples of several shapes", f"Received: {shapes}")
+    return {name: parts[name] for name in SPLITS}
+
+
+def _examples(arrays: _Arrays, prefix: str, settings: NpzSettings) -> Examples:
+    named = {setting: f"{prefix}{getattr(settings, setting)}" for setting in ("inputs", "targets")}
+    inputs, targets = (arrays.array(name, setting) for setting, name in named.items())
+    demand_numbers(inputs, "inputs", named["inputs"])
+    lengths = f"Received: {named['inputs']} {inputs.shape}, {named['targets']} {targets.shape}"
+    if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
+        refuse("targets", "there is not one target for each input", lengths)
+    if settings.predict == "number":
+        demand_numbers(targets, "targets", named["targets"])
+        if targets.ndim > 2:
+            refuse("targets", "numbers to be told are (N,) or (N, numbers)", lengths)
+        return Examples(inputs, targets)
+    if targets.ndim != 1:
+        refuse("targets", "there is not one class for each example", lengths)
+    return Examples(inputs, _as_classes(targets, named["targets"]))
+
+
+def _as_classes(targets: NDArray[Any], name: str) -> NDArray[Any]:
+    """Texts and whole numbers, also where they are written as floating-point ones."""
+    if targets.dtype.kind in "US":
+        return targets
+    demand_numbers(targets, "targets", name)
+    if targets.dtype.kind == "f":
+        odd = targets[targets != np.round(targets)]
+        if len(odd):
+            hint = f"If they are numbers to be told, write  predict: number\nReceived: {odd[0]}"
+            refuse("predict", f'the classes in "{name}" are no whole numbers', hint)
+    return targets.astype(np.int64)
+
+
+def _kind(train: Examples, settings: NpzSettings) -> SiteKind:
+    inputs = train.inputs
+    kind = settings.kind or KINDS.get(inputs.ndim)
+    if kind is None or inputs.ndim not in DIMENSIONS[kind]:
+        told = "an example" if kind is None else f"an example of kind {kind}"
+        hint = f"Possible: {_FORMS}.\nReceived: {settings.inputs} {inputs.shape}"
+        refuse("kind", f"{told} does not have {inputs.ndim - 1} dimensions", hint)
+    if kind == "tokens" and inputs.ndim == 2 and (inputs.dtype.kind not in "iu" or inputs.min() < 0):
+        hint = f"Received: {inputs.dtype} from {inputs.min()} on"
+        refuse("inputs", "symbols are whole numbers from 0 on", hint)
+    return kind
+
+
+def csv_table(
+    *,
+    path: str,
+    target: Column,
+    header: bool = True,
+    delimiter: str = ",",
+    ignore: tuple[Column, ...] = (),
+    predict: Predicted = "class",
+    normalise: bool = True,
+    validation: float = 0.15,
+    test: float = 0.15,
+    seed: int = 0,
+) -> Classification | Regression:
+    """A table of your own: one column to be told from the others, which are numbers. Inputs (N, features).
+
+    path: the file, in UTF-8; relative to the current folder. target: the column to be told. header: whether the first
+    line names the columns; else they are called 1, 2, … delimiter: between two cells. ignore: columns that are left
+    out. predict, normalise, validation, test, seed: see ``OwnDataSettings``.
+    """
+    settings = CsvSettings(
+        path=path,
+        target=target,
+        header=header,
+        delimiter=delimiter,
+        ignore=ignore,
+        predict=predict,
+        normalise=normalise,
+        validation=validation,
+        test=test,
+        seed=seed,
+    )
+    examples = _examples_table(_read(found(path, "path"), settings), settings)
+    return own_task(parted_by_lot(examples, settings), "vector", settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The cells of a file, as text: each row with its line."""
+
+    place: Path
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int, list[str]], ...]
+
+    def column(self, name: Column, setting: str) -> int:
+        """Where the column of this name stands; SettingError where there is none."""
+        if str(name) not in self.columns:
+            hint = suggestion(str(name), self.columns)
+            if len(self.columns) == 1:
+                hint = f'All of a line is one cell: "{self.columns[0][:60]}". Is the delimiter another, ";" or "\\t"?'
+            refuse(setting, f'there is no column "{name}" in "{self.place}"', hint)
+        return self.columns.index(str(name))
+
+
+def _read(place: Path, settings: CsvSettings) -> _Table:
+    try:
+        with place.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, delimiter=settings.delimiter, strict=True)
+            rows = tuple((reader.line_num, row) for row in reader if row)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        refuse("path", f'"{place}" cannot be read: {error}', "It is a text in UTF-8.")
+    if len(rows) < 2:
+        refuse("path", f'"{place}" holds no examples', f"Received: {len(rows)} lines that are not empty")
+    if settings.header:
+        columns, rows = tuple(cell.strip() for cell in rows[0][1]), rows[1:]
+    else:
+        columns = tuple(str(number + 1) for number in range(len(rows[0][1])))
+    twice = [name for name in columns if columns.count(name) > 1]
+    if twice:
+        hint = "Where the first line is no header, write  header: false"
+        refuse("header", f'several columns of "{place}" are called "{twice[0]}"', hint)
+    for line, row in rows:
+        if len(row) != len(columns):
+            refuse("path", f"{place}:{line} has {len(row)} cells, the first line has {len(columns)}")
+    return _Table(place, columns, rows)
+
+
+def _examples_table(table: _Table, settings: CsvSettings) -> Examples:
+    target = table.column(settings.target, "target")
+    left_out = {target, *(table.column(name, "ignore") for name in settings.ignore)}
+    features = [place for place in range(len(table.columns)) if place not in left_out]
+    if not features:
+        hint = f"Columns: {', '.join(table.columns)}"
+        refuse("target", "no column is left to tell the target from", hint)
+    inputs = np.array([[_number(table, line, row, place) for place in features] for line, row in table.rows])
+    if settings.predict == "number":
+        targets = np.array([_number(table, line, row, target) for line, row in table.rows])
+        return Examples(inputs, targets)
+    return Examples(inputs, _labels(table, target))
+
+
+def _number(table: _Table, line: int, row: Sequence[str], place: int) -> float:
+    text = row[place].strip()
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        _refuse_cell(table, line, place, text)
+    return number
+
+
+def _refuse_cell(table: _Table, line: int, place: int, text: str) -> NoReturn:
+    name = table.columns[place]
+    if text == "":
+        refuse("path", f'{table.place}:{line}: column "{name}" is empty', "Fill it in, or delete the line.")
+    hint = f'Received: "{text[:60]}". A column of texts can be left out:  ignore: ["{name}"]'
+    if line == 1:
+        hint += "\nWhere the first line names the columns, write  header: true"
+    refuse("path", f'{table.place}:{line}: column "{name}" is no finite number', hint)
+
+
+def _labels(table: _Table, target: int) -> NDArray[np.int64] | NDArray[np.str_]:
+    """The classes: as whole numbers where all are, else as texts, so that 10 comes after 9."""
+    labels = [row[target].strip() for _, row in table.rows]
+    for (line, _), label in zip(table.rows, labels, strict=True):
+        if label == "":
+            message = f'{table.place}:{line}: column "{table.columns[target]}" is empty'
+            refuse("path", message, "Each example needs its class: fill it in, or delete the line.")
+    try:
+        return np.array([int(label) for label in labels], dtype=np.int64)
+    except (ValueError, OverflowError):
+        return np.array(labels)

@@ -1,4 +1,4 @@
-"""Which tasks and hosts does this package bring? They are imported when a run first uses them."""
+"""Hooks of the plugin: tasks and hosts. They are imported when a run first uses them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 @hookimpl
 def esper_plugin_info() -> PluginInfo:
-    """What this plugin is."""
+    """Describe the plugin."""
     return PluginInfo(summary="Hosts and data, all of it offline.")
 
 
 @hookimpl
 def esper_register_tasks(registry: Any) -> None:
-    """Adds the tasks."""
+    """Register the tasks."""
     registry.add(
         "mnist1d",
         "esper_tasks.mnist1d:mnist1d",
@@ -88,7 +88,7 @@ def _register_instances(registry: Any) -> None:
 
 
 def _register_files(registry: Any) -> None:
-    """What is read, and not made."""
+    """Register the tasks that read files."""
     registry.add(
         "digits",
         "esper_tasks.digits:digits",
@@ -107,7 +107,7 @@ def _register_files(registry: Any) -> None:
     )
     registry.add(
         "npz",
-        "esper_tasks.arrays:npz",
+        "esper_tasks.own_data:npz",
         TaskSpec(
             summary="Arrays of your own, from an .npz or a folder of .npy files.",
             settings="esper_tasks.settings:NpzSettings",
@@ -115,7 +115,7 @@ def _register_files(registry: Any) -> None:
     )
     registry.add(
         "csv",
-        "esper_tasks.table:csv_table",
+        "esper_tasks.own_data:csv_table",
         TaskSpec(
             summary="A table of your own: a column to be told from the others.",
             settings="esper_tasks.settings:CsvSettings",
@@ -125,10 +125,10 @@ def _register_files(registry: Any) -> None:
 
 @hookimpl
 def esper_register_hosts(registry: Any) -> None:
-    """Adds the hosts."""
+    """Register the hosts."""
     registry.add(
         "pointwise-mlp",
-        "esper_tasks.pointwise_mlp:PointwiseMlp",
+        "esper_tasks.hosts:PointwiseMlp",
         HostSpec(
             summary="Looks at each position by itself, so it cannot see a shape.",
             slots={"early": SlotPlace("stem", "sequence"), "late": SlotPlace("hidden", "vector")},
@@ -147,7 +147,7 @@ def esper_register_hosts(registry: Any) -> None:
     _register_convolutional(registry)
     registry.add(
         "mlp",
-        "esper_tasks.mlp:Mlp",
+        "esper_tasks.hosts:Mlp",
         HostSpec(
             summary="Two hidden layers over the flattened example.",
             slots={"first": SlotPlace("first", "vector"), "second": SlotPlace("second", "vector")},
@@ -156,7 +156,7 @@ def esper_register_hosts(registry: Any) -> None:
     )
     registry.add(
         "token-mlp",
-        "esper_tasks.token_mlp:TokenMlp",
+        "esper_tasks.hosts:TokenMlp",
         HostSpec(
             summary="Looks at each token by itself, so it cannot see how two go together.",
             slots={"early": SlotPlace("embed", "tokens"), "late": SlotPlace("mix", "tokens")},
@@ -165,7 +165,7 @@ def esper_register_hosts(registry: Any) -> None:
     )
     registry.add(
         "transformer",
-        "esper_tasks.transformer:Transformer",
+        "esper_tasks.hosts:Transformer",
         HostSpec(
             summary="Two small blocks of attention and MLP; causal for text, or one answer for all tokens.",
             slots={"block0": SlotPlace("blocks.0", "tokens"), "block1": SlotPlace("blocks.1", "tokens")},
@@ -177,7 +177,7 @@ def esper_register_hosts(registry: Any) -> None:
 def _register_convolutional(registry: Any) -> None:
     registry.add(
         "cnn1d",
-        "esper_tasks.convolutional:cnn1d",
+        "esper_tasks.hosts:cnn1d",
         HostSpec(
             summary="Three narrow convolutions over a sequence.",
             slots=_convolutional_slots("sequence"),
@@ -186,7 +186,7 @@ def _register_convolutional(registry: Any) -> None:
     )
     registry.add(
         "wide-cnn1d",
-        "esper_tasks.convolutional:wide_cnn1d",
+        "esper_tasks.hosts:wide_cnn1d",
         HostSpec(
             summary="The same, wide enough: the control on which growth must find nothing.",
             slots=_convolutional_slots("sequence"),
@@ -195,7 +195,7 @@ def _register_convolutional(registry: Any) -> None:
     )
     registry.add(
         "cnn2d",
-        "esper_tasks.convolutional:cnn2d",
+        "esper_tasks.hosts:cnn2d",
         HostSpec(
             summary="Three convolutions over an image: 3 → 8 → 16 → 32 channels.",
             slots=_convolutional_slots("image"),

@@ -1,4 +1,4 @@
-"""On which problems does it matter what grows? Five riddles over one form of data, each with another best block.
+"""Five problems over one form of data, each with another best blueprint.
 
 All have signals of 40 numbers and three classes, so a configuration tells none from another; what is measured does.
 
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from esper_tasks.classification import Classification, as_split
 from esper_tasks.settings import RiddlesSettings
+from esper_tasks.supervised import Classification, as_split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

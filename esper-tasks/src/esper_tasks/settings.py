@@ -1,4 +1,4 @@
-"""What can be set for each task and host of this package, and within which bounds?"""
+"""Settings of the tasks and hosts, with their defaults."""
 
 from __future__ import annotations
 

@@ -1,18 +1,137 @@
-"""How does a run use one instance of the family ``SIGNALS``? By its number: once for the data, once for the host."""
+"""A family of tasks and hosts, whose instances are made from their number.
+
+An instance is a task, a host and a price; its data and its host are components of a run. Held-out instances share no
+example with those to train on.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from esper_tasks.families import SIGNALS
+import numpy as np
+
+from esper_tasks.hosts import PointwiseMlp
 from esper_tasks.mnist1d import mnist1d, mnist1d_shuffled
-from esper_tasks.pointwise_mlp import PointwiseMlp
 from esper_tasks.settings import InstanceSettings
 
 if TYPE_CHECKING:
     from esper_core.leyline import DataShape
-    from esper_tasks.classification import Classification
-    from esper_tasks.families import Part
+    from esper_tasks.settings import OddWidth
+    from esper_tasks.supervised import Classification
+
+
+Part = Literal["train", "held_out"]
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
+
+_FIRST_SEED: Final = 1000
+"""Data seeds of instances begin here, far from 42, which the published data have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One problem: a task and a host with their settings, and what a grown parameter costs.
+
+    price: points of the metric that doubling the host's parameters costs.
+    """
+
+    part: Part
+    number: int
+    task: str
+    seed: int
+    noise: float
+    samples: int
+    channels: int
+    hidden: int
+    kernel: OddWidth
+    price: float
+
+    @property
+    def task_settings(self) -> dict[str, Any]:
+        """Of ``task``; 16 % of the samples are held out to steer by."""
+        validation = self.samples * 4 // 25
+        return {"samples": self.samples, "validation": validation, "seed": self.seed, "noise": self.noise}
+
+    @property
+    def host_settings(self) -> dict[str, Any]:
+        """Of ``pointwise-mlp``."""
+        return {"channels": self.channels, "hidden": self.hidden, "kernel": self.kernel}
+
+    def config(self) -> dict[str, Any]:
+        """What a configuration says of it: data, host, and the price that the reward asks."""
+        return {
+            "task": {"use": self.task, "settings": self.task_settings},
+            "host": {"use": "pointwise-mlp", "settings": self.host_settings},
+            "reward": {"use": "team", "settings": {"price": self.price}},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What instances are drawn from, each of its parts apart from the others.
+
+    Instances of the two parts are disjoint by construction: those to train on have even seeds for their data, those
+    that are held out odd ones, so no example of one is in another.
+
+    >>> SIGNALS.instance(3) == SIGNALS.instance(3), SIGNALS.instance(3) == SIGNALS.instance(3, "held_out")
+    (True, False)
+
+    tasks: names. noise, price: from least to most, spread evenly by their logarithm. samples, channels, hidden,
+    kernels: each as likely as the others.
+    """
+
+    tasks: tuple[str, ...]
+    noise: tuple[float, float]
+    samples: tuple[int, ...]
+    channels: tuple[int, ...]
+    hidden: tuple[int, ...]
+    kernels: tuple[OddWidth, ...]
+    price: tuple[float, float]
+
+    def instance(self, number: int, part: Part = "train") -> Instance:
+        """The instance of this number, from 0 on; always the same one."""
+        if part not in PARTS or number < 0:
+            msg = f"an instance has a number from 0 on, and is of {' or '.join(PARTS)}. Received: {number}, {part!r}"
+            raise ValueError(msg)
+        seed = _FIRST_SEED + 2 * number + PARTS.index(part)
+        draw = np.random.RandomState(seed)
+        return Instance(
+            part=part,
+            number=number,
+            task=self.tasks[draw.randint(len(self.tasks))],
+            seed=seed,
+            noise=_between(draw, self.noise),
+            samples=self.samples[draw.randint(len(self.samples))],
+            channels=self.channels[draw.randint(len(self.channels))],
+            hidden=self.hidden[draw.randint(len(self.hidden))],
+            kernel=self.kernels[draw.randint(len(self.kernels))],
+            price=_between(draw, self.price),
+        )
+
+    def train_instances(self, count: int) -> tuple[Instance, ...]:
+        """The first instances to train on."""
+        return tuple(self.instance(number) for number in range(count))
+
+    def held_out_instances(self, count: int) -> tuple[Instance, ...]:
+        """The first instances to judge by; none of them is one to train on, for any count."""
+        return tuple(self.instance(number, "held_out") for number in range(count))
+
+
+def _between(draw: np.random.RandomState, ends: tuple[float, float]) -> float:
+    """A number to three digits, so that it can be written down."""
+    return float(f"{np.exp(draw.uniform(*np.log(ends))):.3g}")
+
+
+SIGNALS: Final = Family(
+    tasks=("mnist1d", "mnist1d-shuffled"),
+    noise=(0.25, 1.25),
+    samples=(2000, 3000, 5000),
+    channels=(4, 8, 16),
+    hidden=(16, 32, 64),
+    kernels=(1, 3, 5),
+    price=(12.0, 50.0),
+)
+"""Ten digits as signals, plain or shuffled, under a host that sees no neighbours, or three, or five."""
 
 
 def signals_family(*, instance: int = 0, part: Part = "train") -> Classification:

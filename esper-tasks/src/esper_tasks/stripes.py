@@ -1,4 +1,4 @@
-"""Which task is small enough for every test, and still shows that growth helps?"""
+"""A task that is small enough for every test, and on which growth still helps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from esper_tasks.classification import Classification, as_split
 from esper_tasks.settings import StripesSettings
+from esper_tasks.supervised import Classification, as_split
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,15 +1,23 @@
-"""What was an episode worth, where it is told at its end? The network that is left, and little on the way to it."""
+"""Rewards that are paid at the end of an episode."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from esper_core.leyline import RewardBreakdown
-from esper_rewards.costs import churn, fossil_fee, haste, rent
-from esper_rewards.gains import improvement
-from esper_rewards.moments import Lives, closes, demand_pair, lives_between
 from esper_rewards.settings import MinimalSettings, SimplifiedSettings, SparseSettings
-from esper_rewards.shaping import Shaping
+from esper_rewards.terms import (
+    Lives,
+    Shaping,
+    churn,
+    closes,
+    demand_pair,
+    fossil_fee,
+    haste,
+    improvement,
+    lives_between,
+    rent,
+)
 
 if TYPE_CHECKING:
     from esper_core.leyline import Metric, Signals
@@ -23,7 +31,7 @@ def terminal(
     twin: Signals,
     price_of_flops: float = 0.0,
 ) -> dict[str, float]:
-    """What the network is worth that is left, in the last moment of an episode; in every other one nothing.
+    """Return the value of the final network at the end of an episode; 0 in every other step.
 
     Formula: 100 · gain − price · (added / host + 0.10 · fossils), in three parts. Range: at most 100 where the metric
     lies between 0 and 1. Direction: up with a better metric, down with parameters and fossils. Invites: nothing, and
@@ -45,7 +53,7 @@ def terminal(
 
 
 def chosen_lives(now: Signals, before: Signals | None) -> Lives:
-    """Who was born, kept and pulled in a step; nobody chose what the end of an episode takes out."""
+    """Return the seeds that were born, kept and pruned by an action, not by the end of the episode."""
     return Lives() if closes(now, before) else lives_between(now, before)
 
 
@@ -76,7 +84,7 @@ class Sparse:
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
     ) -> RewardBreakdown:
-        """What this step was worth."""
+        """Return the reward of one step."""
         demand_pair(before, twin_before)
         return RewardBreakdown(terminal(self.metric, self.price, now, before, twin, self.price_of_flops))
 
@@ -116,7 +124,7 @@ class Minimal:
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
     ) -> RewardBreakdown:
-        """What this step was worth."""
+        """Return the reward of one step."""
         demand_pair(before, twin_before)
         own = self.settings
         hasty = haste(chosen_lives(now, before), own.young, own.haste)
@@ -163,7 +171,7 @@ class Simplified:
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
     ) -> RewardBreakdown:
-        """What this step was worth."""
+        """Return the reward of one step."""
         demand_pair(before, twin_before)
         on_the_way = {
             "churn": churn(chosen_lives(now, before), self.settings.churn),

@@ -1,4 +1,4 @@
-"""What does the page of the rewards say of each of them, and of each term? What their own docstrings say, in order."""
+"""Descriptions of rewards and terms as Markdown, taken from their docstrings, for the documentation."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Final
 from esper_rewards.plugin import REWARDS
 
 TERMS: Final = {
-    "improvement": "gains:improvement",
-    "nats": "gains:nats",
-    "contribution": "gains:contribution",
-    "kept contribution": "gains:kept_contribution",
-    "kept share": "gains:kept_share",
-    "rent": "costs:rent",
-    "fossil fee": "costs:fossil_fee",
-    "churn": "costs:churn",
-    "haste": "costs:haste",
-    "shaping": "shaping:Shaping",
-    "terminal": "endings:terminal",
+    "improvement": "terms:improvement",
+    "nats": "terms:nats",
+    "contribution": "terms:contribution",
+    "kept contribution": "terms:kept_contribution",
+    "kept share": "terms:kept_share",
+    "rent": "terms:rent",
+    "fossil fee": "terms:fossil_fee",
+    "churn": "terms:churn",
+    "haste": "terms:haste",
+    "shaping": "terms:Shaping",
+    "terminal": "terminal:terminal",
 }
-"""By name where a term stands."""
+"""Module and name of each term by its title."""
 
 SAID: Final = re.compile(
     r"\b(?P<what>Formula|Range|Direction|Invites):\s(?P<text>.*?)(?=\s(?:Range|Direction|Invites):\s|\n\n|\Z)",
@@ -31,22 +31,22 @@ SAID: Final = re.compile(
 
 
 def terms() -> str:
-    """Every term, as Markdown."""
+    """Return all terms as Markdown."""
     return "\n".join(entry(name, place) for name, place in TERMS.items())
 
 
 def rewards() -> str:
-    """Every named reward, as Markdown; the default one is the first."""
+    """Return all named rewards as Markdown, the default first."""
     order = sorted(REWARDS, key=lambda name: (name != "team", name))
     return "\n".join(entry(f"`{name}`", REWARDS[name][0]) for name in order)
 
 
 def entry(title: str, place: str) -> str:
-    """One of them: what it is, its formula, its range, its direction, and what it invites.
+    """Return the entry of a reward or term: summary, formula, range, direction and what it invites.
 
     place: "module:name" in this package.
 
-    >>> print(entry("fossil_fee", "costs:fossil_fee").splitlines()[4])
+    >>> print(entry("fossil_fee", "terms:fossil_fee").splitlines()[4])
     - **Formula:** −0.10 · price · fossils.
     """
     module, _, name = place.partition(":")
@@ -57,5 +57,5 @@ def entry(title: str, place: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """As one line of Markdown."""
+    """Return the text as one line of Markdown."""
     return " ".join(text.split()).replace("``", "`")

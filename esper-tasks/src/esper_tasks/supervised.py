@@ -1,0 +1,158 @@
+"""Tasks with one target per example, and how their data are split into train, validation and test."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from esper_core.leyline import DataShape, Metric, Split, SplitName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from esper_core.leyline import SiteKind
+
+
+class Classification:
+    """Examples that each belong to one of ``classes`` classes, trained on cross-entropy and judged by accuracy.
+
+    Formula: losses = −log softmax(outputs)[target] in nats; scores = 1.0 where the largest output is the target's.
+
+    >>> four = Split(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
+    >>> Classification({"train": four, "validation": four, "test": four}, "vector", classes=2).shape
+    DataShape(kind='vector', example=(3,), outputs=2)
+
+    splits: for each of train, validation and test the whole split. kind: what an example is.
+    """
+
+    metric: Metric
+    shape: DataShape
+
+    def __init__(self, splits: Mapping[SplitName, Split], kind: SiteKind, *, classes: int) -> None:
+        self.metric = Metric("accuracy", "up", "%")
+        self.shape = DataShape(kind, tuple(splits["train"].inputs.shape[1:]), classes)
+        self._splits = dict(splits)
+
+    def split(self, name: SplitName) -> Split:
+        """One split, whole. Every call gives the same tensors: read them, do not write to them."""
+        return self._splits[name]
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of each example, in nats."""
+        return functional.cross_entropy(outputs, targets, reduction="none")
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """1.0 for each example that was told right, else 0.0. An output with a NaN in it is never right."""
+        right = outputs.argmax(dim=-1) == targets
+        return (right & ~outputs.isnan().any(dim=-1)).to(torch.float32)
+
+
+def as_split(inputs: NDArray[np.float64], targets: NDArray[np.int64]) -> Split:
+    """A split of float32 inputs and int64 targets out of arrays, which are copied."""
+    return Split(torch.tensor(inputs, dtype=torch.float32), torch.tensor(targets, dtype=torch.int64))
+
+
+class Regression:
+    """Examples that each have one or several numbers to be told, trained on their squared error and judged by it.
+
+    Formula: losses = scores = mean over the numbers of (output − target)². Where targets are in units of their own
+    spread, 1.0 is what guessing their mean comes to, and 0.3 leaves 30 % of their variance unexplained.
+
+    >>> import torch
+    >>> four = Split(torch.zeros(4, 3), torch.ones(4, 2))
+    >>> task = Regression({"train": four, "validation": four, "test": four}, "vector")
+    >>> task.shape.outputs, task.scores(torch.zeros(4, 2), four.targets).tolist()
+    (2, [1.0, 1.0, 1.0, 1.0])
+
+    splits: for each of train, validation and test the whole split; targets are (N, numbers), float32. kind: what an
+    example is.
+    """
+
+    metric: Metric
+    shape: DataShape
+
+    def __init__(self, splits: Mapping[SplitName, Split], kind: SiteKind) -> None:
+        train = splits["train"]
+        self.metric = Metric("squared error", "down")
+        self.shape = DataShape(kind, tuple(train.inputs.shape[1:]), train.targets.shape[1])
+        self._splits = dict(splits)
+
+    def split(self, name: SplitName) -> Split:
+        """One split, whole. Every call gives the same tensors: read them, do not write to them."""
+        return self._splits[name]
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Squared error of each example, the mean over its numbers."""
+        return (outputs - targets).square().mean(dim=1)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The same as the losses."""
+        return self.losses(outputs, targets)
+
+
+def parted(inputs: NDArray[np.float64], targets: NDArray[np.int64]) -> dict[SplitName, Split]:
+    """The first two thirds to train on, then a sixth for validation, then a sixth for the test.
+
+    >>> import numpy as np
+    >>> {name: len(split) for name, split in parted(np.zeros((60, 2)), np.zeros(60, dtype=np.int64)).items()}
+    {'train': 40, 'validation': 10, 'test': 10}
+    """
+    held_out = len(targets) // 6
+    validation_from, test_from = len(targets) - 2 * held_out, len(targets) - held_out
+    return {
+        "train": as_split(inputs[:validation_from], targets[:validation_from]),
+        "validation": as_split(inputs[validation_from:test_from], targets[validation_from:test_from]),
+        "test": as_split(inputs[test_from:], targets[test_from:]),
+    }
+
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from esper_core.leyline import SplitName
+
+    Integers = NDArray[np.int64]
+
+
+def drawn_parts(inputs: NDArray[Any], *, validation: int, test: int, seed: int) -> dict[SplitName, Integers]:
+    """The rows of each split, in random order: no input of one stands in another, to the last bit.
+
+    Where equal inputs stand on a border between two splits, the one that is held out gets all of them.
+
+    >>> parts = drawn_parts(np.arange(10)[:, None] // 2, validation=1, test=2, seed=0)
+    >>> {name: len(rows) for name, rows in parts.items()}
+    {'train': 6, 'validation': 2, 'test': 2}
+
+    inputs: examples along the first dimension. validation, test: how many at least. seed: of the lots.
+    """
+    group = _groups(inputs)
+    lot = np.random.RandomState(seed).permutation(int(group.max(initial=-1)) + 1)
+    order = np.argsort(lot[group], kind="stable")
+    test_until = _end_of_group(group[order], test)
+    validation_until = _end_of_group(group[order], test_until + validation)
+    return {
+        "train": order[validation_until:],
+        "validation": order[test_until:validation_until],
+        "test": order[:test_until],
+    }
+
+
+def _groups(inputs: NDArray[Any]) -> Integers:
+    """A number for each example, the same for those that are equal."""
+    numbers: dict[bytes, int] = {}
+    rows = (blake2b(row.tobytes(), digest_size=16).digest() for row in inputs)
+    return np.array([numbers.setdefault(row, len(numbers)) for row in rows], dtype=np.int64)
+
+
+def _end_of_group(group: Integers, end: int) -> int:
+    """The first place from ``end`` on where another group begins."""
+    while 0 < end < len(group) and group[end] == group[end - 1]:
+        end += 1
+    return end

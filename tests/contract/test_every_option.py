@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from esper_core.config.errors import Entry, entry_at
-from esper_core.governor import Act, Preflight
+from esper_core.governor import Act, MemoryBudget
 from esper_core.growth import Transition
 from esper_core.leyline import Action, Gain, Op, Stage
 from esper_core.leyline.constants import FIRST_LOOK
@@ -102,8 +102,8 @@ def culprit(world: Any) -> bool:
 def copies(world: Any) -> int:
     """How many numbers are taken to be kept for each parameter of the host, those of snapshots among them."""
     recipe, environment = world.recipe, world.environment()
-    preflight = Preflight(recipe.governor, recipe.optimizers, recipe.varieties)
-    return round(preflight.mebibytes(environment.garden) * 2**20 / 4 / world.composition.host_parameters)
+    budget = MemoryBudget(recipe.governor, recipe.optimizers, recipe.varieties)
+    return round(budget.mebibytes(environment.garden) * 2**20 / 4 / world.composition.host_parameters)
 
 
 def checkpoints(world: Any) -> set[str]:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import nn
 
-from esper_blueprints.birth import start_at_zero
 from esper_blueprints.conv_light import ConvLight
-from esper_blueprints.convolution import convolution
+from esper_blueprints.layers import convolution, start_at_zero
 from esper_core import BlueprintSpec, Site
 from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.growth import Draws, Variety, graft

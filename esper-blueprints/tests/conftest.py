@@ -1,4 +1,4 @@
-"""What takes a fresh interpreter for each blueprint is a slow test, but for one of them."""
+"""Marks checks slow that start an interpreter per blueprint, except one."""
 
 from __future__ import annotations
 

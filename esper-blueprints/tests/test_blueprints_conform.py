@@ -1,4 +1,4 @@
-"""Do the standard blueprints keep the promises of their kind?"""
+"""The standard blueprints pass the conformance checks."""
 
 from __future__ import annotations
 

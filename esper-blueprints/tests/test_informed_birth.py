@@ -1,4 +1,4 @@
-"""Do blocks that choose their first weights choose well, stay the identity, and bear any probe?"""
+"""Informed birth: good initial weights, still the identity, and robust to any batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the standard blueprints keep their promises, and can they learn what they are for?"""
+"""Registration and learning of the standard blueprints."""
 
 from __future__ import annotations
 

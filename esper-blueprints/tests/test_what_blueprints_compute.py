@@ -1,4 +1,4 @@
-"""Does each standard blueprint compute what its formula says, and can it learn what it is for?"""
+"""Each standard blueprint computes its formula."""
 
 from __future__ import annotations
 

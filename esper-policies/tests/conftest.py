@@ -1,4 +1,4 @@
-"""What of these tests is slow, though nothing in its file says so?"""
+"""Marks slow tests of this folder that come from shared checks."""
 
 from __future__ import annotations
 

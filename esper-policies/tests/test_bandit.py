@@ -1,4 +1,4 @@
-"""Does it find out which seed pays where, plant that, and know of what it cannot know?"""
+"""The bandit learns which seed pays in which slot and germinates that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a forecast say what its formula says, and unknown where nothing is known?"""
+"""Forecasts follow their formula, and are unknown where nothing was measured."""
 
 from __future__ import annotations
 

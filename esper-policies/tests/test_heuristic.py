@@ -1,4 +1,4 @@
-"""Does each rule say what it should, given what was seen? Observations made by hand, one slot or two."""
+"""Each rule of the heuristic, on observations made by hand."""
 
 from __future__ import annotations
 

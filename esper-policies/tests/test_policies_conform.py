@@ -1,4 +1,4 @@
-"""Do the policies keep the promises of their kind?"""
+"""The policies pass the conformance checks."""
 
 from __future__ import annotations
 

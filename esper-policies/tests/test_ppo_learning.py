@@ -1,4 +1,4 @@
-"""Does an update do what its formulas say, end where it should, and tell what came of it?"""
+"""The PPO update: formulas, early stop and statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does it look at what it never saw, once, and at nothing else instead of what it decided?"""
+"""Blueprints that were never seen are tried once per episode."""
 
 from __future__ import annotations
 

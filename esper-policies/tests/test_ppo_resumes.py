@@ -1,4 +1,4 @@
-"""Who takes over decides and learns as if nothing had happened; what stands beside an environment is nothing to it."""
+"""A resumed ppo decides and learns as an uninterrupted one, whatever environments are beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does it begin where its teacher is: the heuristic, a rollout of anybody, or its own eyes after that?"""
+"""Imitation of the heuristic and of any rollout."""
 
 from __future__ import annotations
 

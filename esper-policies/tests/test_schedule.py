@@ -1,4 +1,4 @@
-"""Is a plan carried out as it was written, and is a plan that does not fit refused with its place?"""
+"""Plans are carried out as written, and invalid plans are refused with their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the policy that never grows never grow, and is every policy registered?"""
+"""The static policy, and the registration of all policies."""
 
 from __future__ import annotations
 

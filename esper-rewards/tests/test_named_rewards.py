@@ -1,4 +1,4 @@
-"""Is each named reward the sum of its terms that its page says, over a step and over an episode?"""
+"""Each named reward is the sum of its documented terms, per step and per episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is each term what its formula says, whatever slots and seeds there are?"""
+"""Each reward term follows its formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the rewards keep the promises of their kind?"""
+"""The rewards pass the conformance checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the default reward pay for what it says, and for nothing twice?"""
+"""The default reward pays for gain over the twin, and for nothing twice."""
 
 from __future__ import annotations
 

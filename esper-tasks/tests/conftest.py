@@ -1,4 +1,4 @@
-"""A scikit-learn that stands in where none is installed."""
+"""A fake scikit-learn for machines without it."""
 
 from __future__ import annotations
 

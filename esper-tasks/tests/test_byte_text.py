@@ -1,4 +1,4 @@
-"""Are the windows parted without overlap, is the next byte the target, and are bits counted for each example?"""
+"""The bytes task: windows without overlap, next-byte targets, losses per example."""
 
 from __future__ import annotations
 

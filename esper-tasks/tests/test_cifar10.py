@@ -1,4 +1,4 @@
-"""Is CIFAR-10 read from small files of its own format, and is every other folder refused with what was looked for?"""
+"""CIFAR-10 is read from its binary format, and other folders are refused."""
 
 from __future__ import annotations
 

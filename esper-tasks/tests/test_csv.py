@@ -1,4 +1,4 @@
-"""Does a table of the user's own become a task, and is each usual mistake told with its line and column?"""
+"""Tables become tasks, and mistakes are reported with line and column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the digits of scikit-learn a task, and is a missing scikit-learn told with the line that installs it?"""
+"""scikit-learn's digits as a task, and the error where it is missing."""
 
 from __future__ import annotations
 

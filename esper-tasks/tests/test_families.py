@@ -1,4 +1,4 @@
-"""Are instances drawn by their number alone, apart from one another, and what a run then uses?"""
+"""Instances of a family depend on their number only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the hosts what the plugin says: modules behind which a slot fires, data they refuse, numbers of their own?"""
+"""Hosts: slots, refused data, and parameter counts."""
 
 from __future__ import annotations
 

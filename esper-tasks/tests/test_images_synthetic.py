@@ -1,4 +1,4 @@
-"""Are the images made as the page says: quickly, seeded, and with a class that no pixel tells?"""
+"""Synthetic images: seeded, fast, and not separable by single pixels."""
 
 from __future__ import annotations
 

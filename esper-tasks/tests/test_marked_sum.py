@@ -1,4 +1,4 @@
-"""Is the target the sum of the marked symbols, and does neither of them alone give it away?"""
+"""The target is the sum of the marked symbols, and neither alone tells it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is our MNIST-1D the published one, and is it split as the task says?"""
+"""MNIST-1D equals the published data, and is split as documented."""
 
 from __future__ import annotations
 

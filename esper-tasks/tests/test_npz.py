@@ -1,4 +1,4 @@
-"""Do arrays of the user's own become a task, and is each usual mistake told with the setting that mends it?"""
+"""Arrays become tasks, and mistakes are reported with the setting to change."""
 
 from __future__ import annotations
 

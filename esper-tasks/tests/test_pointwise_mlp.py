@@ -1,4 +1,4 @@
-"""Is the host what its plugin says: these modules, these slots, blind to neighbours?"""
+"""The pointwise host: modules, slots, and no view of neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the five riddles of one form, seeded, balanced, and made as their formulas say?"""
+"""Five riddles: seeded, balanced, and as their formulas say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the small task small, seeded, and one where seeing neighbours helps?"""
+"""The stripes task: small, seeded, and easier with neighbours."""
 
 from __future__ import annotations
 

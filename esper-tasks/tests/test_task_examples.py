@@ -1,4 +1,4 @@
-"""Do the examples that come with the tasks still fit what is installed?"""
+"""The examples of the tasks fit the installed components."""
 
 from __future__ import annotations
 

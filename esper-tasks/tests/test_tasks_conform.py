@@ -1,4 +1,4 @@
-"""Do the tasks keep the promises of their kind?"""
+"""The tasks and hosts pass the conformance checks."""
 
 from __future__ import annotations
 

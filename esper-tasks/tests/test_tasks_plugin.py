@@ -1,4 +1,4 @@
-"""Does the plugin register what it brings, without torch, and do its settings fit what it registers?"""
+"""The plugin registers its components without torch, and their settings fit."""
 
 from __future__ import annotations
 

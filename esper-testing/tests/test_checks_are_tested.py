@@ -1,4 +1,4 @@
-"""Has each check of the kit a case that fails it? A check that nothing fails may promise nothing."""
+"""Every check has a test in which it fails."""
 
 from __future__ import annotations
 

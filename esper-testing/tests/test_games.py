@@ -1,4 +1,4 @@
-"""Is the optimum of each game what it says, and out of reach for whoever does not learn?"""
+"""The optimum of each game is as declared, and out of reach without learning."""
 
 from __future__ import annotations
 

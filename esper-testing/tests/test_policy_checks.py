@@ -1,4 +1,4 @@
-"""Does each check of a policy find the one fault that it is there for, and no fault in what is right?"""
+"""Each check of policies fails for its own fault, and passes for a correct policy."""
 
 from __future__ import annotations
 

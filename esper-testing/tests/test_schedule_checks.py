@@ -1,4 +1,4 @@
-"""Does each check of a schedule find the one fault that it is there for, and no fault in what is right?"""
+"""Each check of schedules fails for its own fault, and passes for a correct schedule."""
 
 from __future__ import annotations
 

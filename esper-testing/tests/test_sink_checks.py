@@ -1,4 +1,4 @@
-"""Does each check of a sink find the one fault that it is there for, and no fault in what is right?"""
+"""Each check of sinks fails for its own fault, and passes for a correct sink."""
 
 from __future__ import annotations
 

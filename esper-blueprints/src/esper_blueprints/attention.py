@@ -1,4 +1,4 @@
-"""How do tokens learn from each other, wherever they stand? Each asks, and all answer."""
+"""A blueprint: self-attention over tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.birth import start_at_zero
+from esper_blueprints.layers import start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ class Attention(nn.Module):
         start_at_zero(self.out)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         query, key, value = self.ask(inputs).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         answers = functional.scaled_dot_product_attention(query, key, value)
         change: Tensor = self.out(answers.transpose(1, 2).flatten(2))

@@ -1,4 +1,4 @@
-"""How does a wide network see neighbours at a small price? It looks at a few summaries of its features."""
+"""A blueprint: a convolution over a few summaries of the features, for wide networks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.birth import start_at_zero
-from esper_blueprints.convolution import convolution
+from esper_blueprints.layers import convolution, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +41,6 @@ class Bottleneck(nn.Module):
         start_at_zero(self.widen)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         change: Tensor = self.widen(functional.silu(self.look(functional.silu(self.narrow(inputs)))))
         return inputs + change

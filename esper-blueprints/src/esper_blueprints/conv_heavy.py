@@ -1,4 +1,4 @@
-"""What can a network grow that has to see shapes, and has parameters to spare? Three convolutions, wide inside."""
+"""A blueprint: three convolutions with a wide middle."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.birth import start_at_zero
-from esper_blueprints.convolution import convolution
+from esper_blueprints.layers import convolution, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +43,7 @@ class ConvHeavy(nn.Module):
         start_at_zero(self.conv_c)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         shapes = self.norm(self.conv_b(functional.relu(self.conv_a(inputs))))
         change: Tensor = self.conv_c(functional.relu(shapes))
         return inputs + change

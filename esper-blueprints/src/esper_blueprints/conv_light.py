@@ -1,4 +1,4 @@
-"""What can a network grow that has to see neighbours? Two convolutions."""
+"""A blueprint: two convolutions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.birth import start_at_zero
-from esper_blueprints.convolution import convolution
 from esper_blueprints.informed import inform_convolutions
+from esper_blueprints.layers import convolution, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,13 +35,13 @@ class ConvLight(nn.Module):
         start_at_zero(self.conv_b)
 
     def inform(self, inputs: Tensor, gradients: Tensor) -> None:
-        """The first filters become those that go along best with what the loss asks for; it stays the identity.
+        """Choose the first filters whose outputs correlate best with the gradients; the block stays the identity.
 
         inputs: what arrives, for a batch. gradients: of the loss with respect to what leaves, in the same shape.
         """
         inform_convolutions(self.conv_a, self.conv_b, inputs, gradients)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         change: Tensor = self.conv_b(functional.relu(self.conv_a(inputs)))
         return inputs + change

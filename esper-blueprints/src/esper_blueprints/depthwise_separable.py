@@ -1,4 +1,4 @@
-"""How does a network see neighbours with few parameters? Each feature looks by itself, then all are mixed."""
+"""A blueprint: a convolution of each feature by itself, then a mix of all features."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.birth import start_at_zero
-from esper_blueprints.convolution import convolution
+from esper_blueprints.layers import convolution, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +34,6 @@ class DepthwiseSeparable(nn.Module):
         start_at_zero(self.mix)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         change: Tensor = self.mix(functional.relu(self.look(inputs)))
         return inputs + change

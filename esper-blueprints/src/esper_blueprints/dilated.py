@@ -1,4 +1,4 @@
-"""What can a network grow that has to see far? Convolutions whose neighbours lie ever further apart."""
+"""A blueprint: convolutions of growing dilation, which see far."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.birth import start_at_zero
-from esper_blueprints.convolution import convolution
+from esper_blueprints.layers import convolution, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +36,6 @@ class Dilated(nn.Module):
         start_at_zero(self.conv_9)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         change: Tensor = self.conv_9(functional.relu(self.conv_3(functional.relu(self.conv_1(inputs)))))
         return inputs + change

@@ -1,4 +1,4 @@
-"""How does a network learn products of its features? One view of them is weighed by another."""
+"""A blueprint: products of two linear maps of the features."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.birth import start_at_zero
+from esper_blueprints.layers import start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ class GatedMlp(nn.Module):
         start_at_zero(self.mix)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         gate, view = torch.chunk(self.views(inputs), 2, dim=-1)
         change: Tensor = self.mix(functional.silu(gate) * view)
         return inputs + change

@@ -1,4 +1,4 @@
-"""How do tokens learn from those before them, in their order? A memory runs along them."""
+"""A blueprint: a GRU along the tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from esper_blueprints.birth import start_at_zero
+from esper_blueprints.layers import start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,7 @@ class GruMixer(nn.Module):
         start_at_zero(self.out)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         memories, _ = self.gru(inputs)
         change: Tensor = self.out(memories)
         return inputs + change

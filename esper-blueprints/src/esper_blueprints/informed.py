@@ -1,9 +1,9 @@
-"""Which first weights let the loss fall fastest? Those under which the zero layer behind them has most to gain.
+"""Informed birth: initial weights under which the zero layer behind them gets the largest gradient.
 
-A block x + up(f(down(x))) is the identity while up is zero, and its first step is the gradient of up: as large as what
-down lets through goes along with what the loss asks for. Of all rows of the same size that down may have, those do best
-that the product of the gradients with the inputs stretches most. Rows keep the sizes that they were built with, so that
-a learning rate that suits the plain block suits this one.
+A block x + up(f(down(x))) is the identity while up is zero. Its first step is the gradient of up, which is larger the
+better the outputs of down correlate with the gradients of the loss. Among rows of given norms the best are the leading
+singular directions of the product of gradients and inputs. Rows keep the norms that they were built with, so that a
+learning rate that suits the plain block suits this one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     Convolution = nn.Conv1d | nn.Conv2d
 
 ROUNDS: Final = 12
-"""How often a set of directions is turned towards the most stretched ones."""
+"""Power iterations."""
 
 NOTHING: Final = 1e-6
-"""A stretch below this share of the largest is rounding: no direction that the probe speaks of."""
+"""Singular values squared below this share of the largest are rounding errors."""
 
 
 def inform_linear(down: nn.Linear, inputs: Tensor, gradients: Tensor) -> None:
@@ -120,7 +120,7 @@ def _gains(first: Convolution, last: Convolution, seen: Tensor, asked: Tensor) -
 
 
 def _usable(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Both as float32 and of size 1 at most; None where one of them says nothing."""
+    """Return both as float32, scaled to at most 1; None if one of them is zero or not finite."""
     probe = inputs.float(), gradients.float()
     largest = [values.abs().amax() for values in probe]
     if not all(bool(size.isfinite()) and bool(size > 0) for size in largest):
@@ -129,33 +129,33 @@ def _usable(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _varying(response: Tensor) -> Tensor:
-    """Each feature less its mean over examples and places."""
+    """Return the features less their means over examples and places."""
     return response - response.mean(dim=(0, *range(2, response.dim())), keepdim=True)
 
 
 def _spread(response: Tensor) -> Tensor:
-    """How much each feature varies, as a standard deviation."""
+    """Return the standard deviation of each feature."""
     return _varying(response).square().transpose(0, 1).flatten(1).mean(dim=1).sqrt()
 
 
 def _worth(gains: Tensor) -> Tensor:
-    """The square of the gradient that belongs to each incoming feature."""
+    """Return the squared norm of the gradient of each incoming feature."""
     return gains.square().transpose(0, 1).flatten(1).sum(dim=1)
 
 
 def _over(values: Tensor, filters: Tensor) -> Tensor:
-    """One value for each filter, in a shape that goes along with the filters."""
+    """Return one value per filter in a shape that broadcasts over the filters."""
     return values.view(-1, *(1 for _ in filters.shape[1:]))
 
 
 def _outputs(layer: Convolution, inputs: Tensor, weight: Tensor) -> Tensor:
-    """What ``layer`` would put out with other weights, and without a shift."""
+    """Return the outputs of ``layer`` with other weights and no bias."""
     convolve = functional.conv2d if isinstance(layer, nn.Conv2d) else functional.conv1d
     return convolve(inputs, weight, padding=layer.padding, dilation=layer.dilation)
 
 
 def _weight_gradient(layer: Convolution, inputs: Tensor, gradients: Tensor) -> Tensor:
-    """The gradient of the weights of a layer like ``layer``, for any number of features before and after."""
+    """Return the gradient of the weights of a layer like ``layer``, for any number of features before and after."""
     of: Any = grad.conv2d_weight if isinstance(layer, nn.Conv2d) else grad.conv1d_weight
     size = (gradients.shape[1], inputs.shape[1], *layer.kernel_size)
     weight: Tensor = of(inputs, size, gradients, padding=layer.padding, dilation=layer.dilation)
@@ -163,7 +163,7 @@ def _weight_gradient(layer: Convolution, inputs: Tensor, gradients: Tensor) -> T
 
 
 def _input_gradient(layer: Convolution, inputs: Tensor, weight: Tensor, gradients: Tensor) -> Tensor:
-    """The gradient of the inputs of a layer like ``layer`` with other weights."""
+    """Return the gradient of the inputs of a layer like ``layer`` with other weights."""
     of: Any = grad.conv2d_input if isinstance(layer, nn.Conv2d) else grad.conv1d_input
     values: Tensor = of(inputs.shape, weight, gradients, padding=layer.padding, dilation=layer.dilation)
     return values

@@ -1,4 +1,4 @@
-"""How is a wide layer of tokens adapted for the price of a few vectors? By a low-rank map of a fixed rank."""
+"""Blueprints: linear maps of fixed low rank for wide tokens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from torch import nn
 
-from esper_blueprints.birth import start_at_zero
 from esper_blueprints.informed import inform_linear
+from esper_blueprints.layers import start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +52,7 @@ class Lora(nn.Module):
         inform_linear(self.down, inputs, gradients)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         change: Tensor = self.up(self.down(inputs))
         return inputs + change
 

@@ -1,4 +1,4 @@
-"""How does a network turn its features a little, at a small price? By a linear map of low rank."""
+"""A blueprint: a linear map of low rank."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from torch import nn
 
-from esper_blueprints.birth import start_at_zero
 from esper_blueprints.informed import inform_linear
+from esper_blueprints.layers import start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +48,6 @@ class LowRank(nn.Module):
         inform_linear(self.down, inputs, gradients)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         change: Tensor = self.up(self.down(inputs))
         return inputs + change

@@ -1,4 +1,4 @@
-"""What can a network grow behind a layer of plain features? Two more layers."""
+"""A blueprint: an MLP over the features."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.birth import start_at_zero
+from esper_blueprints.layers import start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +40,6 @@ class Mlp(nn.Module):
         start_at_zero(self.l2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         change: Tensor = self.l2(functional.relu(self.l1(inputs)))
         return inputs + change

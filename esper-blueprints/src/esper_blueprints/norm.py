@@ -1,4 +1,4 @@
-"""What is the least that a network can grow? A share of its own normalised features."""
+"""A blueprint: a scaled share of the normalised features, the smallest of all."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ class Norm(nn.Module):
         self.shift = nn.Parameter(torch.zeros(shape))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         over = inputs.shape[-1:] if self.by_token else inputs.shape[1:]
         return inputs + (self.gain * functional.rms_norm(inputs, over, eps=EPSILON) + self.shift)

@@ -1,4 +1,4 @@
-"""Which blueprints does this package bring? They are imported when a run first uses them."""
+"""Hooks of the plugin: the standard blueprints. They are imported when a run first uses them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from esper_core.leyline import Registrar
 
 ANY_SIZE: Final = ("deterministic", "bf16", "compile", "dynamic_spatial")
-"""What all claim that a compiler takes whole."""
+"""Traits of the blueprints that torch.compile captures as one graph."""
 
 INFORMED: Final = (*ANY_SIZE, "informed_birth")
-"""What those claim that choose their first weights from what passes at their place."""
+"""Traits of the blueprints that choose their initial weights from a batch."""
 
 BLUEPRINTS: Final = (
     (
@@ -187,12 +187,12 @@ BLUEPRINTS: Final = (
 
 @hookimpl
 def esper_plugin_info() -> PluginInfo:
-    """What this plugin is."""
+    """Describe the plugin."""
     return PluginInfo(summary="The standard blueprints.")
 
 
 @hookimpl
 def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
-    """Adds the blueprints."""
+    """Register the blueprints."""
     for name, target, spec in BLUEPRINTS:
         registry.add(name, f"esper_blueprints.{target}", spec)

@@ -1,4 +1,4 @@
-"""What can a network grow that needs better features, but no neighbours? An MLP at each position."""
+"""A blueprint: an MLP at each position by itself."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.birth import start_at_zero
-from esper_blueprints.convolution import convolution
+from esper_blueprints.layers import convolution, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +38,6 @@ class Pointwise(nn.Module):
         start_at_zero(self.pw2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         change: Tensor = self.pw2(functional.relu(self.pw1(inputs)))
         return inputs + change

@@ -1,4 +1,4 @@
-"""How does a network learn which of its features an example needs? It weighs them by what all places say together."""
+"""A blueprint: a gate for each feature, computed from all positions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.birth import start_at_zero
+from esper_blueprints.layers import start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ class SqueezeExcite(nn.Module):
         start_at_zero(self.excite)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         summary = inputs.mean(self.places, keepdim=True)
         gate = 2 * functional.sigmoid(self.excite(functional.silu(self.squeeze(summary.flatten(1)))))
         return inputs * gate.view_as(summary)

@@ -1,4 +1,4 @@
-"""Is a decision as likely as its heads say: each by what was chosen before it, and nothing that is not possible?"""
+"""Log-probabilities, entropies and draws of decisions over heads and masks."""
 
 from __future__ import annotations
 

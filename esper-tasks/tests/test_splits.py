@@ -1,4 +1,4 @@
-"""Are the lots drawn so that each example is in one split, and equal ones in the same?"""
+"""Every example is in one split, and equal examples are in the same."""
 
 from __future__ import annotations
 

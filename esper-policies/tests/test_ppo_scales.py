@@ -1,4 +1,4 @@
-"""Are numbers scaled by all that was seen so far, and by nothing else, and never in the middle of a round?"""
+"""Scales follow all that was seen, and change between rounds only."""
 
 from __future__ import annotations
 

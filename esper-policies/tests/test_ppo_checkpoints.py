@@ -1,4 +1,4 @@
-"""Can a trained gardener be written down, read by another, and refused with words where it cannot be used?"""
+"""Trained gardeners are saved and loaded, and refused where they cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a memory hold against a blueprint what came to nothing, and only that?"""
+"""The heuristic's memory of what was tried in vain."""
 
 from __future__ import annotations
 

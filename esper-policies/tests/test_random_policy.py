@@ -1,4 +1,4 @@
-"""Does chance decide alone: each thing that is possible as often as any other, and in each environment by itself?"""
+"""The random policy: uniform legal actions, independent between environments."""
 
 from __future__ import annotations
 

@@ -1,0 +1,53 @@
+"""Layers that several blueprints use: convolutions of a site's kind, and layers that start at zero."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from torch.nn import Conv1d, Conv2d, Linear
+
+    from esper_core import Site
+
+
+def start_at_zero(layer: Conv1d | Conv2d | Linear) -> None:
+    """Set weight and bias of ``layer`` to zero, so that a residual block that ends with it starts as the identity.
+
+    The layer itself gets a gradient at the first step, and the layers before it from the second step on.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> start_at_zero(layer)
+    >>> layer.weight.any().item(), layer.bias.any().item()
+    (False, False)
+    """
+    nn.init.zeros_(layer.weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def convolution(
+    site: Site, inputs: int, outputs: int, *, width: int, step: int = 1, groups: int = 1
+) -> nn.Conv1d | nn.Conv2d:
+    """Return a convolution over an image or a sequence that keeps its size.
+
+    >>> from esper_core import Site
+    >>> convolution(Site("sequence", 8, (40,)), 8, 4, width=5)
+    Conv1d(8, 4, kernel_size=(5,), stride=(1,), padding=(2,))
+
+    Args:
+        site: an image or a sequence.
+        inputs: number of input features.
+        outputs: number of output features.
+        width: kernel size, an odd number.
+        step: dilation.
+        groups: of features.
+    """
+    padding = step * (width // 2)
+    if site.kind == "image":
+        return nn.Conv2d(inputs, outputs, kernel_size=width, padding=padding, dilation=step, groups=groups)
+    if site.kind == "sequence":
+        return nn.Conv1d(inputs, outputs, kernel_size=width, padding=padding, dilation=step, groups=groups)
+    msg = f"a convolution grows in an image or a sequence. Received: {site.kind}"
+    raise ValueError(msg)

@@ -182,7 +182,7 @@ def test_none_does_where_seeds_bring_more_or_less_or_cost_another_price(name, br
 def test_what_beats_shaped_is_what_it_admits():
     found = probed(Shaped)
     assert found["germinate-and-abandon"] > found["sane"]
-    assert set(Shaped.exploitable) == {"abandoning_does_not_pay", "hoarding_does_not_pay"}
+    assert set(Shaped.exploitable) == {"abandoning_does_not_pay"}
 
 
 def test_the_page_has_every_reward_and_term_as_its_docstring_has_it():

@@ -107,7 +107,7 @@ class TakesUpForDown(Right):
 
 class PaysForGerminating(Right):
     def terms(self, now, before, twin, twin_before):
-        born = sum(seed.age == 1 for seed in now.seeds)
+        born = sum(seed.stage is Stage.GERMINATED for seed in now.seeds)
         return {**super().terms(now, before, twin, twin_before), "bonus": 5.0 * born}
 
 
@@ -166,9 +166,7 @@ class PaysForWaiting(Right):
 BESIDE = {
     DoesNotKnowDraining: {"is_pure", "carries_nothing_over", "order_does_not_matter", "better_never_pays_less"}
     | {"lower_loss_never_pays_less", "larger_never_pays_more", "terms_add_up", "stays_finite"}
-    | {"churning_does_not_pay"},
-    PaysForGerminating: {"abandoning_does_not_pay", "hoarding_does_not_pay"},
-    PaysForTheEnd: {"hoarding_does_not_pay"},
+    | {"churning_does_not_pay", "abandoning_does_not_pay"},
     PunishesAllGrowth: {"churning_does_not_pay", "abandoning_does_not_pay"},
     PutsOutInfinity: {"stays_finite", "nothing_grown_earns_nothing"},
     DoesNotAddUp: {"nothing_grown_earns_nothing"},

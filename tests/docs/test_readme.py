@@ -32,11 +32,11 @@ def test_the_lines_for_a_program_run_as_they_stand_there() -> None:
     assert answer.stdout == f"{told}\n"
 
 
-def test_the_lines_that_graft_are_three() -> None:
+def test_the_lines_that_graft_are_four() -> None:
     (snippet,) = [block for block in blocks("python") if "graft(" in block]
     yours, _, own = snippet.partition("\n\n")
     assert "esper" not in yours
-    assert len([line for line in own.splitlines() if line]) == 3
+    assert len([line for line in own.splitlines() if line]) == 4
 
 
 def test_the_smallest_plugin_is_one() -> None:

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import esper_core as esper
+from esper_core.growth import Garden, GrowthConfig, OptimizerConfig, OptimizerKeeper, Variety, slots_of
 from esper_core.leyline import Action, DataShape, Op
+from esper_core.plugins import load_plugins
 
 HOSTS = {
     "pointwise-mlp": (DataShape("sequence", (1, 16), 3), "conv_light"),
@@ -23,22 +25,20 @@ class World:
 
     def __init__(self, host: str) -> None:
         shape, name = HOSTS[host]
-        registry = esper.load_plugins().registry
+        registry = load_plugins().registry
         torch.manual_seed(0)
         component = registry.find("host", host)
         self.model = component.load()(shape)
         self.inputs = torch.randn(4, *shape.example)
         esper.graft(self.model, component.spec.slots, example=self.inputs)
         blueprint = registry.find("blueprint", name)
-        adam = esper.OptimizerConfig()
-        self.keeper = esper.OptimizerKeeper(self.model.parameters(), host_settings=adam, seed_settings=adam)
-        variety = esper.Variety(blueprint.id, blueprint.spec, blueprint.load())
-        slots = esper.slots_of(self.model).each()
+        adam = OptimizerConfig()
+        self.keeper = OptimizerKeeper(self.model.parameters(), host_settings=adam, seed_settings=adam)
+        variety = Variety(blueprint.id, blueprint.spec, blueprint.load())
+        slots = slots_of(self.model).each()
         self.slot = next(slot.name for slot in slots if slot.site.kind in blueprint.spec.kinds)
-        settings = esper.GrowthConfig(embargo=0)
-        self.garden = esper.Garden(
-            self.model, self.keeper, {self.slot: [variety]}, seed=0, batches=1, settings=settings
-        )
+        settings = GrowthConfig(embargo=0)
+        self.garden = Garden(self.model, self.keeper, {self.slot: [variety]}, seed=0, batches=1, settings=settings)
         self.blueprint = blueprint.id
 
     def cycle(self) -> None:

@@ -101,7 +101,7 @@ def test_a_name_that_is_no_name_is_refused_before_anything_is_loaded(name: str, 
     answer = esper("run", tmp_path / "missing.yaml", "--runs-dir", tmp_path / "runs", "--name", name)
     assert answer.code == 2
     assert "--name" in answer.err
-    assert "expected a name of at most 50 letters, digits, - and _ that begins with a letter, received" in answer.err
+    assert "expected a letter, then at most 49 letters, digits, - and _; received" in answer.err
     assert "missing.yaml" not in answer.err
     assert not (tmp_path / "runs").exists()
 
@@ -149,7 +149,7 @@ def test_a_run_directory_that_vanishes_is_noticed_within_seconds(small: Path, tm
         process.kill()
     assert process.returncode == 1
     assert "E410 cannot write" in err
-    assert "it was moved or deleted while the run went on" in err
+    assert "it was moved or deleted during the run" in err
     assert "intact" not in err
     assert "Traceback" not in err
 

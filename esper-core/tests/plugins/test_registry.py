@@ -240,7 +240,7 @@ def test_registration_hook_that_raises_breaks_only_its_plugin(load, workshop, ra
 def test_missing_argument_of_add_is_reported_at_its_line(told, workshop) -> None:
     assert told(workshop.package(adding('registry.add("a", build)'))).splitlines()[:2] == [
         f"E221 {HEAD} failed in esper_register_blueprints: TypeError:"
-        " Registrar.add() missing 1 required positional argument: 'spec'",
+        " ComponentRegistrar.add() missing 1 required positional argument: 'spec'",
         "  esper_extra.py:6",
     ]
 

@@ -49,7 +49,6 @@ class Shaped:
     exploitable: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "abandoning_does_not_pay": "it pays in each step for what incubating seeds would bring",
-            "hoarding_does_not_pay": "it pays for each of several redundant seeds while they incubate",
         }
     )
     """Checks of esper-testing that this reward fails by design, with the reason."""

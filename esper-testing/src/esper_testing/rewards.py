@@ -30,6 +30,7 @@ from esper_testing.reward_episodes import (
     random_episode,
     slot_in,
 )
+from esper_testing.reward_scripts import scripted_episode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,7 +198,9 @@ def acting_at_the_last_moment_does_not_pay(make: Maker, metric: Metric) -> None:
 
 def abandoning_does_not_pay(make: Maker, metric: Metric) -> None:
     """Germinating in every slot and abandoning the seeds earns less than growing one useful seed."""
-    _demand_sane_wins(make, metric, abandoning_does_not_pay, "germinate-and-abandon")
+    probe = "germinate-and-abandon"
+    exploit, sane = (earned(_made(make, metric), play(metric, PROBES[name].moves)) for name in (probe, SANE))
+    _demand(exploit, sane, _made(make, metric), abandoning_does_not_pay, probe)
 
 
 CHECKS: Final[tuple[Callable[[Maker, Metric], None], ...]] = (
@@ -266,11 +269,15 @@ def _demand_same(received: Sequence[Any], wanted: Sequence[Any], when: str) -> N
 
 
 def _demand_sane_wins(make: Maker, metric: Metric, check: Callable[..., None], probe: str) -> None:
-    """Compare a probe's return with the sane one's; a reward may declare that it is exploitable by the probe."""
-    exploit, sane = (earned(_made(make, metric), play(metric, PROBES[name].moves)) for name in (probe, SANE))
+    """Compare what a scripted exploit earns with the sane script; a reward may declare that it is exploitable."""
+    exploit, sane = (_total(_made(make, metric), scripted_episode(metric, name)) for name in (probe, SANE))
+    _demand(exploit, sane, _made(make, metric), check, probe)
+
+
+def _demand(exploit: float, sane: float, reward: Reward, check: Callable[..., None], probe: str) -> None:
     sane_wins = exploit < sane
     returns = f"the probe {probe} earns {exploit:g} per episode, the sane one {sane:g}"
-    declared = getattr(_made(make, metric), "exploitable", {}).get(check.__name__)
+    declared = getattr(reward, "exploitable", {}).get(check.__name__)
     if declared is not None and sane_wins:
         msg = f"exploitable names {check.__name__}, but {returns}"
         raise AssertionError(msg)

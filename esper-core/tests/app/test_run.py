@@ -44,11 +44,11 @@ def test_a_control_that_goes_wrong_takes_nothing_from_what_the_study_found(run_s
     """As when a block that was kept late is too hot for a host that has it from the start."""
     studies: list[object] = []
 
-    def run_one(course):
+    def run_one(course, pause):
         studies.append(course)
         if len(studies) == 2:
             raise kind(Problem("E402", "a loss is not finite"))
-        return real(course)
+        return real(course, pause)
 
     real = run_module.run_study
     monkeypatch.setattr(run_module, "run_study", run_one)
@@ -200,7 +200,7 @@ def test_a_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(e
 def test_a_checkpoint_that_does_not_fit_the_events_is_deleted_when_the_run_is_resumed(halfway, monkeypatch) -> None:
     """Later events would make the file long enough for it, at a position that is another one by then."""
 
-    def die(course: object) -> None:
+    def die(course: object, pause: object) -> None:
         raise KeyboardInterrupt
 
     older, newest = checkpoint_numbers(halfway)

@@ -59,7 +59,7 @@ SPEC = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True, traits=("in
 def test_a_block_is_born_informed_in_a_host_that_writes_in_place() -> None:
     model = graft(InPlace(), ["stem"], example=INPUTS)
     own = garden(model, Variety("test/informed", SPEC, Informed), probe=lambda m: m(INPUTS).square().mean())
-    own.network.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
+    own.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
     hidden = model.stem(INPUTS).detach().requires_grad_()
     (wanted,) = torch.autograd.grad(model.head(torch.relu(hidden + 1.0).flatten(1)).square().mean(), hidden)
     assert Informed.seen is not None
@@ -86,7 +86,7 @@ def test_what_no_action_can_have_is_refused_before_anything_changes(change: dict
     own = garden(graft(InPlace(), ["stem"], example=INPUTS), Variety("test/informed", SPEC, Informed))
     values = {"op": Op.GERMINATE, "slot": "stem", "blueprint": "test/informed", **change}
     with pytest.raises(GrowthError, match=f"E307 {said}"):
-        own.network.apply(Action(**values), 0)
+        own.apply(Action(**values), 0)
     assert own.slots["stem"].living is None
 
 
@@ -110,4 +110,4 @@ def test_a_seed_that_cannot_be_built_is_named_without_a_slot() -> None:
 
     own = garden(graft(InPlace(), ["stem"], example=INPUTS), Variety("test/broken", SPEC, broken))
     with pytest.raises(SeedFault, match=r'^E320 the seed of blueprint "test/broken" raised KeyError'):
-        own.network.apply(Action(Op.GERMINATE, "stem", "test/broken", curve=Curve.COSINE), 0)
+        own.apply(Action(Op.GERMINATE, "stem", "test/broken", curve=Curve.COSINE), 0)

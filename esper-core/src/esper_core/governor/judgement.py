@@ -200,7 +200,7 @@ def _judge_surge(history: LossHistory, signals: Signals, settings: GovernorConfi
         "validation": (_measure(history.validation_losses, history, settings), signals.validation_loss),
     }
     found = [
-        f"the {name} loss is {loss:.4g}, and was {fmean(before):.4g} ± {pstdev(before):.4g} before"
+        f"the {name} loss is {loss:.4g}, and was {_mean(before):.4g} ± {_deviation(before):.4g} before"
         for name, (before, loss) in losses.items()
         if before and _surges(before, loss, history.guessing_loss, settings)
     ]
@@ -223,9 +223,25 @@ def _surges(before: Sequence[float], loss: float, guessing: float | None, settin
 
     m × mean is written so that it holds for negative losses, too.
     """
-    mean = fmean(before)
+    mean = _mean(before)
     trifle = 0.0 if guessing is None else TRIFLE_SHARE * abs(guessing)
     excess = loss - mean
     if excess <= max((settings.surge_ratio - 1.0) * abs(mean), trifle):
         return False  # nearly always; skips the deviation, which takes longest
-    return excess > settings.surge_sigmas * pstdev(before)
+    return excess > settings.surge_sigmas * _deviation(before)
+
+
+def _mean(losses: Sequence[float]) -> float:
+    """Return the mean, also of finite losses whose sum is beyond the largest float."""
+    try:
+        return fmean(losses)
+    except OverflowError:
+        return math.fsum(loss / len(losses) for loss in losses)
+
+
+def _deviation(losses: Sequence[float]) -> float:
+    """Return the standard deviation; infinite where it is beyond the largest float."""
+    try:
+        return pstdev(losses)
+    except OverflowError:
+        return math.inf

@@ -370,43 +370,53 @@ def test_a_block_without_a_fault_passes_every_check():
 @pytest.mark.parametrize(
     ("factory", "spec", "check", "says"),
     [
-        (TurnsTheShape, SPEC, "takes_one_example", "vector (1,): gives back (1, 1, 1) for (1, 1)"),
-        (TurnsTheType, SPEC, "keeps_shape", "gives back (16, 1) torch.float32 for (16, 1) torch.float64"),
+        (TurnsTheShape, SPEC, "takes_one_example", "vector (1,): returns (1, 1, 1) for (1, 1)"),
+        (TurnsTheType, SPEC, "keeps_shape", "returns (16, 1) torch.float32 for (16, 1) torch.float64"),
         (MovesAtBirth, SPEC, "identity_at_birth", "is not the identity in training: off by up to"),
         (MovesInTrainingOnly, SPEC, "identity_at_birth", "is not the identity in training: off by up to"),
         (HasOneTooMany, SPEC, "honest_parameter_count", "has 5 parameters, but 2*(c*c + c) = 4"),
         (LearnsNowhere, SPEC, "gradient_within_two_steps", "add at 0.5: first.weight, first.bias, last.weight"),
         (LeavesALayerOut, SPEC, "gradient_within_two_steps", "steps of SGD under the blend add at 0.5: first.weight"),
-        (LearnsTheOpposite, SPEC, "loss_falls_within_fifty_steps", "does not learn what a copy of it computes"),
-        (DrawsFromNumpy, SPEC, "leaves_generators_alone", "draws from numpy's"),
-        (DrawsFromPython, SPEC, "leaves_generators_alone", "draws from Python's global generator"),
+        (LearnsTheOpposite, SPEC, "loss_falls_within_fifty_steps", "does not learn to imitate a copy of itself"),
+        (DrawsFromNumpy, SPEC, "leaves_generators_alone", "uses numpy's"),
+        (DrawsFromPython, SPEC, "leaves_generators_alone", "uses Python's global generator"),
         (SeedsTorchItself, SPEC, "leaves_generators_alone", "seeds torch's default generator itself"),
-        (DrawsFromTheSystem, SPEC, "same_seed_same_weights", "under the same seed: first.bias"),
+        (DrawsFromTheSystem, SPEC, "same_seed_same_weights", "with the same random seed: first.bias"),
         (DividesByZero, SPEC, "stays_finite", "not finite for inputs of size 0"),
         (RunsOver, SPEC, "stays_finite", "not finite for inputs of size 10000"),
-        (HasNoSlopeAtZero, SPEC, "stays_finite", "gradients that are not finite to the input for inputs of 0"),
+        (HasNoSlopeAtZero, SPEC, "stays_finite", "gradients of the input are not finite for inputs of size 0"),
         (WritesToItsInput, SPEC, "leaves_its_input_alone", "writes to its input"),
-        (ForgetsAPart, SPEC, "survives_a_round_trip", "is another after save and load: off by"),
+        (ForgetsAPart, SPEC, "survives_a_round_trip", "differs after save and load: off by"),
         (CannotBeCopied, SPEC, "deepcopy_is_independent", "changes when its deep copy is trained"),
-        (SharesATable, SPEC, "instances_share_nothing", "shares between two blocks: table"),
+        (SharesATable, SPEC, "instances_share_nothing", "two blocks share: table"),
         (MakesTensorsOnTheCpu, SPEC, "computes_where_its_input_is", "makes tensors where its input is not: zeros"),
         (HidesATensor, SPEC, "computes_where_its_input_is", "where its input is not"),
         (ReadsAValue, SPEC, "reads_no_value_in_forward", "reads values in its forward pass: item()"),
         (BranchesOnAValue, SPEC, "reads_no_value_in_forward", "__bool__()"),
         (PicksByMask, SPEC, "reads_no_value_in_forward", "an index of booleans"),
-        (MovesTheHost, SPEC, "host_stands_still_while_incubating", "moves its host while it incubates: stem.1.weight"),
-        (FallsIllWithAge, SPEC, "lives_a_whole_life", "losses of its host not finite"),
+        (
+            MovesTheHost,
+            SPEC,
+            "host_stands_still_while_incubating",
+            "its host while it incubates: stem.1.weight",
+        ),
+        (FallsIllWithAge, SPEC, "lives_a_whole_life", "losses of its host are not finite"),
         (DropsInTraining, replace(claims("deterministic"), starts_as_identity=False), "is_deterministic", "is not det"),
         (NotInBfloat16, claims("bf16"), "works_in_bfloat16", "does not work in bfloat16: not implemented"),
         (Right, claims("stateful"), "is_stateful", "training changed none of its 0 buffers"),
         (HasABufferThatStands, claims("stateful"), "is_stateful", "training changed none of its 1 buffers"),
         (NeedsItsSize, claims("dynamic_spatial", accepts="tokens"), "takes_other_sizes", "does not take (11,)"),
         (Right, claims("informed_birth"), "is_born_informed", "has no method inform(inputs, gradients)"),
-        (MovesWhenInformed, claims("informed_birth"), "is_born_informed", "not the identity any more once it is"),
+        (MovesWhenInformed, claims("informed_birth"), "is_born_informed", "is no longer the identity after inform()"),
         (DividesWhenInformed, claims("informed_birth"), "is_born_informed", "not finite: first.weight"),
-        (GuessesWhenInformed, claims("informed_birth"), "is_born_informed", "when it is shown the same: first.weight"),
-        (WritesWhenInformed, claims("informed_birth"), "is_born_informed", "writes to what it is shown"),
-        (Right, replace(SPEC, version=0), "is_well_declared", "a version is a whole number from 1. Received: 0"),
+        (
+            GuessesWhenInformed,
+            claims("informed_birth"),
+            "is_born_informed",
+            "is not deterministic: first.weight",
+        ),
+        (WritesWhenInformed, claims("informed_birth"), "is_born_informed", "inform() modifies its arguments"),
+        (Right, replace(SPEC, version=0), "is_well_declared", "a version is an integer of at least 1. Received: 0"),
         (Right, replace(SPEC, traits=("quick",)), "is_well_declared", "Received: quick"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -441,7 +451,7 @@ def test_a_block_that_leaves_a_hook_behind_is_found(when, check):
     factory, handles = leaves_a_hook(when)
     (run,) = [one for one in blueprint_checks(factory, SPEC) if one.name == check]
     try:
-        with pytest.raises(AssertionError, match=r"changes what its host puts out|leaves a trace"):
+        with pytest.raises(AssertionError, match=r"changes the outputs|leaves a trace"):
             run()
     finally:
         for handle in handles:
@@ -454,7 +464,7 @@ def test_a_claim_of_compiling_that_is_false_is_found_and_a_true_one_passes():
         return run
 
     compiling(Right)()
-    with pytest.raises(AssertionError, match=r"not taken whole by torch\.compile"):
+    with pytest.raises(AssertionError, match=r"does not capture it as one graph"):
         compiling(BreaksTheGraph)()
 
 

@@ -163,7 +163,7 @@ def test_an_id_that_another_package_has_is_told(nursery: Nursery, tmp_path: Path
         for file in rival.iterdir():
             file.unlink()
         rival.rmdir()
-    assert told.stderr == 'Mind: rival has a plugin "wanted", too. Only one of the two can be installed.\n'
+    assert told.stderr == 'warning: rival also has a plugin "wanted"; only one of the two can be installed.\n'
     assert (tmp_path / "esper-wanted" / "pyproject.toml").is_file()
 
 

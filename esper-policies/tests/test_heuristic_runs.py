@@ -140,7 +140,7 @@ class World:
         seed.ramp = action.speed
         if seed.stage is Stage.BLENDING:
             plot.seeds = [seed]
-        elif seed.stage is Stage.FOSSILIZED:
+        elif seed.stage is Stage.FOSSILISED:
             plot.seeds, plot.kept = [], [*plot.kept, seed.name]
         elif seed.stage is Stage.PRUNED:
             self.remove(plot, seed)

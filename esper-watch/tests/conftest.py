@@ -91,7 +91,7 @@ class Told:
             (1, quarter + 1, Stage.GERMINATED, Stage.TRAINING),
             (1, 2 * quarter, Stage.TRAINING, Stage.BLENDING),
             (1, 3 * quarter, Stage.BLENDING, Stage.HOLDING),
-            (1, 4 * quarter, Stage.HOLDING, Stage.FOSSILIZED),
+            (1, 4 * quarter, Stage.HOLDING, Stage.FOSSILISED),
         ]
 
     def _changed(self, seed: int, number: int, step: int, was: Stage | None, now: Stage) -> StageChanged:
@@ -104,7 +104,7 @@ class Told:
         value = (0.8 if grows else 0.5) * (1 - math.exp(-(step + 1) / (0.3 * self.steps))) + 0.01 * math.sin(seed)
         living = [one for one in self._plan(seed) if one[1] < step] if grows else []
         seeds: tuple[SeedSignals, ...] = ()
-        if living and living[-1][3] not in (Stage.PRUNED, Stage.FOSSILIZED):
+        if living and living[-1][3] not in (Stage.PRUNED, Stage.FOSSILISED):
             gain = Gain(800, 0.05 + 0.01 * seed, 0.4, 0.0, -1.0, 1.0)
             seen = Evidence(800, gain.mean, gain.standard_error, gain.mean - 0.03, gain.mean + 0.03, 0.001, 1)
             opinion = Opinion(Finding.SHOWN, f"gain{self.word}", seen, 0.02)

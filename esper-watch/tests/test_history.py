@@ -77,7 +77,7 @@ def test_a_seed_has_one_row_with_the_step_of_each_stage_and_its_latest_gain() ->
         stage(4, Stage.BLENDING, Stage.HOLDING),
         stage(5, Stage.HOLDING, Stage.BLENDING),
         stage(6, Stage.BLENDING, Stage.HOLDING),
-        stage(7, Stage.HOLDING, Stage.FOSSILIZED, reason="it was worth it"),
+        stage(7, Stage.HOLDING, Stage.FOSSILISED, reason="it was worth it"),
         step(7, gain=0.3, price=0.02),
     ).seeds
     assert life.as_row() == {

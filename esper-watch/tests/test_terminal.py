@@ -51,7 +51,7 @@ EVENTS = [
     changed(1, Stage.GERMINATED, Stage.TRAINING),
     changed(3, Stage.TRAINING, Stage.BLENDING),
     changed(5, Stage.BLENDING, Stage.HOLDING),
-    changed(6, Stage.HOLDING, Stage.FOSSILIZED),
+    changed(6, Stage.HOLDING, Stage.FOSSILISED),
     EpisodeFinished(
         round=0, arm="grown", seed=3, test_loss=1.0, test_metric=0.75, validation_metric=0.7,
         parameters=20, host_parameters=10, fossils=1, steps=8, reward=5.0,
@@ -85,7 +85,7 @@ def test_the_history_of_a_finished_run_is_complete(run: Path) -> None:
         Stage.BLENDING,
         Stage.BLENDING,
         Stage.HOLDING,
-        Stage.FOSSILIZED,
+        Stage.FOSSILISED,
     ]
 
 

@@ -113,7 +113,7 @@ def _is(event: Event, kind: type, arm: str) -> TypeGuard[StepFinished]:
 
 def _acts(event: StageChanged) -> bool:
     """On a branch this is too soon by some steps, and never too late."""
-    return event.now in (Stage.BLENDING, Stage.FOSSILIZED)
+    return event.now in (Stage.BLENDING, Stage.FOSSILISED)
 
 
 @pytest.fixture

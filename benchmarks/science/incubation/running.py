@@ -44,7 +44,7 @@ class Episode:
     @property
     def kept(self) -> bool:
         """Whether the seed was fossilised."""
-        return any(stage == Stage.FOSSILIZED for _, stage in self.moves)
+        return any(stage == Stage.FOSSILISED for _, stage in self.moves)
 
 
 @dataclass(frozen=True, slots=True)

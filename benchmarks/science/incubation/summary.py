@@ -110,7 +110,7 @@ def _gated(
         "advanced": sum(_step(episode, Stage.BLENDING) is not None for episode in cell.episodes),
         "kept": sum(episode.kept for episode in cell.episodes),
         "advanced_after": [_step(episode, Stage.BLENDING) for episode in cell.episodes],
-        "kept_after": [_step(episode, Stage.FOSSILIZED) for episode in cell.episodes],
+        "kept_after": [_step(episode, Stage.FOSSILISED) for episode in cell.episodes],
         "wrongly_kept": wrongly_kept,
         "wrongly_refused": wrongly_refused,
         "left_a_trace": sum(

@@ -20,7 +20,7 @@ def change(was: Stage | None, now: Stage, slot: str = "early", blueprint: str = 
 
 GERMINATED = change(None, Stage.GERMINATED)
 ADVANCED = change(Stage.TRAINING, Stage.BLENDING)
-KEPT = change(Stage.HOLDING, Stage.FOSSILIZED)
+KEPT = change(Stage.HOLDING, Stage.FOSSILISED)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ KEPT = change(Stage.HOLDING, Stage.FOSSILIZED)
         (Stage.BLENDING, Stage.HOLDING, None),
         (Stage.HOLDING, Stage.BLENDING, Op.RETARGET),
         (Stage.BLENDING, Stage.BLENDING, Op.RETARGET),
-        (Stage.HOLDING, Stage.FOSSILIZED, Op.FOSSILISE),
+        (Stage.HOLDING, Stage.FOSSILISED, Op.FOSSILISE),
         (Stage.HOLDING, Stage.DRAINING, Op.PRUNE),
         (Stage.TRAINING, Stage.PRUNED, Op.PRUNE),
         (Stage.DRAINING, Stage.PRUNED, None),

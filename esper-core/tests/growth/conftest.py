@@ -39,7 +39,7 @@ def plant() -> Callable[..., Seed]:
             block = Bend(slot.site)
         grown = Seed(block, blueprint="test/bend", spec=spec, site=slot.site, number=len(slot.seeds))
         grown.to(next(model.parameters()).dtype).train(model.training)
-        grown.stage = Stage.FOSSILIZED if fossil else Stage.HOLDING
+        grown.stage = Stage.FOSSILISED if fossil else Stage.HOLDING
         grown.alpha.aim(alpha, 0)
         slot.seeds.append(grown)
         return grown

@@ -309,7 +309,7 @@ def test_fossils_stay_and_an_incubating_seed_does_not_act(name: str, plant: Call
     fossil, incubating = slots_of(model).named(names[0]).living, slots_of(model).named(names[-1]).living
     assert fossil is not None
     assert incubating is not None
-    fossil.stage, incubating.stage = Stage.FOSSILIZED, Stage.TRAINING
+    fossil.stage, incubating.stage = Stage.FOSSILISED, Stage.TRAINING
     incubating.alpha.aim(0.0, 0)
     plant(model, names[0], alpha=0.7, seed=7)
     expected = {one: alone(model, one, batches) for one in subsets(names[:-1])}

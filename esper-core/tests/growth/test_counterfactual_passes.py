@@ -212,7 +212,7 @@ def test_a_fossil_before_the_seed_is_not_run_again(plant: Callable[..., Seed]) -
     model = network(plant)
     slot = slots_of(model).named("three")
     slot.living.block.mix = Counted("fossil")
-    slot.living.stage = Stage.FOSSILIZED
+    slot.living.stage = Stage.FOSSILISED
     plant(model, "three", alpha=0.5, seed=9)
     counterfactuals = settled(model)
     counterfactuals.measure(each_left_out(frozenset(SEEDS)), BATCHES[:1], judge)
@@ -306,7 +306,7 @@ def test_a_compiled_host_is_run_in_separate_passes(how: str, plant: Callable[...
 def test_after_a_change_in_what_grows_it_is_looked_at_anew(plant: Callable[..., Seed]) -> None:
     model = network(plant)
     counterfactuals = settled(model)
-    slots_of(model).named("two").living.stage = Stage.FOSSILIZED
+    slots_of(model).named("two").living.stage = Stage.FOSSILISED
     found = counterfactuals.measure(each_left_out(frozenset({"one", "three"})), BATCHES, judge)
     assert found.separate is None
     assert RUNS["in stem"] == 5 + 2, "a trace, three separate passes and a replay at first; two replays"

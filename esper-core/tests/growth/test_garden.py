@@ -65,7 +65,7 @@ def test_a_whole_life_from_germination_to_fossil(make_recipe: Make) -> None:
         (1, Stage.GERMINATED, Stage.TRAINING),
         (2, Stage.TRAINING, Stage.BLENDING),
         (4, Stage.BLENDING, Stage.HOLDING),
-        (5, Stage.HOLDING, Stage.FOSSILIZED),
+        (5, Stage.HOLDING, Stage.FOSSILISED),
     ]
     slot = environment.garden.slots["early"]
     assert slot.state is SlotState.CLOSED

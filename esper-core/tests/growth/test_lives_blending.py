@@ -238,4 +238,4 @@ def test_run_03_gate_and_gain_are_owned_from_birth_to_the_end(blend: Blend) -> N
         garden.close_step()
         moved = [not torch.equal(parameter, value) for parameter, value in zip(extra, before, strict=True)]
     assert all(moved)
-    assert seed.stage is Stage.FOSSILIZED
+    assert seed.stage is Stage.FOSSILISED

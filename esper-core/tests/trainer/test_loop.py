@@ -141,7 +141,7 @@ def test_a_seeds_life_is_told_and_ends_in_the_network_that_is_measured(make_reci
         (1, Stage.TRAINING),
         (2, Stage.BLENDING),
         (3, Stage.HOLDING),
-        (4, Stage.FOSSILIZED),
+        (4, Stage.FOSSILISED),
     ]
     assert {e.arm for e in recorder.of(StageChanged)} == {"grown"}
     for episode in finished:

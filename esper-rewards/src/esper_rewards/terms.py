@@ -265,7 +265,7 @@ PROGRESS: Final[Mapping[Stage, float]] = MappingProxyType(
         Stage.BLENDING: 0.5,
         Stage.HOLDING: 0.8,
         Stage.DRAINING: 0.0,
-        Stage.FOSSILIZED: 1.0,
+        Stage.FOSSILISED: 1.0,
     }
 )
 """Progress of a seed by stage."""
@@ -278,7 +278,7 @@ def progress(now: Signals) -> float:
     >>> progress(Signals(9, 1.0, 1.0, 0.5, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=2),)))
     2.0
     """
-    return math.fsum(PROGRESS.get(seed.stage, 0.0) for seed in now.seeds) + PROGRESS[Stage.FOSSILIZED] * now.fossils
+    return math.fsum(PROGRESS.get(seed.stage, 0.0) for seed in now.seeds) + PROGRESS[Stage.FOSSILISED] * now.fossils
 
 
 @dataclass(frozen=True, slots=True)

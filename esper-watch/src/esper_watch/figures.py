@@ -51,7 +51,7 @@ STAGE_NAMES: Final = {
     Stage.BLENDING: "blending in",
     Stage.HOLDING: "holding",
     Stage.DRAINING: "draining",
-    Stage.FOSSILIZED: "kept",
+    Stage.FOSSILISED: "kept",
     Stage.PRUNED: "pruned",
 }
 

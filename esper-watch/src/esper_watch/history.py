@@ -120,12 +120,12 @@ class SeedLife:
     @property
     def kept(self) -> bool:
         """Whether the seed became part of its network."""
-        return self.stage is Stage.FOSSILIZED
+        return self.stage is Stage.FOSSILISED
 
     @property
     def ended(self) -> bool:
         """Whether the seed was kept or pruned."""
-        return self.stage in (Stage.FOSSILIZED, Stage.PRUNED)
+        return self.stage in (Stage.FOSSILISED, Stage.PRUNED)
 
     def as_row(self) -> dict[str, Any]:
         """Return the life as one flat row, for tables. The step of a stage that was never reached is None."""

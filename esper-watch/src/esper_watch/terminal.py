@@ -35,7 +35,7 @@ STAGE_SIGNS: Final = {
     Stage.BLENDING: "▒",
     Stage.HOLDING: "▓",
     Stage.DRAINING: "▚",
-    Stage.FOSSILIZED: "█",
+    Stage.FOSSILISED: "█",
     Stage.PRUNED: " ",
 }
 

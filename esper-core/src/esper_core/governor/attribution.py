@@ -110,7 +110,7 @@ def op_of(change: Transition) -> Op | None:
         return Op.GERMINATE
     if change.now is Stage.BLENDING:
         return Op.ADVANCE if change.was is Stage.TRAINING else Op.RETARGET
-    if change.now is Stage.FOSSILIZED:
+    if change.now is Stage.FOSSILISED:
         return Op.FOSSILISE
     if change.now is Stage.DRAINING or (change.now is Stage.PRUNED and change.was is not Stage.DRAINING):
         return Op.PRUNE

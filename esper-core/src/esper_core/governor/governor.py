@@ -148,7 +148,7 @@ class Governor:
         """
         changes = list(changes)
         self._watch.record(changes, step)
-        if any(change.now is Stage.FOSSILIZED for change in changes):
+        if any(change.now is Stage.FOSSILISED for change in changes):
             self._snapshots.renew(self._garden, step, self._history)
 
     def decide(self, signals: Signals, *, opinion: Verdict = CALM, host_finite: bool | None = None) -> Decision:

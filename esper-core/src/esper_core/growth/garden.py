@@ -318,7 +318,7 @@ class Garden:
         for slot, seed in [(own, seed) for own in self.slots.values() for seed in own.stack]:
             self.born = max(self.born, seed.number + 1)
             self.keeper.adopt(seed)
-            if seed.stage is Stage.FOSSILIZED:
+            if seed.stage is Stage.FOSSILISED:
                 self.keeper.settle(seed, freeze=self._settings.freeze_fossils)
             elif seed.incubating or seed.presence is Presence.BRANCHED:
                 self._incubations[seed.number] = self._incubation(slot, seed)

@@ -65,7 +65,7 @@ def objections(network: Network) -> Iterator[str]:
         yield from (f"seed {seed.number}: {what}" for what in _of_seed(seed, places.get(seed.slot)))
     for place in network.slots:
         own = [seed for seed in network.seeds if seed.slot == place.name]
-        kept = [seed for seed in own if seed.stage is Stage.FOSSILIZED]
+        kept = [seed for seed in own if seed.stage is Stage.FOSSILISED]
         alive = own[len(kept) :]
         if len(kept) + bool(alive) > place.stack:
             yield f'slot "{place.name}" holds {len(own)} seeds, and its stack is {place.stack}'
@@ -120,7 +120,7 @@ def _of_seed(seed: Growth, place: SlotEntry | None) -> Iterator[str]:
         yield f"{seed.ramp.done} of {seed.ramp.ticks} ticks are done"
     if seed.stage is Stage.PRUNED:
         yield "stage is pruned, and what is pruned is gone"
-    if seed.stage is Stage.FOSSILIZED and seed.alpha != FULL:
+    if seed.stage is Stage.FOSSILISED and seed.alpha != FULL:
         yield f"it is a fossil, and its alpha is {seed.alpha}"
 
 
@@ -224,7 +224,7 @@ class Network:
     @property
     def grown(self) -> tuple[Growth, ...]:
         """The seeds that were kept for good."""
-        return tuple(seed for seed in self.seeds if seed.stage is Stage.FOSSILIZED)
+        return tuple(seed for seed in self.seeds if seed.stage is Stage.FOSSILISED)
 
     def __repr__(self) -> str:
         seeds = [f"{seed.blueprint} in {seed.slot}: {seed.stage.value}" for seed in self.seeds]
@@ -436,7 +436,7 @@ def _built(network: Network) -> list[tuple[Any, ...]]:
 
 def _phase(seed: Growth) -> tuple[bool, bool, Presence]:
     """What decides who trains a seed: within one phase its stage and its alpha may be set back."""
-    return seed.stage in INCUBATING, seed.stage is Stage.FOSSILIZED, seed.presence
+    return seed.stage in INCUBATING, seed.stage is Stage.FOSSILISED, seed.presence
 
 
 def _standing(seed: Growth) -> str:

@@ -240,7 +240,7 @@ def implant(
         assert slot.site is not None
         dtype = slot.dtype_in(model)
         block = builder.build(variety, asked, slot.site, dtype, slot.tapped, number=growth.number, step=0)
-        block.stage, block.kept = Stage.FOSSILIZED, 0
+        block.stage, block.kept = Stage.FOSSILISED, 0
         block.alpha.aim(FULL, 0)
         slot.seeds.append(block)
         slot.state = SlotState.CLOSED if len(slot.fossils) >= slot.limit else SlotState.FREE

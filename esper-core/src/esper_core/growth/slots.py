@@ -66,7 +66,7 @@ class Slot(nn.Module):
         return None if hidden is output else hidden
 
     def _strength(self, seed: Seed) -> float:
-        if self._disabled and seed.stage is not Stage.FOSSILIZED:
+        if self._disabled and seed.stage is not Stage.FOSSILISED:
             return 0.0
         tried = seed.number == self._tried
         if tried and seed.incubating:
@@ -89,7 +89,7 @@ class Slot(nn.Module):
 
     def _fault(self, seed: Seed, what: str) -> SeedFault:
         """Return the fault of a seed; it names no slot for a fossil, which cannot be taken out."""
-        slots = [] if seed.stage is Stage.FOSSILIZED else [self.name]
+        slots = [] if seed.stage is Stage.FOSSILISED else [self.name]
         return SeedFault(slots, f'of blueprint "{seed.blueprint}" {what}', number=seed.number)
 
     @property
@@ -100,12 +100,12 @@ class Slot(nn.Module):
     @property
     def living(self) -> Seed | None:
         """The seed that is neither kept nor pruned, if there is one; of a nursery the eldest."""
-        return next((seed for seed in self.stack if seed.stage is not Stage.FOSSILIZED), None)
+        return next((seed for seed in self.stack if seed.stage is not Stage.FOSSILISED), None)
 
     @property
     def nursery(self) -> tuple[Seed, ...]:
         """The seeds that are neither kept nor pruned: several only while they incubate."""
-        return tuple(seed for seed in self.stack if seed.stage is not Stage.FOSSILIZED)
+        return tuple(seed for seed in self.stack if seed.stage is not Stage.FOSSILISED)
 
     @property
     def strength(self) -> float:
@@ -116,7 +116,7 @@ class Slot(nn.Module):
     @property
     def fossils(self) -> tuple[Seed, ...]:
         """The seeds that were kept for good."""
-        return tuple(seed for seed in self.stack if seed.stage is Stage.FOSSILIZED)
+        return tuple(seed for seed in self.stack if seed.stage is Stage.FOSSILISED)
 
     @contextmanager
     def trying(self, seed: Seed) -> Iterator[None]:

@@ -35,14 +35,14 @@ class SlotEvent(StrEnum):
 
 
 class Stage(StrEnum):
-    """The stage of a seed. PRUNED and FOSSILIZED are final."""
+    """The stage of a seed. PRUNED and FOSSILISED are final."""
 
     GERMINATED = "germinated"
     TRAINING = "training"
     BLENDING = "blending"
     HOLDING = "holding"
     DRAINING = "draining"
-    FOSSILIZED = "fossilized"
+    FOSSILISED = "fossilized"
     PRUNED = "pruned"
 
 
@@ -82,7 +82,7 @@ SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(
         (Stage.BLENDING, SeedEvent.RAMP_AT_TARGET): Stage.HOLDING,
         (Stage.BLENDING, SeedEvent.RETARGET): Stage.BLENDING,
         (Stage.BLENDING, SeedEvent.PRUNE): Stage.DRAINING,
-        (Stage.HOLDING, SeedEvent.FOSSILISE): Stage.FOSSILIZED,
+        (Stage.HOLDING, SeedEvent.FOSSILISE): Stage.FOSSILISED,
         (Stage.HOLDING, SeedEvent.RETARGET): Stage.BLENDING,
         (Stage.HOLDING, SeedEvent.PRUNE): Stage.DRAINING,
         (Stage.DRAINING, SeedEvent.DRAINED): Stage.PRUNED,
@@ -96,7 +96,7 @@ SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(
 
 INCUBATING = frozenset({Stage.GERMINATED, Stage.TRAINING})
 BLENDED = frozenset({Stage.BLENDING, Stage.HOLDING, Stage.DRAINING})
-ENDED = frozenset({Stage.FOSSILIZED, Stage.PRUNED})
+ENDED = frozenset({Stage.FOSSILISED, Stage.PRUNED})
 
 
 def next_slot_state(state: SlotState, event: SlotEvent) -> SlotState:

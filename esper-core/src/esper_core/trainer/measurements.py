@@ -392,7 +392,7 @@ class StepMeasurements:
             (name, seed.blueprint)
             for name, slot in self._garden.slots.items()
             for seed in slot.stack
-            if seed.stage is Stage.FOSSILIZED or seed.alpha.value > 0.0
+            if seed.stage is Stage.FOSSILISED or seed.alpha.value > 0.0
         )
         return self._operations.host + sum(self._operations.blocks[block] for block in acting)
 

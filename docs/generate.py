@@ -181,7 +181,7 @@ def field_docs(record: type[Any]) -> dict[str, str]:
     return told
 
 
-# --- explanation/the-lifecycle.md
+# --- concepts/lifecycle.md
 
 
 def slot_table() -> str:
@@ -293,7 +293,7 @@ def known_defects() -> str:
     return table(("id", "promise", "test"), rows)
 
 
-# --- explanation/performance.md
+# --- project/performance.md
 
 
 def benchmarks() -> str:
@@ -348,7 +348,7 @@ def ran(part: str) -> str | None:
     return str(page.PARTS[part](json.loads(RUNS.read_text(encoding="utf-8"))["runs"]))
 
 
-# --- explanation/statistics.md
+# --- concepts/statistics.md
 
 
 def simulated(table_of: str) -> str:

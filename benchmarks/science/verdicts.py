@@ -5,7 +5,7 @@ that differ by as much as is found four times out of five; intervals for the mea
 differences that lean to one side. Figures of four kinds stand for what a run may give: normal, skewed (log-normal),
 heavy-tailed (Student's t with 2 degrees of freedom) and coarse (of 21 values).
 
-``--write`` writes what ``docs/explanation/statistics.md`` shows: ``verdicts.json``, and from it ``verdicts.md``, beside
+``--write`` writes what ``docs/concepts/statistics.md`` shows: ``verdicts.json``, and from it ``verdicts.md``, beside
 this file or in another folder. Some minutes on one core; each figure has random numbers of its own, and is the same
 each time.
 """

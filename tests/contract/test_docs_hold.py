@@ -83,7 +83,7 @@ def test_every_hook_has_a_heading_with_its_exact_arguments() -> None:
 
 
 def test_every_stage_is_explained() -> None:
-    page = (DOCS / "explanation" / "the-lifecycle.md").read_text(encoding="utf-8")
+    page = (DOCS / "concepts" / "lifecycle.md").read_text(encoding="utf-8")
     assert [stage for stage in lifecycle.Stage if f"\n| {stage.value} | " not in page] == []
 
 

@@ -43,9 +43,9 @@ INLINE = re.compile(r"`((?:python -m|pytest|pip install|make) [^`]+)`")
 FROM_THE_CODE = re.compile(r"<!-- from the code: .*?<!-- end -->", re.DOTALL)
 
 FOLLOWED = {
-    "docs/tutorials/first-blueprint-package.md": "test_tutorials.py",
-    "docs/tutorials/first-run.md": "test_how_to.py",
-    "docs/tutorials/your-own-data.md": "test_how_to.py",
+    "docs/guides/write-a-blueprint.md": "test_tutorials.py",
+    "docs/get-started.md": "test_how_to.py",
+    "docs/guides/grow-on-your-own-data.md": "test_how_to.py",
     "docs/reference/growbench.md": "test_growbench.py",
     "docs/reference/observations.md": "test_observations.py",
 }
@@ -55,7 +55,7 @@ HELD = {
     ("README.md", "arm "): "test_readme.py",
     ("README.md", "graft("): "test_readme.py",
     ("README.md", "esper_register_blueprints"): "test_readme.py",
-    ("docs/how-to/resume-a-run.md", "^C"): "test_resuming.py",
+    ("docs/guides/resume-a-run.md", "^C"): "test_resuming.py",
 }
 """Blocks that have a test of their own, by page and by what stands in them; it looks for the same words."""
 
@@ -128,7 +128,7 @@ def followed(block: Block) -> bool:
     name = Path(block.page).name
     if block.page.startswith("docs/reference/errors/E"):
         return name.removesuffix(".md") not in errors.COPIED or block.kind == "text"
-    if block.page.startswith("docs/how-to/"):
+    if block.page.startswith("docs/guides/") and block.page not in FOLLOWED:
         return name in {page.name for page in how_to.FOLLOWED}
     return block.page in FOLLOWED and ("growbench" not in name or "```text" in block.part)
 

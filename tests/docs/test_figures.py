@@ -136,9 +136,9 @@ class Page:
         return next((begin for begin in self.parts if paragraph.startswith(begin)), "")
 
 
-FIRST_RUN, OWN_DATA = "docs/tutorials/first-run.md", "docs/tutorials/your-own-data.md"
+FIRST_RUN, OWN_DATA = "docs/get-started.md", "docs/guides/grow-on-your-own-data.md"
 POLICIES = "docs/reference/policies.md"
-EVIDENCE, STATISTICS = "docs/explanation/evidence.md", "docs/explanation/statistics.md"
+EVIDENCE, STATISTICS = "docs/concepts/gates.md", "docs/concepts/statistics.md"
 GARDENERS, VERDICTS = "science/gardeners/results.json", "science/verdicts.json"
 
 
@@ -208,7 +208,7 @@ PAGES = [
         given={"3.11": "a version of Python", "0.1": "a version of ours"},
     ),
     Page(
-        "docs/explanation/what-is-shown.md",
+        "docs/why-grow.md",
         default_run,
         {
             "**It is the choice": lambda: measured.ran("chance"),
@@ -228,7 +228,7 @@ PAGES = [
         given={"20": "what the test asks for"},
     ),
     Page(POLICIES, lambda: [(NATS_PER_PARAMETER,)]),
-    Page("docs/tutorials/first-blueprint-package.md"),
+    Page("docs/guides/write-a-blueprint.md"),
     Page(
         FIRST_RUN,
         default_run,
@@ -243,8 +243,8 @@ PAGES = [
             "25": "the chance of one of four kinds",
         },
     ),
-    Page("docs/explanation/counterfactuals.md", lambda: measured.performance("P3")),
-    Page("docs/explanation/isolation.md", isolation),
+    Page("docs/concepts/counterfactuals.md", lambda: measured.performance("P3")),
+    Page("docs/concepts/isolation.md", isolation),
     Page(EVIDENCE, gates, given={"−3": "a skewness to simulate", "0.03": "an example", "0.3": "an example"}),
     Page(
         STATISTICS,
@@ -255,25 +255,25 @@ PAGES = [
             "- **Skewed": lambda: [(one["told"],) for one in results(VERDICTS)["leaning"]],
         },
     ),
-    Page("docs/explanation/slots.md", lambda: measured.performance("P13")),
+    Page("docs/concepts/slots.md", lambda: measured.performance("P13")),
     Page(
-        "docs/explanation/twins.md",
+        "docs/concepts/twins.md",
         lambda: measured.cost("plain", "conv_light", "shadow"),
         given={"+0.0": "a host less itself", "+0.0 to +0.0": "a host less itself"},
     ),
-    Page("docs/how-to/look-at-a-run-in-a-notebook.md", given={"0 to 1": "what a share may be"}),
-    Page("docs/how-to/resume-a-run.md", lambda: [(100 * CHECKPOINT_SHARE,)]),
-    Page("docs/how-to/train-a-gardener.md", lambda: [(100 * PpoSettings().enough,)]),
-    Page("docs/how-to/train-your-own-agent.md", lambda: [(-LIMIT,), (LIMIT,)]),
+    Page("docs/guides/use-a-notebook.md", given={"0 to 1": "what a share may be"}),
+    Page("docs/guides/resume-a-run.md", lambda: [(100 * CHECKPOINT_SHARE,)]),
+    Page("docs/guides/train-a-policy.md", lambda: [(100 * PpoSettings().enough,)]),
+    Page("docs/guides/use-an-rl-library.md", lambda: [(-LIMIT,), (LIMIT,)]),
     Page(
-        "docs/how-to/use-your-own-data.md",
+        "docs/guides/use-your-own-data.md",
         given={
             "15": "the share of examples in a split",
             "1.0": "by definition",
             "0.7": "GB: 60,000 images of 3 by 32 by 32",
         },
     ),
-    Page("docs/how-to/write-a-sink.md", lambda: [(SINK_DRAIN_SECONDS,)]),
+    Page("docs/guides/write-a-sink.md", lambda: [(SINK_DRAIN_SECONDS,)]),
     Page("docs/reference/blueprints.md"),
     Page("docs/reference/configuration.md", given={"1.2": "a version of YAML"}),
     Page("docs/reference/growbench.md", lambda: [(100 * math.sqrt(0.25 / examples),) for examples in (600, 500)]),
@@ -283,7 +283,7 @@ PAGES = [
         lambda: [*measured.twins("no deficit"), (linear_on_digits(),)],
     ),
     Page(
-        "docs/explanation/gardeners.md",
+        "docs/project/learned-policies.md",
         gardeners,
         {
             "**In runs": gardeners_in_runs,
@@ -293,7 +293,7 @@ PAGES = [
         },
         given=dict.fromkeys(("0.003", "0.01", "0.03", "0.1"), "a size of steps"),
     ),
-    Page("docs/explanation/performance.md", measured.performance, given={"32": "MiB, an option of glibc"}),
+    Page("docs/project/performance.md", measured.performance, given={"32": "MiB, an option of glibc"}),
 ]
 
 LEFT_OUT = ("docs/decisions/", "docs/reference/errors/")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "explanation" / "evidence.md"
+PAGE = ROOT / "docs" / "concepts" / "gates.md"
 PRINTED = ROOT / "benchmarks" / "science" / "gates.txt"
 """What ``python -m benchmarks.science.gates`` printed."""
 

@@ -29,16 +29,16 @@ import pytest
 from esper_core import cli
 
 ROOT = Path(__file__).parents[2]
-PAGES = ROOT / "docs" / "how-to"
+PAGES = ROOT / "docs" / "guides"
 INSTALL = 'pip install --editable ".[test]"'
 SETTING = re.compile(r"[A-Z_]+=\S*")
 
-# What it shows needs a Ctrl-C: `test_resuming` follows it, in a process of its own.
-TOLD = {"resume-a-run.md"}
+# Pages with a test of their own: one needs a Ctrl-C, one installs a package, one trains on data of the reader.
+TOLD = {"resume-a-run.md", "write-a-blueprint.md", "grow-on-your-own-data.md"}
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in TOLD]
 LONG = {
     key: [pytest.mark.slow, pytest.mark.install]
-    for key in ("test-a-plugin.md", "write-a-policy.md", "train-a-gardener.md", "train-your-own-agent.md")
+    for key in ("test-a-plugin.md", "write-a-policy.md", "train-a-policy.md", "use-an-rl-library.md")
 }
 
 
@@ -159,7 +159,7 @@ def reader(monkeypatch):
 @pytest.fixture
 def tutorial() -> str:
     """The tutorial on data of one's own."""
-    return (ROOT / "docs" / "tutorials" / "your-own-data.md").read_text(encoding="utf-8")
+    return (ROOT / "docs" / "guides" / "grow-on-your-own-data.md").read_text(encoding="utf-8")
 
 
 def test_a_tutorial_on_data_of_ones_own_begins_as_it_is_written(tutorial: str, reader: Quick) -> None:
@@ -189,7 +189,7 @@ def parameters(line: str) -> int:
 
 @pytest.mark.slow
 def test_the_first_run_comes_to_what_its_page_shows(reader: Quick) -> None:
-    page = (ROOT / "docs" / "tutorials" / "first-run.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "get-started.md").read_text(encoding="utf-8")
     reader.write("plugins.yaml", (ROOT / "plugins.yaml").read_text(encoding="utf-8"))
     page = page.replace("make run", "esper run plugins.yaml").replace(".venv/bin/esper", "esper")
     tutorials.follow(page, reader, tutorials.close)
@@ -202,7 +202,8 @@ def test_a_page_works_as_it_is_written(page: Path, reader: Quick) -> None:
 
 
 def test_a_page_that_is_not_followed_here_has_a_test_of_its_own() -> None:
-    elsewhere = Path(__file__).with_name("test_resuming.py").read_text(encoding="utf-8")
+    files = (Path(__file__), *map(Path(__file__).with_name, ("test_resuming.py", "test_tutorials.py")))
+    elsewhere = "".join(re.sub(r"^TOLD = .*", "", file.read_text("utf-8"), flags=re.MULTILINE) for file in files)
     assert [name for name in TOLD if f'"{name}"' not in elsewhere] == []
     assert {page.name for page in PAGES.glob("*.md")} - {page.name for page in FOLLOWED} == TOLD
 

@@ -18,7 +18,7 @@ from esper_core.leyline import Reward
 from esper_core.leyline.events import StepFinished
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reference" / "known-defects.md"
+PAGE = ROOT / "docs" / "project" / "reliability.md"
 KINDS = (ast.For, ast.While, ast.FunctionDef, ast.Attribute)
 SOURCES = sorted(ROOT.glob("esper-*/src/**/*.py"))
 

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "resume-a-run.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "resume-a-run.md"
 ESPER = [sys.executable, "-c", "from esper_core.cli import main; main()"]
 STUDY = """\
 task: stripes

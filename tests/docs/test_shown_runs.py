@@ -18,7 +18,7 @@ from esper_core.config import load_config
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-SHOWN, POLICIES = DOCS / "explanation" / "what-is-shown.md", DOCS / "reference" / "policies.md"
+SHOWN, POLICIES = DOCS / "why-grow.md", DOCS / "reference" / "policies.md"
 Runs = Mapping[str, Mapping[str, Any]]
 
 

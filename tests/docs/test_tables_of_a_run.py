@@ -12,7 +12,7 @@ from esper_core.leyline import Stage
 from esper_core.leyline.events import StageChanged
 from esper_watch.history import SeedLife, Step
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "look-at-a-run-in-a-notebook.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "use-a-notebook.md"
 
 
 def seed_columns() -> list[str]:

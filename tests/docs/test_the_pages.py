@@ -27,7 +27,7 @@ def test_every_page_is_linked_on_the_first_one():
 @pytest.mark.slow
 @pytest.mark.install
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs comes with make docs")
-@pytest.mark.parametrize("fault", ["[x](nope.md)", "[x](how-to/compare-runs.md#nope)", "a page outside the list"])
+@pytest.mark.parametrize("fault", ["[x](nope.md)", "[x](guides/compare-runs.md#nope)", "a page outside the list"])
 def test_make_docs_ends_with_an_error_where_a_page_is_at_fault(tmp_path, fault):
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     shutil.copytree(DOCS, tmp_path / "docs")

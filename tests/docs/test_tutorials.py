@@ -150,7 +150,7 @@ def is_among(shown: str, printed: str, same: Callable[[str, str], bool]) -> bool
 
 @pytest.mark.slow
 def test_the_first_blueprint_package_works_as_it_is_written(new_environment, tmp_path) -> None:
-    page = (ROOT / "docs" / "tutorials" / "first-blueprint-package.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "write-a-blueprint.md").read_text(encoding="utf-8")
     reader = Reader(tmp_path, new_environment(*MEMBERS).python)
     follow(page, reader)
     assert set(OFFLINE) <= set(reader.typed), "a substitution that stands for nothing"
@@ -187,7 +187,7 @@ def test_how_long_it_took_is_no_figure_however_it_is_written(tmp_path) -> None:
 
 
 def test_the_smallest_plugin_has_ten_lines_at_most_and_one_import() -> None:
-    page = (ROOT / "docs" / "tutorials" / "first-blueprint-package.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "write-a-blueprint.md").read_text(encoding="utf-8")
     (plugin,) = re.findall(r"```python\n# tiny\.py\n(.*?)```", page, flags=re.DOTALL)
     lines = plugin.splitlines()
     assert len(lines) <= 10

@@ -19,8 +19,8 @@ from esper_core import cli
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-SHOWN = DOCS / "explanation" / "what-is-shown.md"
-FIRST_RUN = DOCS / "tutorials" / "first-run.md"
+SHOWN = DOCS / "why-grow.md"
+FIRST_RUN = DOCS / "get-started.md"
 RESULTS = ROOT / "benchmarks" / "science" / "incubation" / "results.md"
 PAGES = [*sorted(DOCS.rglob("*.md")), *ROOT.glob("*.md")]
 TESTS = "tests/(?:contract|docs|end_to_end|install)"
@@ -76,7 +76,7 @@ def test_what_is_said_of_the_default_run_is_what_its_page_shows(beginning: str, 
     ("page", "beginning", "result"),
     [
         (SHOWN, "| planted at once by a plan", "| conv_light | 0 | shadow | 81.5 %"),
-        (DOCS / "explanation" / "isolation.md", "| operations of a whole training", "| conv_light | 5 |"),
+        (DOCS / "concepts" / "isolation.md", "| operations of a whole training", "| conv_light | 5 |"),
     ],
 )
 def test_what_is_said_of_a_study_stands_in_its_table(page: Path, beginning: str, result: str) -> None:

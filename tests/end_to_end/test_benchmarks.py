@@ -54,7 +54,7 @@ def test_every_promise_has_a_module_that_measures_it_and_a_line_on_the_page(modu
     main = module("perf.__main__")
     assert list(main.MODULES) == QUESTIONS
     assert {name for name in main.MODULES.values() if not hasattr(module(f"perf.{name}"), "measure")} == set()
-    page = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "project" / "performance.md").read_text(encoding="utf-8")
     assert [number for number in QUESTIONS if f"\n| {number} | " not in page] == []
 
 

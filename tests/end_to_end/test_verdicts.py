@@ -66,7 +66,7 @@ def test_the_page_is_that_of_the_file_and_tells_how_many_were_simulated(kept):
     assert FILE.with_suffix(".md").read_text(encoding="utf-8") == verdicts.page(kept)
     sizes = {name: kept["size"][name] for name in ("studies", "without_pairs", "intervals")}
     assert verdicts.Size(**sizes) == WHOLE
-    page = " ".join((ROOT / "docs" / "explanation" / "statistics.md").read_text(encoding="utf-8").split())
+    page = " ".join((ROOT / "docs" / "concepts" / "statistics.md").read_text(encoding="utf-8").split())
     told = [
         f"{WHOLE.studies:,} studies each",
         f"{WHOLE.without_pairs:,} comparisons each",

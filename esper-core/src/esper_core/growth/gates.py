@@ -3,7 +3,7 @@
 The same validation examples go through the undisturbed host and through host and seed; a gate reads the differences of
 their losses, example by example, and compares a lower confidence bound on the mean with the price. It is wrong about a
 worthless seed with probability ``alpha`` at most over all of its looks: each look spends a fixed share of ``alpha``. An
-unknown gain does not pass. docs/explanation/evidence.md has the derivation.
+unknown gain does not pass. docs/concepts/gates.md has the derivation.
 """
 
 from __future__ import annotations

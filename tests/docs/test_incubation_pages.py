@@ -19,7 +19,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-DECISION = ROOT / "docs" / "decisions" / "0011-which-incubation-by-default.md"
 BENCHMARKS = ROOT / "benchmarks"
 INCUBATION = BENCHMARKS / "science" / "incubation" / "results.json"
 SPAN = re.compile(r"(-?[\d.]+) to (-?[\d.]+)")
@@ -88,7 +87,7 @@ def p4(tables: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 @pytest.mark.parametrize(("way", "column"), [("shadow", 1), ("branch", 2)])
 def test_what_is_told_of_the_time_was_measured(way: str, column: int) -> None:
-    cell = cells(DOCS / "concepts" / "isolation.md", "time, against training host and seed together")[column]
+    cell = cells(DOCS / "concepts" / "incubation.md", "time, against training host and seed together")[column]
     found = [ever for _, _, ever in timed(p4(read(BENCHMARKS / "perf" / "results.json")["tables"]), way)]
     spans = [tuple(float(one) for one in SPAN.match(ever).groups()) for ever in found]
     assert numbers(cell) == [f"{min(low for low, _ in spans):.1f}", f"{max(high for _, high in spans):.1f}"]
@@ -124,7 +123,7 @@ def test_a_branch_is_dearer_than_the_shadow_still() -> None:
 
 def test_what_is_told_of_operations_was_counted() -> None:
     begin = "operations of a whole training, `conv_light` planted after step 5 of 40"
-    told = cells(DOCS / "concepts" / "isolation.md", begin)[1:]
+    told = cells(DOCS / "concepts" / "incubation.md", begin)[1:]
     found = [forced(read(INCUBATION), "conv_light", way)["cost"] for way in ("shadow", "branch")]
     assert [numbers(cell) for cell in told] == [[f"{one:.2f}"] for one in found]
 
@@ -139,17 +138,9 @@ def test_as_many_figures_of_branch_and_shadow_differ_as_are_told() -> None:
     assert (set(early), min(late)) == ({0}, 5)
     most = max(abs(one["points"][0]) for one in pairs if one["points"][1] > 0 or one["points"][2] < 0)
     assert f"{most:.1f}" == "2.4"
-    page = " ".join((DOCS / "concepts" / "isolation.md").read_text("utf-8").split())
+    page = " ".join((DOCS / "concepts" / "incubation.md").read_text("utf-8").split())
     told = "Of 54 figures that compare branch and shadow seven lie outside their 95 % interval, four to the side of the"
     assert told in page
-
-
-def test_what_is_shown_of_other_seeds_is_what_the_decision_tells() -> None:
-    decided = cells(DECISION, "`conv_light`, plain | 10 ")
-    shown = cells(DOCS / "why-grow.md", "strict gates on seeds by which nothing was chosen")
-    assert decided[1] == shown[3] == "10"
-    assert numbers(decided[2]) == [numbers(shown[1])[0], *(one.strip("+") for one in numbers(shown[2]))]
-    assert "tests/end_to_end/test_strict_gates.py" in shown[4]
 
 
 @pytest.mark.slow

@@ -52,9 +52,10 @@ FOLLOWED = {
 """Pages that a test goes through as a reader would, beside those on how to do something and those of errors."""
 
 HELD = {
-    ("README.md", "arm "): "test_readme.py",
-    ("README.md", "graft("): "test_readme.py",
+    ("README.md", "def build(shape)"): "test_readme.py",
+    ("README.md", "host: my_model:build"): "test_readme.py",
     ("README.md", "esper_register_blueprints"): "test_readme.py",
+    ("README.md", "esper-blueprints-extra"): "test_readme.py",
     ("docs/guides/resume-a-run.md", "^C"): "test_resuming.py",
 }
 """Blocks that have a test of their own, by page and by what stands in them; it looks for the same words."""

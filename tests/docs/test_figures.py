@@ -204,8 +204,7 @@ def linear_on_digits() -> float:
 PAGES = [
     Page(
         "README.md",
-        lambda: [*default_run(), *less_the_rules(), *regret()],
-        given={"3.11": "a version of Python", "0.1": "a version of ours"},
+        given={"3.11": "a version of Python", "0.1": "a version of Esper"},
     ),
     Page(
         "docs/why-grow.md",

@@ -54,10 +54,6 @@ def test_a_file_or_a_module_that_a_page_names_is_there(page: Path) -> None:
     assert [one for one in MODULE.findall(text) if importlib.util.find_spec(one) is None] == []
 
 
-def test_the_table_of_the_readme_is_that_of_the_first_run() -> None:
-    assert table(ROOT / "README.md") == table(FIRST_RUN)
-
-
 @pytest.mark.parametrize(
     ("page", "beginning", "result"),
     [

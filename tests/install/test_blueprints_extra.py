@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,14 @@ def test_a_glob_takes_all_that_fit_the_slot(with_extra: CleanEnvironment, tmp_pa
     file.write_text(text.replace("blueprints: [shift-mix]", 'blueprints: ["blueprints-extra/*"]'), encoding="utf-8")
     changes = ["--set", "policy.settings.plan[0].blueprint=haar", "--set", "environments=1"]
     with_extra.run("esper", "run", str(file), *changes, "--dry-run", "--runs-dir", str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("name", ["my_run.yaml", "with_plugin.yaml"])
+def test_the_snippets_of_the_readme_run(with_extra: CleanEnvironment, name: str) -> None:
+    readme = runpy.run_path(str(ROOT / "tests" / "docs" / "test_readme.py"))
+    readme["write_snippets"](with_extra.folder)
+    told = with_extra.run("esper", "run", name, "--json").stdout
+    assert set(json.loads(told)["results"]["arms"]) >= {"heuristic", "twin"}
 
 
 def test_it_is_typed_as_mypy_wants_it_when_strict(tmp_path: Path) -> None:

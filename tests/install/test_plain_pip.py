@@ -1,4 +1,4 @@
-"""Does the README's way without make work? Its lines are read from it, and run as they stand there."""
+"""The set-up without make that CONTRIBUTING.md shows: its lines are run as they stand there."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ pytestmark = [pytest.mark.install, pytest.mark.slow]
 
 
 def told() -> tuple[str, str]:
-    """The README's two lines: what installs, and what runs."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    ((install, run),) = re.findall(r"^```sh\n(pip install .*)\n(esper run .*)\n```$", readme, flags=re.MULTILINE)
+    """Return the line that installs and the line that runs."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    ((install, run),) = re.findall(r"^```sh\n(pip install .*)\n(esper run .*)\n```$", page, flags=re.MULTILINE)
     return install, run
 
 

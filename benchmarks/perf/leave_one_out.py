@@ -20,7 +20,7 @@ from benchmarks.table import Row, Table, answer
 from esper_blueprints.conv_light import ConvLight
 from esper_core import BlueprintSpec, graft
 from esper_core.app.runtime import one_thread
-from esper_core.growth.counterfactuals import Counterfactuals, each_left_out
+from esper_core.growth.counterfactuals import Counterfactuals
 from esper_core.growth.grafting import slots_of
 from esper_core.growth.seeds import Seed
 from esper_core.leyline import DataShape
@@ -100,7 +100,6 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
 def ways(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Callable[[], float]]:
     """What is compared, each of which tells what it took."""
     counterfactuals = Counterfactuals(model)
-    wanted = each_left_out(counterfactuals.acting())
 
     def judge(outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
@@ -114,9 +113,9 @@ def ways(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> dict[str
             with slot.disabled():
                 one_pass()
 
-    first = counterfactuals.measure(wanted, batches, judge)
-    assert first.separate is None, first.separate
-    replayed = partial(counterfactuals.measure, wanted, batches, judge)
+    counterfactuals.measure(batches, judge)
+    assert counterfactuals.reason is None, counterfactuals.reason
+    replayed = partial(counterfactuals.measure, batches, judge)
     return {"one pass": timed(one_pass), "replayed": timed(replayed), "separate": timed(separate)}
 
 

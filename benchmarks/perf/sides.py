@@ -8,9 +8,9 @@
     spread  Esper's environments on two lanes that are processes, with allocator and layout as a run chooses them
     pool    the same on two lanes that are threads
     alone   the same on one lane
-    eight   the same, with a seed that acts in each of three slots and, in place of the evaluation, one in each of the
-            eight configurations that three seeds have; a seed is two convolutions of width 3
-    wide    as ``eight``, with seeds of width 5: ``conv_light``, which the benchmarks plant elsewhere
+    seeds   the same, with a seed that acts in each of three slots, and an evaluation with each seed left out as well; a
+            seed is two convolutions of width 3
+    wide    as ``seeds``, with seeds of width 5: ``conv_light``, which the benchmarks plant elsewhere
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import subprocess
 import sys
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -128,21 +127,19 @@ def spread(work: Work) -> AbstractContextManager[Callable[[], None]]:
 
 
 @contextmanager
-def eight(work: Work, seed: Callable[[Site], nn.Module] = Narrow) -> Iterator[Callable[[], None]]:
-    """With three seeds that act, each example's loss in all their configurations, read once at the end of the step."""
+def seeds(work: Work, seed: Callable[[Site], nn.Module] = Narrow) -> Iterator[Callable[[], None]]:
+    """With three seeds that act, each example's loss with and without each, read once at the end of the step."""
     recipe, held_out = work.as_run(seed), work.data["validation"]
     lanes = lanes_for([recipe.device] * ENVIRONMENTS, LANES)
     made = Pool(recipe, ["grown"], ENVIRONMENTS, new_lanes=lambda devices, count: lanes)
     batches = list(zip(held_out.inputs.split(work.batch_size), held_out.targets.split(work.batch_size), strict=True))
-    every = [frozenset(some) for size in range(len(work.slots) + 1) for some in combinations(work.slots, size)]
-
     with closing(made):
         made.reset(0, 0)
         blend_in(made, list(work.slots))
-        asked = [Counterfactuals(environment.model, quiet=True) for environment in made.environments]
+        asked = [Counterfactuals(environment.model, deterministic=True) for environment in made.environments]
 
         def losses(place: int) -> Tensor:
-            return all_losses(made.environments[place], asked[place], every, batches)
+            return all_losses(made.environments[place], asked[place], batches)
 
         def step() -> None:
             made.train(0)
@@ -154,15 +151,14 @@ def eight(work: Work, seed: Callable[[Site], nn.Module] = Narrow) -> Iterator[Ca
 def all_losses(
     environment: Environment,
     asked: Counterfactuals,
-    configurations: Iterable[frozenset[str]],
     batches: Iterable[tuple[Tensor, Tensor]],
 ) -> Tensor:
-    """A row of losses for each configuration; each was computed once, and none apart from the others."""
+    """A row of losses for the network as it is, and for each seed that is left out."""
     environment.model.eval()
-    found = asked.measure(configurations, batches, environment.recipe.task.losses)
+    found = asked.measure(batches, environment.recipe.task.losses)
     environment.model.train()
-    assert found.separate is None, found.separate
-    return torch.stack(list(found.rows.values()))
+    assert asked.reason is None, asked.reason
+    return torch.stack(list(found.values()))
 
 
 SIDES: Final[dict[str, Callable[[Work], AbstractContextManager[Callable[[], None]]]]] = {
@@ -172,8 +168,8 @@ SIDES: Final[dict[str, Callable[[Work], AbstractContextManager[Callable[[], None
     "spread": spread,
     "pool": pool,
     "alone": partial(pool, lanes=1),
-    "eight": eight,
-    "wide": partial(eight, seed=ConvLight),
+    "seeds": seeds,
+    "wide": partial(seeds, seed=ConvLight),
 }
 WORKS: Final[dict[str, Callable[..., Work]]] = {"conv": conv, "1-d": one_d}
 QUICK: Final[dict[str, dict[str, Any]]] = {

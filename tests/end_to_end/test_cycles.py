@@ -71,4 +71,4 @@ def test_seeds_come_and_go_and_the_host_is_as_it_was(host: str, cycles: int) -> 
     assert world.things() == before
     assert torch.equal(world.outputs(), outputs)
     assert all(torch.equal(value, state[name]) for name, value in world.model.state_dict().items())
-    assert world.keeper.astray(world.model) == []
+    assert world.keeper.misowned(world.model) == []

@@ -19,7 +19,7 @@ from esper_core.app import interrupts
 from esper_core.app.compose import prepare
 from esper_core.app.interrupts import handled_signals
 from esper_core.growth.garden import attributed_to_seed
-from esper_core.growth.seeds import SeedFault, in_words, without_folders
+from esper_core.growth.seeds import SeedFault, describe_error, remove_folders
 from esper_core.leyline import Interrupted, PluginError
 from esper_core.plugins.isolation import Label, attributed_to, contained, is_ctrl_c
 
@@ -131,10 +131,10 @@ def test_a_seed_is_told_at_its_authors_line_or_by_what_built_it() -> None:
         torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).long())
     assert caught.error is not None
     line = f"({__file__}:{test_a_seed_is_told_at_its_authors_line_or_by_what_built_it.__code__.co_firstlineno + 2})"
-    assert in_words(caught.error).endswith(line)
-    assert in_words(caught.error, Label).endswith(line)  # esper_core only lends its code
-    assert in_words(caught.error, PurePath).endswith(line)
-    assert in_words(caught.error, click.Command).endswith(" (click.core:Command)")
+    assert describe_error(caught.error).endswith(line)
+    assert describe_error(caught.error, Label).endswith(line)  # esper_core only lends its code
+    assert describe_error(caught.error, PurePath).endswith(line)
+    assert describe_error(caught.error, click.Command).endswith(" (click.core:Command)")
 
 
 def test_a_seed_that_is_cancelled_is_a_fault_of_the_seed() -> None:
@@ -251,4 +251,4 @@ def test_a_plugin_that_moves_to_another_folder_moves_nothing_of_the_run(
 @pytest.mark.parametrize("place", ["/home/me/runs/odd.py:54", "C:\\\\me\\\\odd.py:54", "odd.py:54"])
 def test_what_an_event_says_of_a_fault_holds_no_path_of_the_machine(place: str) -> None:
     said = f"raised ValueError: (too large) for /x ({place})"
-    assert without_folders(said) == "raised ValueError: (too large) for /x (odd.py:54)"
+    assert remove_folders(said) == "raised ValueError: (too large) for /x (odd.py:54)"

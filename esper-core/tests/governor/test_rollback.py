@@ -116,7 +116,7 @@ def test_a_seed_that_explodes_is_rolled_back_and_its_blueprint_answers_for_it(dr
     slot = driven.environment.garden.slots["early"]
     assert (slot.living, slot.state, slot.embargo) == (None, SlotState.EMBARGOED, 2)
     assert faults.is_withdrawn("test/harm")
-    assert driven.environment.keeper.astray(driven.environment.model) == []
+    assert driven.environment.keeper.misowned(driven.environment.model) == []
     assert driven.step().act is Act.CONTINUE
 
 

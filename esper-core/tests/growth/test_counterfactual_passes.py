@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from itertools import combinations
 from typing import Any
 
 import pytest
@@ -15,17 +14,14 @@ from torch.nn.functional import cross_entropy, dropout
 from esper_core.growth import RandomStream, SeedFault, derive_seed, graft, slots_of
 from esper_core.growth import counterfactuals as reasons
 from esper_core.growth.counterfactuals import (
-    CounterfactualResult,
     Counterfactuals,
     _Call,
     _replaced_forwards,
     _Replay,
     _Trace,
     _traceable,
-    each_left_out,
 )
 from esper_core.growth.seeds import Seed
-from esper_core.leyline import GrowthError
 from esper_core.leyline.lifecycle import Stage
 
 RUNS: Counter[str] = Counter()
@@ -33,7 +29,7 @@ BATCHES = [
     (torch.randn(6, 8, generator=torch.Generator().manual_seed(number)), torch.arange(6) % 3) for number in range(3)
 ]
 SEEDS = ["one", "three", "two"]
-COALITIONS = [frozenset(some) for size in range(4) for some in combinations(SEEDS, size)]
+LEFT_OUT = [None, *SEEDS]
 
 
 class Counted(nn.Linear):
@@ -136,18 +132,19 @@ def network(plant: Callable[..., Seed], build: type[nn.Module] = Chain) -> nn.Mo
 def settled(model: nn.Module, **settings: Any) -> Counterfactuals:
     """Counterfactuals that have looked at the model already."""
     counterfactuals = Counterfactuals(model, **settings)
-    assert counterfactuals.measure(each_left_out(frozenset(SEEDS)), BATCHES[:1], judge).separate is None
+    counterfactuals.measure(BATCHES[:1], judge)
+    assert counterfactuals.reason is None
     RUNS.clear()
     return counterfactuals
 
 
-def by_hand(model: nn.Module, acting: frozenset[str], batches: list[tuple[Tensor, Tensor]] = BATCHES) -> Tensor:
-    """The losses with the strength of the other seeds set to 0, each batch with random numbers of its own."""
+def by_hand(model: nn.Module, left_out: str | None, batches: list[tuple[Tensor, Tensor]] = BATCHES) -> Tensor:
+    """The losses with the strength of one seed set to 0, each batch with random numbers of its own."""
     seeds = {slot.name: slot.living for slot in slots_of(getattr(model, "module", model)).each()}
     strengths = {name: seed.alpha.value for name, seed in seeds.items()}
     rows = []
     for name, seed in seeds.items():
-        seed.alpha.value = strengths[name] if name in acting else 0.0
+        seed.alpha.value = 0.0 if name == left_out else strengths[name]
     with torch.no_grad():
         for number, (inputs, targets) in enumerate(batches):
             with RandomStream(derive_seed(0, "counterfactuals", number)):
@@ -157,8 +154,8 @@ def by_hand(model: nn.Module, acting: frozenset[str], batches: list[tuple[Tensor
     return torch.cat(rows)
 
 
-def all_right(model: nn.Module, found: CounterfactualResult) -> bool:
-    return all(torch.equal(rows, by_hand(model, one)) for one, rows in found.rows.items())
+def all_right(model: nn.Module, found: dict[str | None, Tensor]) -> bool:
+    return bool(found) and all(torch.equal(rows, by_hand(model, one)) for one, rows in found.items())
 
 
 # What is run.
@@ -166,46 +163,35 @@ def all_right(model: nn.Module, found: CounterfactualResult) -> bool:
 
 def test_left_out_in_turn_only_what_lies_behind_a_slot_is_run_again(plant: Callable[..., Seed]) -> None:
     counterfactuals = settled(network(plant))
-    counterfactuals.measure(each_left_out(frozenset(SEEDS)), BATCHES, judge)
+    counterfactuals.measure(BATCHES, judge)
     assert {name: runs / len(BATCHES) for name, runs in RUNS.items()} == {
         "root": 4, "in stem": 1, "one": 1, "mid": 2, "two": 2, "three": 3, "head": 4,
     }  # fmt: skip
 
 
-def test_all_coalitions_share_every_beginning_that_two_have_in_common(plant: Callable[..., Seed]) -> None:
-    counterfactuals = settled(network(plant))
-    found = counterfactuals.measure(COALITIONS, BATCHES, judge)
-    assert len(found.rows) == 8
-    assert {name: runs / len(BATCHES) for name, runs in RUNS.items()} == {
-        "root": 8, "in stem": 1, "one": 1, "mid": 2, "two": 2, "three": 4, "head": 8,
-    }  # fmt: skip
-
-
 def test_the_first_batch_costs_a_trace_and_a_replay_more_than_separate_passes(plant: Callable[..., Seed]) -> None:
-    Counterfactuals(network(plant)).measure(each_left_out(frozenset(SEEDS)), BATCHES[:1], judge)
+    Counterfactuals(network(plant)).measure(BATCHES[:1], judge)
     assert RUNS["root"] == 9, "one pass that is traced, four separate, four replayed"
     assert RUNS["in stem"] == 6
 
 
-def test_each_distinct_configuration_is_evaluated_once(plant: Callable[..., Seed]) -> None:
+def test_a_seed_without_strength_is_not_left_out(plant: Callable[..., Seed]) -> None:
     model = network(plant)
     slots_of(model).named("two").living.alpha.aim(0.0, 0)
     counterfactuals = Counterfactuals(model)
-    wanted = [frozenset(some) for some in (["one"], ["one"], ["one", "three"], [])]
     for expected in (7, 3):  # at first it is traced, and each is evaluated twice
         RUNS.clear()
-        found = counterfactuals.measure(wanted, BATCHES[:1], judge)
+        found = counterfactuals.measure(BATCHES[:1], judge)
         assert RUNS["root"] == expected
-        assert found.acting == frozenset({"one", "three"})
-        assert found.rows.keys() == set(wanted)
+        assert found.keys() == {None, "one", "three"}
 
 
-def test_main_alone_is_one_pass_and_needs_no_looking_at(plant: Callable[..., Seed]) -> None:
+def test_without_an_acting_seed_nothing_is_run(plant: Callable[..., Seed]) -> None:
     model = network(plant)
-    found = Counterfactuals(model).measure([], BATCHES, judge)
-    assert RUNS["root"] == len(BATCHES)
-    assert found.rows.keys() == {frozenset(SEEDS)}
-    assert all_right(model, found)
+    for name in SEEDS:
+        slots_of(model).named(name).living.alpha.aim(0.0, 0)
+    assert Counterfactuals(model).measure(BATCHES, judge) == {}
+    assert not RUNS
 
 
 def test_a_fossil_before_the_seed_is_not_run_again(plant: Callable[..., Seed]) -> None:
@@ -215,24 +201,15 @@ def test_a_fossil_before_the_seed_is_not_run_again(plant: Callable[..., Seed]) -
     slot.living.stage = Stage.FOSSILISED
     plant(model, "three", alpha=0.5, seed=9)
     counterfactuals = settled(model)
-    counterfactuals.measure(each_left_out(frozenset(SEEDS)), BATCHES[:1], judge)
+    counterfactuals.measure(BATCHES[:1], judge)
     assert RUNS["fossil"] == RUNS["three"] == 3
 
 
 def test_run_11_what_was_not_measured_has_no_value(plant: Callable[..., Seed]) -> None:
-    found = settled(network(plant)).measure([frozenset({"one"})], BATCHES, judge)
-    assert found.rows.keys() == {frozenset(SEEDS), frozenset({"one"})}
-    assert settled(network(plant)).measure([frozenset()], [], judge).rows == {}
-
-
-def test_a_slot_without_an_acting_seed_is_refused(plant: Callable[..., Seed]) -> None:
     model = network(plant)
-    with pytest.raises(GrowthError, match='no slot "tow" with a living seed that acts') as caught:
-        Counterfactuals(model).measure([frozenset({"tow"})], BATCHES, judge)
-    assert "two" in str(caught.value)
     slots_of(model).named("two").living.alpha.aim(0.0, 0)
-    with pytest.raises(GrowthError, match='no slot "two" with a living seed that acts'):
-        Counterfactuals(model).measure([frozenset({"two"})], BATCHES, judge)
+    assert "two" not in Counterfactuals(model).measure(BATCHES, judge)
+    assert settled(network(plant)).measure([], judge) == {}
 
 
 def test_the_judge_may_say_more_than_one_thing_of_an_example(plant: Callable[..., Seed]) -> None:
@@ -240,8 +217,8 @@ def test_the_judge_may_say_more_than_one_thing_of_an_example(plant: Callable[...
         return torch.stack([judge(outputs, targets), (outputs.argmax(1) == targets).float()], 1)
 
     model = network(plant)
-    found = settled(model).measure(each_left_out(frozenset(SEEDS)), BATCHES, judge_twice)
-    assert all(torch.equal(rows[:, 0], by_hand(model, one)) for one, rows in found.rows.items())
+    found = settled(model).measure(BATCHES, judge_twice)
+    assert all(torch.equal(rows[:, 0], by_hand(model, one)) for one, rows in found.items())
 
 
 # When there is no replay.
@@ -260,7 +237,7 @@ def test_a_host_that_replay_would_get_wrong_is_run_in_separate_passes(way: str, 
     build, why = WAYS[way]
     model = network(plant, build)
     expected = {}
-    for one in COALITIONS:
+    for one in LEFT_OUT:
         expected[one] = by_hand(model, one, BATCHES) if way != "buffers" else None
     if way == "buffers":
         for one in expected:
@@ -272,17 +249,18 @@ def test_a_host_that_replay_would_get_wrong_is_run_in_separate_passes(way: str, 
         model.passes.zero_()
     counterfactuals = Counterfactuals(model)
     for _ in range(2):
-        found = counterfactuals.measure(expected, BATCHES, judge)
-        assert found.separate.startswith(why)
-        assert all(torch.equal(found.rows[one], losses) for one, losses in expected.items())
+        found = counterfactuals.measure(BATCHES, judge)
+        assert counterfactuals.reason.startswith(why)
+        assert all(torch.equal(found[one], losses) for one, losses in expected.items())
 
 
 def test_a_seed_that_draws_random_numbers_gets_the_same_in_every_pass(plant: Callable[..., Seed]) -> None:
     model = network(plant)
     block = slots_of(model).named("two").living.block
     block.register_forward_hook(lambda module, args, output: dropout(output, 0.3, training=True))
-    found = Counterfactuals(model).measure(each_left_out(frozenset(SEEDS)), BATCHES, judge)
-    assert found.separate == reasons.NOISE
+    counterfactuals = Counterfactuals(model)
+    found = counterfactuals.measure(BATCHES, judge)
+    assert counterfactuals.reason == reasons.NOISE
     assert all_right(model, found)
 
 
@@ -297,8 +275,8 @@ def test_a_compiled_host_is_run_in_separate_passes(how: str, plant: Callable[...
         (model if how == "in place" else model.mid).compile(backend="eager")
     counterfactuals = Counterfactuals(model)
     for _ in range(2):
-        found = counterfactuals.measure(each_left_out(frozenset(SEEDS)), BATCHES, judge)
-        assert found.separate == reasons.COMPILED
+        found = counterfactuals.measure(BATCHES, judge)
+        assert counterfactuals.reason == reasons.COMPILED
         assert all_right(model, found)
     torch.compiler.reset()
 
@@ -307,8 +285,8 @@ def test_after_a_change_in_what_grows_it_is_looked_at_anew(plant: Callable[..., 
     model = network(plant)
     counterfactuals = settled(model)
     slots_of(model).named("two").living.stage = Stage.FOSSILISED
-    found = counterfactuals.measure(each_left_out(frozenset({"one", "three"})), BATCHES, judge)
-    assert found.separate is None
+    assert counterfactuals.measure(BATCHES, judge).keys() == {None, "one", "three"}
+    assert counterfactuals.reason is None
     assert RUNS["in stem"] == 5 + 2, "a trace, three separate passes and a replay at first; two replays"
 
 
@@ -344,9 +322,8 @@ def test_nothing_is_left_behind(
     slots_of(model).named("one").living.stage = Stage.TRAINING
     slots_of(model).named("one").living.alpha.aim(0.0, 0)
     counterfactuals = Counterfactuals(model)
-    wanted = [one for one in COALITIONS if "one" not in one]
     if looked:
-        counterfactuals.measure(wanted, BATCHES, judge)
+        counterfactuals.measure(BATCHES, judge)
     before, calls = everything(model), Counter[str]()
 
     def raise_once(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -356,10 +333,10 @@ def test_nothing_is_left_behind(
         return judge(outputs, targets)
 
     if raising is None:
-        counterfactuals.measure(wanted, BATCHES, raise_once)
+        counterfactuals.measure(BATCHES, raise_once)
     else:
         with pytest.raises(ArithmeticError, match="in the middle"):
-            counterfactuals.measure(wanted, BATCHES, raise_once)
+            counterfactuals.measure(BATCHES, raise_once)
     assert everything(model) == before
 
 
@@ -371,7 +348,7 @@ def test_a_seed_that_raises_is_named_and_nothing_is_left_behind(looked: bool, pl
     slots_of(model).named("two").living.block.mix.weight = nn.Parameter(torch.zeros(3, 3))
     before = everything(model)
     with pytest.raises(SeedFault, match="the seed in two"):
-        counterfactuals.measure(each_left_out(frozenset(SEEDS)), BATCHES, judge)
+        counterfactuals.measure(BATCHES, judge)
     assert everything(model) == before
 
 
@@ -430,7 +407,7 @@ def test_a_pass_that_stops_short_of_the_trace_has_diverged(plant: Callable[..., 
     trace = _Trace(model)
     with torch.no_grad(), _replaced_forwards(_traceable(model), trace.watch):
         model(BATCHES[0][0])
-    replay = _Replay(trace, each_left_out(frozenset(SEEDS)), frozenset(SEEDS))
+    replay = _Replay(trace)
     with torch.no_grad():
-        replay.run(-1, lambda: model.stem(BATCHES[0][0]))
+        replay.run(None, lambda slot: (model.stem(BATCHES[0][0]), False))
     assert replay.diverged

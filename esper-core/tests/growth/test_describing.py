@@ -19,7 +19,7 @@ from esper_core.growth import (
     GrowthConfig,
     OptimizerConfig,
     OptimizerKeeper,
-    Terrain,
+    PlaceDescriptions,
     Variety,
     describe,
     slots_of,
@@ -227,13 +227,13 @@ class Listening(nn.Module):
         return self.norm(hidden * self.weight) + 0.0 * torch.rand(())
 
 
-def observed(site: Site) -> tuple[Shown, Terrain]:
+def observed(site: Site) -> tuple[Shown, PlaceDescriptions]:
     host = Shown(site)
     example = torch.randn(3, *site.example_shape)
     graft(host, {"here": SlotPlace("stem", site.kind), "there": SlotPlace("norm")}, example=example)
     varieties = {"here": [Variety("a/listening", BlueprintSpec(site.kind, "3*c"), Listening)]}
     sites = {slot.name: slot.site for slot in slots_of(host).each()}
-    return host, Terrain(host, sites, varieties, example)
+    return host, PlaceDescriptions(host, sites, varieties, example)
 
 
 def test_counting_draws_nothing_and_leaves_the_host_as_it_was() -> None:

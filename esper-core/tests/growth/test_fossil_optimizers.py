@@ -108,7 +108,7 @@ def test_b8_drl_02_a_fossil_takes_the_steps_of_the_hosts_optimizer_with_the_stat
     environment.network.apply(FOSSILISE, 4)
     (fossil,) = environment.keeper.fossils.values()
     assert settings_of(fossil.optimizer) == settings_of(environment.keeper.host.optimizer)
-    assert environment.keeper.astray(environment.model) == []
+    assert environment.keeper.misowned(environment.model) == []
     assert follows(environment, expected)
     environment.train()
 

@@ -81,7 +81,7 @@ def test_below_the_limit_a_second_seed_grows_behind_the_first_fossil(make_recipe
     slot = environment.garden.slots["early"]
     assert [seed.number for seed in slot.fossils] == [0, 1]
     assert slot.state is SlotState.CLOSED
-    assert environment.keeper.astray(environment.model) == []
+    assert environment.keeper.misowned(environment.model) == []
 
 
 def test_a_prune_before_blending_is_at_once_and_the_slot_rests(make_recipe: Make) -> None:
@@ -198,11 +198,11 @@ def test_run_03_every_trainable_parameter_has_exactly_one_optimizer_all_life_lon
     environment = begin(make_recipe())
     for step in range(7):
         environment.train()
-        assert environment.keeper.astray(environment.model) == []
+        assert environment.keeper.misowned(environment.model) == []
         plan = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
         if step in plan:
             environment.network.apply(plan[step], step)
-        assert environment.keeper.astray(environment.model) == []
+        assert environment.keeper.misowned(environment.model) == []
 
 
 def test_b8_drl_02_a_seeds_optimizer_lives_with_it_and_is_handed_over_with_its_state(make_recipe: Make) -> None:
@@ -236,11 +236,11 @@ def test_b8_drl_02_a_pruned_seeds_optimizer_is_released(make_recipe: Make) -> No
 def test_uprooting_ends_every_open_life_and_keeps_fossils(make_recipe: Make) -> None:
     environment = begin(make_recipe(place=SlotPlace("stem", stack=2)))
     live(environment, {0: GERMINATE, 1: ADVANCE, 3: FOSSILISE, 4: GERMINATE, 5: ADVANCE}, 6)
-    (change,) = environment.garden.uproot("over")
+    (change,) = environment.garden.remove("over")
     assert (change.was, change.now, change.reason) == (Stage.BLENDING, Stage.PRUNED, "over")
     assert len(environment.garden.slots["early"].fossils) == 1
-    assert environment.garden.uproot("over") == []
-    assert environment.keeper.astray(environment.model) == []
+    assert environment.garden.remove("over") == []
+    assert environment.keeper.misowned(environment.model) == []
 
 
 def test_seeds_are_clipped_apart_from_the_host(make_recipe: Make) -> None:
@@ -300,7 +300,7 @@ def test_b8_drl_02_a_fault_inside_a_transition_leaves_everything_as_it_was(
     monkeypatch.undo()
     now = (*snapshot(garden), [replace(seed.alpha) for seed in garden.slots["early"].stack], garden.incubating)
     assert now == before
-    assert environment.keeper.astray(environment.model) == []
+    assert environment.keeper.misowned(environment.model) == []
     assert garden.apply(action, 9)  # and nothing hinders the next try
 
 
@@ -332,4 +332,4 @@ def test_a_frozen_host_can_carry_seeds(make_recipe: Make, noisy_host: Callable[[
     environment = begin(make_recipe(host=lambda: noisy_host().requires_grad_(False), batches=10))
     live(environment, {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}, 7)
     assert len(environment.garden.slots["early"].fossils) == 1
-    assert environment.keeper.astray(environment.model) == []
+    assert environment.keeper.misowned(environment.model) == []

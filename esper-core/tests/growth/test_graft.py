@@ -126,7 +126,7 @@ def test_keys_of_a_seed_stand_under_one_prefix_and_the_hosts_never_change(
     *numbers, journal = grown
     assert all(key.startswith("_esper.stem.seeds.0.") for key in numbers)
     assert journal == "_esper.for_esper_core.load"
-    garden.uproot("done")
+    garden.remove("done")
     assert list(model.state_dict()) == keys
 
 

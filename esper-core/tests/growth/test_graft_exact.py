@@ -191,7 +191,7 @@ def test_tied_weights_stay_tied_and_are_owned_once(at: str) -> None:
             keeper.zero_grad()
             model(inputs).square().mean().backward()
             keeper.step([])
-        assert keeper.astray(model) == []
+        assert keeper.misowned(model) == []
         assert model.head.weight is model.embed.weight
         outcomes.append(list(model.state_dict().values()))
     assert all(torch.equal(one, other) for one, other in zip(*outcomes, strict=True))

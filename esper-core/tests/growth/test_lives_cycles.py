@@ -164,7 +164,7 @@ def come_and_go(world: World, cycles: int, *, blended: bool) -> None:
     assert after == before
     assert all(torch.equal(a, b) for a, b in zip(world.model.state_dict().values(), values, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(world.outputs(), outputs, strict=True))
-    assert world.keeper.astray(world.model) == []
+    assert world.keeper.misowned(world.model) == []
     assert world.garden.born == cycles
 
 

@@ -247,7 +247,7 @@ def step_closes(world: World) -> object:
 
 
 def all_are_uprooted(world: World) -> object:
-    return world.garden.uproot("torn out")
+    return world.garden.remove("torn out")
 
 
 Case = tuple[Callable[[], World], Do, Do, dict[str, object]]

@@ -383,9 +383,9 @@ class World:
         for number in self.garden.incubating:
             self.garden.incubate(number, loss)
 
-    def uproot(self, choice: int) -> None:
+    def remove(self, choice: int) -> None:
         doomed = {name: slot for place, (name, slot) in enumerate(self.book.slots.items()) if choice >> place & 1}
-        self.garden.uproot("torn out", doomed)
+        self.garden.remove("torn out", doomed)
         for torn in doomed.values():
             for seed in list(torn.open):
                 self.book.out(torn, seed)
@@ -440,7 +440,7 @@ class World:
         living = [seed for slot in self.book.slots.values() for seed in slot.open]
         kept = [seed for slot in self.book.slots.values() for seed in slot.kept]
         frozen = self.book.growth.freeze_fossils
-        assert self.keeper.astray(self.model) == []
+        assert self.keeper.misowned(self.model) == []
         assert set(self.keeper.seeds) == {seed.number for seed in living}
         assert set(self.keeper.fossils) == (set() if frozen else {seed.number for seed in kept})
         assert set(self.garden.incubating) == {
@@ -504,7 +504,7 @@ HAPPENINGS = st.one_of(
     *[happening(name) for name in ("open", "tick", "close")],
     happening("train"),
     st.one_of(
-        happening("uproot", st.integers(1, 7)), happening("judge", CHOICES, st.sampled_from([True, False, None]))
+        happening("remove", st.integers(1, 7)), happening("judge", CHOICES, st.sampled_from([True, False, None]))
     ),
 )
 LIVES = st.lists(HAPPENINGS, min_size=14, max_size=26)

@@ -148,7 +148,7 @@ def test_run_03_whatever_the_optimizer_each_parameter_has_one_all_life_long(buil
             owners = world.owners()
             assert len(set(owners)) == len(owners)
             assert set(owners) == {id(p) for p in world.model.parameters()}
-            assert world.keeper.astray(world.model) == []
+            assert world.keeper.misowned(world.model) == []
             world.train()
     assert (len(world.keeper.fossils), len(world.keeper.seeds)) == (1, 0)
 
@@ -267,14 +267,14 @@ def test_a_frozen_fossil_has_no_owner_and_does_not_move(build) -> None:
     world.act(Op.FOSSILISE)
     before = [parameter.detach().clone() for parameter in own]
     assert [parameter.grad for parameter in own] == [None] * len(own)
-    assert world.keeper.astray(world.model) == []
+    assert world.keeper.misowned(world.model) == []
     assert not {id(parameter) for parameter in own} & set(world.owners())
     world.act(Op.GERMINATE)  # another behind it
     world.train(2)
     world.act(Op.ADVANCE)
     world.train(3)
     assert all(torch.equal(parameter, value) for parameter, value in zip(own, before, strict=True))
-    assert world.keeper.astray(world.model) == []
+    assert world.keeper.misowned(world.model) == []
 
 
 @every_optimizer

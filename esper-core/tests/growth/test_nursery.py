@@ -57,7 +57,7 @@ def test_three_incubate_at_once_and_the_host_is_bitwise_its_twin(way: str, make_
     assert [seed.blueprint for seed in grown.garden.living_seeds()] == list(NAMES)
     assert all(seed.stage is Stage.TRAINING for seed in grown.garden.living_seeds())
     assert same(numbers(grown), numbers(twin))
-    assert grown.keeper.astray(grown.model) == []
+    assert grown.keeper.misowned(grown.model) == []
 
 
 @pytest.mark.parametrize("way", ["shadow", "branch"])
@@ -97,7 +97,7 @@ def test_one_advances_and_the_others_are_dropped(make_recipe: Make) -> None:
     assert [seed.blueprint for seed in environment.garden.living_seeds()] == [NAMES[1]]
     assert set(environment.keeper.seeds) == {1}
     assert environment.garden.slots["early"].state == "occupied"
-    assert environment.keeper.astray(environment.model) == []
+    assert environment.keeper.misowned(environment.model) == []
 
 
 def test_on_a_branch_the_one_that_is_kept_is_the_host_and_the_others_left_nothing(make_recipe: Make) -> None:

@@ -45,7 +45,7 @@ def test_a_host_comes_back_in_place(environment) -> None:
     assert [id(one) for one in environment.model.parameters()] == [id(one) for one in parameters]
     assert norm.running_var is kept
     assert all(one.grad is None for one in environment.model.parameters())
-    assert environment.keeper.astray(environment.model) == []
+    assert environment.keeper.misowned(environment.model) == []
 
 
 def test_a_buffer_is_the_object_again_that_it_was(environment) -> None:

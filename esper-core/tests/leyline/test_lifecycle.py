@@ -53,7 +53,7 @@ def test_a_slot_is_free_or_says_why_not(events: list[SlotEvent]) -> None:
 
 def test_every_stage_but_the_ends_can_be_uprooted_and_is_reached_from_germination() -> None:
     for stage in Stage:
-        assert may(stage, SeedEvent.UPROOT) is (stage not in ENDED)
+        assert may(stage, SeedEvent.REMOVE) is (stage not in ENDED)
     reached = {Stage.GERMINATED}
     while more := {now for (was, _), now in SEED_TABLE.items() if was in reached} - reached:
         reached |= more
@@ -69,7 +69,7 @@ def test_the_error_names_state_event_and_what_would_be_legal() -> None:
     with pytest.raises(LifecycleError) as caught:
         next_stage(Stage.TRAINING, SeedEvent.FOSSILISE)
     assert str(caught.value) == (
-        "E301 fossilise is not possible for a seed that is training\n  Possible now: advance, prune, uproot"
+        "E301 fossilise is not possible for a seed that is training\n  Possible now: advance, prune, remove"
     )
 
 

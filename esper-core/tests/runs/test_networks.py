@@ -659,7 +659,7 @@ def test_a_network_that_was_loaded_grows_on(
     settings = OptimizerConfig()
     keeper = OptimizerKeeper(host, host_settings=settings, seed_settings=settings)
     garden = Garden(model, keeper, {"early": [local_conv]}, seed=0, batches=1, settings=GrowthConfig(embargo=0))
-    assert keeper.astray(model) == []
+    assert keeper.misowned(model) == []
     assert (list(keeper.fossils), list(keeper.seeds), garden.blended) == ([0], [1], (1,))
     garden.apply(Action(Op.PRUNE, "early", speed=0), 0)
     garden.close_step()

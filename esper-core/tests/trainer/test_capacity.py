@@ -61,7 +61,7 @@ def test_the_control_has_from_the_start_what_was_grown_and_learns_as_long(make_r
     (slot,) = slots_of(own.model).each()
     (seed,) = slot.fossils
     assert (seed.stage, seed.alpha.value, seed.blend) == (Stage.FOSSILISED, 1.0, what[0].blend)
-    assert own.keeper.astray(own.model) == [], "every parameter has one owner"
+    assert own.keeper.misowned(own.model) == [], "every parameter has one owner"
     first = told[0][0]
     assert first.parameters - first.host_parameters == what[0].parameters
     assert first.slots[0].fossils == 1

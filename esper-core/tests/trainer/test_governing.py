@@ -203,7 +203,7 @@ def test_a_fossil_stays_and_a_blended_seed_goes(
     made, heard = study(recipe, Planned(plan))
     run_study(StudyProgress(made))
     assert heard.of(EpisodeFinished)[0].fossils == (1 if mutated == "kept" else 0)
-    assert made.pool.environments[0].keeper.astray(made.pool.environments[0].model) == []
+    assert made.pool.environments[0].keeper.misowned(made.pool.environments[0].model) == []
 
 
 def test_a_corrupt_snapshot_is_passed_over_and_with_none_left_the_run_stops(

@@ -54,7 +54,7 @@ def live(pool: Pool, plan: dict[int, Action], steps: int) -> list[tuple[bool, An
         signals = pool.synchronise(step)
         grown, twin = pool.environments
         told.append((bool(oracle.differing(grown, twin)), signals[0].slots[0].living or NOBODY))
-        assert grown.keeper.astray(grown.model) == []
+        assert grown.keeper.misowned(grown.model) == []
         pool.apply([plan.get(step, WAIT), WAIT], step)
     return told
 

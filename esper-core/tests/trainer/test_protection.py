@@ -155,7 +155,7 @@ def test_a_seed_that_goes_wrong_when_it_is_blended_in_is_lost_and_the_host_goes_
     assert mishap.ending.was in (Stage.BLENDING, Stage.HOLDING)
     assert environment.garden.slots["early"].living is None
     assert all(parameter.isfinite().all() for parameter in environment.model.parameters())
-    assert environment.keeper.astray(environment.model) == []
+    assert environment.keeper.misowned(environment.model) == []
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import subprocess
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from esper_core.config import GrowthConfig, OptimizersConfig
 from esper_core.governor import Act
-from esper_core.growth import FaultBook, Variety, counterfactuals
+from esper_core.growth import FaultBook, Variety
 from esper_core.leyline import (
     CALM,
     WAIT,
@@ -213,7 +212,7 @@ class World:
             if one is self.twin:
                 self.grown.network.gains.forget_lead()
         elif decision.truncated and one is self.grown:
-            told.append(one.garden.uproot("the episode is over"))
+            told.append(one.garden.remove("the episode is over"))
             one.over = True
         if decision.terminal or one.over:
             told.append(one.measure_again(step))
@@ -322,7 +321,7 @@ def lives(
         assert other.step(step, *happens(step)) == told[place], f"step {step}"
     assert not any(map(differences, known, written)), "who goes on from a state changed it"
     for one, two in zip(world.both, other.both, strict=True):
-        assert one.keeper.astray(one.model) == two.keeper.astray(two.model) == []
+        assert one.keeper.misowned(one.model) == two.keeper.misowned(two.model) == []
         assert differences(one.state_dict(), two.state_dict()) == []
         assert equal(one.evaluate("test"), two.evaluate("test"))
     return stood
@@ -574,21 +573,6 @@ class Restless(nn.Module):
 def test_random_numbers_of_evaluation_and_of_trials_go_on(make_recipe: Make) -> None:
     germination = Action(Op.GERMINATE, "early", "test/local-conv", speed=0)
     lives(make_recipe(host=Restless, batches=1), 3, 2, {0: germination})
-
-
-def test_what_was_found_of_passes_is_neither_tried_nor_said_again(
-    make_recipe: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.INFO, logger="esper")
-    world = World(make_recipe(host=Restless, batches=1)).begin()
-    plan = {0: Action(Op.GERMINATE, "early", "test/local-conv", speed=0), 1: act(Op.ADVANCE, "early")}
-    for step in range(4):
-        world.step(step, *followed(plan, step))
-    assert [record.message.rpartition(": ")[2] for record in caplog.records] == [counterfactuals.NOISE]
-    other = World(world.recipe).go_on_from([through_files(state) for state in world.known()])
-    monkeypatch.setattr(counterfactuals._Passes, "traced", lambda *_: pytest.fail("it was looked at again"))
-    assert other.step(4, *followed(plan, 4)) == world.step(4, *followed(plan, 4))
-    assert len(caplog.records) == 1
 
 
 def without(state: State, name: str) -> State:

@@ -20,8 +20,8 @@ from esper_core.config.model import CAPACITY
 from esper_core.growth import (
     Draws,
     Growth,
+    PlaceDescriptions,
     RandomStream,
-    Terrain,
     Variety,
     audition,
     derive_seed,
@@ -252,7 +252,7 @@ def _compose(resolution: Resolution) -> Composition:
     sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
     space = ActionSpace(
         {name: tuple(variety.id for variety in own) for name, own in varieties.items()},
-        Terrain(host, sites, varieties, sent(data["train"].inputs[:1], device)),
+        PlaceDescriptions(host, sites, varieties, sent(data["train"].inputs[:1], device)),
     )
     return Composition(
         resolution=resolution,

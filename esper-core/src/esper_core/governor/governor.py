@@ -206,7 +206,7 @@ class Governor:
             raise ValueError(msg)
         (_, kept), self._planned = self._planned, None
         kept.snapshot.restore(self._garden)
-        transitions = self._garden.uproot(f"rolled back: {decision.reason}")
+        transitions = self._garden.remove(f"rolled back: {decision.reason}")
         self._history, self._warned = kept.history, False
         self._watch.forget()
         self._rollbacks += 1

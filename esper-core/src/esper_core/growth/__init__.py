@@ -24,7 +24,7 @@ Imports go down this list only. What decides about actions is a policy, and what
 """
 
 from esper_core.config import GrowthConfig, OptimizerConfig
-from esper_core.growth.counterfactuals import CounterfactualResult, Counterfactuals, each_left_out
+from esper_core.growth.counterfactuals import Counterfactuals
 from esper_core.growth.dry_runs import KeptBuffers, device_of
 from esper_core.growth.garden import Garden, Transition
 from esper_core.growth.gates import NUMBERS, Gates, paired, read_gain
@@ -35,18 +35,17 @@ from esper_core.growth.optimizer_steps import WIDTH, GradientCollector, read_hea
 from esper_core.growth.optimizers import OptimizerKeeper, OptimizerSettings
 from esper_core.growth.random_streams import RandomStream, derive_seed, restore_torch_defaults
 from esper_core.growth.rebuilding import implant
-from esper_core.growth.seeds import AlphaSchedule, Presence, Seed, SeedFault, Variety, in_words, without_folders
+from esper_core.growth.seeds import AlphaSchedule, Presence, Seed, SeedFault, Variety, describe_error, remove_folders
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
 from esper_core.growth.slots import Slot, Slots, host_parameters, observe
 from esper_core.growth.snapshots import Snapshot
 from esper_core.growth.transitions import FaultBook
-from esper_core.growth.trials import Draws, Terrain, audition, describe, draws_of, draws_of_variety
+from esper_core.growth.trials import Draws, PlaceDescriptions, audition, describe, draws_of, draws_of_variety
 
 __all__ = [
     "NUMBERS",
     "WIDTH",
     "AlphaSchedule",
-    "CounterfactualResult",
     "Counterfactuals",
     "Draws",
     "FaultBook",
@@ -59,6 +58,7 @@ __all__ = [
     "OptimizerConfig",
     "OptimizerKeeper",
     "OptimizerSettings",
+    "PlaceDescriptions",
     "Presence",
     "RandomStream",
     "Seed",
@@ -66,31 +66,29 @@ __all__ = [
     "Slot",
     "Slots",
     "Snapshot",
-    "Terrain",
     "Transition",
     "Variety",
     "audition",
     "decode_state",
     "derive_seed",
     "describe",
+    "describe_error",
     "device_of",
     "draws_of",
     "draws_of_variety",
-    "each_left_out",
     "encode_state",
     "graft",
     "host_parameters",
     "implant",
-    "in_words",
     "is_grafted",
     "observe",
     "paired",
     "read_gain",
     "read_health",
     "read_network",
+    "remove_folders",
     "restore_torch_defaults",
     "slots_of",
     "state_mismatch",
     "summed",
-    "without_folders",
 ]

@@ -19,7 +19,7 @@ from esper_core.growth.incubation import begin
 from esper_core.growth.journal import parse_network, read_network, resume
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.rebuilding import replant
-from esper_core.growth.seeds import Presence, Seed, SeedBuilder, SeedFault, Variety, in_words
+from esper_core.growth.seeds import Presence, Seed, SeedBuilder, SeedFault, Variety, describe_error
 from esper_core.growth.serialization import decode_state, load_model_state, model_state, state_mismatch
 from esper_core.growth.transitions import EVENT_OF_OP, FaultBook, Rules, refuse_invalid, whole_or_nothing
 from esper_core.leyline.actions import Action, ActionMask, Op
@@ -72,7 +72,7 @@ class Garden:
         faults: counts faults over all models of a run; a withdrawn blueprint grows no more.
         probe: computes the mean loss on a batch, for blueprints that choose their first weights by it.
         gates: what seeds must show before they pass. None: gates by ``settings``.
-        quiet: neither model nor seeds are known to draw random numbers.
+        deterministic: neither model nor seeds are known to draw random numbers.
 
     ``born`` counts the seeds that were born here; it is the number of the next one.
     """
@@ -89,7 +89,7 @@ class Garden:
         faults: FaultBook | None = None,
         probe: Callable[[nn.Module], Tensor] | None = None,
         gates: Gates | None = None,
-        quiet: bool = False,
+        deterministic: bool = False,
     ) -> None:
         self.model = model
         self.keeper = keeper
@@ -100,7 +100,7 @@ class Garden:
         self.gates = gates or Gates(self._settings)
         by_slot = {name: {variety.id: variety for variety in varieties.get(name, ())} for name in self.slots}
         self._rules = Rules(self.slots, by_slot, self._settings, faults or FaultBook(), self.gates)
-        self._quiet = quiet
+        self._deterministic = deterministic
         self.born = 0
         self._incubations: dict[int, Incubation] = {}
         self._adopt_seeds()
@@ -159,7 +159,7 @@ class Garden:
         yield Transition.of(slot, seed, before, reason)
         for other in slot.nursery:
             if other is not seed:
-                yield self._uprooted(slot, other, f"{seed.blueprint} was chosen from the nursery")
+                yield self._remove_now(slot, other, f"{seed.blueprint} was chosen from the nursery")
 
     def _fossilise(self, slot: Slot, seed: Seed, step: int) -> Transition:
         before = seed.pass_on(SeedEvent.FOSSILISE)
@@ -222,7 +222,7 @@ class Garden:
                 self._remove(slot, seed)
                 yield Transition.of(slot, seed, before, "alpha at 0")
 
-    def uproot(self, reason: str, slots: Collection[str] | None = None, number: int | None = None) -> list[Transition]:
+    def remove(self, reason: str, slots: Collection[str] | None = None, number: int | None = None) -> list[Transition]:
         """Prune living seeds at once, whatever their alpha: all, those of ``slots``, or the one of ``number``."""
         doomed = [
             (slot, seed)
@@ -232,10 +232,10 @@ class Garden:
         if not doomed:
             return []
         with self._transaction():
-            return [self._uprooted(slot, seed, reason) for slot, seed in doomed]
+            return [self._remove_now(slot, seed, reason) for slot, seed in doomed]
 
-    def _uprooted(self, slot: Slot, seed: Seed, reason: str) -> Transition:
-        before = seed.pass_on(SeedEvent.UPROOT)
+    def _remove_now(self, slot: Slot, seed: Seed, reason: str) -> Transition:
+        before = seed.pass_on(SeedEvent.REMOVE)
         self._remove(slot, seed)
         return Transition.of(slot, seed, before, reason)
 
@@ -280,14 +280,14 @@ class Garden:
         """Return the seeds that are neither kept nor pruned."""
         return [seed for _, seed in self._living()]
 
-    def home_of(self, number: int) -> tuple[Slot, Seed]:
+    def slot_of(self, number: int) -> tuple[Slot, Seed]:
         """Return the living seed of this number, with its slot."""
         return next((slot, seed) for slot, seed in self._living() if seed.number == number)
 
     def incubate(self, number: int, *parts: Callable[[nn.Module], Tensor]) -> None:
         """Train one incubating seed on one batch, if it still lives; the losses of ``parts`` of the batch add up."""
         if (incubation := self._incubations.get(number)) is not None:
-            with attributed_to_seed(*self.home_of(number)):
+            with attributed_to_seed(*self.slot_of(number)):
                 incubation.train(*parts)
 
     def trial(self, number: int) -> AbstractContextManager[None]:
@@ -301,7 +301,7 @@ class Garden:
 
     def _incubation(self, slot: Slot, seed: Seed) -> Incubation:
         number = derive_seed(self._builder.seed, "incubation", seed.number)
-        stream = RandomStream(number, device_of(self.model), idle=self._quiet)
+        stream = RandomStream(number, device_of(self.model), idle=self._deterministic)
         return begin(self._settings.incubation, self.model, slot, seed, self.keeper, stream)
 
     def _acting(self) -> list[tuple[Slot, Seed]]:
@@ -371,7 +371,7 @@ def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
     except BaseException as error:
         if is_ctrl_c(error):
             raise
-        what = f'of blueprint "{seed.blueprint}" {in_words(error, seed.block)}'
+        what = f'of blueprint "{seed.blueprint}" {describe_error(error, seed.block)}'
         raise SeedFault([slot.name], what, number=seed.number) from error
 
 

@@ -397,7 +397,7 @@ class OptimizerKeeper:
         for share in (self.host, *self.fossils.values()):
             share.forget_state()
 
-    def astray(self, model: nn.Module) -> list[str]:
+    def misowned(self, model: nn.Module) -> list[str]:
         """What is not as it should be: trainable parameters without exactly one owner, and owners of nothing there."""
         owners: dict[int, int] = {}
         for share in self.shares():

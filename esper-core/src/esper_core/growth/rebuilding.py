@@ -16,7 +16,7 @@ from esper_core.growth.dry_runs import device_of, dtype_of
 from esper_core.growth.grafting import graft, is_grafted, slots_of
 from esper_core.growth.journal import DTYPES, resume
 from esper_core.growth.random_streams import RandomStream, derive_seed
-from esper_core.growth.seeds import AlphaSchedule, Seed, SeedBuilder, in_words
+from esper_core.growth.seeds import AlphaSchedule, Seed, SeedBuilder, describe_error
 from esper_core.growth.slots import HOME, JOURNAL, key_of
 from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.constants import FULL
@@ -123,7 +123,7 @@ def _reborn(growth: Growth, variety: Variety, model: nn.Module, numbers: Mapping
                 identity=growth.identity,
             )
     except (Exception, SystemExit) as error:
-        hint = f"{growth.blueprint} {in_words(error)} when it was built for {site}."
+        hint = f"{growth.blueprint} {describe_error(error)} when it was built for {site}."
         raise GrowthError(Problem("E334", misplaced, hint=hint)) from error
     seed.to(device_of(model), _dtype(growth, numbers) or dtype_of(model)).train(model.training)
     seed.born, seed.kept, seed.presence = growth.born, growth.kept, growth.presence

@@ -335,7 +335,7 @@ class SeedFault(PluginError):
         super().__init__(Problem("E320", f"the seed {where}{what}"))
 
 
-def in_words(error: BaseException, maker: object = None) -> str:
+def describe_error(error: BaseException, maker: object = None) -> str:
     """What an error says of itself, and on which line of its author's, in one line.
 
     maker: what built the seed, or the seed's block: it says in which package the author's lines are, and is named
@@ -348,10 +348,10 @@ def in_words(error: BaseException, maker: object = None) -> str:
     return f"raised {type(error).__name__}: {said}" + (f" ({where})" if where else "")
 
 
-def without_folders(said: str) -> str:
-    """What ``in_words`` gave, with the name alone of the file that it names: an event holds no path of a machine.
+def remove_folders(said: str) -> str:
+    """What ``describe_error`` gave, with the name alone of the file that it names: an event holds no path of a machine.
 
-    >>> without_folders("raised ValueError: too large (/home/me/odd.py:54)")
+    >>> remove_folders("raised ValueError: too large (/home/me/odd.py:54)")
     'raised ValueError: too large (odd.py:54)'
     """
     return _PLACE.sub(r"(\1)", said)
@@ -439,7 +439,7 @@ class SeedBuilder:
             others = isinstance(error, PluginError) and not isinstance(error, SeedFault)  # a task that was asked, say
             if is_ctrl_c(error) or others:
                 raise
-            what = f'of blueprint "{variety.id}" {in_words(error, variety.factory)} when it was built'
+            what = f'of blueprint "{variety.id}" {describe_error(error, variety.factory)} when it was built'
             raise SeedFault([], what) from error
         seed.to(device, dtype).train(self.model.training)
         seed.born = step

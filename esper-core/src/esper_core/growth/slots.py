@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils import checkpoint
 
 from esper_core.growth.dry_runs import dtype_of, observe_sites
-from esper_core.growth.seeds import OutOfShapeError, Presence, SeedFault, in_words
+from esper_core.growth.seeds import OutOfShapeError, Presence, SeedFault, describe_error
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import SlotPlace
 from esper_core.plugins.isolation import is_ctrl_c
@@ -84,7 +84,7 @@ class Slot(nn.Module):
             # Checkpointing ends a second pass that has seen enough by an exception of its own.
             if is_ctrl_c(error) or type(error).__module__ == checkpoint.__name__:
                 raise
-            raise self._fault(seed, in_words(error, seed.block)) from error
+            raise self._fault(seed, describe_error(error, seed.block)) from error
         return grown
 
     def _fault(self, seed: Seed, what: str) -> SeedFault:

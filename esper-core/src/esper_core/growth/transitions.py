@@ -259,12 +259,12 @@ def whole_or_nothing(
     put_torch_back = _torch_state(device_of(model))
     try:
         yield
-        if astray := keeper.astray(model):
+        if misowned := keeper.misowned(model):
             prefixes = {name: f"{HOME}.{key_of(name)}." for name in living}
-            culprits = [name for name, prefix in prefixes.items() if any(own.startswith(prefix) for own in astray)]
+            culprits = [name for name, prefix in prefixes.items() if any(own.startswith(prefix) for own in misowned)]
             if culprits:
-                raise SeedFault(culprits, f"has parameters that it was not born with: {', '.join(astray[:5])}")
-            raise GrowthError(Problem("E304", f"not owned by exactly one optimizer: {', '.join(astray[:5])}"))
+                raise SeedFault(culprits, f"has parameters that it was not born with: {', '.join(misowned[:5])}")
+            raise GrowthError(Problem("E304", f"not owned by exactly one optimizer: {', '.join(misowned[:5])}"))
     except BaseException:
         for state in before:
             state.restore()

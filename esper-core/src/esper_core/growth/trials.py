@@ -1,8 +1,8 @@
 """Trials of blueprints before a run: shape, gradients, random numbers, FLOPs, receptive field.
 
-``audition`` builds a blueprint at a site and refuses one that does not keep what its spec says. ``draws_of`` finds out
-whether a network draws random numbers, so that passes that draw none need not take turns. ``Terrain`` and ``describe``
-count parameters and FLOPs when they are asked for.
+``audition`` builds a blueprint at a site and refuses one that does not do what its spec says. ``draws_of`` finds out
+whether a network draws random numbers: passes that draw none need no turn on torch's default generators.
+``PlaceDescriptions`` and ``describe`` count parameters and FLOPs on demand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import nn
 
 from esper_core.growth.dry_runs import KeptBuffers, device_of, in_mode, untouched
 from esper_core.growth.random_streams import RandomStream, derive_seed
-from esper_core.growth.seeds import TRAIT, blend_parameters, changes_at_birth, in_words
+from esper_core.growth.seeds import TRAIT, blend_parameters, changes_at_birth, describe_error
 from esper_core.leyline.actions import Blend
 from esper_core.leyline.errors import Problem
 from esper_core.leyline.specs import Candidate, Place
@@ -43,14 +43,14 @@ def audition(variety: Variety, site: Site, device: torch.device) -> Problem | No
     with RandomStream(derive_seed(0, "audition", variety.id), device), torch.enable_grad():
         built = attempt(lambda: variety.factory(site))
         if built.error is not None:
-            said = in_words(built.error, variety.factory)
+            said = describe_error(built.error, variety.factory)
             return Problem("E321", f"{said} when it was built for {_place(site)}")
         block = built.value
         if not isinstance(block, nn.Module):
             return Problem("E321", f"builds a {type(block).__name__}, not a torch.nn.Module, for {_place(site)}")
         tried = attempt(lambda: _first_lie(block, variety, site, device))
         if tried.error is not None:
-            said = in_words(tried.error, variety.factory)
+            said = describe_error(tried.error, variety.factory)
             return Problem("E322", f"{said} when it was tried on {_place(site)}")
         return tried.value
 
@@ -236,7 +236,7 @@ STIRS = 8
 """How often: a rectifier that blocks everything under some weights lets something pass under others."""
 
 
-class Terrain(Mapping[str, Place]):
+class PlaceDescriptions(Mapping[str, Place]):
     """The places of a run, each counted when it is first looked up, and then known.
 
     host: a host whose slots were observed, empty. sites: of each slot. example: what goes into the host; of its first

@@ -56,7 +56,7 @@ class SeedEvent(StrEnum):
     FOSSILISE = "fossilise"
     PRUNE = "prune"
     DRAINED = "drained"
-    UPROOT = "uproot"
+    REMOVE = "remove"
 
 
 SLOT_TABLE: Mapping[tuple[SlotState, SlotEvent], SlotState] = MappingProxyType(
@@ -72,7 +72,7 @@ SLOT_TABLE: Mapping[tuple[SlotState, SlotEvent], SlotState] = MappingProxyType(
 
 # Conditions that depend on numbers are checked by the garden: whether a nursery has room, that RETARGET waits until
 # alpha stands still, and FOSSILISE until it is 1. A slot counts as pruned with the last of its seeds.
-# UPROOT prunes immediately, whatever alpha is. The end of an episode and the governor use it.
+# REMOVE prunes immediately, whatever alpha is. The end of an episode and the governor use it.
 SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(
     {
         (Stage.GERMINATED, SeedEvent.TRAIN): Stage.TRAINING,
@@ -86,11 +86,11 @@ SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(
         (Stage.HOLDING, SeedEvent.RETARGET): Stage.BLENDING,
         (Stage.HOLDING, SeedEvent.PRUNE): Stage.DRAINING,
         (Stage.DRAINING, SeedEvent.DRAINED): Stage.PRUNED,
-        (Stage.GERMINATED, SeedEvent.UPROOT): Stage.PRUNED,
-        (Stage.TRAINING, SeedEvent.UPROOT): Stage.PRUNED,
-        (Stage.BLENDING, SeedEvent.UPROOT): Stage.PRUNED,
-        (Stage.HOLDING, SeedEvent.UPROOT): Stage.PRUNED,
-        (Stage.DRAINING, SeedEvent.UPROOT): Stage.PRUNED,
+        (Stage.GERMINATED, SeedEvent.REMOVE): Stage.PRUNED,
+        (Stage.TRAINING, SeedEvent.REMOVE): Stage.PRUNED,
+        (Stage.BLENDING, SeedEvent.REMOVE): Stage.PRUNED,
+        (Stage.HOLDING, SeedEvent.REMOVE): Stage.PRUNED,
+        (Stage.DRAINING, SeedEvent.REMOVE): Stage.PRUNED,
     }
 )
 

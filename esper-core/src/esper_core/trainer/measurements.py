@@ -29,7 +29,6 @@ from esper_core.growth import (
     SeedFault,
     decode_state,
     device_of,
-    each_left_out,
     encode_state,
     host_parameters,
     paired,
@@ -170,7 +169,7 @@ class SeedGains:
         with self._garden.trial(number), self._stream:
             losses = evaluate().losses
         if what := restore_torch_defaults():
-            slot, _ = self._garden.home_of(number)
+            slot, _ = self._garden.slot_of(number)
             raise SeedFault([slot.name], what, number=number)
         return losses
 
@@ -181,7 +180,7 @@ class SeedDependence:
     Args:
         garden: The seeds.
         seed: Of the random numbers that the network draws, which are the same with and without a seed.
-        quiet: Whether the network is known to draw no random numbers.
+        deterministic: Whether the network is known to draw no random numbers.
         run: Computes the outputs of a batch.
     """
 
@@ -190,41 +189,36 @@ class SeedDependence:
         garden: Garden,
         seed: int,
         *,
-        quiet: bool = False,
+        deterministic: bool = False,
         run: Callable[[nn.Module, Tensor], Tensor] = call_model,
     ) -> None:
         self._garden = garden
-        self._counterfactuals = Counterfactuals(garden.model, seed=seed, quiet=quiet, run=run)
+        self._counterfactuals = Counterfactuals(garden.model, seed=seed, deterministic=deterministic, run=run)
         self.dependences: dict[int, Tensor] = {}
 
     def measure(self, task: Task, split: Split) -> None:
         """Measure each acting seed on ``split``, and leave the model in training mode."""
         self.dependences = {}
-        acting = self._counterfactuals.acting()
-        if not acting:
-            return
         model, known = self._garden.model, self._counterfactuals.reason
         model.eval()
         try:
             batches = chunks(split, device_of(model))
-            measured = self._counterfactuals.measure(each_left_out(acting), batches, task.losses)
+            measured = self._counterfactuals.measure(batches, task.losses)
         finally:
             model.train()
-        if measured.separate not in (None, known):
-            log.info("each configuration of %s takes a pass of its own: %s", type(model).__name__, measured.separate)
-        for name in acting:
-            seed = self._garden.slots[name].living
-            assert seed is not None
-            self.dependences[seed.number] = paired(measured.rows[acting - {name}], measured.rows[acting])
+        if (reason := self._counterfactuals.reason) not in (None, known):
+            log.info("%s is evaluated in whole passes with each seed left out: %s", type(model).__name__, reason)
+        for name, losses in measured.items():
+            if name is not None and (seed := self._garden.slots[name].living) is not None:
+                self.dependences[seed.number] = paired(losses, measured[None])
 
     def state_dict(self) -> State:
-        """Return the dependences, and what is known about how to measure them."""
-        return State.of({"found": encode_state(self.dependences), "way": self._counterfactuals.state_dict()})
+        """Return the dependences."""
+        return State.of({"found": encode_state(self.dependences)})
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for a garden that has grown alike."""
         self.dependences = decode_state(state.part("found"), device_of(self._garden.model))
-        self._counterfactuals.load_state_dict(state.part("way"))
 
 
 @dataclass(frozen=True, slots=True)

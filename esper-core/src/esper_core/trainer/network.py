@@ -36,12 +36,12 @@ from esper_core.growth import (
     Transition,
     decode_state,
     derive_seed,
+    describe_error,
     device_of,
     encode_state,
-    in_words,
+    remove_folders,
     restore_torch_defaults,
     summed,
-    without_folders,
 )
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
@@ -100,13 +100,13 @@ class SeedLosses:
     def remove_seed(self, number: int, what: str, *, blamed: bool = True) -> None:
         """Take out the living seed of this number, if there is one."""
         if any(seed.number == number for seed in self._garden.living_seeds()):
-            slot, _ = self._garden.home_of(number)
+            slot, _ = self._garden.slot_of(number)
             self.remove(SeedFault([slot.name], what, number=number), blamed=blamed)
 
     def remove(self, fault: SeedFault, *, blamed: bool = True) -> None:
         """Take out the seeds that a fault names; raise it where no living seed is to blame."""
-        what = without_folders(fault.what)
-        lost = self._garden.uproot(f"lost: it {what}", fault.slots, fault.number) if fault.slots else []
+        what = remove_folders(fault.what)
+        lost = self._garden.remove(f"lost: it {what}", fault.slots, fault.number) if fault.slots else []
         if not lost:
             raise fault
         for transition in lost:
@@ -183,7 +183,7 @@ class GrowingNetwork:
     ) -> None:
         self.model, self.keeper, self.governor = model, keeper, governor
         self._budget, self._draws = budget, draws
-        device, quiet = device_of(model), draws is Draws.NEVER
+        device, deterministic = device_of(model), draws is Draws.NEVER
         self.garden = Garden(
             model,
             keeper,
@@ -194,14 +194,16 @@ class GrowingNetwork:
             faults=faults,
             probe=probe,
             gates=Gates(settings, steps),
-            quiet=quiet,
+            deterministic=deterministic,
         )
         self.training_stream, self.evaluation_stream, trial_stream = (
-            RandomStream(derive_seed(seed, purpose), device, idle=quiet)
+            RandomStream(derive_seed(seed, purpose), device, idle=deterministic)
             for purpose in ("training", "evaluation", "trial")
         )
         self.gains = SeedGains(self.garden, trial_stream)
-        self.dependence = SeedDependence(self.garden, derive_seed(seed, "counterfactuals"), quiet=quiet, run=outputs)
+        self.dependence = SeedDependence(
+            self.garden, derive_seed(seed, "counterfactuals"), deterministic=deterministic, run=outputs
+        )
         self.measurements = StepMeasurements(self.garden, self.gains, self.dependence, device, operations)
         self.lost = SeedLosses(self.garden, self.measurements, faults)
         self.compiled = None if compile_host is None else compile_host(self.garden)
@@ -277,13 +279,13 @@ class GrowingNetwork:
         except Exception as error:
             if not self.garden.blended:
                 raise
-            raise SeedFault(self.garden.blended_slots, f"{in_words(error)} in backward") from error
+            raise SeedFault(self.garden.blended_slots, f"{describe_error(error)} in backward") from error
         return loss.detach()
 
     def _incubate(self, number: int, losses: Sequence[Loss]) -> None:
         self.garden.incubate(number, *losses)
         if what := restore_torch_defaults():
-            slot, _ = self.garden.home_of(number)
+            slot, _ = self.garden.slot_of(number)
             raise SeedFault([slot.name], what, number=number)
 
     def _drawing(self, when: Draws) -> AbstractContextManager[Any]:
@@ -399,7 +401,7 @@ class GrowingNetwork:
         try:
             return self.garden.apply(action, step)
         except SeedFault as fault:
-            what = without_folders(fault.what)
+            what = remove_folders(fault.what)
             self.lost.records.append(LostSeed(action.slot or "", action.blueprint or "", what, None))
             return []
 

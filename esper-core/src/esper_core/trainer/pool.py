@@ -133,7 +133,7 @@ class Pool(Roster[Environment]):
             for index, arm in interleaved(arms, here)
         ]
         super().__init__(made, before=here.start * len(arms), whole=environments * len(arms))
-        self._quiet = recipe.draws is Draws.NEVER
+        self._deterministic = recipe.draws is Draws.NEVER
         self._lanes = new_lanes([environment.recipe.device for environment in self.environments], lanes)
         self._numbers: dict[int, Tensor] = {}
         self.latest: list[Signals] = []
@@ -247,7 +247,7 @@ class Pool(Roster[Environment]):
                     if environment.arm == self._twin:
                         self._forget_leads(environment.index)
                 elif decision.truncated:
-                    changes += [(environment, t) for t in environment.garden.uproot("the episode is over")]
+                    changes += [(environment, t) for t in environment.garden.remove("the episode is over")]
                     now[place] = environment.measure_again(step)
                     environment.over = True
         return self._keep(now), rolled, changes
@@ -279,7 +279,7 @@ class Pool(Roster[Environment]):
         every = range(len(self.environments))
         for place, environment in enumerate(self.environments):
             with self._lanes.on(place):
-                changes += [(environment, t) for t in environment.garden.uproot("the episode is over")]
+                changes += [(environment, t) for t in environment.garden.remove("the episode is over")]
                 if not environment.over:
                     self.latest[place] = environment.measure_again(step)
         tests = self._on_lanes(every, lambda one: one.evaluate("test"), "in the test at the end")
@@ -333,7 +333,7 @@ class Pool(Roster[Environment]):
             with attributed_to(_describe(environment), doing, contain=False):
                 return act(environment)
 
-        before = torch.get_rng_state() if self._quiet else None
+        before = torch.get_rng_state() if self._deterministic else None
         with output_to_stderr():
             done = self._lanes.run(places, at)
         if before is not None and not torch.equal(before, torch.get_rng_state()):

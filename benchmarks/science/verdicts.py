@@ -144,7 +144,7 @@ def clear(interval: Interval) -> bool:
 
 def told(interval: Interval, p: float, comparisons: int = 1) -> bool:
     """Whether a verdict is told."""
-    verdict, _ = decide(interval, p, margin=0.0, confidence=CONFIDENCE, comparisons=comparisons)
+    verdict, _ = decide(interval, p, margin=0.0, comparisons=comparisons)
     return verdict != "no difference shown"
 
 
@@ -295,7 +295,7 @@ def page(found: Mapping[str, Any]) -> str:
 def needed_seeds() -> str:
     """How many seeds a verdict takes, by how many arms there are."""
     several = [(arms, math.comb(arms, 2)) for arms in (2, 3, 4, 5, 8, 12)]
-    rows = [(str(arms), str(pairs), str(seeds_needed(pairs, CONFIDENCE))) for arms, pairs in several]
+    rows = [(str(arms), str(pairs), str(seeds_needed(pairs))) for arms, pairs in several]
     return table(("arms, with the twin", "comparisons", "seeds that a verdict takes at least"), rows)
 
 
@@ -304,7 +304,7 @@ def wrong_verdicts(found: Mapping[str, Any]) -> str:
     rows = []
     for one in found["wrong"]:
         alone, told = (f"{min(own):.0f}–{max(own):.0f} %" for own in (one["intervals"].values(), one["told"].values()))
-        needed = seeds_needed(math.comb(one["arms"], 2), CONFIDENCE)
+        needed = seeds_needed(math.comb(one["arms"], 2))
         none = f"none: {needed} seeds are needed"
         rows.append((f"{one['n']}, {one['arms']}", alone, told if one["n"] >= needed else none))
     return table(("seeds, arms", "by intervals alone", "as it is told"), rows)

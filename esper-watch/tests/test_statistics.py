@@ -31,7 +31,7 @@ numbers = st.floats(-1e3, 1e3, allow_nan=False)
 
 
 def compare(a, b, *, direction="up", margin=0.0):
-    return unpaired_comparison(a, b, direction=direction, margin=margin, confidence=LEVEL)
+    return unpaired_comparison(a, b, direction=direction, margin=margin)
 
 
 @settings(max_examples=60)
@@ -132,7 +132,7 @@ def share_of_wrong_verdicts(draw, n, m, repeats):
     for _ in range(repeats):
         a, b = draw(n), draw(m)
         interval = welch_interval(a, b, LEVEL)
-        found += decide(interval, mann_whitney(a, b).p, margin=0.0, confidence=LEVEL)[0] != "no difference shown"
+        found += decide(interval, mann_whitney(a, b).p, margin=0.0)[0] != "no difference shown"
     return found / repeats
 
 

@@ -10,7 +10,6 @@ import torch
 
 from benchmarks.science.incubation.verdicts import PRICES, highest_price, mean_gain, verdicts
 from esper_core.growth.gates import price_of
-from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.lifecycle import Stage
 from esper_core.runs.statistics import paired_comparison
 
@@ -162,14 +161,12 @@ def _compared(cell: Cell, other: Cell) -> dict[str, Any]:
         [100 * two.test_metric for _, two in pairs],
         direction="up",
         margin=0.0,
-        confidence=CONFIDENCE,
     )
     nats = paired_comparison(
         [one.test_loss for one, _ in pairs],
         [two.test_loss for _, two in pairs],
         direction="down",
         margin=0.0,
-        confidence=CONFIDENCE,
     )
     return {
         what: [_short(found.difference), _short(found.low), _short(found.high), found.verdict]

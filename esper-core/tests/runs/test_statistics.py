@@ -39,10 +39,8 @@ LEVEL = 0.95
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 
 
-def compare(differences, *, direction="up", margin=0.0, confidence=LEVEL):
-    return paired_comparison(
-        differences, [0.0] * len(differences), direction=direction, margin=margin, confidence=confidence
-    )
+def compare(differences, *, direction="up", margin=0.0):
+    return paired_comparison(differences, [0.0] * len(differences), direction=direction, margin=margin)
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 18, 19, 50, 400, 5000])
@@ -164,7 +162,7 @@ def test_p_is_exact_below_twenty_pairs_and_that_of_the_t_test_from_there_on():
 def test_the_comparison_is_of_pairs():
     base = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]
     better = [value + 1 + 0.01 * i for i, value in enumerate(base)]
-    found = paired_comparison(better, base, direction="up", margin=0.5, confidence=LEVEL)
+    found = paired_comparison(better, base, direction="up", margin=0.5)
     assert found.verdict == "better"
     assert found.difference == pytest.approx(1.035)
     assert found.effect_size == pytest.approx(1.035 / np.std([0.01 * i for i in range(8)], ddof=1))
@@ -178,7 +176,7 @@ def test_turning_the_direction_or_swapping_the_sides_turns_everything(values, ma
     opposite = {"better": "worse", "worse": "better"}
     for other in (
         compare(values, direction="down", margin=margin),
-        paired_comparison([0.0] * len(values), values, direction="up", margin=margin, confidence=LEVEL),
+        paired_comparison([0.0] * len(values), values, direction="up", margin=margin),
     ):
         assert other.difference == pytest.approx(-up.difference, abs=1e-9)
         assert other.p == up.p
@@ -207,9 +205,9 @@ def test_a_verdict_takes_a_small_p_as_well_as_an_interval_that_clears_the_margin
     assert found.p <= 0.05
     assert found.verdict == "better"
     interval = mean_interval(differences, LEVEL)
-    assert decide(interval, 0.051, margin=0.0, confidence=LEVEL) == ("no difference shown", "p")
-    assert decide(interval, 0.05, margin=0.0, confidence=LEVEL) == ("better", None)
-    assert decide(interval, 0.0, margin=interval.low, confidence=LEVEL) == ("no difference shown", "interval")
+    assert decide(interval, 0.051, margin=0.0) == ("no difference shown", "p")
+    assert decide(interval, 0.05, margin=0.0) == ("better", None)
+    assert decide(interval, 0.0, margin=interval.low) == ("no difference shown", "interval")
 
 
 def test_what_is_lacking_is_told():
@@ -218,7 +216,7 @@ def test_what_is_lacking_is_told():
     assert compare(clear[:-1]).why == "too few seeds"
     assert compare(clear, margin=1.004).why == "interval"
     interval = mean_interval(clear, LEVEL)
-    many = decide(interval, 2 / 2**8 * 10, margin=0.0, confidence=LEVEL, comparisons=10)
+    many = decide(interval, 2 / 2**8 * 10, margin=0.0, comparisons=10)
     assert many == ("no difference shown", "too few seeds for so many comparisons")
 
 
@@ -234,12 +232,12 @@ def test_p_against_the_margin_is_that_of_what_exceeds_it():
 
 @pytest.mark.parametrize("comparisons", [1, 2, 6, 7, 12, 13, 500])
 def test_with_the_seeds_that_are_needed_a_verdict_can_be_had_and_with_fewer_it_cannot(comparisons):
-    needed = seeds_needed(comparisons, LEVEL)
+    needed = seeds_needed(comparisons)
 
     def verdict(n):
         differences = [1.0] * n
         p = min(1.0, comparisons * paired_p(differences))
-        return decide(mean_interval(differences, LEVEL), p, margin=0.0, confidence=LEVEL)[0]
+        return decide(mean_interval(differences, LEVEL), p, margin=0.0)[0]
 
     assert verdict(needed) == "better"
     assert verdict(needed - 1) == "no difference shown"
@@ -248,17 +246,14 @@ def test_with_the_seeds_that_are_needed_a_verdict_can_be_had_and_with_fewer_it_c
 @pytest.mark.parametrize(
     ("call", "received"),
     [
-        (lambda: mean_interval([], LEVEL), "Received: 0"),
-        (lambda: mean_interval([1.0, math.nan, math.inf], LEVEL), r"Received: nan \(2 such of 3\)"),
+        (lambda: mean_interval([], LEVEL), r"at least 1 .* Received: \[\]"),
+        (lambda: mean_interval([1.0, math.nan, math.inf], LEVEL), r"Received: \[1.0, nan, inf\]"),
         (lambda: mean_interval([1.0, 2.0], 1.0), r"between 0 and 1. Received: 1.0"),
         (lambda: mean_interval([1.0, 2.0], math.nan), r"between 0 and 1. Received: nan"),
         (lambda: compare([1.0], margin=-0.1), "Received: -0.1"),
         (lambda: compare([1.0], margin=math.nan), "Received: nan"),
-        (lambda: t_test_p([1.0]), "Received: 1"),
-        (
-            lambda: paired_comparison([1.0], [1.0, 2.0], direction="up", margin=0, confidence=LEVEL),
-            "Received: 1 and 2",
-        ),
+        (lambda: t_test_p([1.0]), r"at least 2 .* Received: \[1.0\]"),
+        (lambda: paired_comparison([1.0], [1.0, 2.0], direction="up", margin=0), "longer"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(call, received):
@@ -278,7 +273,7 @@ def test_nineteen_of_twenty_intervals_hold_the_truth():
 
 def told(row):
     """The verdict on paired differences as ``paired_comparison`` has it, without what else it computes."""
-    return decide(mean_interval(row, LEVEL), paired_p(row), margin=0.0, confidence=LEVEL)[0]
+    return decide(mean_interval(row, LEVEL), paired_p(row), margin=0.0)[0]
 
 
 def test_the_short_way_to_a_verdict_is_the_long_one():
@@ -348,23 +343,23 @@ def compared(differences):
     """A comparison without the figures that no verdict needs: a thousand of them are to be quick."""
     interval = mean_interval(differences, LEVEL)
     p = paired_p(differences)
-    return Comparison(interval.mean, interval.low, interval.high, p, interval.n, "better", None, p, p, None)
+    return Comparison.of(interval, p=p, p_margin=p, spread=None, margin=0.0, paired=True)
 
 
 def test_verdicts_are_given_anew_by_the_adjusted_p():
     clear = [1.0, 1.1, 0.9, 1.2, 1.0, 0.8, 1.1, 1.0]
     weak = [0.9, 1.0, 1.1, -0.7, 1.0, 0.8, 1.2, 1.0]
-    one, two = judge_together([compared(clear), compared(weak)], margin=0.0, confidence=LEVEL)
+    one, two = judge_together([compared(clear), compared(weak)], margin=0.0)
     assert (one.verdict, one.p_holm) == ("better", 2 * one.p)
     assert two.verdict == "better"
-    five = judge_together([compared(clear)] + [compared(weak)] * 5, margin=0.0, confidence=LEVEL)
+    five = judge_together([compared(clear)] + [compared(weak)] * 5, margin=0.0)
     assert [found.verdict for found in five] == ["better"] + ["no difference shown"] * 5
     assert {found.why for found in five[1:]} == {"p"}
 
 
 def test_what_could_not_be_compared_counts_as_asked():
     clear = [1.0] * 8
-    found = judge_together([compared(clear), *[None] * 6], margin=0.0, confidence=LEVEL)
+    found = judge_together([compared(clear), *[None] * 6], margin=0.0)
     assert found[1:] == [None] * 6
     assert found[0].p_holm == 7 * 2 / 2**8
     assert found[0].why == "too few seeds for so many comparisons"
@@ -375,7 +370,7 @@ def share_of_studies_with_a_wrong_verdict(draw, n, arms, repeats):
     for _ in range(repeats):
         values = draw((arms, n))
         pairs = [compared((a - b).tolist()) for a, b in itertools.combinations(values, 2)]
-        judged = judge_together(pairs, margin=0.0, confidence=LEVEL)
+        judged = judge_together(pairs, margin=0.0)
         wrong += any(one.verdict != "no difference shown" for one in judged)
     return wrong / repeats
 

@@ -230,7 +230,7 @@ def _pairs_between(one: ComparedArm, other: ComparedArm, own: set[str], theirs: 
 
 def _compare(pairs: Sequence[tuple[Sample, Sample]], metric: Metric, margin: float) -> list[dict[str, Any]]:
     found = [_comparison(a, b, metric, margin) for a, b in pairs]
-    judged = judge_together(found, margin=margin, confidence=CONFIDENCE)
+    judged = judge_together(found, margin=margin)
     return [
         {**as_record(a, b, one), **_ranks_and_bootstrap(a, b, metric)}
         for (a, b), one in zip(pairs, judged, strict=True)
@@ -243,7 +243,7 @@ def _comparison(a: Sample, b: Sample, metric: Metric, margin: float) -> Comparis
     own, other = list(a.by_seed.values()), list(b.by_seed.values())
     if not own or not other or not all(map(is_usable, own + other)):
         return None
-    return statistics.unpaired_comparison(own, other, direction=metric.direction, margin=margin, confidence=CONFIDENCE)
+    return statistics.unpaired_comparison(own, other, direction=metric.direction, margin=margin)
 
 
 def _ranks_and_bootstrap(a: Sample, b: Sample, metric: Metric) -> dict[str, float | None]:

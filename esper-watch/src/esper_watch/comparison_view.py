@@ -112,7 +112,7 @@ def _lack(compared: ComparedRuns, comparison: Mapping[str, Any]) -> str:
     together = len(compared.comparisons)
     among = f" among {together} comparisons" if together > 1 else ""
     margin = format_difference(compared.metric, compared.margin, signed=False)
-    needed = seeds_needed(together, CONFIDENCE)
+    needed = seeds_needed(together)
     told = {
         "too few seeds": f"a verdict needs {MIN_SEEDS_FOR_VERDICT} seeds",
         "too few seeds for so many comparisons": f"a verdict needs {needed} seeds{among}",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from esper_core.leyline.constants import CONFIDENCE
 from esper_core.runs.statistics import (
     Comparison,
     Direction,
@@ -20,7 +21,6 @@ from esper_core.runs.statistics import (
     check_level,
     check_margin,
     check_numbers,
-    decide,
     moments,
 )
 
@@ -123,9 +123,7 @@ def bootstrap_interval(differences: Sequence[float], confidence: float) -> tuple
     return float(found.low), float(found.high)
 
 
-def unpaired_comparison(
-    a: Sequence[float], b: Sequence[float], *, direction: Direction, margin: float, confidence: float
-) -> Comparison:
+def unpaired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Direction, margin: float) -> Comparison:
     """Compare two samples without pairs: Welch's interval, and p of the Mann-Whitney test.
 
     What makes a seed easy or hard stays in the difference, so this takes many more seeds than pairs do. Arguments are
@@ -135,25 +133,11 @@ def unpaired_comparison(
     check_margin(margin)
     if direction == "down":
         a, b = [-value for value in a], [-value for value in b]
-    interval = welch_interval(a, b, confidence)
-    p = mann_whitney(a, b).p
-    p_margin = 1.0 if margin and abs(interval.mean) <= margin else p
-    if margin and p_margin < 1:
+    interval = welch_interval(a, b, CONFIDENCE)
+    p = p_margin = mann_whitney(a, b).p
+    if margin:
         shift = math.copysign(margin, interval.mean)
-        p_margin = mann_whitney([value - shift for value in a], b).p
-    verdict, why = decide(interval, p_margin, margin=margin, confidence=confidence)
+        p_margin = 1.0 if abs(interval.mean) <= margin else mann_whitney([value - shift for value in a], b).p
     (_, spread_a), (_, spread_b) = moments(a), moments(b)
-    pooled = 0.0 if spread_a is None or spread_b is None else math.sqrt((spread_a**2 + spread_b**2) / 2)
-    return Comparison(
-        difference=interval.mean,
-        low=interval.low,
-        high=interval.high,
-        p=p,
-        n=interval.n,
-        verdict=verdict,
-        effect_size=interval.mean / pooled if pooled else None,
-        p_margin=p_margin,
-        p_holm=p_margin,
-        why=why,
-        paired=False,
-    )
+    spread = None if spread_a is None or spread_b is None else math.sqrt((spread_a**2 + spread_b**2) / 2)
+    return Comparison.of(interval, p=p, p_margin=p_margin, spread=spread, margin=margin, paired=False)

@@ -273,14 +273,14 @@ def sentence(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
 
 def _missing_seeds(comparisons: Sequence[Mapping[str, Any]]) -> str | None:
     """Return how many seeds a verdict needs, if there are too few for any."""
-    from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
+    from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
     from esper_core.runs.statistics import seeds_needed
 
     reasons = [comparison.get("why") for comparison in comparisons]
     if reasons and set(reasons) == {"too few seeds"}:
         return f"A verdict takes {MIN_SEEDS_FOR_VERDICT} environment seeds; there are {comparisons[0]['n']}."
     if "too few seeds for so many comparisons" in reasons:
-        needed = seeds_needed(len(reasons), CONFIDENCE)
+        needed = seeds_needed(len(reasons))
         return f"Of {len(reasons)} comparisons a verdict takes {needed} environment seeds."
     return None
 

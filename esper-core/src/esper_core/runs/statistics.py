@@ -7,7 +7,7 @@ without pairs, of different runs, are made by ``esper_watch.statistics``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from statistics import fmean
@@ -35,9 +35,6 @@ Why = Literal["too few seeds", "too few seeds for so many comparisons", "interva
 _ROUNDING: Final = 1e-12
 """Sums of the same numbers in another order, and 1 − 0.95 and 0.05, differ by less."""
 
-_CONVERGED: Final = 1e-15
-_TINY: Final = 1e-300
-
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -58,21 +55,40 @@ class Comparison:
     low: float | None
     """Ends of its interval: Student's t of the pairs, or Welch's without pairs."""
     high: float | None
-    p: float
-    """Two-sided p: sign flips or t test of the pairs, Mann-Whitney without."""
     n: int
     """Pairs, or values of the arm that has fewer."""
-    verdict: Verdict
-    """Only given if n is large enough, the interval clears the margin, and ``p_holm`` is small enough."""
-    effect_size: float | None
-    """The difference in standard deviations; None if these are 0 or unknown."""
+    p: float
+    """Two-sided p: sign flips or t test of the pairs, Mann-Whitney without."""
     p_margin: float
     """p against a difference that is no larger than the margin."""
+    effect_size: float | None
+    """The difference in standard deviations; None if these are 0 or unknown."""
     p_holm: float
     """``p_margin`` adjusted for all comparisons that are made together."""
+    verdict: Verdict
+    """Only given if n is large enough, the interval clears the margin, and ``p_holm`` is small enough."""
     why: Why | None
     """What the verdict lacks."""
-    paired: bool = True
+    paired: bool
+
+    @classmethod
+    def of(
+        cls, interval: Interval, *, p: float, p_margin: float, spread: float | None, margin: float, paired: bool
+    ) -> Comparison:
+        """Return the comparison with the verdict of a study that makes no other one; see ``judge_together``.
+
+        Args:
+            interval: Of the difference.
+            p: As the attribute.
+            p_margin: As the attribute.
+            spread: Standard deviation in which the effect size is given; None if it is unknown.
+            margin: Difference up to which both arms count as equal.
+            paired: As the attribute.
+        """
+        verdict, why = decide(interval, p_margin, margin=margin)
+        effect_size = interval.mean / spread if spread else None
+        ends = interval.low, interval.high, interval.n
+        return cls(interval.mean, *ends, p, p_margin, effect_size, p_margin, verdict, why, paired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +103,12 @@ class Sample:
 # --- one sample
 
 
-def mean_interval(values: Sequence[float], confidence: float, *, share: bool = False) -> Interval:
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE, *, share: bool = False) -> Interval:
     """Return the mean and its interval, by Student's t with n − 1 degrees of freedom.
 
     Formula: mean ± t · s / √n, s² = Σ (x − mean)² / (n − 1).
 
-    >>> interval = mean_interval([1.0, 2.0, 3.0], 0.95)
+    >>> interval = mean_interval([1.0, 2.0, 3.0])
     >>> round(interval.low, 3), interval.mean, round(interval.high, 3)
     (-0.484, 2.0, 4.484)
 
@@ -123,14 +139,10 @@ def moments(values: Sequence[float]) -> tuple[float, float | None]:
 # --- pairs
 
 
-def paired_comparison(
-    a: Sequence[float], b: Sequence[float], *, direction: Direction, margin: float, confidence: float
-) -> Comparison:
+def paired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Direction, margin: float) -> Comparison:
     """Compare ``a`` with ``b``, whose values belong together: the same environment seed in two arms.
 
-    The verdict is that of a study that makes no other comparison; see ``judge_together``.
-
-    >>> paired_comparison([.8] * 7 + [.9], [.6] * 8, direction="up", margin=0.0, confidence=0.95).verdict
+    >>> paired_comparison([.8] * 7 + [.9], [.6] * 8, direction="up", margin=0.0).verdict
     'better'
 
     Args:
@@ -138,30 +150,16 @@ def paired_comparison(
         b: Values of the other arm, in the same order of seeds.
         direction: Whether more or less is better.
         margin: Difference up to which both count as equal, in the metric's unit.
-        confidence: Level of the interval.
     """
-    if len(a) != len(b):
-        msg = f"a paired comparison needs as many values of one as of the other. Received: {len(a)} and {len(b)}"
-        raise ValueError(msg)
     check_margin(margin)
     differences = [x - y if direction == "up" else y - x for x, y in zip(a, b, strict=True)]
-    interval = mean_interval(differences, confidence)
+    interval = mean_interval(differences)
+    p = p_margin = paired_p(differences)
+    if margin:
+        beyond = [difference - math.copysign(margin, interval.mean) for difference in differences]
+        p_margin = 1.0 if abs(interval.mean) <= margin else paired_p(beyond)
     _, deviation = moments(differences)
-    p = paired_p(differences)
-    p_margin = p if margin == 0 else _p_beyond(differences, interval.mean, margin)
-    verdict, why = decide(interval, p_margin, margin=margin, confidence=confidence)
-    return Comparison(
-        difference=interval.mean,
-        low=interval.low,
-        high=interval.high,
-        p=p,
-        n=interval.n,
-        verdict=verdict,
-        effect_size=interval.mean / deviation if deviation else None,
-        p_margin=p_margin,
-        p_holm=p_margin,
-        why=why,
-    )
+    return Comparison.of(interval, p=p, p_margin=p_margin, spread=deviation, margin=margin, paired=True)
 
 
 def paired_p(differences: Sequence[float]) -> float:
@@ -178,9 +176,7 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     >>> sign_flip_p([1.0, 2.0, 3.0])
     0.25
     """
-    if not differences or not all(map(math.isfinite, differences)):
-        msg = f"differences have to be finite numbers, one at least. Received: {list(differences)[:4]}"
-        raise ValueError(msg)
+    check_numbers(differences)
     sums = np.array([differences[0]])
     for difference in differences[1:]:
         sums = np.concatenate((sums - difference, sums + difference))
@@ -198,18 +194,11 @@ def t_test_p(differences: Sequence[float]) -> float:
     return 2 * t_tail(abs(mean) / (deviation / math.sqrt(len(differences))), len(differences) - 1)
 
 
-def _p_beyond(differences: Sequence[float], mean: float, margin: float) -> float:
-    """Return the p of what is left of the differences without the margin; 1 if their mean lies within it."""
-    if abs(mean) <= margin:
-        return 1.0
-    return paired_p([difference - math.copysign(margin, mean) for difference in differences])
-
-
 # --- verdicts
 
 
 def decide(
-    interval: Interval, p: float, *, margin: float, confidence: float, comparisons: int = 1
+    interval: Interval | Comparison, p: float, *, margin: float, comparisons: int = 1
 ) -> tuple[Verdict, Why | None]:
     """Return the verdict of a comparison, and what it lacks if no difference is shown.
 
@@ -217,30 +206,28 @@ def decide(
         interval: Of the difference.
         p: Against a difference within the margin, adjusted for all ``comparisons``.
         margin: Difference up to which both arms count as equal.
-        confidence: Level of the interval.
         comparisons: How many comparisons are made together.
     """
     if interval.n < MIN_SEEDS_FOR_VERDICT or interval.low is None or interval.high is None:
         return "no difference shown", "too few seeds"
-    verdict: Verdict = "better" if interval.low > margin else "worse"
     if not (interval.low > margin or interval.high < -margin):
         return "no difference shown", "interval"
-    if p <= 1 - confidence + _ROUNDING:
-        return verdict, None
-    lacking = interval.n < seeds_needed(comparisons, confidence)
+    if p <= 1 - CONFIDENCE + _ROUNDING:
+        return "better" if interval.low > margin else "worse", None
+    lacking = interval.n < seeds_needed(comparisons)
     return "no difference shown", "too few seeds for so many comparisons" if lacking else "p"
 
 
-def seeds_needed(comparisons: int, confidence: float) -> int:
+def seeds_needed(comparisons: int) -> int:
     """Return the pairs below which none of so many comparisons can have a verdict, however large the differences are.
 
     The exact test of n pairs gives 2 / 2ⁿ at the least, which Holm's adjustment multiplies by the comparisons.
 
-    >>> seeds_needed(1, 0.95), seeds_needed(6, 0.95), seeds_needed(10, 0.95)
+    >>> seeds_needed(1), seeds_needed(6), seeds_needed(10)
     (8, 8, 9)
     """
     n = MIN_SEEDS_FOR_VERDICT
-    while n < EXACT_SIGN_FLIP_BELOW and comparisons * 2 / 2**n > 1 - confidence + _ROUNDING:
+    while n < EXACT_SIGN_FLIP_BELOW and comparisons * 2 / 2**n > 1 - CONFIDENCE + _ROUNDING:
         n += 1
     return n
 
@@ -261,13 +248,10 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def judge_together(
-    comparisons: Sequence[Comparison | None], *, margin: float, confidence: float
-) -> list[Comparison | None]:
-    """Return the comparisons of one study with adjusted p and verdict.
+def judge_together(comparisons: Sequence[Comparison | None], *, margin: float) -> list[Comparison | None]:
+    """Return the comparisons of one study with adjusted p and verdict: any of them is wrong in 5 % of studies at most.
 
-    The chance of any wrong verdict in the study is 1 − confidence at most. A comparison that could not be made is None;
-    it counts, since it was asked for.
+    A comparison that could not be made is None; it counts, since it was asked for.
     """
     adjusted = holm([1.0 if one is None else one.p_margin for one in comparisons])
     judged: list[Comparison | None] = []
@@ -275,9 +259,8 @@ def judge_together(
         if one is None:
             judged.append(None)
             continue
-        interval = Interval(one.difference, one.low, one.high, one.n)
         family = len(comparisons) if one.paired else 1  # without pairs the smallest possible p is far smaller
-        verdict, why = decide(interval, p, margin=margin, confidence=confidence, comparisons=family)
+        verdict, why = decide(one, p, margin=margin, comparisons=family)
         judged.append(replace(one, p_holm=p, verdict=verdict, why=why))
     return judged
 
@@ -285,11 +268,41 @@ def judge_together(
 # --- arms of a run
 
 
+def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinished], margin: float) -> dict[str, Any]:
+    """Return the results of summary.json, which depend only on the seeds and the configuration.
+
+    Every pair of arms is compared, including the twin, and all comparisons are judged together.
+    """
+    by_arm = {arm: sorted((e for e in episodes if e.arm == arm), key=lambda e: (e.round, e.seed)) for arm in arms}
+    samples = [Sample(arm, {episode.seed: episode.test_metric for episode in own}) for arm, own in by_arm.items()]
+    return {
+        "metric": {"name": metric.name, "direction": metric.direction, "unit": metric.unit},
+        "arms": {arm: _arm(own, metric) for arm, own in by_arm.items()},
+        "comparisons": compare_arms(samples, direction=metric.direction, margin=margin),
+    }
+
+
+def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
+    """Return the means of an arm; that of the test is NaN if a value is not finite, as a perplexity can be."""
+    values = [episode.test_metric for episode in episodes]
+    interval = Interval(math.nan, None, None, len(values))
+    if all(map(is_usable, values)):
+        interval = mean_interval(values, share=metric.is_share)
+    rewards = [episode.reward for episode in episodes if episode.reward is not None]
+    return {
+        "test": {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "n": interval.n},
+        "params": fmean(episode.parameters for episode in episodes),
+        "host_params": fmean(episode.host_parameters for episode in episodes),
+        "fossils": fmean(episode.fossils for episode in episodes),
+        "reward": fmean(rewards) if len(rewards) == len(episodes) else None,
+        "episodes": [{"seed": episode.seed, "test": episode.test_metric} for episode in episodes],
+    }
+
+
 def compare_arms(samples: Sequence[Sample], *, direction: Direction, margin: float) -> list[dict[str, Any]]:
     """Compare every pair of arms of one run as summary.json has it, with p and verdict adjusted for all of them."""
     pairs = list(combinations(samples, 2))
-    found = [compare_paired(a, b, direction=direction, margin=margin) for a, b in pairs]
-    judged = judge_together(found, margin=margin, confidence=CONFIDENCE)
+    judged = judge_together([compare_paired(a, b, direction=direction, margin=margin) for a, b in pairs], margin=margin)
     return [as_record(a, b, one) for (a, b), one in zip(pairs, judged, strict=True)]
 
 
@@ -299,7 +312,7 @@ def compare_paired(a: Sample, b: Sample, *, direction: Direction, margin: float)
     own, other = ([sample.by_seed[seed] for seed in seeds] for sample in (a, b))
     if not seeds or not all(map(is_usable, own + other)):
         return None
-    return paired_comparison(own, other, direction=direction, margin=margin, confidence=CONFIDENCE)
+    return paired_comparison(own, other, direction=direction, margin=margin)
 
 
 def shared_seeds(a: Sample, b: Sample) -> list[int]:
@@ -313,19 +326,17 @@ def shared_seeds(a: Sample, b: Sample) -> list[int]:
 def as_record(a: Sample, b: Sample, comparison: Comparison | None) -> dict[str, Any]:
     """Return a comparison as summary.json has it; figures are None if it could not be made."""
     shared = shared_seeds(a, b)
-    keys = ("p", "p_margin", "p_holm")
+    found = {"verdict": "no difference shown", "why": "not finite"} if comparison is None else asdict(comparison)
     return {
         "a": a.name,
         "b": b.name,
-        "difference": None if comparison is None else comparison.difference,
-        "ci_low": None if comparison is None else comparison.low,
-        "ci_high": None if comparison is None else comparison.high,
-        **{key: None if comparison is None else getattr(comparison, key) for key in keys},
+        "difference": found.get("difference"),
+        "ci_low": found.get("low"),
+        "ci_high": found.get("high"),
+        **{key: found.get(key) for key in ("p", "p_margin", "p_holm")},
         "n": len(shared) or min(len(a.by_seed), len(b.by_seed)),
         "paired": bool(shared),
-        "verdict": "no difference shown" if comparison is None else comparison.verdict,
-        "why": "not finite" if comparison is None else comparison.why,
-        "effect_size": None if comparison is None else comparison.effect_size,
+        **{key: found.get(key) for key in ("verdict", "why", "effect_size")},
     }
 
 
@@ -350,18 +361,15 @@ def check_level(confidence: float) -> None:
 
 def check_margin(margin: float) -> None:
     """Raise ValueError if ``margin`` is negative or not finite."""
-    if not (margin >= 0 and math.isfinite(margin)):
+    if not 0 <= margin < math.inf:
         msg = f"margin must be a number from 0. Received: {margin}"
         raise ValueError(msg)
 
 
 def check_numbers(values: Sequence[float], *, at_least: int = 1) -> None:
     """Raise ValueError if there are too few values, or some are not usable."""
-    if len(values) < at_least:
-        msg = f"at least {at_least} value(s) are needed. Received: {len(values)}"
-        raise ValueError(msg)
-    if strange := [value for value in values if not is_usable(value)]:
-        msg = f"every value must be a finite number. Received: {strange[0]} ({len(strange)} such of {len(values)})"
+    if len(values) < at_least or not all(map(is_usable, values)):
+        msg = f"at least {at_least} finite number(s) are needed. Received: {list(values)[:4]}"
         raise ValueError(msg)
 
 
@@ -396,69 +404,18 @@ def t_quantile(probability: float, degrees: float) -> float:
 def regularised_beta(x: float, rest: float, a: float, b: float) -> float:
     """Return I(x; a, b), the share of the beta function below x. rest: 1 − x, given for its precision.
 
-    Formula: xᵃ (1 − x)ᵇ / (a B(a, b)) times a continued fraction, which converges fast for x < (a + 1) / (a + b + 2);
+    Formula: xᵃ (1 − x)ᵇ / (a B(a, b)) / (1 + d1 / (1 + d2 / (1 + …))), d(2m) = m (b − m) x / ((a + 2m − 1)(a + 2m)),
+    d(2m + 1) = −(a + m)(a + b + m) x / ((a + 2m)(a + 2m + 1)), which converges fast for x < (a + 1) / (a + b + 2);
     beyond it I(x; a, b) = 1 − I(1 − x; b, a).
     """
     if x <= 0 or rest <= 0:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):
         return 1 - regularised_beta(rest, x, b, a)
-    log_front = a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    return math.exp(log_front) * _beta_fraction(x, a, b) / a
-
-
-def _beta_fraction(x: float, a: float, b: float) -> float:
-    """Return 1 / (1 + d1 / (1 + d2 / (1 + …))) by Lentz's method, with the incomplete beta function's coefficients.
-
-    Formula: d(2m) = m (b − m) x / ((a + 2m − 1)(a + 2m)), d(2m + 1) = −(a + m)(a + b + m) x / ((a + 2m)(a + 2m + 1)).
-    """
-    value, numerator, denominator = _TINY, _TINY, 0.0
-    for i in range(10_000):
+    fraction = 1.0
+    for i in range(50 + 5 * math.isqrt(int(a + b)), 0, -1):  # as many terms as no further one changes
         m = i // 2
-        if i == 0:
-            coefficient = 1.0
-        elif i % 2 == 0:
-            coefficient = m * (b - m) * x / ((a + i - 1) * (a + i))
-        else:
-            coefficient = -(a + m) * (a + b + m) * x / ((a + i - 1) * (a + i))
-        denominator = 1 / ((1 + coefficient * denominator) or _TINY)
-        numerator = (1 + coefficient / numerator) or _TINY
-        value *= numerator * denominator
-        if abs(numerator * denominator - 1) < _CONVERGED:
-            return value
-    msg = f"the incomplete beta function did not converge. Received: x={x}, a={a}, b={b}"
-    raise ArithmeticError(msg)
-
-
-def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinished], margin: float) -> dict[str, Any]:
-    """Return the results of summary.json, which depend only on the seeds and the configuration.
-
-    Every pair of arms is compared, including the twin, and all comparisons are judged together.
-    """
-    by_arm = {arm: sorted((e for e in episodes if e.arm == arm), key=lambda e: (e.round, e.seed)) for arm in arms}
-    samples = [Sample(arm, {episode.seed: episode.test_metric for episode in own}) for arm, own in by_arm.items()]
-    return {
-        "metric": {"name": metric.name, "direction": metric.direction, "unit": metric.unit},
-        "arms": {arm: _arm(own, metric) for arm, own in by_arm.items()},
-        "comparisons": compare_arms(samples, direction=metric.direction, margin=margin),
-    }
-
-
-def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
-    interval = _interval([episode.test_metric for episode in episodes], metric)
-    rewards = [episode.reward for episode in episodes if episode.reward is not None]
-    return {
-        "test": {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "n": interval.n},
-        "params": fmean(episode.parameters for episode in episodes),
-        "host_params": fmean(episode.host_parameters for episode in episodes),
-        "fossils": fmean(episode.fossils for episode in episodes),
-        "reward": fmean(rewards) if len(rewards) == len(episodes) else None,
-        "episodes": [{"seed": episode.seed, "test": episode.test_metric} for episode in episodes],
-    }
-
-
-def _interval(values: Sequence[float], metric: Metric) -> Interval:
-    """Return mean and interval; NaN if a value is not finite, as a perplexity can be."""
-    if all(map(is_usable, values)):
-        return mean_interval(values, CONFIDENCE, share=metric.is_share)
-    return Interval(math.nan, None, None, len(values))
+        factors = -(a + m) * (a + b + m) if i % 2 else m * (b - m)
+        fraction = 1 + factors * x / ((a + i - 1) * (a + i)) / fraction
+    log_front = a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    return math.exp(log_front) / (a * fraction)

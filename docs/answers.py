@@ -5,7 +5,7 @@ these files and the project's plugins.yaml are, and what it answers stands below
 is run, and the ``text`` block that follows is the error that it ends in. Other blocks are left as they are.
 
 Where an answer on a page has a line ``…``, what stands there in the answer is left out: as many lines stay above and
-below as the page has. What differs from machine to machine, such as a process's number, is told as ``MACHINES`` says;
+below as the page has. What differs from machine to machine is told as ``MACHINES`` says;
 what has to be there before an example, and cannot be shown, is made by ``scenes``.
 """
 
@@ -40,7 +40,6 @@ CODE = re.compile(r"# (E\d{3}) ")
 CALL = re.compile(r"\$ (?P<given>(?:[A-Z_]+=\S+ )*)(?P<command>esper .*)\n(?P<answer>(?:(?!\$ ).*\n)*)")
 MACHINES = {
     r"torch \S+ sees": "torch 2.13.0+cpu sees",
-    r"\(process \d+\)": "(process 4711)",
 }
 """What differs from machine to machine and from time to time, and what is told instead."""
 

@@ -195,7 +195,7 @@ def test_every_unfinished_run_is_named_with_its_status_and_a_hint(write_run):
     with pytest.raises(RunFolderError) as error, run_lock(runs):
         compare_runs([load_run(path) for path in (failed, died, runs)])
     assert [(problem.message, problem.hint) for problem in error.value.problems] == [
-        (f"{OTTER} has no summary to compare: its status is failed: E232 x", f"Run it again:  esper run {failed}"),
+        (f"{OTTER} has no summary to compare: its status is failed: E232 x", f"Resume it:  esper resume {failed}"),
         (f"{HERON} has no summary to compare: its status is died", f"Resume it:  esper resume {died}"),
         ("runs-still has no summary to compare: its status is running", "Wait for it to finish."),
     ]
@@ -353,7 +353,7 @@ def test_all_compares_every_pair_and_arm_those_of_its_names(esper, unlike, tmp_p
     ("arguments", "status", "told"),
     [
         (["failed"], 1, "E431 failed has no summary to compare: its status is failed: E232 x\n"),
-        (["nothing"], 1, "E420 there is no folder nothing\n"),
+        (["nothing"], 1, "E420 there is no run nothing\n"),
         ([OTTER, "other"], 1, "E431 the runs have different metrics"),
         ([OTTER, "--arm", "twn"], 1, 'E431 no run has an arm "twn"\n  Did you mean "twin"?\n'),
         ([], 2, "Missing argument"),

@@ -154,7 +154,7 @@ class World:
         noting = register_module_forward_hook(lambda *_: threads.add(threading.current_thread().name))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("esper_core.runs.directory.installed_packages", list)
-            patch.setattr("esper_core.runs.directory.git_state", lambda path: None)
+            patch.setattr("esper_core.runs.directory.git_state", lambda path: (None, ""))
             try:
                 outcome = run(prepared, runs_dir=self._folder / "runs", listeners=[heard])
             finally:

@@ -110,14 +110,14 @@ def test_the_command_says_it_last_and_once(more, status, judged, configured, tmp
 
 
 @pytest.mark.members
-def test_without_a_report_and_without_a_checkpoint_neither_is_told(install, configured, tmp_path) -> None:
+def test_a_run_without_a_report_and_a_checkpoint_names_no_report(install, configured, tmp_path) -> None:
     install("failing", FAILING.format(step=0, mended=str(tmp_path / "mended")))
     file = configured("reward: failing/judge\nplugins: {disable: [watch]}\n")
     with pytest.raises(PluginError) as caught:
         run(prepare(file), runs_dir=tmp_path / "runs")
     folder = folder_in(tmp_path / "runs")
     assert not (folder / "latest").exists()
-    assert told(caught.value)[-3:-1] == [f"Run directory: {folder}", f"Run it again:  esper run {folder}"]
+    assert told(caught.value)[-3:-1] == [f"Run directory: {folder}", f"Resume it:  esper resume {folder}"]
 
 
 def ended_by(error: BaseException, configured, tmp_path, monkeypatch, lost: str = "") -> tuple[BaseException, Path]:

@@ -318,15 +318,14 @@ def test_one_that_the_run_depends_on_stops_it_with_its_package_named(
     answer = esper("run", str(file), *changes)
     assert (answer.status, answer.out) == (3, "")
     (folder,) = (tmp_path / "runs").iterdir()
-    run = f"runs/{folder.name}"  # the task fails before there is a checkpoint
-    way_on = "Run it again:  esper run" if kind == "task" else "Resume it:  esper resume"
+    run = f"runs/{folder.name}"
     assert answer.err.replace(f"{tmp_path}/", "") == (
         f'E231 {kind} "judges/patient" (esper-judges 1.0) raised ZeroDivisionError {when}: out of patience\n'
         "  esper_judges.py:10\n"
         "  This is a fault of its package.\n"
         f"  Run directory: {run}\n"
         f"  Report: {run}/report.html\n"
-        f"  {way_on} {run}\n"
+        f"  Resume it:  esper resume {run}\n"
         "  Fix the cause first: resuming repeats the failed step.\n"
     )
     (ended,) = [event for event in _events(tmp_path) if isinstance(event, RunFinished)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from esper_core.leyline import RunFolderError, State
 from esper_core.runs import checkpoints
 from esper_core.runs.checkpoints import Checkpoints
 from esper_core.runs.directory import run_lock
+from esper_core.telemetry import EventFile
 
 
 def state(number: int) -> State:
@@ -227,7 +227,9 @@ def test_the_one_that_was_just_written_stays_whatever_damaged_ones_stand_behind_
         Checkpoints(tmp_path, kept=4).write(number, state(number))
     for number in (8, 9, 10):
         (tmp_path / "checkpoints" / f"{number:06}" / "COMPLETE").write_bytes(b"")
-    Checkpoints(tmp_path, kept=kept).write(5, state(5))
+    store = Checkpoints(tmp_path, kept=kept)
+    store.discard_after(4)
+    store.write(5, state(5))
     assert newest(tmp_path) == (5, 5.0)
     left = [one.name for one in (tmp_path / "checkpoints").iterdir()]
     assert sorted(left) == ["000004", "000005"][-kept:]
@@ -247,6 +249,19 @@ def test_a_state_that_json_cannot_hold_is_a_fault_and_leaves_nothing(tmp_path: P
     assert Checkpoints(tmp_path).newest() is None
 
 
+@pytest.mark.parametrize("name", [".lock", "events.jsonl"])
+def test_a_link_in_a_run_directory_is_refused_and_its_target_unchanged(tmp_path: Path, name: str) -> None:
+    """A run directory of somebody else may have a link to a file of the user's."""
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    (tmp_path / name).symlink_to(precious)
+    opened = {".lock": lambda: run_lock(tmp_path).__enter__(), "events.jsonl": lambda: EventFile(tmp_path / name)}
+    with pytest.raises(RunFolderError, match="it is a link") as caught:
+        opened[name]()
+    assert caught.value.problems[0].code == "E410"
+    assert precious.read_text() == "mine"
+
+
 HOLD = """
 import sys
 from pathlib import Path
@@ -262,9 +277,8 @@ def test_a_second_process_is_refused_until_the_first_has_ended_or_was_killed(tmp
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "held\n"
-        (tmp_path / "manifest.json").write_text(json.dumps({"process": {"pid": first.pid}}))
         with (
-            pytest.raises(RunFolderError, match=f"another process .process {first.pid}.") as caught,
+            pytest.raises(RunFolderError, match="in use by another process") as caught,
             run_lock(tmp_path),
         ):
             pytest.fail("it was let in")

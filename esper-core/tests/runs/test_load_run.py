@@ -22,7 +22,7 @@ def test_a_finished_run_is_loaded_by_its_folder_its_id_and_its_words(write_run, 
     assert run.results is not None
     assert run.results["comparisons"][0]["difference"] == pytest.approx(0.3)
     assert run.config()["episode"] == {"steps": 40, "batches": 32}
-    assert repr(run) == f"<Run {NAME}: done; accuracy grown 80.0 %, twin 50.0 %>"
+    assert repr(run) == f"<Run {NAME}: done>"
 
 
 def test_a_run_that_failed_shows_its_reason_on_one_printable_line(write_run) -> None:
@@ -46,9 +46,9 @@ def test_what_is_not_a_run_is_refused_with_a_suggestion(write_run, tmp_path) -> 
     path = write_run(NAME)
     for wrong, message in {
         path.parent: "it has no manifest.json",
-        path / "config.yaml": f"config.yaml is a file, and a run is a folder\n  Give the folder that it is in:  {path}",
+        path / "config.yaml": f"there is no run {path}/config.yaml",
         tmp_path / "runs" / "20261121-101512-quiet-oter": f"Did you mean {path}",
-        "quiet-oter": "there is no folder quiet-oter",
+        "quiet-oter": "there is no run quiet-oter",
     }.items():
         with pytest.raises(RunFolderError) as refusal:
             load_run(wrong, runs_dir=tmp_path / "runs")

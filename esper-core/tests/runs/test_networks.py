@@ -444,13 +444,6 @@ def test_a_blueprint_that_cannot_be_built_there_is_told(
     assert type(model) is noisy_host
 
 
-def test_a_path_that_is_none_is_told(noisy_host: Callable[[], nn.Module], local_conv: Variety, tmp_path: Path) -> None:
-    with pytest.raises(GrowthError, match="E332"):
-        esper.load(build(noisy_host), "a\0b")
-    with pytest.raises(EsperError, match="E410"):
-        esper.save(grown(noisy_host, (local_conv, Blend.ADD, True)), tmp_path / "a\0b")
-
-
 def test_a_host_that_refuses_its_numbers_is_as_it_was(
     noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any, tmp_path: Path
 ) -> None:
@@ -878,7 +871,7 @@ def test_a_value_that_is_no_tensor_is_told(
 @pytest.mark.parametrize("odd", ["complex", "sparse", "meta"])
 def test_numbers_that_no_file_takes_are_named(odd: str, noisy_host: Callable[[], nn.Module], tmp_path: Path) -> None:
     value = {
-        "complex": torch.zeros(3, dtype=torch.complex64),
+        "complex": torch.zeros(3, dtype=torch.complex128),
         "sparse": torch.eye(3).to_sparse(),
         "meta": torch.zeros(2, device="meta"),
     }[odd]
@@ -913,7 +906,7 @@ def test_a_model_that_holds_a_grown_one_is_told_which_part_to_pass(
         esper.save(wrapper, tmp_path)
     with pytest.raises(GraftError, match=r"E311(.|\n)*esper_core\.load\(model\.generator, …\)"):
         esper.load(wrapper, tmp_path)
-    with pytest.raises(GrowthError, match=r'E330(.|\n)*part "generator\."'):
+    with pytest.raises(GrowthError, match=r"E330(.|\n)*grafted model itself"):
         esper.load(build(noisy_host), wrapper.state_dict(), plugins=plugins)
     esper.save(model, tmp_path)
     fresh = nn.ModuleDict({"generator": build(noisy_host)})

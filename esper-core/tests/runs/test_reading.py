@@ -49,7 +49,7 @@ def test_looking_at_a_run_leaves_no_lock_behind(write_run):
 
 
 def test_a_folder_that_holds_no_run_is_told(tmp_path):
-    assert "there is no folder" in refused(lambda: read_run(tmp_path / "no"), "E420")
+    assert "it has no manifest.json" in refused(lambda: read_run(tmp_path / "no"), "E420")
     assert "it has no manifest.json" in refused(lambda: read_run(tmp_path), "E420")
 
 
@@ -158,7 +158,7 @@ def test_a_run_is_found_by_its_words_as_long_as_it_alone_has_them(write_run):
     told = refused(lambda: load_run("quiet-otter", runs_dir=path.parent), "E420")
     assert f"2 runs in {path.parent} are called quiet-otter" in told
     assert "Give the whole id: 20261121-101512-quiet-otter, 20261122-101512-quiet-otter" in told
-    assert "there is no folder otter" in refused(lambda: load_run("otter", runs_dir=path.parent), "E420")
+    assert "there is no run otter" in refused(lambda: load_run("otter", runs_dir=path.parent), "E420")
 
 
 def test_a_name_that_is_nearly_one_gets_that_one_for_a_hint(write_run):

@@ -105,7 +105,7 @@ def test_show_of_a_run_without_an_end_says_why(esper, write_run):
     write_run("failed", status="failed", reason="E232 x\nat length", exit=3)
     out = esper("runs", "show", "failed").out
     assert "  status   failed, exit 3\n  reason   E232 x\n" in out
-    assert out.endswith("\nThere are no results: the run failed.\n")
+    assert "\nThere are no results: the run failed.\n" in out
     assert esper("runs", "show", "failed", "--json").json["summary"] is None
 
 
@@ -122,7 +122,7 @@ def test_show_of_a_run_without_an_end_says_why(esper, write_run):
 )
 def test_why_there_are_no_figures_is_told_in_words(esper, write_run, status, told):
     path = write_run(OTTER, status=status)
-    continuation_hint = f"Resume it:  esper resume {path}\n" if status == "running" else ""
+    continuation_hint = "" if status == "done" else f"Resume it:  esper resume {path}\n"
     assert esper("runs", "show", OTTER).out.endswith(f"\nThere are no results: {told}\n{continuation_hint}")
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from esper_core.leyline.errors import Interrupted
 from esper_core.leyline.text import printable
-from esper_core.runs.records import DIED, resume_hint
+from esper_core.runs.records import resume_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,4 +102,4 @@ def announce_end(run: Path | None) -> None:
         print("Stopping after this step; interrupt again to stop at once.", file=sys.stderr, flush=True)
         return
     print("Stopping after this step; interrupt again to stop at once. Either way:", file=sys.stderr)
-    print(f"  {printable(resume_hint(run, DIED))}", file=sys.stderr, flush=True)
+    print(f"  {printable(resume_hint(run))}", file=sys.stderr, flush=True)

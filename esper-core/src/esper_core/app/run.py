@@ -38,7 +38,7 @@ from esper_core.plugins.dispatch import Observers, collect_sections, health_chec
 from esper_core.plugins.isolation import LOCAL_FILE, output_to_stderr
 from esper_core.runs import RunDirectory
 from esper_core.runs.checkpoints import Checkpoints
-from esper_core.runs.directory import run_lock
+from esper_core.runs.directory import run_lock, write_json
 from esper_core.runs.records import read_run, resume_hint
 from esper_core.runs.statistics import results
 from esper_core.telemetry import Bus, Clock, EventFile, read_events
@@ -380,8 +380,8 @@ def _results(composition: Composition, finished: Sequence[EpisodeFinished]) -> d
 
 def _write_results(directory: RunDirectory, finished: Sequence[EpisodeFinished], outcome: Outcome) -> None:
     episodes = [{"round": one.round, "arm": one.arm, "seed": one.seed, "grown": list(one.grown)} for one in finished]
-    directory.write_json("growth.json", {"format": 1, "episodes": episodes})
-    directory.write_json("summary.json", outcome.as_json())
+    write_json(directory.path / "growth.json", {"format": 1, "episodes": episodes})
+    write_json(directory.path / "summary.json", outcome.as_json())
 
 
 @contextmanager
@@ -485,7 +485,7 @@ def _location(folder: Path, status: RunStatus) -> str:
     lines = [f"Run directory: {folder}"]
     if (report := folder / REPORT).is_file():
         lines.append(f"Report: {report}")
-    lines.append(resume_hint(folder, status))
+    lines.append(resume_hint(folder))
     if status == "failed":
         lines.append("Fix the cause first: resuming repeats the failed step.")
     elif status == "stopped":

@@ -74,9 +74,9 @@ def print_wrapped(text: str, *, under: int | None = None) -> None:
 
 def print_json(value: Any) -> None:
     """Print one JSON value as one line on stdout. NaN and infinities become null, which JSON has instead."""
-    from esper_core.runs import plain
+    from pydantic_core import to_jsonable_python
 
-    print_line(json.dumps(plain(value), allow_nan=False))
+    print_line(json.dumps(to_jsonable_python(value, inf_nan_mode="null")))
 
 
 def print_problems(problems: Iterable[Problem], *, stream: TextIO | None = None) -> None:

@@ -185,7 +185,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def _show_why_no_results(run: Run) -> None:
     """Print why a run has no results, and how to resume it if that is possible."""
     from esper_core.runs.directory import STATUS_RUNNING
-    from esper_core.runs.records import DIED, can_resume, resume_hint
+    from esper_core.runs.records import DIED
 
     if run.status == STATUS_RUNNING:
         print_line("\nThere are no results yet: the run is still running.")
@@ -199,8 +199,8 @@ def _show_why_no_results(run: Run) -> None:
     }
     print_line()
     print_wrapped(f"There are no results: {reasons.get(run.status, f'the status of the run is {run.status}')}.")
-    if run.status != "done" and can_resume(run.path, run.status):
-        print_line(printable(resume_hint(run.path, run.status)))
+    if run.status != "done":
+        print_line(printable(run.resume_hint))
 
 
 def _average(episodes: Sequence[Sequence[str]]) -> dict[str, float]:

@@ -86,6 +86,12 @@ def read_json(path: Path) -> Any:
         raise RunFolderError.unreadable(path, "it is nested too deeply") from None
 
 
+def refuse_link(path: Path) -> None:
+    """Raise OSError if the path is a link: a file of a foreign run, through which another file would be changed."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link", str(path))
+
+
 def _require_regular(path: str | Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise NotRegularFileError(path, status.st_mode)

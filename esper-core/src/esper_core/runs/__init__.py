@@ -13,6 +13,6 @@ written (``app.checkpointing``).
 Begin with ``directory.RunDirectory``.
 """
 
-from esper_core.runs.directory import RunDirectory, plain
+from esper_core.runs.directory import RunDirectory
 
-__all__ = ["RunDirectory", "plain"]
+__all__ = ["RunDirectory"]

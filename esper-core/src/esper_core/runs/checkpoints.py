@@ -23,7 +23,7 @@ from esper_core.leyline.protocols import State
 from esper_core.runs.directory import report_os_errors, sync_folder, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 FORMAT: Final = 1
@@ -57,7 +57,7 @@ class Checkpoints:
         path, beside = self._folder / f"{number:06}", self._folder / f".{number:06}.part"
         plain = json.dumps({"format": FORMAT, "state": state.plain}, allow_nan=False).encode()
         files = {_TENSORS: save(dict(state.tensors)), _PLAIN: plain}
-        sums = {name: {"bytes": len(data), "sha256": sha256(data).hexdigest()} for name, data in files.items()}
+        sums = {name: _checksum(data) for name, data in files.items()}
         files[_COMPLETE] = (json.dumps(sums, indent=2) + "\n").encode()
         with report_os_errors(path):
             try:
@@ -67,15 +67,14 @@ class Checkpoints:
                 for name, data in files.items():
                     _write(beside / name, data)
                 sync_folder(beside)
-                if path.exists():
-                    shutil.rmtree(path)  # it cannot be used, or the run would have resumed from it
+                if path.exists():  # left behind by a resume from an older one
+                    shutil.rmtree(path)
                 beside.rename(path)
                 sync_folder(self._folder)
             except OSError:
                 shutil.rmtree(beside, ignore_errors=True)
                 raise
         self.point_to(number)
-        self.discard_after(number)  # these cannot be used, or the run would have resumed from them
         for old in self._numbers()[: -self._kept]:
             self._discard(old)
 
@@ -87,13 +86,7 @@ class Checkpoints:
 
     def point_to(self, number: int) -> None:
         """Write the number of the newest checkpoint to ``latest``."""
-        path, named = self._run / "latest", f"{number:06}\n"
-        try:
-            current = read_bytes(path)
-        except OSError:  # missing, or not a file: either way it is replaced
-            current = b""
-        if current != named.encode():
-            write_atomically(path, named)
+        write_atomically(self._run / "latest", f"{number:06}\n")
 
     def newest(self, reason_unusable: Callable[[State], str | None] = lambda state: None) -> Checkpoint | None:
         """Return the newest checkpoint that is complete and can be used; None where there are no checkpoints.
@@ -127,7 +120,7 @@ class Checkpoints:
             return []
         except OSError as error:
             message = f"the checkpoints in {self._folder} cannot be read: {error.strerror or error}"
-            raise RunFolderError(Problem("E413", message, hint="Repair the folder and resume again.")) from error
+            raise RunFolderError(Problem("E413", message)) from error
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -140,10 +133,11 @@ def _write(path: Path, data: bytes) -> None:
 def _read(path: Path) -> State | str:
     """Return the state in a checkpoint, or why it cannot be read."""
     try:
-        sums: dict[str, dict[str, Any]] = json.loads(read_bytes(path / _COMPLETE))
+        sums = json.loads(read_bytes(path / _COMPLETE))
         data = {name: read_bytes(path / name) for name in (_TENSORS, _PLAIN)}
-        if damaged := list(_damaged(sums, data)):
-            return f"{' and '.join(damaged)} changed since it was written"
+        for name, found in data.items():
+            if sums[name] != _checksum(found):
+                return f"{name} changed since it was written"
         plain = json.loads(data[_PLAIN])
         if plain["format"] != FORMAT:
             return f"it has format {plain['format']}; this esper-core reads format {FORMAT}"
@@ -152,7 +146,5 @@ def _read(path: Path) -> State | str:
         return f"{type(error).__name__}: {error}"
 
 
-def _damaged(sums: dict[str, dict[str, Any]], data: dict[str, bytes]) -> Iterator[str]:
-    for name, found in data.items():
-        if sums[name] != {"bytes": len(found), "sha256": sha256(found).hexdigest()}:
-            yield name
+def _checksum(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": sha256(data).hexdigest()}

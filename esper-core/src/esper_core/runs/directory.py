@@ -16,26 +16,23 @@ lock is free has died.
 
 from __future__ import annotations
 
-import errno
 import json
-import math
 import os
 import platform
 import secrets
-import shutil
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
+from pydantic_core import to_jsonable_python
 
 from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.errors import Problem, RunFolderError
-from esper_core.leyline.files import open_regular, read_json
+from esper_core.leyline.files import open_regular, refuse_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,60 +88,45 @@ class RunDirectory:
                 except FileExistsError:
                     name = None if name is None else f"{name}-again"
                     continue
-            directory = cls(path, _first_manifest(path.name, argv, began))
-            directory._write_manifest()
+            manifest = {"format": RUN_FORMAT, "id": path.name, "argv": argv, "started": _as_text(began)}
+            directory = cls(path, manifest)
+            directory._begin_process()
             return directory
         raise RunFolderError(Problem("E411", f"found no free name for a run in {root}"))
 
     def resume(self, argv: list[str], checkpoint: int | None) -> None:
         """Record that the run is resumed by this process, from a checkpoint or from the start (None)."""
         now = {"at": _now(), "argv": argv, "checkpoint": checkpoint, "after": self.manifest.get("status")}
-        resumed = [*self.manifest.get("resumed", []), now]
-        fresh = {
-            "status": STATUS_RUNNING,
-            "exit": None,
-            "finished": None,
-            "process": {"pid": os.getpid()},
-            "machine": machine(),
-        }
-        self.manifest = {**self.manifest, **fresh, "resumed": resumed}
+        self.manifest["resumed"] = [*self.manifest.get("resumed", []), now]
         self.manifest.pop("reason", None)
-        self._write_manifest()
+        self._begin_process()
 
     def begin(self, *, config: str, source: bytes, overrides: list[str], seeds: dict[str, int], plugins: Any) -> None:
         """Record what is about to run."""
-        state = git_state(self.path)
-        self.manifest |= {
-            "seeds": seeds,
-            "plugins": plugins,
-            "git": None if state is None else {"sha": state.sha, "dirty": state.dirty},
-        }
+        git, patch = git_state(self.path)
+        self.manifest |= {"seeds": seeds, "plugins": plugins, "git": git}
         self.write("config.yaml", config)
         self.write("config.source.yaml", source)
         if overrides:
             self.write("overrides.txt", "\n".join(overrides) + "\n")
         self.write("packages.txt", "\n".join(installed_packages()) + "\n")
-        if state is not None and state.patch:
-            self.write("git.patch", state.patch)
+        if patch:
+            self.write("git.patch", patch)
         self._write_manifest()
 
     def finish(self, *, status: str, exit_code: int, reason: str = "") -> None:
         """Record how the run ended."""
-        self.manifest |= {
-            "status": status,
-            "exit": exit_code,
-            "reason": reason,
-            "finished": _now(),
-        }
+        self.manifest |= {"status": status, "exit": exit_code, "reason": reason, "finished": _now()}
         self._write_manifest()
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write one file atomically."""
         write_atomically(self.path / name, content)
 
-    def write_json(self, name: str, value: Any) -> None:
-        """Write one JSON file atomically."""
-        write_json(self.path / name, value)
+    def _begin_process(self) -> None:
+        own = {"process": {"pid": os.getpid()}, "machine": machine()}
+        self.manifest |= {"status": STATUS_RUNNING, "exit": None, "finished": None, **own}
+        self._write_manifest()
 
     def _write_manifest(self) -> None:
         write_json(self.path / "manifest.json", self.manifest)
@@ -155,17 +137,17 @@ def run_lock(run: Path) -> Iterator[None]:
     """Hold the lock of a run directory, which the system releases when the process dies.
 
     Raises:
-        RunFolderError: E412, another process holds it.
+        RunFolderError: E412, another process holds it; E410, it cannot be written.
     """
     path = run / _LOCK
     lock = FileLock(path, timeout=_LOCK_SECONDS)
     with report_os_errors(path):
+        refuse_link(path)
         try:
             lock.acquire()
         except Timeout as error:
-            owner = f" (process {pid})" if (pid := _owner(run)) else ""
-            message = f"{run} is in use by another process{owner}"
-            hint = "Wait for it to end, or stop it: Ctrl-C lets it finish its step and write a checkpoint."
+            message = f"{run} is in use by another process"
+            hint = f"Wait for it to end, or stop it with Ctrl-C. {run / 'manifest.json'} has its process id."
             raise RunFolderError(Problem("E412", message, hint=hint)) from error
     try:
         yield
@@ -190,13 +172,11 @@ def is_locked(run: Path) -> bool:
 
 
 def new_run_id(began: datetime, name: str | None = None) -> str:
-    """Return an id such as ``20261121-101512-quiet-otter``, or with ``name`` in place of two random words."""
-    return f"{began:%Y%m%d-%H%M%S}-{name or random_words()}"
+    """Return an id such as ``20261121-101512-quiet-otter``, or with ``name`` in place of two random words.
 
-
-def random_words() -> str:
-    """Return an adjective and a noun, drawn from the system's random numbers, so that no seeded generator is used."""
-    return f"{secrets.choice(_ADJECTIVES)}-{secrets.choice(_NOUNS)}"
+    They are drawn from the system's random numbers, so that no seeded generator is used.
+    """
+    return f"{began:%Y%m%d-%H%M%S}-{name or f'{secrets.choice(_ADJECTIVES)}-{secrets.choice(_NOUNS)}'}"
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -235,18 +215,7 @@ def sync_folder(folder: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write standard JSON atomically; NaN and infinities, which JSON does not have, become null."""
-    write_atomically(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
-
-
-def plain(value: Any) -> Any:
-    """Return the value as plain JSON data: text keys, lists for tuples, and None for NaN and infinities."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    write_atomically(path, json.dumps(to_jsonable_python(value, inf_nan_mode="null"), indent=2) + "\n")
 
 
 @contextmanager
@@ -256,29 +225,26 @@ def report_os_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFolderError.about(path, error) from error
-    except ValueError as error:  # the name contains a NUL
-        raise RunFolderError.about(path, OSError(errno.EINVAL, str(error))) from error
 
 
-@dataclass(frozen=True, slots=True)
-class GitState:
-    """The commit that a run began on, whether tracked files were changed, and the changes."""
+def git_state(folder: Path) -> tuple[dict[str, Any] | None, str]:
+    """Return the commit of the git repository around ``folder``, whether tracked files were changed, and the changes.
 
-    sha: str
-    dirty: bool
-    patch: str
+    Without a repository or without git: None and no changes.
+    """
+    if not (sha := _git(folder, "rev-parse", "HEAD")):
+        return None, ""
+    patch = _git(folder, "diff", "HEAD")
+    return {"sha": sha.strip(), "dirty": bool(patch)}, patch[:PATCH_LIMIT]
 
 
-def git_state(folder: Path) -> GitState | None:
-    """Return the state of the git repository around ``folder``; None without a repository or without git."""
-    if shutil.which("git") is None:
-        return None
-    sha = _git(folder, "rev-parse", "HEAD")
-    if not sha:
-        return None
-    status = _git(folder, "status", "--porcelain", "--untracked-files=no") or ""
-    patch = _git(folder, "diff", "HEAD") or ""
-    return GitState(sha.strip(), bool(status.strip()), patch[:PATCH_LIMIT])
+def _git(folder: Path, *arguments: str) -> str:
+    """Return what a git command prints; nothing if it fails."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
 
 
 def machine() -> dict[str, Any]:
@@ -318,35 +284,8 @@ def changed_packages(manifest: Mapping[str, Any], run: Path) -> Iterator[str]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return _as_text(datetime.now(UTC))
 
 
-def _first_manifest(id_: str, argv: list[str], began: datetime) -> dict[str, Any]:
-    return {
-        "format": RUN_FORMAT,
-        "id": id_,
-        "status": STATUS_RUNNING,
-        "argv": argv,
-        "started": began.isoformat(timespec="seconds"),
-        "finished": None,
-        "exit": None,
-        "process": {"pid": os.getpid()},
-        "machine": machine(),
-    }
-
-
-def _owner(run: Path) -> int | None:
-    """Return the process id in the manifest of a run, if there is one."""
-    try:
-        pid = read_json(run / "manifest.json")["process"]["pid"]
-    except (OSError, RunFolderError, LookupError, TypeError):
-        return None
-    return pid if isinstance(pid, int) else None
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+def _as_text(time: datetime) -> str:
+    return time.isoformat(timespec="seconds")

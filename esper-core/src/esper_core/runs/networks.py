@@ -40,15 +40,6 @@ if TYPE_CHECKING:
 JOURNAL_FILE: Final = "growth.json"
 _TENSORS_FILE: Final = re.compile(r"model-[0-9a-f]{8}\.safetensors")
 
-_DTYPES: Final = frozenset(
-    {
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8),
-        torch.bool,
-    }
-)
-"""The dtypes that safetensors can store."""
-
 ModelT = TypeVar("ModelT", bound="nn.Module")
 
 
@@ -98,7 +89,8 @@ def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plug
     if isinstance(source, Mapping):
         where, network, state = "the state dict", network_in(source), dict(source)
         if network is None:
-            raise GrowthError(Problem("E330", "the state dict holds no growth journal", hint=_what_it_holds(source)))
+            hint = "Pass the state of the grafted model itself. Without growth:  model.load_state_dict(state)"
+            raise GrowthError(Problem("E330", "the state dict holds no growth journal", hint=hint))
     else:
         where = str(source)
         network, state = _read(Path(source))
@@ -122,17 +114,6 @@ def _refuse_wrapped(model: nn.Module, call: str) -> None:
         raise GraftError(Problem("E311", message, hint=hint))
 
 
-def _what_it_holds(state: Mapping[str, Any]) -> str:
-    for key in state:
-        if isinstance(key, str) and key.endswith(f".{HOME}.{JOURNAL}"):
-            prefix = key.removesuffix(f"{HOME}.{JOURNAL}")
-            return (
-                f'The state of the part "{prefix}" does. Load that into the part:\n'
-                f'{{key.removeprefix("{prefix}"): value for key, value in state.items() if key.startswith("{prefix}")}}'
-            )
-    return "Nothing has grown in it: use model.load_state_dict(state)."
-
-
 def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return each tensor once, in contiguous memory of its own, and the further names of shared ones."""
     numbers: dict[str, Tensor] = {}
@@ -153,36 +134,36 @@ def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, st
 def _refuse_unwritable(name: str, value: Any) -> None:
     """Raise GrowthError for a value that safetensors cannot store."""
     if not isinstance(value, Tensor):
-        message = f'the state of this model contains "{name}", a {type(value).__name__}, which is not a tensor'
-        raise GrowthError(Problem("E335", message, hint="Store it in a buffer, or outside of the module."))
-    why = "on the meta device" if value.is_meta else None
-    if value.layout is not torch.strided or value.is_quantized or value.dtype not in _DTYPES:
-        why = f"{str(value.dtype).removeprefix('torch.')}, {str(value.layout).removeprefix('torch.')}"
-    if why is not None:
-        message = f'the state of this model contains a tensor that cannot be saved: "{name}", {why}'
-        raise GrowthError(
-            Problem("E335", message, hint="Use a dense tensor of real numbers, or keep it outside of the state.")
-        )
+        what = f"a {type(value).__name__}, which is not a tensor"
+    elif value.is_meta or value.layout is not torch.strided or value.is_quantized or value.is_complex():
+        what = f"a tensor of {value.dtype}, {value.layout} on {value.device}, which cannot be saved"
+    else:
+        return
+    message = f'the state of this model contains "{name}", {what}'
+    raise GrowthError(
+        Problem("E335", message, hint="Use a dense tensor of real numbers, or keep it outside the state.")
+    )
 
 
 def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
     journal, reference = _parsed(folder / JOURNAL_FILE)
     path = folder / reference["file"]
     data = _bytes(path)
-    if hashlib.sha256(data).hexdigest() != reference["sha256"]:
-        raise _damaged(path, "its checksum differs from the one in growth.json")
     try:
+        if hashlib.sha256(data).hexdigest() != reference["sha256"]:
+            msg = "its checksum differs from the one in growth.json"
+            raise ValueError(msg)
         state = decode(data)
-        state |= {name: state[known] for name, known in reference["aliases"].items()}
+        return journal, state | {name: state[known] for name, known in reference["aliases"].items()}
     except (SafetensorError, KeyError, ValueError) as error:
-        raise _damaged(path, f"{type(error).__name__}: {error}") from error
-    return journal, state
+        hint = f"{type(error).__name__}: {error}\nThe file is incomplete, was changed, or belongs to another network."
+        message = f"{path} does not contain the tensors of this network"
+        raise GrowthError(Problem("E332", message, hint=hint)) from error
 
 
 def _parsed(path: Path) -> tuple[Network, dict[str, Any]]:
     """Read growth.json: the network, and the reference to its tensors. Raises GrowthError if it was changed."""
-    text = _bytes(path)
-    record = read_object(text, source=str(path))
+    record = read_object(_bytes(path), source=str(path))
     own, reference = record.pop("sha256", None), record.get("numbers")
     digest = _digest(record)
     network = parse_network(
@@ -211,12 +192,7 @@ def _digest(record: Mapping[str, Any]) -> str:
 def _bytes(path: Path) -> bytes:
     try:
         return read_bytes(path)
-    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    except OSError as error:
         hint = f"A saved network is a folder with {JOURNAL_FILE} and the safetensors file that it names."
-        raise GrowthError(Problem("E332", f"cannot read {path}: {reason}", hint=hint)) from error
-
-
-def _damaged(path: Path, why: str) -> GrowthError:
-    hint = f"{why}\nThe file is incomplete, was changed, or belongs to another network."
-    return GrowthError(Problem("E332", f"{path} does not contain the tensors of this network", hint=hint))
+        message = f"cannot read {path}: {error.strerror or error}"
+        raise GrowthError(Problem("E332", message, hint=hint)) from error

@@ -3,13 +3,12 @@
 >>> load_run("runs/nothing")
 Traceback (most recent call last):
     ...
-esper_core.leyline.errors.RunFolderError: E420 there is no folder runs/nothing
-  Give the folder of a run, for example runs/20261121-101512-quiet-otter.
+esper_core.leyline.errors.RunFolderError: E420 there is no run runs/nothing
+  List the runs:  esper runs list --runs-dir runs
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shlex
@@ -27,17 +26,17 @@ from esper_core.leyline.text import one_line
 from esper_core.runs.directory import STATUS_RUNNING, is_locked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
 
 DIED: Final = "died"
 """Status of a run whose manifest says that it is running, and whose process is gone."""
 
+NOTEBOOK_GROUP: Final = "esper.notebook"
+"""Entry-point group of packages that show objects in notebooks; ``run`` names a function from a Run to HTML."""
+
 _Model = TypeVar("_Model", bound=BaseModel)
-
-EXAMPLE: Final = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
-
 
 _Time = Annotated[AwareDatetime, Field(strict=False)]
 """A time in JSON is a text."""
@@ -127,16 +126,11 @@ class _Growth(_Read):
 
 class _Grown(_Read):
     arm: str
-    seed: int
     grown: list[_Growth]
 
 
 class _GrowthFile(_Read):
     episodes: list[_Grown]
-
-
-NOTEBOOK_GROUP: Final = "esper.notebook"
-"""Entry-point group of packages that show objects in notebooks; ``run`` names a function from a Run to HTML."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -193,7 +187,7 @@ class Run:
     @property
     def resume_hint(self) -> str:
         """How to get to the end of a run that has none."""
-        return resume_hint(self.path, self.status)
+        return "Wait for it to finish." if self.status == STATUS_RUNNING else resume_hint(self.path)
 
     def config(self) -> Mapping[str, Any]:
         """Read the configuration of the run. Raises RunFolderError E430 if it cannot be read."""
@@ -204,19 +198,11 @@ class Run:
         try:
             return dict(read_document(read_file(file), str(file)).value)
         except ConfigError as error:
-            first = error.problems[0]
-            problem = Problem("E430", f"cannot read {file}: {first.message}", line=first.line, hint=first.hint)
-            raise RunFolderError(problem) from None
+            raise RunFolderError.unreadable(file, error.problems[0].message) from error
 
     def __repr__(self) -> str:
-        told = f"Run {self.id}: {self.status}"
-        if self.results is not None:
-            metric = self.results["metric"]
-            arms = (f"{arm} {_figure(metric, one['test']['mean'])}" for arm, one in self.results["arms"].items())
-            told += f"; {metric['name']} {', '.join(arms)}"
-        elif self.reason:
-            told += f"; {self.reason}"
-        return f"<{one_line(told)}>"
+        reason = f"; {self.reason}" if self.reason else ""
+        return f"<{one_line(f'Run {self.id}: {self.status}{reason}')}>"
 
     def _repr_html_(self) -> str | None:
         """Return what a notebook shows, made by the package that registers an entry point for it.
@@ -229,21 +215,13 @@ class Run:
         return None
 
 
-def _figure(metric: Mapping[str, Any], number: float | None) -> str:
-    if number is None or not math.isfinite(number):
-        return "unknown"
-    return f"{100 * number:.1f} %" if metric.get("unit") == "%" else f"{number:.4g}"
-
-
 def read_run(path: Path) -> Run:
     """Read the run in the folder ``path``. Raises RunFolderError: E420 if there is none, E430 if it cannot be read."""
-    if not path.is_dir():
-        raise RunFolderError(Problem("E420", f"there is no folder {path}", hint=EXAMPLE))
-    try:
-        manifest = read_json(path / "manifest.json")
-    except FileNotFoundError:
+    if not (path / "manifest.json").exists():
         message = f"{path} is not a run directory: it has no manifest.json"
-        raise RunFolderError(Problem("E420", message, hint=EXAMPLE)) from None
+        hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
+        raise RunFolderError(Problem("E420", message, hint=hint))
+    manifest = read_json(path / "manifest.json")
     known = _checked(_Manifest, manifest, path / "manifest.json")
     if known.format != RUN_FORMAT:
         message = f"{path} is a run directory of format {known.format}; this Esper reads format {RUN_FORMAT}"
@@ -272,17 +250,9 @@ def read_growth(path: Path) -> dict[str, list[list[str]]]:
     return found
 
 
-def resume_hint(path: Path, status: str) -> str:
-    """Return how to get to the end of a run that has none."""
-    if status == STATUS_RUNNING:
-        return "Wait for it to finish."
-    folder = shlex.quote(str(path))
-    return f"Resume it:  esper resume {folder}" if can_resume(path, status) else f"Run it again:  esper run {folder}"
-
-
-def can_resume(path: Path, status: str) -> bool:
-    """Return whether ``esper resume`` can finish a run: from a checkpoint, or from the start if it died before one."""
-    return (path / "latest").is_file() or (status == DIED and (path / "config.yaml").is_file())
+def resume_hint(path: Path) -> str:
+    """Return how to resume a run. Without a checkpoint, it starts from the beginning."""
+    return f"Resume it:  esper resume {shlex.quote(str(path))}"
 
 
 def _checked(model: type[_Model], value: Any, path: Path) -> _Model:
@@ -294,8 +264,7 @@ def _checked(model: type[_Model], value: Any, path: Path) -> _Model:
         raise RunFolderError.unreadable(path, f"{where}: {first['msg']}") from None
 
 
-_TIMED: Final = re.compile(r"^\d{8}-\d{6}-")
-"""The part of an id before its words."""
+# --- finding runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +284,7 @@ def list_runs(root: Path) -> list[Run | UnreadableRun]:
     """Return the runs in ``root``, the newest first, then the other folders by name. Files are ignored.
 
     Raises:
-        RunFolderError: E420 if there is no such folder.
+        RunFolderError: E420 if there is no such folder, E430 if it cannot be read.
     """
     runs: list[Run] = []
     odd: list[UnreadableRun] = []
@@ -338,20 +307,20 @@ def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] =
     Raises:
         RunFolderError: E420 if there is no such run, or several with these words; E430 if it cannot be read.
     """
-    folder, root, name = Path(path), Path(runs_dir), os.fspath(path)
-    if folder.is_file():
-        hint = f"Give the folder that it is in:  {folder.parent}"
-        raise RunFolderError(Problem("E420", f"{folder} is a file, and a run is a folder", hint=hint))
-    try:
+    root, name = Path(runs_dir), os.fspath(path)
+    for folder in (Path(path), root / name):
         if folder.is_dir():
             return read_run(folder)
-        if not (root / name).is_dir() and (named := _of_words(name, root)):
-            return read_run(named)
-        return read_run(root / name if (root / name).is_dir() else folder)
-    except RunFolderError as error:
-        if error.problems[0].hint != EXAMPLE or folder.is_dir() or (root / name).is_dir():
-            raise
-        raise RunFolderError(Problem("E420", error.problems[0].message, hint=_hint(name, root))) from None
+    known = [folder.name for folder in _folders(root)] if root.is_dir() else []
+    named = [id_ for id_ in known if words_of(id_) == name]
+    if len(named) == 1:
+        return read_run(root / named[0])
+    if named:
+        hint = f"Give the whole id: {', '.join(named[-3:])}"
+        raise RunFolderError(Problem("E420", f"{len(named)} runs in {root} are called {name}", hint=hint))
+    close = nearest(Path(name).name, known)
+    hint = f"Did you mean {root / close}?" if close else f"List the runs:  esper runs list --runs-dir {root}"
+    raise RunFolderError(Problem("E420", f"there is no run {name}", hint=hint))
 
 
 def words_of(id_: str) -> str:
@@ -360,35 +329,13 @@ def words_of(id_: str) -> str:
     >>> words_of("20261121-101512-quiet-otter")
     'quiet-otter'
     """
-    return _TIMED.sub("", id_)
+    return re.sub(r"^\d{8}-\d{6}-", "", id_)
 
 
-def _of_words(words: str, root: Path) -> Path | None:
-    """Return the run in ``root`` whose id has these words, if there is one."""
-    try:
-        found = [path for path in _folders(root) if words_of(path.name) == words]
-    except RunFolderError:
-        return None
-    if len(found) > 1:
-        message = f"{len(found)} runs in {root} are called {words}"
-        hint = f"Give the whole id: {', '.join(path.name for path in found[-3:])}"
-        raise RunFolderError(Problem("E420", message, hint=hint))
-    return found[0] if found else None
-
-
-def _hint(name: str, root: Path) -> str:
-    try:
-        close = nearest(Path(name).name, [path.name for path in _folders(root)])
-    except RunFolderError:
-        return EXAMPLE
-    return f"Did you mean {root / close}?" if close else f"List the runs:  esper runs list --runs-dir {root}"
-
-
-def _folders(root: Path) -> Iterable[Path]:
+def _folders(root: Path) -> Sequence[Path]:
     try:
         return sorted(path for path in root.iterdir() if path.is_dir())
     except FileNotFoundError:
         raise RunFolderError(Problem("E420", f"there is no folder {root}", hint="The first run creates it.")) from None
     except OSError as error:
-        message = f"the folder {root} cannot be read: {error.strerror or error}"
-        raise RunFolderError(Problem("E430", message, hint="Check its permissions.")) from None
+        raise RunFolderError.unreadable(root, error) from None

@@ -19,7 +19,7 @@ from esper_core._version import __version__
 from esper_core.leyline.constants import EVENT_FORMAT
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.events import Event
-from esper_core.leyline.files import open_regular
+from esper_core.leyline.files import open_regular, refuse_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -97,6 +97,7 @@ class EventFile:
     def __init__(self, path: Path, *, after: int | None = None) -> None:
         self._path = path
         try:
+            refuse_link(path)
             self._file = path.open("ab")
             if after is not None:
                 self._cut(after)

@@ -1,4 +1,4 @@
-"""Does it garden well to the end of an episode? Played in a world of numbers, in which each blueprint's worth is known.
+"""The heuristic over whole episodes with known worths of blueprints.
 
 The world keeps the tables of the lifecycle and the rules of slots, nurseries, gates and gains, and trains nothing.
 """

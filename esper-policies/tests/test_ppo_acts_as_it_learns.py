@@ -1,4 +1,4 @@
-"""Does it learn from what it saw? How likely was a decision when it was taken, and how likely is it as it is learnt?
+"""PPO computes the same probability of a decision when it acts and when it learns.
 
 The policy is played on environments in any state, with rollbacks and early ends, and asked twice: as it acts, and as it
 learns. SIM-HIGH-2 is that the two were not the same once.

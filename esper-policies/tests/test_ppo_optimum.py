@@ -1,4 +1,4 @@
-"""Does it find what is best where that is known? Games in which nothing trains, so that a fault has nowhere to hide.
+"""PPO finds the known optimum of decision games, in which nothing is trained.
 
 The settings are the same in all of them. What it is measured by at the end is what it thinks best, on other episodes.
 """

@@ -1,4 +1,4 @@
-"""Which network comes how far on which task? The figures of the pages, and that they stand in this order.
+"""The figures of the task pages hold, in their order.
 
 ``pytest esper-tasks/tests/test_figures.py -s`` prints them: means over three seeds, on validation, one thread. What it
 printed is kept in ``figures.txt``, and here what is found is held against that: another processor rounds otherwise, so

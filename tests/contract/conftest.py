@@ -1,4 +1,4 @@
-"""A small run in memory, of which one value is changed at a time: what the tests of the options look at."""
+"""Run a small study in memory with one option changed at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does each member declare what it imports, and nothing that it does not?"""
+"""Each member declares what it imports, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does every option of a configuration have an effect that can be seen?
+"""Every option of a configuration has a visible effect.
 
 One row for each key of the model: what is set, what is looked at, and what that is with and without. A key without a
 row fails the first test here; a row that looks the same with and without says nothing, and fails, too.

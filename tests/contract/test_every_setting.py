@@ -1,4 +1,4 @@
-"""Is every setting of every component of these packages set by some test? What nobody sets may mean nothing."""
+"""Every setting of every component is set by some test."""
 
 from __future__ import annotations
 

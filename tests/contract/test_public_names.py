@@ -1,4 +1,4 @@
-"""Is what the packages promise there, and does nothing else look like a promise?"""
+"""The public names exist, are documented, and are the only ones that ``dir()`` shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does every module, class and function stay small enough to be read in one go?"""
+"""Modules, classes and functions stay below their size limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the measurements stand on, and the studies that the decisions rest on: they run by their commands."""
+"""Performance benchmarks and studies run by their commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs, however a batch is computed, wherever: they grow, learn, and go on where they stopped."""
+"""Runs grow, learn and resume on every device and in every precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that read a run directory neither hang nor crash, whatever stands in the place of one of its files."""
+"""Commands that read a run directory neither hang nor crash, whatever its files are."""
 
 from __future__ import annotations
 

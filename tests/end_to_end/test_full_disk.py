@@ -1,4 +1,4 @@
-"""What does a user see of a disk that is full, or that nobody may write to? One message, and the way on.
+"""A full or read-only disk gives one message that says how to continue.
 
 The disks are real: file systems of some kilobytes in memory, which only the command that is run here sees.
 """

@@ -1,4 +1,4 @@
-"""Can the policies of this project be played on growbench, and is it paid there what the reward ``team`` pays?"""
+"""Policies can be played on growbench, and are paid what the reward ``team`` pays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the heuristic keep a seed that is of use and no other, in the same loop as every policy?"""
+"""The heuristic policy keeps a useful seed and no other."""
 
 from __future__ import annotations
 

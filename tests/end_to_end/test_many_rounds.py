@@ -1,4 +1,4 @@
-"""Does a whole run, with all that it writes, tells and learns, stay as quick and as small as in its first rounds?"""
+"""Time and memory of a run do not grow with the number of rounds."""
 
 from __future__ import annotations
 

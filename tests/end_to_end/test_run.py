@@ -1,4 +1,4 @@
-"""``esper run`` as a user meets it: what it prints, what it leaves, and how it ends."""
+"""``esper run``: what it prints, what it writes, and how it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``esper compare`` and ``esper runs`` on what ``esper run`` really wrote."""
+"""``esper compare`` and ``esper runs`` on real runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With the default thresholds, over ten seeds by which nothing was tuned: who passes strict gates, and who does not?"""
+"""Strict gates with default thresholds over ten RNG seeds that nothing was tuned on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the simulation of verdicts run by its command, and is what the pages show of it what it finds?"""
+"""The simulation of verdicts runs by its command, and the page on statistics shows its results."""
 
 from __future__ import annotations
 

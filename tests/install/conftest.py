@@ -1,4 +1,4 @@
-"""What the tests of installed packages share: wheels of folders that are no members, and a package's own tests."""
+"""Build wheels of other folders, and run a package's own tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a package of somebody else's work as a wheel: found, checked, and used by name and by glob?"""
+"""A third-party package as a wheel: found, checked, and used by name and by glob."""
 
 from __future__ import annotations
 

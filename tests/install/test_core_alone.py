@@ -1,4 +1,4 @@
-"""Does the core stand by itself? Its own tests pass where no other member is installed."""
+"""The tests of the core pass where no other member is installed."""
 
 from __future__ import annotations
 

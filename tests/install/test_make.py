@@ -1,4 +1,4 @@
-"""Does ``make`` do in a fresh copy of the project what its pages say: run the default, and find the pages in order?"""
+"""``make`` in a fresh copy of the project: the default run and the pages."""
 
 from __future__ import annotations
 

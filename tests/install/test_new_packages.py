@@ -1,4 +1,4 @@
-"""Does what ``esper new`` writes install, get listed, conform and run, in an environment that was clean before?"""
+"""Packages written by ``esper new`` install, pass their checks and run in a clean environment."""
 
 from __future__ import annotations
 

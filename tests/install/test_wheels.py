@@ -1,4 +1,4 @@
-"""Is what is published complete, and does each member live beside the core alone?"""
+"""Wheels are complete, and each member works beside the core alone."""
 
 from __future__ import annotations
 

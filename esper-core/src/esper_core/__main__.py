@@ -1,4 +1,4 @@
-"""What does ``python -m esper_core`` do? The same as ``esper``."""
+"""Run the command line as ``python -m esper_core``."""
 
 from esper_core.cli import main
 

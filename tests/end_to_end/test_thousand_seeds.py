@@ -1,4 +1,4 @@
-"""A thousand seeds come and go in each host that comes with Esper, and leave it as it was."""
+"""A thousand seeds come and go in each host, and leave it unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what is played from outside what a run would have come to, to the last bit, whatever happens on the way?"""
+"""Stepping through an episode manually gives the results of a run, to the last bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the grower from elsewhere an arm of the gardeners' study where it is installed, and nothing where it is not?"""
+"""gromo takes part in the study of learned policies where it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does an agent that knows nothing of Esper learn to grow? PPO of stable-baselines3, where a convolution is missing."""
+"""PPO of stable-baselines3 learns to grow a missing convolution."""
 
 from __future__ import annotations
 

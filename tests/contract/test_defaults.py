@@ -1,4 +1,4 @@
-"""Does an option have the same default wherever it can be given: in a file, in a program, on the command line?"""
+"""An option has the same default in a file, in a program and on the command line."""
 
 from __future__ import annotations
 

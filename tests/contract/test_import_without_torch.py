@@ -1,4 +1,4 @@
-"""Do the parts that answer at once leave torch alone when they are imported?"""
+"""Packages that must start fast do not import torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is killed, at whatever moment, goes on to the numbers that it would have had."""
+"""A run that is killed at any moment resumes to identical results."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    command = [sys.executable, str(HERE / "warm.py")]
+    command = [sys.executable, str(HERE / "forked_cli.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -1,4 +1,4 @@
-"""A gardener that comes with the package: is it what it says, and does it go where it never was?"""
+"""The trained policy that ships with esper-policies works, also on hosts that it has not seen."""
 
 from __future__ import annotations
 

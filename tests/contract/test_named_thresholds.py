@@ -1,4 +1,4 @@
-"""Do numbers that steer have names? Where things grow, are judged, paid and decided no fraction is in a calculation."""
+"""Thresholds have names: no fractions in the calculations of growth, governor, rewards and policies."""
 
 from __future__ import annotations
 

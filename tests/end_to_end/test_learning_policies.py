@@ -1,4 +1,4 @@
-"""Does a policy that learns do so in a run: told of, kept, applied elsewhere, and not lost where the run is killed?"""
+"""A learning policy learns in a run, is saved, is applied elsewhere, and survives a kill."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_other_environments_beside_one_change_nothing_in_it(esper, tmp_path) -> 
 @pytest.fixture(scope="module")
 def surviving():
     """The means by which runs are killed and resumed."""
-    spec = importlib.util.spec_from_file_location("surviving_runs", HERE / "test_surviving.py")
+    spec = importlib.util.spec_from_file_location("surviving_runs", HERE / "test_kills.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["surviving_runs"] = module
     spec.loader.exec_module(module)

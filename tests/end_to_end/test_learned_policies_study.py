@@ -1,4 +1,4 @@
-"""Is the study of gardeners told as it was found, and is nothing chosen by what it is judged on?"""
+"""The study of learned policies reports what it found, and chooses nothing on held-out problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reviewer broke: runs that are too large, readers that go away, folders that vanish, terminals."""
+"""Large runs, closed pipes, vanished directories and odd terminals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the code stay away from what torch keeps to itself, and from what runs a stranger's bytes?"""
+"""No private names of torch, and nothing that executes foreign data: pickle, eval, torch.load, unsafe YAML."""
 
 from __future__ import annotations
 

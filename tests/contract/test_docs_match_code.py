@@ -1,4 +1,4 @@
-"""Do the pages say what the code does?"""
+"""The pages agree with the code: options, events, stages, links."""
 
 from __future__ import annotations
 

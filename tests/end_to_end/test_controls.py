@@ -1,4 +1,4 @@
-"""What every study carries beside what it is about: the twin, the lot, and what was grown from the start."""
+"""Every study has its controls: the twin, the random policy and the static control."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Page:
         return next((begin for begin in self.parts if paragraph.startswith(begin)), "")
 
 
-FIRST_RUN, OWN_DATA = "docs/get-started.md", "docs/guides/grow-on-your-own-data.md"
+FIRST_RUN, OWN_DATA = "docs/get-started.md", "docs/guides/use-your-own-data.md"
 POLICIES = "docs/reference/policies.md"
 EVIDENCE, STATISTICS = "docs/concepts/gates.md", "docs/concepts/statistics.md"
 GARDENERS, VERDICTS = "science/gardeners/results.json", "science/verdicts.json"
@@ -230,16 +230,6 @@ PAGES = [
         default_run,
         given={"3.11": "a version of Python"},
     ),
-    Page(
-        OWN_DATA,
-        lambda: [*tables(OWN_DATA, "heuristic"), *measured.spans(tables(EVIDENCE, "| 400 |")[2:])],
-        given={
-            "15": "the share of examples in a split",
-            "70": "what two of these leave",
-            "25": "the chance of one of four kinds",
-        },
-    ),
-    Page("docs/index.md", given={"3.11": "a version of Python"}),
     Page("docs/glossary.md", given={"0 to 1": "the range of alpha", "40": "points, in an example"}),
     Page("docs/concepts/overview.md", given={"0 to 1": "the range of alpha"}),
     Page("docs/concepts/counterfactuals.md", lambda: measured.performance("P3")),
@@ -264,14 +254,7 @@ PAGES = [
     Page("docs/guides/resume-a-run.md", lambda: [(100 * CHECKPOINT_SHARE,)]),
     Page("docs/guides/train-a-policy.md", lambda: [(100 * PpoSettings().enough,)]),
     Page("docs/guides/use-an-rl-library.md", lambda: [(-LIMIT,), (LIMIT,)]),
-    Page(
-        "docs/guides/use-your-own-data.md",
-        given={
-            "15": "the share of examples in a split",
-            "1.0": "by definition",
-            "0.7": "GB: 60,000 images of 3 by 32 by 32",
-        },
-    ),
+    Page("docs/guides/use-your-own-data.md", given={"15": "the share of examples in a split"}),
     Page("docs/guides/write-a-sink.md", lambda: [(SINK_DRAIN_SECONDS,)]),
     Page("docs/reference/blueprints.md"),
     Page("docs/reference/configuration.md", given={"1.2": "a version of YAML"}),

@@ -232,10 +232,10 @@ CLAIMS: list[tuple[Path, str, Callable[[Runs], bool]]] = [
         "their reward is negative",
         lambda runs: all(runs[name]["results"]["arms"]["random"]["reward"] < 0 for name in page.CHANCE),
     ),
-    (POLICIES, "`mlp` pays nowhere", lambda runs: all("mlp" not in kept for kept in rules(runs))),
+    (POLICIES, "`mlp` is kept nowhere", lambda runs: all("mlp" not in kept for kept in rules(runs))),
     (
         POLICIES,
-        "four times its gain, or more, is right for what lets the host see something new",
+        "a factor of four fits those that let the host see something new",
         lambda runs: all(
             one["nats"]["mean"] / one["gain"]["mean"] >= 3.5
             for one in runs["previews"]["rows"]

@@ -65,7 +65,7 @@ def test_another_version_is_not_imported_and_stops_the_run(install, refused) -> 
         3,
         'E226 plugin "extra" (esper-extra 1.0) is required in >=0.2, <0.3; its code was not run\n'
         "  small.yaml:12:28   plugins.require.extra\n"
-        '  Bring them together:  pip install "esper-extra>=0.2,<0.3"',
+        '  Bring them together:  pip install "esper-extra>=0.2, <0.3"',
     )
 
 
@@ -73,9 +73,9 @@ def test_another_version_is_not_imported_and_stops_the_run(install, refused) -> 
 @pytest.mark.parametrize(
     ("id_", "hint"),
     [
-        ("zzz", '  Install the package that brings it:  pip install "PACKAGE>=0.2"'),
-        ("testing", '  Install the package that brings it:  pip install "PACKAGE>=0.2"'),
-        ("esper-tasks", '  Did you mean "tasks"?\n  Install the package that brings it:  pip install "PACKAGE>=0.2"'),
+        ("zzz", "  Install the package that provides it, or remove the requirement."),
+        ("testing", "  Install the package that provides it, or remove the requirement."),
+        ("esper-tasks", '  Did you mean "tasks" (esper-tasks 0.1.0)?'),
     ],
 )
 def test_a_plugin_that_is_not_there_stops_the_run(refused, id_: str, hint: str) -> None:
@@ -185,7 +185,7 @@ def test_a_one_file_plugin_that_is_broken_stops_the_run(install, refused, tmp_pa
         f'E210 plugin "my-plugin" (local file {version}) cannot be imported: '
         "ModuleNotFoundError: No module named 'nowhere_to_be_found'\n"
         "  my_plugin.py:2\n"
-        '  Install the package that has the module "nowhere_to_be_found".',
+        '  Install the package that has the module "nowhere_to_be_found". Fix the file.',
     )
 
 
@@ -218,7 +218,8 @@ def test_a_file_and_a_package_cannot_have_one_id(install, refused, tmp_path) -> 
     (tmp_path / "my_plugin.py").write_text(NEVER)
     assert refused("plugins: {local: [my_plugin.py]}") == (
         3,
-        'E211 plugin "my-plugin" is declared by esper-my-plugin 1.0 and my_plugin.py; neither is loaded\n'
+        'E211 plugin "my-plugin" is declared more than once, and not loaded:'
+        " by esper-my-plugin 1.0 (esper_my_plugin) and by my_plugin.py\n"
         "  Rename the file, or take it out of plugins.local.",
     )
 
@@ -293,7 +294,7 @@ def test_a_name_that_is_not_there_in_disable_gets_a_suggestion(refused) -> None:
         'E208 unknown plugin "taks"\n'
         "  small.yaml:12:21   plugins.disable[0]\n"
         '  Did you mean "tasks" (esper-tasks 0.1.0)?\n'
-        "  All plugins:  esper plugins list",
+        "  List them:  esper plugins list",
     )
 
 
@@ -333,11 +334,11 @@ def test_a_plugin_may_know_of_a_name_that_is_missing(install, refused) -> None:
         "  small.yaml:12:9   sinks[0].use\n"
         "  Known: live, tensorboard\n"
         "  The sink gone moved to esper-more.\n"
-        "  All sinks:  esper components list sink"
+        "  List them:  esper components list sink"
     )
     _, told = refused("sinks: [other]")
     assert told.splitlines()[3] == (
-        '  (plugin "nosy" (esper-nosy 1.0) failed in esper_component_missing: ZeroDivisionError: division by zero)'
+        '  plugin "nosy" (esper-nosy 1.0) failed in esper_component_missing: ZeroDivisionError: division by zero'
     )
 
 

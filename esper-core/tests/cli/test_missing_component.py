@@ -30,7 +30,7 @@ def test_every_kind_of_which_a_plugin_knows_is_told_once(esper, site_packages) -
         'E200 unknown component "mamba"\n'
         "  the blueprint mamba comes with extra[mamba]\n"
         "  the host mamba comes with extra[mamba]\n"
-        "  All:  esper components list\n"
+        "  List them:  esper components list\n"
     )
 
 
@@ -40,13 +40,13 @@ def test_the_line_stands_where_it_stands_for_a_name_in_a_configuration(esper, si
     file = tmp_path / "run.yaml"
     file.write_text("task: stripes\nhost: mamba\nslots: {early: {blueprints: [conv_light]}}\npolicy: static\n")
     *_, line, last = esper("check", str(file)).err.splitlines()
-    assert (line, last) == ("  the host mamba comes with extra[mamba]", "  All hosts:  esper components list host")
+    assert (line, last) == ("  the host mamba comes with extra[mamba]", "  List them:  esper components list host")
 
 
 def test_a_plugin_that_fails_when_it_is_asked_is_named_once(esper, site_packages) -> None:
     site_packages.plugin("esper-fails", FAILS, id="fails")
     site_packages.plugin("esper-knows", KNOWS.replace("mamba", "zamba"), id="knows")
-    fault = '(plugin "fails" (esper-fails 1.0) failed in esper_component_missing: LookupError: no index)'
+    fault = 'plugin "fails" (esper-fails 1.0) failed in esper_component_missing: LookupError: no index'
     assert esper("components", "show", "no-such-thing").err.splitlines()[1:-1] == [f"  {fault}"]
     told = esper("components", "show", "zamba").err
     assert told.count("the host zamba comes with extra[zamba]") == 1

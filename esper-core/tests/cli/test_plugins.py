@@ -107,7 +107,7 @@ def test_both_rivals_for_an_id_are_shown(esper, site_packages) -> None:
 def test_an_unknown_plugin_gets_a_suggestion(esper, typed: str, hint: str) -> None:
     answer = esper("plugins", "show", typed)
     assert (answer.status, answer.out) == (2, "")
-    assert answer.err == f'E208 unknown plugin "{typed}"\n{hint}  All plugins:  esper plugins list\n'
+    assert answer.err == f'E208 unknown plugin "{typed}"\n{hint}  List them:  esper plugins list\n'
 
 
 @pytest.mark.members
@@ -233,7 +233,7 @@ def test_an_unknown_component_gets_a_suggestion(esper, site_packages) -> None:
     assert esper("components", "show", "conv_lite").err == (
         'E200 unknown component "conv_lite"\n'
         '  Did you mean "conv_light" (esper-blueprints 0.1.0)?\n'
-        "  All:  esper components list\n"
+        "  List them:  esper components list\n"
     )
     assert esper("components", "show", "conv_lite").status == 2
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Callable
+import sys
 from dataclasses import replace
+from hashlib import sha256
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from esper_core.leyline.errors import Problem
 from esper_core.plugins import load_plugins
-from esper_core.plugins.discovery import discover, is_name, read_local, safe_mode_from_environment
+from esper_core.plugins.discovery import discover, is_name, is_set, read_local
 
 NEVER = "raise AssertionError('its code was run')"
 
@@ -27,10 +28,9 @@ def test_plugin_id_declared_by_two_packages_rejects_both(load, told, workshop) -
     rivals = [workshop.package(NEVER, name="esper-extra"), workshop.package(NEVER, name="other-extra", version="1.0")]
     assert [record.status for record in load(*rivals).records] == ["rejected", "rejected"]
     assert told(*rivals) == (
-        'E211 2 packages declare plugin "extra": esper-extra 0.2.0 and other-extra 1.0; neither is loaded\n'
-        "  Keep one of them:\n"
-        "    pip uninstall esper-extra\n"
-        "    pip uninstall other-extra"
+        'E211 plugin "extra" is declared more than once, and not loaded:'
+        " by esper-extra 0.2.0 (esper_extra) and by other-extra 1.0 (other_extra)\n"
+        "  Keep one of them:  pip uninstall esper-extra or other-extra"
     )
 
 
@@ -38,7 +38,8 @@ def test_duplicate_of_a_first_party_plugin_is_the_one_to_uninstall(told, worksho
     ours = workshop.package(NEVER, plugin="blueprints", version="0.1.0")
     rival = workshop.package(NEVER, plugin="blueprints", name="evil", version="6.6.6")
     assert told(ours, rival) == (
-        'E211 2 packages declare plugin "blueprints": esper-blueprints 0.1.0 and evil 6.6.6; neither is loaded\n'
+        'E211 plugin "blueprints" is declared more than once, and not loaded:'
+        " by esper-blueprints 0.1.0 (esper_blueprints) and by evil 6.6.6 (evil)\n"
         "  Keep one of them:  pip uninstall evil"
     )
 
@@ -47,8 +48,8 @@ def test_plugin_id_declared_twice_by_one_package_is_rejected(told, workshop) -> 
     package = workshop.package(NEVER)
     twice = replace(package, entry_points=(*package.entry_points, EntryPoint("extra", "elsewhere", "esper.plugins")))
     assert told(twice) == (
-        'E211 package esper-extra 0.2.0 declares plugin "extra" twice, as elsewhere and esper_extra;'
-        " neither is loaded\n"
+        'E211 plugin "extra" is declared more than once, and not loaded:'
+        " by esper-extra 0.2.0 (elsewhere) and by esper-extra 0.2.0 (esper_extra)\n"
         "  Tell the author of esper-extra."
     )
 
@@ -98,14 +99,6 @@ def test_all_requirements_on_the_core_are_checked(load, workshop) -> None:
     assert [record.status for record in load(package).records] == ["rejected"]
 
 
-def test_invalid_requirement_is_reported(told, workshop) -> None:
-    text = told(workshop.package(NEVER, requires=["esper-core>=0.1,<oops"]))
-    assert text.startswith(
-        'E212 plugin "extra" (esper-extra 0.2.0) has an invalid requirement, "esper-core>=0.1,<oops": '
-    )
-    assert text.endswith("; its code was not run\n  Tell the author of esper-extra.")
-
-
 @pytest.mark.parametrize("name", ["Extra", "", "a b", "evil/team", "-a", "a--b", "a" * 49, "\x1b[31m"])
 def test_invalid_plugin_id_is_rejected(load, workshop, name: str) -> None:
     package = workshop.package(NEVER)
@@ -148,7 +141,7 @@ def test_safe_mode_ignores_duplicates_of_first_party_ids(load, workshop) -> None
 @pytest.mark.parametrize(("value", "expected"), [("1", True), ("yes", True), ("0", False), ("", False), ("No", False)])
 def test_safe_mode_is_read_from_the_environment(monkeypatch, value: str, expected: bool) -> None:
     monkeypatch.setenv("ESPER_SAFE_MODE", value)
-    assert safe_mode_from_environment() is expected
+    assert is_set("ESPER_SAFE_MODE") is expected
 
 
 def test_unknown_id_in_disable_is_reported_with_a_suggestion(told, workshop) -> None:
@@ -156,14 +149,14 @@ def test_unknown_id_in_disable_is_reported_with_a_suggestion(told, workshop) -> 
         'E208 unknown plugin "extr"\n'
         "  plugins.disable[0]\n"
         '  Did you mean "extra" (esper-extra 0.2.0)?\n'
-        "  All plugins:  esper plugins list\n"
+        "  List them:  esper plugins list\n"
         'E208 unknown plugin "watch"\n'
         "  plugins.disable[1]\n"
         "  Install it:  pip install esper-watch\n"
-        "  All plugins:  esper plugins list\n"
+        "  List them:  esper plugins list\n"
         'E208 unknown plugin "zzz"\n'
         "  plugins.disable[2]\n"
-        "  All plugins:  esper plugins list"
+        "  List them:  esper plugins list"
     )
 
 
@@ -191,80 +184,35 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def remove(path: Path) -> None:
-    path.unlink()
+def test_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
+    pipe = tmp_path / "endless.py"
+    os.mkfifo(pipe)
+    (problem,) = read_local([pipe])[1]
+    assert problem.message.startswith(f'the plugin file "{pipe}" cannot be read: ')
+    assert "expected a regular file, received a pipe" in problem.message
 
 
-def become_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-@pytest.fixture
-def after_the_look(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Path], None]], None]:
-    """``after_the_look(remove)``: as soon as the file was found to be there, this happens to it."""
-
-    def arrange(change: Callable[[Path], None]) -> None:
-        look = Path.stat
-
-        def and_then(self: Path, **more: bool) -> os.stat_result:
-            found = look(self, **more)
-            if self.name == "going_away.py" and stat.S_ISREG(found.st_mode):
-                monkeypatch.setattr(Path, "stat", look)
-                change(self)
-            return found
-
-        monkeypatch.setattr(Path, "stat", and_then)
-
-    return arrange
-
-
-@pytest.mark.parametrize(
-    ("change", "message", "hint"),
-    [
-        (remove, 'there is no plugin file "{}"', "The path is relative to the configuration's folder."),
-        (
-            become_a_folder,
-            "the plugin file \"{}\" cannot be read: [Errno 21] Is a directory: '{}'",
-            "Check the path and the permissions.",
-        ),
-    ],
-)
-def test_file_that_disappears_while_it_is_read_is_reported(
-    change, message: str, hint: str, file: Path, after_the_look
-) -> None:
-    after_the_look(change)
-    found, problems = read_local([file])
-    assert found == ()
-    assert [(one.code, one.message, one.path, one.hint) for one in problems] == [
-        ("E227", message.format(file, file), "plugins.local[0]", hint)
+def test_missing_file_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "not_there.py"
+    assert read_local([path])[1] == [
+        Problem(
+            "E227",
+            f'there is no plugin file "{path}"',
+            path="plugins.local[0]",
+            hint="The path is relative to the configuration's folder.",
+        )
     ]
 
 
-def test_unreadable_file_is_reported(file: Path, monkeypatch) -> None:
-    def refuse(self: Path, *more: object, **others: object) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
-
-    monkeypatch.setattr(Path, "open", refuse)
-    monkeypatch.setattr(Path, "read_bytes", refuse)
-    (problem,) = read_local([file])[1]
-    assert problem.message == f"the plugin file \"{file}\" cannot be read: [Errno 13] Permission denied: '{file}'"
-
-
-def test_file_deleted_after_reading_still_loads(file: Path, monkeypatch) -> None:
-    from esper_core.plugins import discovery as local
-
-    look = local.find_spec
-
-    def and_then(name: str) -> object:
-        file.unlink(missing_ok=True)
-        return look(name)
-
-    monkeypatch.setattr(local, "find_spec", and_then)
+def test_file_is_run_as_it_was_read(file: Path, monkeypatch) -> None:
+    """The hash of the manifest is that of the code that ran, and no bytecode is left beside the file."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     loaded = load_plugins(distributions=(), local=[file])
-    assert not file.exists()
-    assert [(record.id, record.status) for record in loaded.records] == [("going-away", "active")]
+    (record,) = loaded.records
+    assert (record.id, record.status, record.origin) == ("going-away", "active", str(file))
     assert loaded.files[0].source == PLUGIN.encode()
+    assert record.sha256 == sha256(PLUGIN.encode()).hexdigest()
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_file_that_is_too_large_is_refused(file: Path) -> None:

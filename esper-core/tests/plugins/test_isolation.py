@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -18,8 +16,7 @@ def test_missing_module_is_reported_at_the_plugins_own_line(told, workshop) -> N
         'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
         " ModuleNotFoundError: No module named 'einops_not_there'\n"
         "  esper_extra.py:2\n"
-        '  Install the package that has the module "einops_not_there", and tell the author of esper-extra:'
-        " it is not among its requirements"
+        '  Install the package that has the module "einops_not_there". Tell the author of esper-extra.'
     )
 
 
@@ -42,20 +39,13 @@ def test_reported_line_is_the_innermost_of_the_plugin(told, workshop) -> None:
     )
 
 
-def test_missing_module_of_the_plugin_itself_suggests_reinstalling(told, workshop) -> None:
+def test_missing_module_of_the_plugin_itself_is_the_authors_fault(told, workshop) -> None:
     assert told(workshop.package(target="esper_extra.plugin:plugin")) == (
         'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
         " ModuleNotFoundError: No module named 'esper_extra'\n"
-        "  entry point extra = esper_extra.plugin:plugin\n"
-        "  A part of esper-extra itself is missing:  pip install --force-reinstall esper-extra"
+        "  esper_extra.plugin:plugin\n"
+        "  Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]"
     )
-
-
-def test_missing_module_of_the_core_suggests_upgrading(told, workshop) -> None:
-    assert told(workshop.package("import esper_core.not_there\n")).splitlines()[1:] == [
-        "  esper_extra.py:1",
-        "  It was written for another esper-core:  pip install --upgrade esper-core esper-extra",
-    ]
 
 
 def test_missing_attribute_of_an_entry_point_is_reported(told, workshop) -> None:
@@ -63,7 +53,7 @@ def test_missing_attribute_of_an_entry_point_is_reported(told, workshop) -> None
     assert text.splitlines()[:2] == [
         'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
         " AttributeError: module 'esper_extra' has no attribute 'plugin'",
-        "  entry point extra = esper_extra:plugin",
+        "  esper_extra:plugin",
     ]
 
 
@@ -78,7 +68,6 @@ def test_syntax_error_is_reported_at_its_line(told, workshop) -> None:
     ("source", "summary", "line"),
     [
         ("import sys\nsys.exit(3)\n", "SystemExit: 3", 2),
-        ("raise KeyboardInterrupt\n", "KeyboardInterrupt", 1),
         ("raise GeneratorExit('enough')\n", "GeneratorExit: enough", 1),
         ("def f():\n    f()\nf()\n", "RecursionError: maximum recursion depth exceeded", 2),
         ("raise MemoryError\n", "MemoryError", 1),
@@ -110,50 +99,9 @@ def test_ctrl_c_during_an_import_is_raised(load, workshop) -> None:
         load(workshop.package(CTRL_C))
 
 
-@pytest.mark.parametrize("ending", ["pass", "raise ImportError('no') from None", "raise SystemExit"])
-def test_ctrl_c_is_raised_even_if_the_plugin_catches_it(load, workshop, ending: str) -> None:
-    held = "".join(f"    {line}\n" for line in CTRL_C.splitlines())
-    with pytest.raises(KeyboardInterrupt):
-        load(workshop.package(f"try:\n{held}except BaseException:\n    {ending}\n"))
-
-
-def test_sigint_handler_is_restored_after_a_plugin_replaced_it(load, workshop) -> None:
-    before = signal.getsignal(signal.SIGINT)
-    load(workshop.package("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"))
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_sigint_handler_that_continues_does_not_stop_loading(load, workshop) -> None:
-    seen = []
-    before = signal.signal(signal.SIGINT, lambda *_: seen.append("ctrl-c"))
-    try:
-        found = load(workshop.package("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nx = [0] * 9\n"))
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert (seen, [record.status for record in found.records]) == (["ctrl-c"], ["active"])
-
-
-def test_plugins_load_outside_of_the_main_thread(load, workshop) -> None:
-    found = []
-    package = workshop.package("raise KeyboardInterrupt\n")
-    thread = threading.Thread(target=lambda: found.append(load(package)))
-    thread.start()
-    thread.join()
-    assert [record.status for record in found[0].records] == ["broken"]
-
-
 def test_plugin_output_goes_to_stderr(load, workshop, capsys) -> None:
     load(workshop.package("print('hello')\n"))
     assert capsys.readouterr() == ("", "hello\n")
-
-
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_plugin_cannot_close_stdout_or_stderr(load, workshop, capsys, stream: str) -> None:
-    closing = workshop.package(f"import sys\nsys.{stream}.close()\n", plugin="closing")
-    found = load(closing, workshop.package("print('hello')\n", plugin="later"))
-    assert [record.status for record in found.records] == ["active", "active"]
-    print("and on")
-    assert capsys.readouterr() == ("and on\n", "hello\n")
 
 
 def test_import_time_is_recorded(load, workshop) -> None:

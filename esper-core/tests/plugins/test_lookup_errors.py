@@ -7,7 +7,7 @@ import pytest
 from esper_core.leyline import ConfigError, PluginError
 from esper_core.leyline.specs import COMPONENT_KINDS
 from esper_core.plugins import UnknownComponent, UnusableComponent
-from esper_core.plugins.lookup_errors import CODES, PLURALS
+from esper_core.plugins.lookup_errors import CODES
 
 TASK = "from esper_core import TaskSpec, hookimpl\n@hookimpl\ndef esper_register_tasks(registry):\n    {body}\n"
 
@@ -30,7 +30,7 @@ def test_misspelt_name_suggests_the_nearest_with_its_package(load, workshop, ref
         UnknownComponent,
         'E201 unknown blueprint "conv3x3s" in slot "early"\n'
         '  Did you mean "conv3x3" (esper-extra 0.2.0)?\n'
-        "  All blueprints:  esper components list blueprint",
+        "  List them:  esper components list blueprint",
     )
 
 
@@ -60,28 +60,28 @@ def test_suggestion_for_an_ambiguous_name_is_a_full_id(load, workshop, refusal) 
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "package", "plural"),
+    ("kind", "code", "package"),
     [
-        ("blueprint", "E201", "esper-blueprints", "blueprints"),
-        ("host", "E202", "esper-tasks", "hosts"),
-        ("policy", "E203", "esper-policies", "policies"),
-        ("reward", "E204", "esper-rewards", "rewards"),
-        ("task", "E205", "esper-tasks", "tasks"),
+        ("blueprint", "E201", "esper-blueprints"),
+        ("host", "E202", "esper-tasks"),
+        ("policy", "E203", "esper-policies"),
+        ("reward", "E204", "esper-rewards"),
+        ("task", "E205", "esper-tasks"),
     ],
 )
-def test_kind_without_components_names_the_pip_command(load, refusal, kind, code, package, plural) -> None:
+def test_kind_without_components_names_the_pip_command(load, refusal, kind, code, package) -> None:
     assert refusal(lambda: load().registry.find(kind, "x")) == (
         UnknownComponent,
         f'{code} unknown {kind} "x"\n'
         f"  No {kind} is installed. Install some:  pip install {package}\n"
-        f"  All {plural}:  esper components list {kind}",
+        f"  List them:  esper components list {kind}",
     )
 
 
 @pytest.mark.parametrize("kind", COMPONENT_KINDS)
-def test_every_kind_has_an_error_code_and_a_plural(kind: str) -> None:
+def test_every_kind_has_an_error_code(kind: str) -> None:
     assert len({*CODES.values(), "E206", "E207", "E208", "E209"}) == len(CODES) + 4
-    assert (kind in CODES, kind in PLURALS) == (True, True)
+    assert kind in CODES
 
 
 def test_known_names_are_listed_if_none_is_near(load, workshop, refusal) -> None:
@@ -103,9 +103,13 @@ def test_missing_first_party_plugin_names_the_pip_command(load, workshop, refusa
     ("name", "message", "hint"),
     [
         ("nowhere/zzz", 'E201 unknown blueprint "nowhere/zzz": there is no plugin "nowhere"', "Plugins: extra"),
-        ("extar/zzz", 'E201 unknown blueprint "extar/zzz": there is no plugin "extar"', 'Did you mean plugin "extra"?'),
+        (
+            "extar/zzz",
+            'E201 unknown blueprint "extar/zzz": there is no plugin "extar"',
+            'Did you mean "extra" (esper-extra 0.2.0)?',
+        ),
         ("nowhere/*", 'E207 no blueprint matches "nowhere/*"', "Plugins: extra"),
-        ("extra/zzz", 'E201 unknown blueprint "extra/zzz": plugin "extra" has no blueprint "zzz"', "Known: tiny"),
+        ("extra/zzz", 'E201 unknown blueprint "extra/zzz": "extra" has no blueprint "zzz"', "Known: tiny"),
     ],
 )
 def test_unknown_plugin_and_unknown_name_have_their_own_messages(
@@ -113,7 +117,7 @@ def test_unknown_plugin_and_unknown_name_have_their_own_messages(
 ) -> None:
     registry = load(workshop.blueprints("tiny")).registry
     _, text = refusal(lambda: registry.match("blueprint", name))
-    assert text == f"{message}\n  {hint}\n  All blueprints:  esper components list blueprint"
+    assert text == f"{message}\n  {hint}\n  List them:  esper components list blueprint"
 
 
 def test_name_of_another_kind_is_explained(load, workshop, refusal) -> None:
@@ -126,7 +130,7 @@ def test_name_of_another_kind_is_explained(load, workshop, refusal) -> None:
         'E201 unknown blueprint "signals"\n'
         '  "data/signals" is a task (esper-data 0.2.0).\n'
         "  Known: tiny\n"
-        "  All blueprints:  esper components list blueprint",
+        "  List them:  esper components list blueprint",
     )
 
 
@@ -134,7 +138,7 @@ def test_ambiguous_short_name_is_refused(load, workshop, refusal) -> None:
     registry = load(workshop.blueprints("tiny", plugin="one"), workshop.blueprints("tiny", plugin="two")).registry
     assert refusal(lambda: registry.find("blueprint", "tiny", context='slot "early"')) == (
         UnknownComponent,
-        'E206 2 blueprints are called "tiny" in slot "early"\n'
+        'E206 several plugins have a blueprint "tiny" in slot "early"\n'
         '  Write which one:  "one/tiny" (esper-one 0.2.0) or "two/tiny" (esper-two 0.2.0)',
     )
     assert registry.find("blueprint", "two/tiny").plugin == "two"
@@ -144,7 +148,9 @@ def test_glob_without_matches_is_reported(load, workshop, refusal) -> None:
     registry = load(workshop.blueprints("tiny")).registry
     assert refusal(lambda: registry.match("blueprint", "conv*", context='slot "early"')) == (
         UnknownComponent,
-        'E207 no blueprint matches "conv*" in slot "early"\n  All blueprints:  esper components list blueprint',
+        'E207 no blueprint matches "conv*" in slot "early"\n'
+        "  Known: tiny\n"
+        "  List them:  esper components list blueprint",
     )
 
 
@@ -208,5 +214,5 @@ def test_unknown_name_lists_the_plugins_that_were_not_searched(load, workshop, r
         'E201 unknown blueprint "zzz"\n'
         "  Known: tiny\n"
         "  Not searched: bad (esper-bad 0.2.0, broken), off (esper-off 0.2.0, disabled)\n"
-        "  All blueprints:  esper components list blueprint"
+        "  List them:  esper components list blueprint"
     )

@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 
 
 class _SignalHandler:
-    """Notes the signals that come, and makes a second one end the process.
-
-    Attributes:
-        pressed: Always False: this handler never raises KeyboardInterrupt. Read by ``plugins.isolation.is_ctrl_c``.
-    """
-
-    pressed = False
+    """Notes the signals that come, and makes a second one end the process."""
 
     def __init__(self) -> None:
         self.signals = _handled_signals()

@@ -138,7 +138,7 @@ def _packages() -> Iterator[Diagnosis]:
 
 def _plugins() -> Iterator[Diagnosis]:
     from esper_core.plugins import load_plugins
-    from esper_core.plugins.discovery import safe_mode_from_environment
+    from esper_core.plugins.discovery import is_set
 
     plugins = load_plugins()
     for record in plugins.records:
@@ -152,7 +152,7 @@ def _plugins() -> Iterator[Diagnosis]:
         yield Diagnosis("plugins", "ok", f"{active} active, with {len(plugins.registry.components())} components")
     else:
         yield Diagnosis("plugins", "warning", "none is active", f"pip install {' '.join(_NEEDED)}")
-    if safe_mode_from_environment():
+    if is_set("ESPER_SAFE_MODE"):
         found = "on: only the project's own plugins are loaded"
         yield Diagnosis("safe mode", "warning", found, "unset ESPER_SAFE_MODE")
     else:

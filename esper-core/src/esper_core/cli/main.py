@@ -28,7 +28,7 @@ from esper_core.plugins.discovery import (
     discover,
     duplicate_problem,
     is_first_party,
-    safe_mode_from_environment,
+    is_set,
 )
 from esper_core.plugins.isolation import attempt, fault_problem, import_target
 
@@ -132,7 +132,7 @@ class External:
     @property
     def is_left_out(self) -> bool:
         """Whether safe mode leaves it out."""
-        return safe_mode_from_environment() and not all(is_first_party(claim.package) for claim in self.claims)
+        return is_set("ESPER_SAFE_MODE") and not all(is_first_party(claim.package) for claim in self.claims)
 
     @property
     def help(self) -> str:
@@ -171,7 +171,7 @@ def load_external(command: External) -> click.Command:
     claim = command.claims[0]
     title = f'command "{command.name}" ({claim.source})'
     if len(command.claims) > 1:
-        raise PluginError(duplicate_problem(f'a command "{command.name}"', list(command.claims)))
+        raise PluginError(duplicate_problem(f'command "{command.name}"', command.claims))
     if problem := core_version_problem(claim, title):
         raise PluginError(problem)
     tried = attempt(lambda: import_target(claim.target))
@@ -183,7 +183,6 @@ def load_external(command: External) -> click.Command:
             target=claim.target,
             package=claim.package,
             requires=claim.requires,
-            path=f"entry point {claim.name} = {claim.target}",
         )
         raise PluginError(problem) from tried.error
     if not isinstance(tried.value, click.Command):

@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -140,11 +140,9 @@ def _kind(_context: click.Context, _parameter: click.Parameter, given: str | Non
     """Return the kind that was typed, in singular or plural."""
     if given is None:
         return None
-    from esper_core.plugins.lookup_errors import PLURALS
-
-    for kind, plural in PLURALS.items():
-        if given in (kind, plural):
-            return kind
+    kind = "policy" if given == "policies" else given.removesuffix("s")
+    if kind in COMPONENT_KINDS:
+        return cast("ComponentKind", kind)
     message = f'there is no kind "{given}". {suggestion(given, COMPONENT_KINDS)}'
     raise click.BadParameter(printable(message))
 

@@ -26,7 +26,6 @@ from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggestion
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state
 from esper_core.leyline.protocols import State
-from esper_core.plugins.isolation import is_ctrl_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -366,11 +365,9 @@ def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
     """Raise whatever the block raises as a SeedFault of ``seed``, unless it is an EsperError already."""
     try:
         yield
-    except EsperError:
+    except (EsperError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        if is_ctrl_c(error):
-            raise
         what = f'of blueprint "{seed.blueprint}" {describe_error(error, seed.block)}'
         raise SeedFault([slot.name], what, number=seed.number) from error
 

@@ -35,7 +35,7 @@ from esper_core.leyline.constants import FULL, RAMP_STEPS
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stage
 from esper_core.plugins import evaluate_formula
-from esper_core.plugins.isolation import is_ctrl_c, is_third_party, location_of, target_of
+from esper_core.plugins.isolation import is_third_party, location_of, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -437,7 +437,7 @@ class SeedBuilder:
             )
         except BaseException as error:
             others = isinstance(error, PluginError) and not isinstance(error, SeedFault)  # a task that was asked, say
-            if is_ctrl_c(error) or others:
+            if isinstance(error, KeyboardInterrupt) or others:
                 raise
             what = f'of blueprint "{variety.id}" {describe_error(error, variety.factory)} when it was built'
             raise SeedFault([], what) from error

@@ -13,7 +13,6 @@ from esper_core.growth.dry_runs import dtype_of, observe_sites
 from esper_core.growth.seeds import OutOfShapeError, Presence, SeedFault, describe_error
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import SlotPlace
-from esper_core.plugins.isolation import is_ctrl_c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -82,7 +81,7 @@ class Slot(nn.Module):
             raise self._fault(seed, str(error)) from error
         except BaseException as error:
             # Checkpointing ends a second pass that has seen enough by an exception of its own.
-            if is_ctrl_c(error) or type(error).__module__ == checkpoint.__name__:
+            if isinstance(error, KeyboardInterrupt) or type(error).__module__ == checkpoint.__name__:
                 raise
             raise self._fault(seed, describe_error(error, seed.block)) from error
         return grown

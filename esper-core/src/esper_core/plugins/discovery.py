@@ -10,21 +10,24 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec, module_from_spec
 from keyword import iskeyword
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from esper_core._version import __version__
-from esper_core.leyline.errors import Problem
-from esper_core.plugins.isolation import LOCAL_FILE, author_hint, normalise
+from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.files import read_bytes
+from esper_core.plugins.isolation import LOCAL_FILE, author_hint, normalise, required_package, summarise
 from esper_core.plugins.records import EntryPointInfo, PluginCandidate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from importlib.metadata import EntryPoint
     from types import CodeType
 
 PLUGIN_GROUP: Final = "esper.plugins"
@@ -59,17 +62,6 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 # Entry points of installed packages
 
 
-class EntryPoint(Protocol):
-    """The part of ``importlib.metadata.EntryPoint`` that discovery reads."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-
-
 class Distribution(Protocol):
     """The part of ``importlib.metadata.Distribution`` that discovery reads."""
 
@@ -83,18 +75,10 @@ class Distribution(Protocol):
     def entry_points(self) -> Iterable[EntryPoint]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedPackage:
-    """An installed package whose metadata cannot be read, with the error; its name may be unknown."""
-
-    package: str | None
-    error: Exception
-
-
 def discover(
     group: str, distributions: Iterable[Distribution] | None = None
-) -> tuple[tuple[EntryPointInfo, ...], tuple[DamagedPackage, ...]]:
-    """Return the entry points of a group, sorted by name, and the packages whose metadata cannot be read.
+) -> tuple[tuple[EntryPointInfo, ...], tuple[Problem, ...]]:
+    """Return the entry points of a group, sorted by name, and a problem (E223) for each package with damaged metadata.
 
     A package that is on the path twice (an editable install and its egg-info) counts once, where Python finds it first.
 
@@ -106,40 +90,33 @@ def discover(
         from importlib.metadata import distributions as installed  # imported late: takes 20 ms
 
         distributions = installed()
-    found: list[EntryPointInfo] = []
-    damaged: list[DamagedPackage] = []
-    seen: set[str] = set()
+    found: dict[str, list[EntryPointInfo]] = {}
+    problems: list[Problem] = []
     for distribution in distributions:
         try:
-            entries = [entry for entry in distribution.entry_points if entry.group == group]
-            if not entries:
-                continue
-            package = normalise(distribution.name)
-            if package not in seen:
-                found.extend(_entry_points(distribution, entries))
-            seen.add(package)
+            if entries := [entry for entry in distribution.entry_points if entry.group == group]:
+                found.setdefault(normalise(distribution.name), _entry_points(distribution, entries))
         except Exception as error:  # damaged metadata may raise anything
-            damaged.append(DamagedPackage(_name_of(distribution), error))
-    found.sort(key=lambda entry: (entry.name, entry.package, entry.target))
-    return tuple(found), tuple(damaged)
+            problems.append(_damage_problem(distribution, error))
+    listed = [entry for entries in found.values() for entry in entries]
+    return tuple(sorted(listed, key=lambda entry: (entry.name, entry.package, entry.target))), tuple(problems)
 
 
 def _entry_points(distribution: Distribution, entries: list[EntryPoint]) -> list[EntryPointInfo]:
-    name, version = distribution.name, distribution.version
+    name, version, requires = distribution.name, distribution.version, tuple(distribution.requires or ())
     if not isinstance(version, str):
-        msg = "the metadata has no version"
+        msg = f"the metadata of {name} has no version"
         raise ValueError(msg)
-    requires = tuple(distribution.requires or ())
-    return [
-        EntryPointInfo(entry.name, entry.value.partition("[")[0].strip(), name, version, requires) for entry in entries
-    ]
+    return [EntryPointInfo(one.name, one.value.partition("[")[0].strip(), name, version, requires) for one in entries]
 
 
-def _name_of(distribution: Distribution) -> str | None:
-    try:
-        return str(distribution.name) if distribution.name else None
-    except Exception:  # the damage is reported anyway, without a name
-        return None
+def _damage_problem(distribution: Distribution, error: Exception) -> Problem:
+    name: str | None = None
+    with suppress(Exception):  # the name may be damaged, too
+        name = distribution.name
+    package = f'package "{name}"' if name else "an installed package"
+    message = f"the metadata of {package} cannot be read: {summarise(error)}"
+    return Problem("E223", message, hint=f"Install it again:  pip install --force-reinstall {name or 'PACKAGE'}")
 
 
 # Which plugins may be imported
@@ -160,7 +137,6 @@ def admit(
         require: by plugin id the versions of its package that the user accepts.
         safe_mode: whether only the project's own packages are admitted.
     """
-    disable, require = frozenset(disable), require or {}
     candidates = []
     for candidate in map(PluginCandidate, entry_points):
         if candidate.id in disable:
@@ -169,82 +145,59 @@ def admit(
             candidate = candidate.stopped("not-listed")
         candidates.append(candidate)
     admitted = [candidate.entry_point for candidate in candidates if candidate.is_active]
-    return [
-        _checked(candidate, [entry for entry in admitted if entry.name == candidate.id], require)
-        if candidate.is_active
-        else candidate
-        for candidate in candidates
-    ]
+    return [_checked(candidate, admitted, require or {}) for candidate in candidates]
 
 
-def _checked(candidate: PluginCandidate, claims: list[EntryPointInfo], require: Mapping[str, str]) -> PluginCandidate:
+def _checked(
+    candidate: PluginCandidate, admitted: Sequence[EntryPointInfo], require: Mapping[str, str]
+) -> PluginCandidate:
     """Stop a candidate whose id is claimed twice or invalid, or whose versions do not fit."""
+    if not candidate.is_active:
+        return candidate
+    entry = candidate.entry_point
+    claims = [other for other in admitted if other.name == candidate.id]
     problem: Problem | None
     if len(claims) > 1:
         problem = duplicate_problem(f'plugin "{candidate.id}"', claims)
     elif not is_name(candidate.id):
-        entry = candidate.entry_point
         message = f'package {entry.source} declares a plugin with an invalid id: "{candidate.id}"'
         problem = Problem("E216", message, hint=f"{NAME_RULE} {author_hint(entry.package)}")
     else:
-        problem = core_version_problem(candidate.entry_point, candidate.title) or _pin_problem(
-            candidate, require.get(candidate.id)
-        )
+        problem = core_version_problem(entry, candidate.title) or _pin_problem(candidate, require.get(candidate.id))
     return candidate if problem is None else candidate.stopped("rejected", problem)
 
 
-def duplicate_problem(what: str, claims: list[EntryPointInfo]) -> Problem:
+def duplicate_problem(what: str, claims: Sequence[EntryPointInfo]) -> Problem:
     """Describe a name that is declared more than once.
 
     Args:
         what: the name with its kind, ``plugin "extra"``.
         claims: the entry points that declare it.
     """
-    neither = "neither" if len(claims) == 2 else "none"
-    sources = list(dict.fromkeys(claim.file or claim.source for claim in claims))
+    sources = [claim.file or f"{claim.source} ({claim.target})" for claim in claims]
+    message = f"{what} is declared more than once, and not loaded: by {' and by '.join(sources)}"
     packages = list(dict.fromkeys(claim.package for claim in claims))
-    if any(claim.file is not None for claim in claims):
-        message = f"{what} is declared by {' and '.join(sources)}; {neither} is loaded"
-        return Problem("E211", message, hint="Rename the file, or take it out of plugins.local.")
-    if len(packages) == 1:
-        targets = " and ".join(claim.target for claim in claims)
-        message = f"package {sources[0]} declares {what} twice, as {targets}; {neither} is loaded"
-        return Problem("E211", message, hint=author_hint(packages[0]))
-    removable = [package for package in packages if not is_first_party(package)] or packages
-    separator = "\n" if len(removable) > 1 else ""
-    commands = "".join(f"{separator}  pip uninstall {package}" for package in removable)
-    message = f"{len(packages)} packages declare {what}: {' and '.join(sources)}; {neither} is loaded"
-    return Problem("E211", message, hint=f"Keep one of them:{commands}")
+    if LOCAL_FILE in packages:
+        hint = "Rename the file, or take it out of plugins.local."
+    elif len(packages) == 1:
+        hint = author_hint(packages[0])
+    else:
+        removable = [package for package in packages if not is_first_party(package)] or packages
+        hint = f"Keep one of them:  pip uninstall {' or '.join(removable)}"
+    return Problem("E211", message, hint=hint)
 
 
 def core_version_problem(entry: EntryPointInfo, title: str) -> Problem | None:
     """Describe a requirement of a package that this esper-core does not meet; None if all are met."""
-    requirements = [text for text in entry.requires if normalise(_required_name(text)) == "esper-core"]
-    if not requirements:
-        return None
-    from packaging.requirements import InvalidRequirement, Requirement  # imported late: takes 10 ms
+    from packaging.requirements import Requirement  # imported late: takes 10 ms
 
-    for text in requirements:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement as error:
-            reason = str(error).splitlines()[0]
-            message = f'{title} has an invalid requirement, "{text}": {reason}; its code was not run'
-            return Problem("E212", message, hint=author_hint(entry.package))
-        if requirement.marker is not None and not requirement.marker.evaluate():
-            continue
-        if not requirement.specifier.contains(__version__, prereleases=True):
-            return Problem(
-                "E212",
-                f"{title} needs esper-core {requirement.specifier}, and this is {__version__}; its code was not run",
-                hint=f"Bring them together:  pip install --upgrade esper-core {entry.package}",
-            )
+    for requirement in [Requirement(text) for text in entry.requires if required_package(text) == "esper-core"]:
+        applies = requirement.marker is None or requirement.marker.evaluate()
+        if applies and not requirement.specifier.contains(__version__, prereleases=True):
+            needed = f"{title} needs esper-core {requirement.specifier}, and this is {__version__}"
+            hint = f"Bring them together:  pip install --upgrade esper-core {entry.package}"
+            return Problem("E212", f"{needed}; its code was not run", hint=hint)
     return None
-
-
-def _required_name(requirement: str) -> str:
-    match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
-    return match[1] if match else ""
 
 
 def _pin_problem(candidate: PluginCandidate, pin: str | None) -> Problem | None:
@@ -253,24 +206,12 @@ def _pin_problem(candidate: PluginCandidate, pin: str | None) -> Problem | None:
     if pin is None or entry.file is not None:
         return None
     from packaging.specifiers import SpecifierSet  # imported late: takes 10 ms
-    from packaging.version import InvalidVersion, Version
 
-    try:
-        if SpecifierSet(pin).contains(Version(entry.version), prereleases=True):
-            return None
-    except InvalidVersion:  # an invalid version is in no range
-        pass
-    return Problem(
-        "E226",
-        f"{candidate.title} is required in {pin}; its code was not run",
-        path=f"plugins.require.{candidate.id}",
-        hint=f'Bring them together:  pip install "{entry.package}{pip_range(pin)}"',
-    )
-
-
-def pip_range(pin: str) -> str:
-    """Return a range of versions without spaces, as pip takes it behind a package's name."""
-    return "".join(pin.split())
+    if SpecifierSet(pin).contains(entry.version, prereleases=True):
+        return None
+    message = f"{candidate.title} is required in {pin}; its code was not run"
+    hint = f'Bring them together:  pip install "{entry.package}{pin}"'
+    return Problem("E226", message, path=f"plugins.require.{candidate.id}", hint=hint)
 
 
 def is_name(text: object) -> bool:
@@ -285,11 +226,6 @@ def is_name(text: object) -> bool:
 def is_first_party(package: str) -> bool:
     """Whether a package is one of the project's own."""
     return normalise(package) in FIRST_PARTY_PACKAGES
-
-
-def safe_mode_from_environment() -> bool:
-    """Whether ``ESPER_SAFE_MODE`` asks for the project's own plugins only."""
-    return is_set("ESPER_SAFE_MODE")
 
 
 def is_set(variable: str) -> bool:
@@ -317,16 +253,16 @@ def read_local(paths: Iterable[Path]) -> tuple[tuple[LocalFile, ...], list[Probl
     """
     found: list[LocalFile] = []
     problems: list[Problem] = []
-    for place, path in enumerate(paths):
-        module, plugin = path.stem, path.stem.replace("_", "-")
+    for index, path in enumerate(paths):
         try:
+            _check_file_name(path)
             source = _contents(path)
-            _check_file_name(path, module, plugin)
-        except _InvalidFile as error:
-            problems.append(Problem("E227", error.message, path=f"plugins.local[{place}]", hint=error.hint))
-            continue
-        entry = EntryPointInfo(plugin, module, LOCAL_FILE, digest(source)[:12], (), str(path))
-        found.append(LocalFile(path, source, entry))
+        except PluginError as error:
+            problems += [replace(problem, path=f"plugins.local[{index}]") for problem in error.problems]
+        else:
+            id_ = path.stem.replace("_", "-")
+            entry = EntryPointInfo(id_, path.stem, LOCAL_FILE, digest(source)[:12], (), str(path))
+            found.append(LocalFile(path, source, entry))
     return tuple(found), problems
 
 
@@ -363,50 +299,32 @@ class _LocalLoader(SourceFileLoader):
         return code
 
 
-class _InvalidFile(Exception):
-    """A file that cannot be a plugin: what is wrong, and what to do."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.message, self.hint = message, hint
-
-
 def _contents(path: Path) -> bytes:
-    if path.suffix != ".py":
-        message = f'expected a Python file as a plugin, received "{path}"'
-        raise _InvalidFile(message, "A one-file plugin ends in .py.")
     try:
-        if not path.is_file():  # reading a pipe would block
-            raise FileNotFoundError
-        with path.open("rb") as file:
-            source = file.read(_MAX_FILE_SIZE + 1)
+        source = read_bytes(path, _MAX_FILE_SIZE + 1)
     except FileNotFoundError:
-        message = f'there is no plugin file "{path}"'
-        raise _InvalidFile(message, RELATIVE_PATH_HINT) from None
+        _refuse(f'there is no plugin file "{path}"', RELATIVE_PATH_HINT)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
-        message = f'the plugin file "{path}" cannot be read: {error}'
-        raise _InvalidFile(message, "Check the path and the permissions.") from error
+        _refuse(f'the plugin file "{path}" cannot be read: {error}', "Check the path and the permissions.")
     if len(source) > _MAX_FILE_SIZE:
-        message = f'the plugin file "{path}" is larger than {_MAX_FILE_SIZE:,} bytes'
-        raise _InvalidFile(message, "Make a package of it.")
+        _refuse(f'the plugin file "{path}" is larger than {_MAX_FILE_SIZE:,} bytes', "Make a package of it.")
     return source
 
 
-def _check_file_name(path: Path, module: str, plugin: str) -> None:
+def _check_file_name(path: Path) -> None:
     """Refuse a file whose name is no valid id, or is that of an installed module."""
-    if not is_name(plugin) or not module.isidentifier() or iskeyword(module):
+    module = path.stem
+    if path.suffix != ".py":
+        _refuse(f'expected a Python file as a plugin, received "{path}"', "A one-file plugin ends in .py.")
+    if not is_name(module.replace("_", "-")) or not module.isidentifier() or iskeyword(module):
         message = f'the name of the plugin file "{path.name}" is not a valid plugin id'
-        raise _InvalidFile(message, NAME_RULE.replace("single - or _", "single _"))
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError):  # ValueError: a module in sys.modules without a spec
-        spec = None
-    if module not in sys.modules and spec is None:
+        _refuse(message, NAME_RULE.replace("single - or _", "single _"))
+    spec = find_spec(module)
+    if spec is None or isinstance(spec.loader, _LocalLoader):
         return
-    if spec is None or not (isinstance(spec.loader, _LocalLoader) or _is_same_file(spec.origin, path)):
-        message = f'the plugin file "{path.name}" has the name of an installed module'
-        raise _InvalidFile(message, "Rename the file.")
+    if Path(spec.origin or "").resolve() != path.resolve():
+        _refuse(f'the plugin file "{path.name}" has the name of an installed module', "Rename the file.")
 
 
-def _is_same_file(origin: str | None, path: Path) -> bool:
-    return origin is not None and Path(origin).resolve() == path.resolve()
+def _refuse(message: str, hint: str) -> NoReturn:
+    raise PluginError(Problem("E227", message, hint=hint))

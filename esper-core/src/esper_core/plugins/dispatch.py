@@ -21,11 +21,11 @@ from esper_core.plugins.isolation import (
     attempt,
     attributed_to,
     author_hint,
-    contained,
     definition_of,
     fault_problem,
     hook_callers,
-    is_ctrl_c,
+    package_of_frame,
+    target_of,
     top_package,
 )
 
@@ -119,9 +119,7 @@ def health_check(plugins: Plugins) -> Callable[[HealthSnapshot], Verdict]:
     """
     callers = hook_callers(plugins.manager, HEALTH_HOOK)
     labels = {
-        record.id: Label(record.title, f"{_hook_package(plugins, record.id, HEALTH_HOOK)}:{HEALTH_HOOK}")
-        for record in plugins.records
-        if record.id in callers
+        plugin: Label(_record(plugins, plugin).title, _hook_target(plugins, plugin, HEALTH_HOOK)) for plugin in callers
     }
 
     def check(snapshot: HealthSnapshot) -> Verdict:
@@ -164,26 +162,19 @@ def collect_sections(plugins: Plugins, run: RunInfo) -> tuple[PluginSection, ...
     hook = "esper_report_sections"
     found: list[PluginSection] = []
     for plugin, call in hook_callers(plugins.manager, hook).items():
-        with contained() as caught:
-            # Copies: what the plugin does to its own sections later does not change the report.
-            found += [PluginSection(plugin, _copied(section)) for returned in call(run=run) for section in returned]
-        if caught.error is not None:
-            _warn(plugins, plugin, hook, caught.error, "the report does without its sections")
+        called = attempt(lambda call=call: [_checked(one) for returned in call(run=run) for one in returned])  # type: ignore[misc]
+        if called.error is not None:
+            _warn(plugins, plugin, hook, called.error, "the report does without its sections")
+        found += [PluginSection(plugin, section) for section in called.value or ()]
     return tuple(found)
 
 
-def _copied(section: Any) -> ReportSection:
-    if not isinstance(section, ReportSection):
-        msg = f"a report is made of ReportSection(title, text). Received: {section!r}"
-        raise TypeError(msg)
-    for name, value in (("title", section.title), ("text", section.text)):
-        if not isinstance(value, str):
-            msg = f"the {name} of a ReportSection is a text. Received: {value!r}"
-            raise TypeError(msg)
-    if len(section.title.splitlines()) != 1:
-        msg = f"the title of a ReportSection is one line. Received: {section.title!r}"
-        raise ValueError(msg)
-    return ReportSection(str(section.title), str(section.text))
+def _checked(section: Any) -> ReportSection:
+    is_section = isinstance(section, ReportSection) and isinstance(section.title, str) and isinstance(section.text, str)
+    if is_section and len(section.title.splitlines()) == 1:
+        return section  # type: ignore[no-any-return]
+    msg = f"a report is made of ReportSection(title, text) with a title of one line. Received: {section!r}"
+    raise TypeError(msg)
 
 
 def run_wrapped(plugins: Plugins, context: RunContext, train: Callable[[], T]) -> T:
@@ -205,14 +196,14 @@ def run_wrapped(plugins: Plugins, context: RunContext, train: Callable[[], T]) -
 
     try:
         plugins.manager.hook.esper_run.call_extra([esper_run], {"context": context})
-    except BaseException as error:  # a wrapper may raise CancelledError or a KeyboardInterrupt of its own, too
-        if is_ctrl_c(error):
-            raise
-        if not results and not failures:
-            plugin, failure = _wrapper_at_fault(plugins, error), "raised before the run began, in esper_run"
-            raise PluginError(_fault(plugins, plugin, "esper_run", error, "E231", failure)) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a wrapper may raise CancelledError, too
         if error not in failures:
             plugin = _wrapper_at_fault(plugins, error)
+            if not results and not failures:
+                failure = "raised before the run began, in esper_run"
+                raise PluginError(_fault(plugins, plugin, "esper_run", error, "E231", failure)) from error
             _warn(plugins, plugin, "esper_run", error, "the run had finished, and its results stand")
     if failures:
         raise failures[0]
@@ -222,41 +213,26 @@ def run_wrapped(plugins: Plugins, context: RunContext, train: Callable[[], T]) -
 def _wrapper_at_fault(plugins: Plugins, error: BaseException) -> str:
     """Return the plugin whose frame is the innermost in the traceback; outer wrappers are in it, too."""
     wrappers = list(hook_callers(plugins.manager, "esper_run"))
-    owners = {_hook_package(plugins, name, "esper_run"): name for name in wrappers}
-    packages = (top_package(str(frame.f_globals.get("__name__", ""))) for frame, _ in walk_tb(error.__traceback__))
+    owners = {top_package(_hook_target(plugins, name, "esper_run")): name for name in wrappers}
+    packages = [package_of_frame(frame) for frame, _ in walk_tb(error.__traceback__)]
     return [*wrappers[-1:], *(owners[package] for package in packages if package in owners)][-1]
 
 
 def _warn(plugins: Plugins, plugin: str, hook: str, error: BaseException, consequence: str) -> None:
-    log.warning("%s", _fault(plugins, plugin, hook, error, "E228", f"failed in {hook}", consequence))
+    problem = _fault(plugins, plugin, hook, error, "E228", f"failed in {hook}")
+    log.warning("%s", replace(problem, message=f"{problem.message}; {consequence}"))
 
 
-def _fault(
-    plugins: Plugins,
-    plugin: str,
-    hook: str,
-    error: BaseException,
-    code: str,
-    failure: str,
-    consequence: str = "",
-) -> Problem:
-    record = _record(plugins, plugin)
-    return fault_problem(
-        code,
-        f"{record.title} {failure}",
-        error,
-        target=_hook_package(plugins, plugin, hook),
-        package=record.package,
-        plugin=plugin,
-        consequence=consequence,
-    )
+def _fault(plugins: Plugins, plugin: str, hook: str, error: BaseException, code: str, failure: str) -> Problem:
+    record, target = _record(plugins, plugin), _hook_target(plugins, plugin, hook)
+    message = f"{record.title} {failure}"
+    return fault_problem(code, message, error, target=target, package=record.package, plugin=plugin)
 
 
 def _record(plugins: Plugins, plugin: str) -> PluginRecord:
     return next(record for record in plugins.records if record.id == plugin)
 
 
-def _hook_package(plugins: Plugins, plugin: str, hook: str) -> str:
-    """Return the top package of the function that implements a hook."""
-    function = getattr(plugins.manager.get_plugin(plugin), hook)
-    return top_package(str(getattr(function, "__module__", "")))
+def _hook_target(plugins: Plugins, plugin: str, hook: str) -> str:
+    """Return "module:attribute" of the function that implements a hook."""
+    return target_of(getattr(plugins.manager.get_plugin(plugin), hook))

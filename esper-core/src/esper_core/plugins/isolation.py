@@ -1,35 +1,31 @@
-"""Isolation: call plugin code and attribute what it raises, prints or interrupts to the package behind it.
-
-Every call into plugin code goes through one of these:
+"""Isolation: call plugin code and attribute what it raises to the package behind it.
 
 * ``attempt(call)`` returns what the call raised as data.
-* ``contained()`` is the same for a block.
 * ``attributed_to(component, activity)`` raises it as a PluginError that names the component and its author's line.
 
-``fault_problem`` and ``component_problem`` build the messages. Nothing else in Esper decides which package is at fault.
+Every exception counts as the plugin's fault, SystemExit and CancelledError included. Only KeyboardInterrupt passes: it
+comes from the user. ``fault_problem`` and ``component_problem`` build the messages. Nothing else in Esper decides which
+package is at fault.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import signal
 import sys
-import threading
-import time
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from importlib import import_module
-from pathlib import Path
+from traceback import format_exception_only, walk_tb
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from esper_core.leyline.errors import EsperError, PluginError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType, TracebackType
-    from typing import TextIO
+    from contextlib import AbstractContextManager
+    from types import FrameType
 
     import pluggy
     from torch import Tensor
@@ -53,48 +49,30 @@ _SHARED: Final = frozenset({"", "esper_core", "numpy", "pluggy", "pydantic", "to
 
 @dataclass(frozen=True, slots=True)
 class Attempt(Generic[T]):
-    """The outcome of a call into plugin code: its value or what it raised, and how long it took."""
+    """The outcome of a call into plugin code: its value, or what it raised."""
 
     value: T | None
     error: BaseException | None
-    milliseconds: float
-
-
-class Caught:
-    """What a block raised; ``error`` is None if it raised nothing."""
-
-    error: BaseException | None = None
 
 
 def attempt(call: Callable[[], T]) -> Attempt[T]:
-    """Call plugin code and return whatever it raises as data; see ``contained``."""
-    started = time.perf_counter()
-    value: T | None = None
-    with contained() as caught:
-        value = call()
-    return Attempt(value, caught.error, (time.perf_counter() - started) * 1000)
+    """Call plugin code and return whatever it raises as data. What it prints goes to stderr."""
+    try:
+        with output_to_stderr():
+            return Attempt(call(), None)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return Attempt(None, error)
+
+
+def output_to_stderr() -> AbstractContextManager[object]:
+    """Return a context in which prints go to stderr, because stdout belongs to the result of the command."""
+    return redirect_stdout(sys.stderr)
 
 
 @contextmanager
-def contained() -> Iterator[Caught]:
-    """Run a block of plugin code and catch whatever it raises, SystemExit and CancelledError included.
-
-    Its output goes to stderr, because stdout belongs to the result of the command. Ctrl-C still stops the program:
-    a KeyboardInterrupt that came with the signal is raised again, even if the plugin caught it. A KeyboardInterrupt
-    that the plugin raised itself is caught like any other error.
-    """
-    caught = Caught()
-    with _watched_ctrl_c() as watch, output_to_stderr():
-        try:
-            yield caught
-        except BaseException as error:  # every kind becomes a record that names the package
-            caught.error = error
-    if watch.pressed:
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def attributed_to(component: str, activity: str, *, contain: bool = True) -> Iterator[None]:
+def attributed_to(component: str, activity: str) -> Iterator[None]:
     """Raise what a block raises as PluginError E231, which names the component and its author's line.
 
     An EsperError passes unchanged.
@@ -102,29 +80,16 @@ def attributed_to(component: str, activity: str, *, contain: bool = True) -> Ite
     Args:
         component: how messages name it; a ``Label`` also knows where its code is.
         activity: what it was doing, for the message: ``"when it computed losses"``.
-        contain: whether its output is redirected and Ctrl-C watched, as ``contained`` does. That takes a dozen
-            microseconds; pass False for code that runs with every batch.
     """
-    error: BaseException | None = None
-    if contain:
-        with contained() as caught:
-            yield
-        error = caught.error
-    else:
-        try:
-            yield
-        except BaseException as raised:
-            if is_ctrl_c(raised):
-                raise
-            error = raised
-    if error is None:
-        return
-    if isinstance(error, EsperError):
-        raise error
-    received = str(error).strip().split("\n")[0][:300]
-    message = f"{component} raised {type(error).__name__} {activity}: {received}"
-    problem = component_problem("E231", message, error, component, "This is a fault of its package.")
-    raise PluginError(problem) from error
+    try:
+        yield
+    except (EsperError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        received = str(error).strip().split("\n")[0][:300]
+        message = f"{component} raised {type(error).__name__} {activity}: {received}"
+        problem = component_problem("E231", message, error, component, "This is a fault of its package.")
+        raise PluginError(problem) from error
 
 
 class AttributedSchedule:
@@ -136,7 +101,7 @@ class AttributedSchedule:
 
     def factor(self, step: int, steps: int | None) -> float:
         """Return the schedule's factor on the learning rate."""
-        with attributed_to(self._label, f"in step {step} of {steps}", contain=False):
+        with attributed_to(self._label, f"in step {step} of {steps}"):
             factor = float(self._schedule.factor(step, steps))
         if not math.isfinite(factor) or factor < 0.0:
             message = f"{self._label} gave the factor {factor} for step {step} of {steps}"
@@ -161,12 +126,12 @@ class AttributedTask:
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each example."""
-        with attributed_to(self._label, "when it computed losses", contain=False):
+        with attributed_to(self._label, "when it computed losses"):
             return self._task.losses(outputs, targets)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the score of each example."""
-        with attributed_to(self._label, "when it computed scores", contain=False):
+        with attributed_to(self._label, "when it computed scores"):
             return self._task.scores(outputs, targets)
 
 
@@ -187,91 +152,7 @@ def hook_callers(manager: pluggy.PluginManager, hook: str) -> dict[str, Callable
 def import_target(target: str) -> Any:
     """Import ``"package.module"`` or the attribute ``"package.module:attribute"``; this runs the package's code."""
     module, _, attributes = target.partition(":")
-    found: Any = import_module(module.strip())
-    for attribute in filter(None, attributes.strip().split(".")):
-        found = getattr(found, attribute)
-    return found
-
-
-# Ctrl-C and output
-
-
-def is_ctrl_c(error: BaseException) -> bool:
-    """Whether an error is the user's Ctrl-C rather than a fault; for code that runs too often for ``contained``.
-
-    The signal handler in charge knows. One that keeps no record, such as Python's own, is assumed to have raised it.
-    """
-    if not isinstance(error, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
-        return False
-    handler = signal.getsignal(signal.SIGINT)
-    return bool(getattr(handler, "pressed", callable(handler)))
-
-
-class _CtrlCWatch:
-    """A SIGINT handler that calls the previous one and records whether that raised KeyboardInterrupt."""
-
-    def __init__(self, handler: Any) -> None:
-        self.handler = handler
-        self.pressed = False
-        self.called = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.called = True
-        try:
-            self.handler(number, frame)
-        except KeyboardInterrupt:
-            self.pressed = True
-            raise
-
-
-@contextmanager
-def _watched_ctrl_c() -> Iterator[_CtrlCWatch]:
-    """Record whether SIGINT interrupts the block. Python delivers signals to the main thread only."""
-    handler = signal.getsignal(signal.SIGINT)
-    watch = _CtrlCWatch(handler)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield watch
-        return
-    signal.signal(signal.SIGINT, watch)
-    try:
-        yield watch
-    finally:
-        # The previous handler may have installed another one when it was called; then that one stays.
-        if not watch.called or signal.getsignal(signal.SIGINT) is watch:
-            signal.signal(signal.SIGINT, handler)
-
-
-@contextmanager
-def output_to_stderr() -> Iterator[None]:
-    """Redirect stdout and stderr of the block to stderr, which the block cannot close."""
-    stream: Any = _UnclosableStream(sys.stderr)
-    with redirect_stdout(stream), redirect_stderr(stream):
-        yield
-
-
-class _UnclosableStream:
-    """A stream on which ``close`` and ``detach`` only flush."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def close(self) -> None:
-        """Flush, and leave the stream open."""
-        self._stream.flush()
-
-    detach = close
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stream)
-
-    def __enter__(self) -> _UnclosableStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    return reduce(getattr, filter(None, attributes.strip().split(".")), import_module(module.strip()))
 
 
 # Attribution: the author's line, and what to do
@@ -298,8 +179,6 @@ def fault_problem(
     package: str,
     plugin: str | None = None,
     requires: Sequence[str] = (),
-    path: str | None = None,
-    consequence: str = "",
 ) -> Problem:
     """Describe an error that code behind an entry point raised: what, on which of the author's lines, what to do.
 
@@ -307,26 +186,23 @@ def fault_problem(
         code: the error code.
         message: what failed; the error's own summary follows it.
         error: what was raised.
-        target: "module:attribute" of the code; its top package is the author's.
+        target: "module:attribute" of the code. It is the place if the error passed through none of the author's lines.
         package: the installed package, for the hint.
-        plugin: the plugin's id, if disabling it is a way out.
+        plugin: the plugin's id, if the user can disable it.
         requires: the package's declared requirements.
-        path: the place to report if the error passed through none of the author's lines.
-        consequence: what follows for the run.
     """
-    file, line = _innermost_line(error.__traceback__, top_package(target))
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        file, line = error.filename, error.lineno
-    hint = _missing_module_hint(error, file, target, package, requires) or author_hint(package, plugin)
-    message = f"{message}: {summarise(error)}{consequence and f'; {consequence}'}"
-    return Problem(code, message, file=file, line=line, path=None if file else path, hint=hint)
+    hint = _missing_module_hint(error, target, package, requires) or author_hint(package, plugin)
+    return _problem_at(code, f"{message}: {summarise(error)}", error, target, hint)
 
 
 def component_problem(
     code: str, message: str, error: BaseException, component: str, hint: str | None = None
 ) -> Problem:
     """Describe an error of a component in a run, at its author's line or else by its target."""
-    target = component.target if isinstance(component, Label) else None
+    return _problem_at(code, message, error, component.target if isinstance(component, Label) else None, hint)
+
+
+def _problem_at(code: str, message: str, error: BaseException, target: str | None, hint: str | None) -> Problem:
     file, line = location_of(error, target)
     return Problem(code, message, file=file, line=line, path=None if file else target, hint=hint)
 
@@ -334,19 +210,28 @@ def component_problem(
 def location_of(error: BaseException, target: str | None = None) -> tuple[str | None, int | None]:
     """Return the innermost line of the author's that an error passed through, or two None.
 
-    Without a target of a third party, the line is the innermost that belongs neither to Esper, nor to torch, nor to
-    Python's library.
+    The author's lines are those of the target's top package. Without a target of a third party, they are all lines that
+    belong neither to Esper, nor to torch, nor to Python's library.
     """
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return error.filename, error.lineno
     package = top_package(target) if target is not None and is_third_party(target) else None
-    return _innermost_line(error.__traceback__, package)
+    place: tuple[str | None, int | None] = (None, None)
+    for frame, line in walk_tb(error.__traceback__):
+        owner, file = package_of_frame(frame), frame.f_code.co_filename
+        if owner == package or (package is None and owner not in _SHARED and not file.startswith("<")):
+            place = (file, line)
+    return place
+
+
+def package_of_frame(frame: FrameType) -> str:
+    """Return the top package whose code a frame runs."""
+    return top_package(str(frame.f_globals.get("__name__", "")))
 
 
 def summarise(error: BaseException) -> str:
-    """Return type and message of an error in one line, even if its ``__str__`` raises."""
-    import traceback  # imported late: only failures need it
-
-    lines = traceback.format_exception_only(type(error), error)
-    line = " ".join(lines[-1].split()) if lines else type(error).__name__
+    """Return type and message of an error in one line."""
+    line = " ".join(format_exception_only(error)[-1].split())
     return line if len(line) <= _MAX_SUMMARY else line[:_MAX_SUMMARY] + "…"
 
 
@@ -401,36 +286,24 @@ def author_hint(package: str, plugin: str | None = None) -> str:
     return f"Tell the author of {package}{leave_out}"
 
 
-def _missing_module_hint(
-    error: BaseException, file: str | None, target: str, package: str, requires: Sequence[str]
-) -> str | None:
-    """Say what to install if the error is a missing module."""
+def required_package(requirement: str) -> str:
+    """Return the normalised name of the package that a requirement asks for.
+
+    >>> required_package('Esper_Core>=0.1; python_version > "3"')
+    'esper-core'
+    """
+    match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
+    return normalise(match[1]) if match else ""
+
+
+def _missing_module_hint(error: BaseException, target: str, package: str, requires: Sequence[str]) -> str | None:
+    """Return what to install if the error is a missing module of another package."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     missing = top_package(error.name)
-    install = f'Install the package that has the module "{missing}"'
-    if package == LOCAL_FILE:
-        if file is not None and Path(file).with_name(f"{missing}.py").is_file():
-            return f"A one-file plugin cannot import {missing}.py beside it: put both into one file or into a package."
-        return f"{install}."
-    if missing == top_package(target):
-        return f"A part of {package} itself is missing:  pip install --force-reinstall {package}"
-    if missing == "esper_core":
-        return f"It was written for another esper-core:  pip install --upgrade esper-core {package}"
+    if missing in (top_package(target), "esper_core"):
+        return None
     for requirement in requires:
-        name = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
-        if name is not None and normalise(name[1]) == normalise(missing):
+        if required_package(requirement) == normalise(missing):
             return f'Install what is missing:  pip install "{requirement.partition(";")[0].strip()}"'
-    return f"{install}, and tell the author of {package}: it is not among its requirements"
-
-
-def _innermost_line(traceback: TracebackType | None, package: str | None) -> tuple[str | None, int | None]:
-    """Return the innermost line of a package's own; with no package, of any that is not shared."""
-    found: tuple[str | None, int | None] = (None, None)
-    while traceback is not None:
-        frame = traceback.tb_frame
-        owner, file = top_package(str(frame.f_globals.get("__name__", ""))), frame.f_code.co_filename
-        if owner == package or (package is None and owner not in _SHARED and not file.startswith("<")):
-            found = (file, traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return found
+    return f'Install the package that has the module "{missing}". {author_hint(package)}'

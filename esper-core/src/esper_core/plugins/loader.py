@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from reprlib import repr as shorten
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import PluginError, Problem
@@ -22,9 +23,8 @@ from esper_core.plugins.discovery import (
     import_local,
     is_set,
     read_local,
-    safe_mode_from_environment,
 )
-from esper_core.plugins.isolation import attempt, definition_of, import_target, summarise
+from esper_core.plugins.isolation import attempt, definition_of, hook_callers, import_target, location_of
 from esper_core.plugins.lookup_errors import ask_plugins, missing_requirement, unknown_plugin
 from esper_core.plugins.registry import ComponentRegistrar, Registry
 from esper_core.plugins.validation import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from esper_core.leyline.specs import ComponentKind
-    from esper_core.plugins.discovery import DamagedPackage, Distribution, LocalFile
+    from esper_core.plugins.discovery import Distribution, LocalFile
     from esper_core.plugins.records import Component, PluginCandidate, PluginRecord
 
 REGISTRATION_HOOKS: Final[Mapping[str, ComponentKind]] = {
@@ -79,9 +79,6 @@ class Plugins:
     files: tuple[LocalFile, ...] = field(default=(), repr=False, compare=False)
     settings: Mapping[str, type[BaseModel]] = field(default_factory=dict, repr=False, compare=False)
 
-    def __repr__(self) -> str:
-        return f"<Plugins: {len(self.records)}, problems: {len(self.problems)}, {self.registry!r}>"
-
 
 def load_plugins(
     *,
@@ -101,7 +98,7 @@ def load_plugins(
         distributions: packages to read instead of the installed ones.
     """
     disable, require = tuple(disable), dict(require or {})
-    safe_mode = safe_mode_from_environment() if safe_mode is None else safe_mode
+    safe_mode = is_set("ESPER_SAFE_MODE") if safe_mode is None else safe_mode
     manager = hook_manager()
     if is_set("ESPER_TRACE_HOOKS"):
         _trace_hooks(manager)
@@ -128,7 +125,7 @@ def load_plugins(
         problems=(
             *_unknown_ids(disable, require, records),
             *unreadable,
-            *map(_damage_problem, damaged),
+            *damaged,
             *dict.fromkeys(problem for record in records for problem in record.problems),
         ),
         manager=manager,
@@ -143,9 +140,11 @@ def _import_plugin(candidate: PluginCandidate, files: Sequence[LocalFile]) -> Pl
         return candidate
     entry = candidate.entry_point
     file = next((file for file in files if file.entry_point == entry), None)
+    started = perf_counter()
     imported = attempt(lambda: import_target(entry.target) if file is None else import_local(file))
+    load_ms = round(1000 * (perf_counter() - started), 3)
     sha256 = _hash_of_module(entry.target) if file is None else digest(file.source)
-    candidate = replace(candidate, plugin=imported.value, load_ms=imported.milliseconds, sha256=sha256)
+    candidate = replace(candidate, plugin=imported.value, load_ms=load_ms, sha256=sha256)
     return candidate if imported.error is None else candidate.broken_by("E210", "cannot be imported", imported.error)
 
 
@@ -161,7 +160,7 @@ def _collect_components(manager: pluggy.PluginManager, candidate: PluginCandidat
     """Call the candidate's registration hooks and return it with its components.
 
     A fault in one of them stops the candidate and unregisters it; the other hooks are still called, so that all faults
-    are reported. The components stay with it, so that a run which names one can be told why it is not there.
+    are reported. The components stay with it, so that a message for one of them can name the plugin.
     """
     if not candidate.is_active:
         return candidate
@@ -170,8 +169,8 @@ def _collect_components(manager: pluggy.PluginManager, candidate: PluginCandidat
     for hook, kind in REGISTRATION_HOOKS.items():
         if hook in candidate.hooks:
             registrar: ComponentRegistrar[Any] = ComponentRegistrar(candidate, kind)
-            problems.extend(_registration_problems(manager, candidate, hook, registrar))
-            components.extend(registrar.components)
+            problems += _registration_problems(manager, candidate, hook, registrar)
+            components += registrar.components.values()
     candidate = replace(candidate, components=tuple(components))
     if not problems:
         return candidate
@@ -183,20 +182,18 @@ def _registration_problems(
     manager: pluggy.PluginManager, candidate: PluginCandidate, hook: str, registrar: ComponentRegistrar[Any]
 ) -> list[Problem]:
     """Call one registration hook of one plugin with the registrar; return what went wrong."""
-    others = [plugin for name, plugin in manager.list_name_plugin() if name != candidate.id]
-    call = manager.subset_hook_caller(hook, remove_plugins=others)
+    call = hook_callers(manager, hook)[candidate.id]
     called = attempt(lambda: call(registry=registrar))
-    registrar.close()
-    problems = list(registrar.problems)
+    if isinstance(called.error, PluginError):
+        file, line = location_of(called.error, candidate.entry_point.target)
+        return [problem.at(file=file, line=line, column=None) for problem in called.error.problems]
     if called.error is not None:
-        is_refusal = isinstance(called.error, PluginError) and any(one in problems for one in called.error.problems)
-        return problems if is_refusal else [*problems, candidate.problem("E221", f"failed in {hook}", called.error)]
+        return [candidate.problem("E221", f"failed in {hook}", called.error)]
     if called.value:
         file, line = definition_of(candidate.hooks[hook])
         message = f"{candidate.title} returns {type(called.value[0]).__name__} from {hook}, which returns nothing"
-        hint = "Add to the registry, and return nothing."
-        problems.append(Problem("E221", message, file=file, line=line, hint=hint))
-    return problems
+        return [Problem("E221", message, file=file, line=line, hint="Add to the registry, and return nothing.")]
+    return []
 
 
 def _unknown_ids(disable: Sequence[str], require: Mapping[str, str], records: Sequence[PluginRecord]) -> list[Problem]:
@@ -210,13 +207,6 @@ def _unknown_ids(disable: Sequence[str], require: Mapping[str, str], records: Se
         ),
         *(missing_requirement(name, pin, records) for name, pin in require.items() if name not in ids),
     ]
-
-
-def _damage_problem(damaged: DamagedPackage) -> Problem:
-    name = f'package "{damaged.package}"' if damaged.package else "an installed package"
-    message = f"the metadata of {name} cannot be read: {summarise(damaged.error)}"
-    hint = f"Install it again:  pip install --force-reinstall {damaged.package or 'PACKAGE'}"
-    return Problem("E223", message, hint=hint)
 
 
 def _trace_hooks(manager: pluggy.PluginManager) -> None:

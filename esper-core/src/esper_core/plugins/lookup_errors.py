@@ -1,16 +1,16 @@
 """Lookup errors: explain a name that cannot be found, with a suggestion and the command that helps.
 
-Three things can be unknown: the plugin in front of the slash, the name behind it, and the version of a package that a
-configuration requires. Each has its own message, as have a name that is ambiguous and one whose plugin is not active.
+Three things can be unknown: the plugin in front of the slash, the name behind it, and a plugin that the configuration
+disables or requires. Names that are ambiguous, and names whose plugin is not active, have messages of their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal
 
 from esper_core.leyline.errors import ConfigError, PluginError, Problem, nearest
-from esper_core.plugins.discovery import FIRST_PARTY, pip_range
+from esper_core.plugins.discovery import FIRST_PARTY
 from esper_core.plugins.isolation import attempt, hook_callers, summarise
 
 if TYPE_CHECKING:
@@ -31,16 +31,6 @@ CODES: Final[Mapping[ComponentKind, str]] = {
     "task": "E205",
 }
 """The error code of an unknown name, by kind."""
-
-PLURALS: Final[Mapping[ComponentKind, str]] = {
-    "blueprint": "blueprints",
-    "host": "hosts",
-    "policy": "policies",
-    "reward": "rewards",
-    "schedule": "schedules",
-    "sink": "sinks",
-    "task": "tasks",
-}
 
 USUAL_PACKAGE: Final[Mapping[ComponentKind, str]] = {
     "blueprint": "esper-blueprints",
@@ -66,46 +56,54 @@ class UnusableComponent(PluginError):
 
 
 def unknown_component(
-    kind: ComponentKind, name: str, context: str, components: Sequence[Component], records: Sequence[PluginRecord]
+    kind: ComponentKind,
+    name: str,
+    context: str,
+    components: Sequence[Component],
+    records: Sequence[PluginRecord],
+    *,
+    answer: str | None,
+    is_pattern: bool = False,
 ) -> UnknownComponent:
-    """Return the error for a name that no component of a kind has.
+    """Return the error for a name, or a pattern, that fits no component of a kind.
 
     Args:
         kind: the kind that was looked up.
-        name: the name, short or with its plugin.
+        name: the name or pattern, short or with its plugin.
         context: where the name is used, for the message: ``slot "early"``.
         components: every component there is.
         records: every plugin there is.
+        answer: what plugins say of the name; see ``ask_plugins``.
+        is_pattern: whether it is a pattern.
     """
     plugin, slash, short = name.rpartition("/")
     known = [component for component in components if component.kind == kind]
     own = [component for component in known if component.plugin == plugin]
-    message = f'unknown {kind} "{name}"{_within(context)}'
-    if slash and _is_unknown_plugin(plugin, records):
-        message += f': there is no plugin "{plugin}"'
+    is_unknown_plugin = bool(slash) and all(record.id != plugin for record in records)
+    code, message = CODES[kind], f'unknown {kind} "{name}"{_within(context)}'
+    if is_pattern:
+        code, message = "E207", f'no {kind} matches "{name}"{_within(context)}'
     elif slash:
-        message += f': plugin "{plugin}" has no {kind} "{short}"'
-    lines = [
-        f'"{other.id}" is a {other.kind} ({other.source}).'
-        for other in components
-        if other.kind != kind and name in (other.id, other.short)
-    ]
+        message += f': there is no plugin "{plugin}"' if is_unknown_plugin else f': "{plugin}" has no {kind} "{short}"'
+    others = [one for one in components if one.kind != kind and name in (one.id, one.short)]
+    lines = [f'"{one.id}" is a {one.kind} ({one.source}).' for one in others]
     if not known:
-        lines.append(_none_installed(kind, records))
-    elif close := _closest(name, known):
-        lines.append(f'Did you mean "{close[0]}" ({close[1].source})?')
-    elif slash and _is_unknown_plugin(plugin, records):
-        lines.append(_unknown_plugin_hint(plugin, records))
+        if all(record.package != USUAL_PACKAGE[kind] for record in records):
+            lines.append(f"No {kind} is installed. Install some:  pip install {USUAL_PACKAGE[kind]}")
+    elif suggested := _did_you_mean(name, known):
+        lines.append(suggested)
+    elif is_unknown_plugin:
+        lines += _plugin_lines(plugin, records) or [f"Plugins: {_listed([record.id for record in records])}"]
     else:
         lines.append(f"Known: {_listed([component.short for component in own or known])}")
-    return UnknownComponent(Problem(CODES[kind], message, hint=_hint(kind, lines, records)))
+    return UnknownComponent(Problem(code, message, hint=_hint(lines, records, answer, kind)))
 
 
 def unknown_of_any_kind(
     name: str,
     components: Sequence[Component],
     records: Sequence[PluginRecord],
-    ask: Callable[[ComponentKind, str], str | None] = lambda kind, name: None,
+    ask: Callable[[ComponentKind, str], str | None],
 ) -> UnknownComponent | UnusableComponent:
     """Return the error for a name that no component of any kind has.
 
@@ -114,36 +112,16 @@ def unknown_of_any_kind(
     for record in records:
         if record.status != "active" and name.startswith(f"{record.id}/"):
             return unusable("component", name, "", record)
-    lines = [f'Did you mean "{close[0]}" ({close[1].source})?'] if (close := _closest(name, components)) else []
-    if (inactive := inactive_hint(records)) is not None:
-        lines.append(inactive)
-    hint = "\n".join([*lines, "All:  esper components list"])
-    error = UnknownComponent(Problem("E200", f'unknown component "{name}"', hint=hint))
-    answers = [line for kind in CODES if (line := ask(kind, name))]
-    distinct = [
-        line for line in dict.fromkeys(answers) if not any(line in other and line != other for other in answers)
-    ]
-    return with_hint_line(error, "\n".join(distinct))
-
-
-def no_match(
-    kind: ComponentKind, pattern: str, context: str, components: Sequence[Component], records: Sequence[PluginRecord]
-) -> UnknownComponent:
-    """Return the error for a pattern that matches no component; arguments as for ``unknown_component``."""
-    plugin, slash, _ = pattern.rpartition("/")
-    lines = []
-    if all(component.kind != kind for component in components):
-        lines = [_none_installed(kind, records)]
-    elif slash and _is_unknown_plugin(plugin, records):
-        lines = [_unknown_plugin_hint(plugin, records)]
-    message = f'no {kind} matches "{pattern}"{_within(context)}'
-    return UnknownComponent(Problem("E207", message, hint=_hint(kind, lines, records)))
+    suggested = _did_you_mean(name, components)
+    answers = dict.fromkeys(line for kind in CODES for line in (ask(kind, name) or "").splitlines())
+    hint = _hint([suggested] if suggested else [], records, "\n".join(answers))
+    return UnknownComponent(Problem("E200", f'unknown component "{name}"', hint=hint))
 
 
 def ambiguous(kind: ComponentKind, name: str, context: str, claims: Sequence[Component]) -> UnknownComponent:
     """Return the error for a short name that several plugins provide."""
     ids = [f'"{component.id}" ({component.source})' for component in claims]
-    message = f'{len(claims)} {PLURALS[kind]} are called "{name}"{_within(context)}'
+    message = f'several plugins have a {kind} "{name}"{_within(context)}'
     return UnknownComponent(Problem("E206", message, hint=f"Write which one:  {' or '.join(ids)}"))
 
 
@@ -157,26 +135,19 @@ def unusable(
         return UnknownComponent(Problem("E209", message + "disabled", hint=hint))
     if record.status == "not-listed":
         return UnknownComponent(Problem("E209", message + "left out in safe mode", hint="Unset ESPER_SAFE_MODE."))
-    causes = [line for problem in record.problems for line in str(problem).splitlines()]
-    hint = "\n".join([*causes, f"More:  esper plugins show {record.id}"])
+    hint = "\n".join([*map(str, record.problems), f"More:  esper plugins show {record.id}"])
     return UnusableComponent(Problem("E209", message + record.status, hint=hint))
 
 
 def unknown_plugin(name: str, records: Sequence[PluginRecord]) -> Problem:
     """Describe a plugin id that no plugin has."""
-    close = _closest_plugin(name, records)
-    lines = [f'Did you mean "{close.id}" ({close.source})?'] if close else []
-    if close is None and name in FIRST_PARTY:
-        lines.append(f"Install it:  pip install {FIRST_PARTY[name]}")
-    return Problem("E208", f'unknown plugin "{name}"', hint="\n".join([*lines, "All plugins:  esper plugins list"]))
+    hint = "\n".join([*_plugin_lines(name, records), "List them:  esper plugins list"])
+    return Problem("E208", f'unknown plugin "{name}"', hint=hint)
 
 
 def missing_requirement(name: str, pin: str, records: Sequence[PluginRecord]) -> Problem:
     """Describe a plugin that ``plugins.require`` names and that is not installed."""
-    close = _closest_plugin(name, records)
-    lines = [f'Did you mean "{close.id}"?'] if close else []
-    subject = "it" if name in FIRST_PARTY else "the package that brings it"
-    lines.append(f'Install {subject}:  pip install "{FIRST_PARTY.get(name, "PACKAGE")}{pip_range(pin)}"')
+    lines = _plugin_lines(name, records) or ["Install the package that provides it, or remove the requirement."]
     message = f'plugin "{name}" is required in {pin}, and not installed'
     return Problem("E226", message, path=f"plugins.require.{name}", hint="\n".join(lines))
 
@@ -192,73 +163,39 @@ def ask_plugins(
 ) -> str | None:
     """Return what the first plugin that knows of a missing component says, in one line; None if none does.
 
-    The line also names each plugin that raised.
+    A line is added for each plugin that raised.
     """
     titles = {record.id: record.title for record in records}
-    faults: list[str] = []
+    lines: list[str] = []
     for plugin, call in hook_callers(manager, "esper_component_missing").items():
         asked = attempt(lambda call=call: call(kind=kind, name=name))  # type: ignore[misc]
         if asked.error is not None:
-            faults.append(f"({titles[plugin]} failed in esper_component_missing: {summarise(asked.error)})")
+            lines.append(f"{titles[plugin]} failed in esper_component_missing: {summarise(asked.error)}")
         elif isinstance(asked.value, str) and asked.value.strip():
-            return "  ".join([" ".join(asked.value.split()), *faults])
-    return "  ".join(faults) or None
+            lines.append(" ".join(asked.value.split()))
+            break
+    return "\n".join(lines) or None
 
 
-def with_hint_line(error: UnknownComponent, line: str | None) -> UnknownComponent:
-    """Return the error with a further line in its hint, before the command that lists what there is."""
-    if not line:
-        return error
-    (problem,) = error.problems
-    *first, last = (problem.hint or "").splitlines()
-    return UnknownComponent(replace(problem, hint="\n".join([*first, line, last])))
-
-
-def _none_installed(kind: ComponentKind, records: Sequence[PluginRecord]) -> str:
-    """Say that no component of a kind is there, and which package or setting would change that."""
-    package = USUAL_PACKAGE[kind]
-    for record in records:
-        if record.package == package and record.status != "active":
-            remedy = ". Take it out of plugins.disable." if record.status == "disabled" else "."
-            return f'There is no {kind}: "{record.id}" ({record.source}) is {record.status}{remedy}'
-    return f"No {kind} is installed. Install some:  pip install {package}"
-
-
-def _closest(name: str, known: Sequence[Component]) -> tuple[str, Component] | None:
-    """Return the nearest name that ``find`` would accept, with its component."""
+def _did_you_mean(name: str, known: Sequence[Component]) -> str | None:
+    """Suggest the nearest name that ``find`` would accept: of the same plugin, if it is known."""
     plugin, slash, short = name.rpartition("/")
-    shorts = [component.short for component in known]
-    own = {component.short: component for component in known if slash and component.plugin == plugin}
-    if own:
+    if own := {component.short: component for component in known if slash and component.plugin == plugin}:
         close = nearest(short, own)
-        return (own[close].id, own[close]) if close else None
-    names = {
-        component.id if slash or shorts.count(component.short) > 1 else component.short: component
-        for component in known
-    }
+        return f'Did you mean "{own[close].id}" ({own[close].source})?' if close else None
+    shorts = Counter(component.short for component in known)
+    names = {one.id if slash or shorts[one.short] > 1 else one.short: one for one in known}
     close = nearest(name, names) or nearest(short, names)
-    return (close, names[close]) if close else None
+    return f'Did you mean "{close}" ({names[close].source})?' if close else None
 
 
-def _closest_plugin(name: str, records: Sequence[PluginRecord]) -> PluginRecord | None:
-    """Return the plugin of the package of this name, or else the one with the nearest id."""
-    for record in records:
-        if record.package == name:
-            return record
+def _plugin_lines(name: str, records: Sequence[PluginRecord]) -> list[str]:
+    """Suggest the first-party package of a plugin, the plugin of the package of this name, or the nearest id."""
+    if name in FIRST_PARTY:
+        return [f"Install it:  pip install {FIRST_PARTY[name]}"]
     close = nearest(name, [record.id for record in records])
-    return next((record for record in records if record.id == close), None)
-
-
-def _is_unknown_plugin(plugin: str, records: Sequence[PluginRecord]) -> bool:
-    return all(record.id != plugin for record in records)
-
-
-def _unknown_plugin_hint(plugin: str, records: Sequence[PluginRecord]) -> str:
-    """Suggest a plugin's package, the nearest id, or the installed plugins."""
-    if plugin in FIRST_PARTY:
-        return f"Install it:  pip install {FIRST_PARTY[plugin]}"
-    close = nearest(plugin, [record.id for record in records])
-    return f'Did you mean plugin "{close}"?' if close else f"Plugins: {_listed([record.id for record in records])}"
+    found = [record for record in records if name == record.package or close == record.id]
+    return [f'Did you mean "{record.id}" ({record.source})?' for record in found[:1]]
 
 
 def _within(context: str) -> str:
@@ -269,7 +206,8 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_LISTED]) + (", …" if len(names) > _MAX_LISTED else "")
 
 
-def _hint(kind: ComponentKind, lines: Sequence[str], records: Sequence[PluginRecord]) -> str:
-    inactive = inactive_hint(records)
-    further = [] if inactive is None else [inactive]
-    return "\n".join([*lines, *further, f"All {PLURALS[kind]}:  esper components list {kind}"])
+def _hint(
+    lines: Sequence[str], records: Sequence[PluginRecord], answer: str | None, kind: ComponentKind | None = None
+) -> str:
+    command = f"List them:  esper components list {kind or ''}".rstrip()
+    return "\n".join(line for line in (*lines, inactive_hint(records), answer, command) if line)

@@ -126,7 +126,7 @@ class Component:
             return imported.value
         message = f"{self.title} {failure}"
         raise PluginError(
-            fault_problem("E219", message, imported.error, target=target, package=self.package, path=target)
+            fault_problem("E219", message, imported.error, target=target, package=self.package)
         ) from imported.error
 
 
@@ -228,7 +228,6 @@ class PluginCandidate:
             package=entry.package,
             plugin=self.id,
             requires=entry.requires,
-            path=f"entry point {self.id} = {entry.target}",
         )
 
     def record(self) -> PluginRecord:
@@ -243,6 +242,6 @@ class PluginCandidate:
             components=tuple(component.id for component in self.components) if self.is_active else (),
             status=self.status,
             problems=self.problems,
-            load_ms=None if self.load_ms is None else round(self.load_ms, 3),
+            load_ms=self.load_ms,
             sha256=self.sha256,
         )

@@ -7,12 +7,9 @@ view of all components of the active plugins.
 
 from __future__ import annotations
 
-import inspect
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import fields
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from esper_core.leyline.errors import PluginError, Problem, suggestion
 from esper_core.leyline.specs import (
@@ -63,26 +60,12 @@ SAMPLE_SITES: Final[Mapping[str, Site]] = {
 }
 """A site of each kind, for which a blueprint's formula must evaluate."""
 
-_VARIABLES: Final[Mapping[str, str]] = {
-    "c": "c channels",
-    "n": "n spatial dimensions",
-    "h": "h height",
-    "w": "w width",
-    "l": "l length",
-    "t": "t tokens",
-}
-"""What the names in a formula mean."""
+_FORMULA_HINT: Final = (
+    "Names: c channels, n spatial dimensions, h height, w width, l length, t tokens. "
+    "Operators: + - * // ** ( ) min max."
+)
 
 _WILDCARDS: Final = frozenset("*?[")
-
-
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    """Why a component is refused: the code, the message behind the plugin's title, and the hint."""
-
-    code: str
-    message: str
-    hint: str
 
 
 class ComponentRegistrar(Generic[SpecT]):
@@ -91,19 +74,7 @@ class ComponentRegistrar(Generic[SpecT]):
     def __init__(self, candidate: PluginCandidate, kind: ComponentKind) -> None:
         self._candidate = candidate
         self._kind = kind
-        self._components: dict[str, Component] = {}
-        self._problems: list[Problem] = []
-        self._open = True
-
-    @property
-    def components(self) -> tuple[Component, ...]:
-        """The components that were added, in order."""
-        return tuple(self._components.values())
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """The refusals; they count even if the plugin catches the error."""
-        return tuple(self._problems)
+        self.components: dict[str, Component] = {}
 
     def add(self, name: str, target: Callable[..., Any] | str, spec: SpecT) -> None:
         """Add a component.
@@ -116,11 +87,16 @@ class ComponentRegistrar(Generic[SpecT]):
         Raises:
             PluginError: the name, the target or the specification is invalid.
         """
-        fault = self._name_fault(name) or _target_fault(name, target) or self._spec_fault(name, spec)
-        if fault is not None:
-            raise self._refusal(fault)
+        if not is_name(name):
+            self._refuse("E216", f"with an invalid name: {name!r}", NAME_RULE)
+        if name in self.components:
+            self._refuse("E220", f'"{name}" twice', "Give one of them another name.")
+        if not (callable(target) or (isinstance(target, str) and is_target(target))):
+            hint = 'A target is a class, a function, or "module:attribute".'
+            self._refuse("E219", f'"{name}" with a target that cannot be called: {target!r}', hint)
+        self._check_spec(name, spec)
         entry = self._candidate.entry_point
-        self._components[name] = Component(
+        self.components[name] = Component(
             id=f"{self._candidate.id}/{name}",
             short=name,
             kind=self._kind,
@@ -128,39 +104,21 @@ class ComponentRegistrar(Generic[SpecT]):
             package=entry.package,
             version=entry.version,
             target=target,
-            spec=_copied(spec),
+            spec=spec,
         )
 
-    def close(self) -> None:
-        """Refuse every further component; called when the hook has returned."""
-        self._open = False
-
-    def _name_fault(self, name: object) -> _Fault | None:
-        if not self._open:
-            message = f"adds the {self._kind} {name!r} after its hook has returned"
-            return _Fault("E216", message, "Add it in the hook, and do not keep the registry.")
-        if not is_name(name):
-            return _Fault("E216", f"adds a {self._kind} with an invalid name: {_short(name)}", NAME_RULE)
-        if name in self._components:
-            message = f'adds the {self._kind} "{name}" twice'
-            return _Fault("E220", message, "Give one of them another name.")
-        return None
-
-    def _spec_fault(self, name: str, spec: object) -> _Fault | None:
+    def _check_spec(self, name: str, spec: Spec) -> None:
         expected = SPECS[self._kind]
         if not isinstance(spec, expected):
-            message = f'adds the {self._kind} "{name}" with an invalid specification: {_short(spec)}'
-            return _Fault("E217", message, f"A {self._kind} is declared with {expected.__name__}(...).")
-        for message, hint in _invalid_parts(spec):
-            return _Fault("E217", f'adds the {self._kind} "{name}" with {message}', hint)
-        return _formula_fault(name, spec) if isinstance(spec, BlueprintSpec) else None
+            hint = f"A {self._kind} is declared with {expected.__name__}(...)."
+            self._refuse("E217", f'"{name}" with an invalid specification: {spec!r}', hint)
+        for part, hint in _invalid_parts(spec):
+            self._refuse("E217", f'"{name}" with {part}', hint)
+        if isinstance(spec, BlueprintSpec) and (fault := _formula_fault(spec)):
+            self._refuse("E218", f'"{name}" with {fault}', _FORMULA_HINT)
 
-    def _refusal(self, fault: _Fault) -> PluginError:
-        file, line = _calling_line()
-        message = f"{self._candidate.title} {fault.message}"
-        problem = Problem(fault.code, message, file=file, line=line, hint=fault.hint)
-        self._problems.append(problem)
-        return PluginError(problem)
+    def _refuse(self, code: str, fault: str, hint: str) -> NoReturn:
+        raise PluginError(Problem(code, f"{self._candidate.title} adds the {self._kind} {fault}", hint=hint))
 
 
 class Registry:
@@ -211,8 +169,7 @@ class Registry:
         if claims:
             raise lookup_errors.ambiguous(kind, name, context, claims)
         self._check_withheld(kind, name, context)
-        error = lookup_errors.unknown_component(kind, name, context, self._components, self._records)
-        raise lookup_errors.with_hint_line(error, self._ask(kind, name))
+        raise self._unknown(kind, name, context)
 
     def match(self, kind: ComponentKind, pattern: str, *, context: str = "") -> tuple[Component, ...]:
         """Return the components that a name or a glob matches: ``conv_*``, ``blueprints/*``; at least one.
@@ -226,13 +183,16 @@ class Registry:
         found = [one for one in self.components(kind) if fnmatchcase(one.id if full else one.short, pattern)]
         if not found:
             self._check_withheld(kind, pattern, context)
-            error = lookup_errors.no_match(kind, pattern, context, self._components, self._records)
-            raise lookup_errors.with_hint_line(error, self._ask(kind, pattern))
+            raise self._unknown(kind, pattern, context, is_pattern=True)
         return tuple(found)
 
-    def __repr__(self) -> str:
-        kinds = Counter(one.kind for one in self._components)
-        return f"<Registry: {', '.join(f'{kind} {number}' for kind, number in kinds.items()) or 'empty'}>"
+    def _unknown(
+        self, kind: ComponentKind, name: str, context: str, *, is_pattern: bool = False
+    ) -> lookup_errors.UnknownComponent:
+        answer = self._ask(kind, name)
+        return lookup_errors.unknown_component(
+            kind, name, context, self._components, self._records, answer=answer, is_pattern=is_pattern
+        )
 
     def _check_withheld(self, kind: ComponentKind, name: str, context: str) -> None:
         """Raise if the name belongs to a plugin that is installed but not active."""
@@ -244,61 +204,27 @@ class Registry:
                 raise lookup_errors.unusable(kind, name, context, record)
 
 
-def _target_fault(name: str, target: object) -> _Fault | None:
-    if callable(target) or (isinstance(target, str) and is_target(target)):
-        return None
-    message = f'adds "{name}" with a target that cannot be called: {_short(target)}'
-    return _Fault("E219", message, 'A target is a class, a function, or "module:attribute".')
-
-
 def _invalid_parts(spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield what is wrong in a specification, each with a hint."""
-    if not isinstance(spec.summary, str):
-        yield f"summary={_short(spec.summary)}", "A summary is one line of text."
+    for part in fields(spec):
+        value, kind = getattr(spec, part.name), type(part.default)
+        if kind in (bool, int, str) and not isinstance(value, kind):
+            yield f"{part.name}={value!r}", f"Expected a value of type {kind.__name__}."
     if isinstance(spec, BlueprintSpec):
-        yield from _invalid_blueprint_parts(spec)
-    elif not _is_settings(spec.settings):
-        yield f"settings={_short(spec.settings)}", 'Settings are a pydantic model class, or "module:Class".'
-    if isinstance(spec, HostSpec):
-        yield from _invalid_host_parts(spec)
-    if isinstance(spec, RewardSpec) and not (isinstance(spec.family, str) and spec.family):
-        yield f"family={_short(spec.family)}", 'A family is a name: "metric", or one of your own.'
-
-
-def _invalid_blueprint_parts(spec: BlueprintSpec) -> Iterator[tuple[str, str]]:
-    accepts: Any = spec.accepts
-    kinds = (accepts,) if isinstance(accepts, str) else accepts
-    if not isinstance(kinds, tuple | list) or not kinds:
-        yield f"accepts={_short(accepts)}", f"It accepts one or several of: {', '.join(SITE_KINDS)}."
-    else:
-        for kind in kinds:
-            if kind not in SITE_KINDS:
-                yield f"accepts={_short(kind)}, which is not a kind of site", suggestion(str(kind), SITE_KINDS)
-    if not isinstance(spec.starts_as_identity, bool):
-        yield f"starts_as_identity={_short(spec.starts_as_identity)}", "It is True or False."
-    traits: Any = spec.traits
-    if not isinstance(traits, tuple | list):
-        yield f"traits={_short(traits)}", f"Traits are a tuple of: {', '.join(BLUEPRINT_TRAITS)}."
-    else:
-        for trait in traits:
+        for site in spec.kinds or ((),):
+            if site not in SITE_KINDS:
+                yield f"accepts={site!r}, which is not a kind of site", suggestion(str(site), SITE_KINDS)
+        for trait in spec.traits:
             if trait not in BLUEPRINT_TRAITS:
-                yield f"the trait {_short(trait)}, which does not exist", suggestion(str(trait), BLUEPRINT_TRAITS)
-    if type(spec.version) is not int or spec.version < 1:
-        yield f"version={_short(spec.version)}", "A version is a whole number from 1."
-
-
-def _invalid_host_parts(spec: HostSpec) -> Iterator[tuple[str, str]]:
-    slots: Any = spec.slots
-    if not hasattr(slots, "items"):
-        yield f"slots={_short(slots)}", 'Slots are a mapping: {"early": SlotPlace("stem")}.'
-        return
-    for name, place in slots.items():
-        if not isinstance(name, str) or not isinstance(place, SlotPlace) or not isinstance(place.at, str):
-            yield f"slot {_short(name)}: {_short(place)}", 'A slot is "name": SlotPlace("module").'
-        elif place.kind is not None and place.kind not in SITE_KINDS:
-            yield f"slot {_short(name)} of kind {_short(place.kind)}", suggestion(str(place.kind), SITE_KINDS)
-        elif type(place.stack) is not int or place.stack < 1:
-            yield f"slot {_short(name)} with stack={_short(place.stack)}", "A stack is a whole number from 1."
+                yield f"the trait {trait!r}, which does not exist", suggestion(str(trait), BLUEPRINT_TRAITS)
+    elif not _is_settings(spec.settings):
+        yield f"settings={spec.settings!r}", 'Settings are a pydantic model class, or "module:Class".'
+    if isinstance(spec, HostSpec):
+        for name, place in spec.slots.items():
+            if not isinstance(place, SlotPlace):
+                yield f"slot {name!r}: {place!r}", 'A slot is "name": SlotPlace("module").'
+            elif place.kind is not None and place.kind not in SITE_KINDS:
+                yield f"slot {name!r} of kind {place.kind!r}", suggestion(str(place.kind), SITE_KINDS)
 
 
 def _is_settings(settings: object) -> bool:
@@ -307,40 +233,14 @@ def _is_settings(settings: object) -> bool:
     return settings is None or (isinstance(settings, type) and hasattr(settings, "model_validate"))
 
 
-def _formula_fault(name: str, spec: BlueprintSpec) -> _Fault | None:
-    """Evaluate a blueprint's formula for a site of each kind that it accepts."""
+def _formula_fault(spec: BlueprintSpec) -> str | None:
+    """Evaluate a blueprint's formula for a site of each kind that it accepts; return what is wrong with it."""
     for kind in spec.kinds:
         site = SAMPLE_SITES[kind]
         try:
             value = evaluate_formula(spec.params, site.formula_variables())
         except FormulaError as error:
-            message = f'adds the blueprint "{name}" with an invalid formula for {kind} sites: {error}'
-            known = ", ".join(_VARIABLES[variable] for variable in site.formula_variables())
-            hint = f"Names for {kind} sites: {known}. Operators: + - * // ** ( ) min max."
-            return _Fault("E218", message, hint)
+            return f"an invalid formula for {kind} sites: {error}"
         if value < 0:
-            message = f'adds the blueprint "{name}" with {value} parameters for {site}: "{spec.params}"'
-            return _Fault("E218", message, "A number of parameters is 0 or more.")
+            return f'{value} parameters for {site}: "{spec.params}"'
     return None
-
-
-def _copied(spec: SpecT) -> SpecT:
-    """Return the specification without a mapping or list that the plugin could still change."""
-    if isinstance(spec, HostSpec):
-        return replace(spec, slots=dict(spec.slots))
-    if isinstance(spec, BlueprintSpec):
-        return replace(spec, accepts=spec.kinds, traits=tuple(spec.traits))
-    return spec
-
-
-def _calling_line() -> tuple[str | None, int | None]:
-    """Return the line outside of this module that is calling it."""
-    frame = inspect.currentframe()
-    while frame is not None and Path(frame.f_code.co_filename) == Path(__file__):
-        frame = frame.f_back
-    return (None, None) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-
-
-def _short(thing: object) -> str:
-    text = repr(thing)
-    return text if len(text) <= 80 else text[:80] + "…"

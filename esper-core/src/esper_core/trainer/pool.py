@@ -330,7 +330,7 @@ class Pool(Roster[Environment]):
 
         def at(place: int) -> T:
             environment = self.environments[place]
-            with attributed_to(_describe(environment), doing, contain=False):
+            with attributed_to(_describe(environment), doing):
                 return act(environment)
 
         before = torch.get_rng_state() if self._deterministic else None

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from esper_core import load_run
 from esper_core.leyline import Metric, Signals
+from esper_core.leyline.errors import one_line
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, SeedLost, StepFinished
-from esper_core.leyline.text import one_line
 from esper_core.telemetry import encode
 from esper_watch import notebook, templating
 

@@ -10,7 +10,7 @@ import pytest
 
 from esper_core.cli.output import aligned, print_json, print_line, print_problems, print_table, wants_colour
 from esper_core.leyline import Problem
-from esper_core.leyline.text import printable
+from esper_core.leyline.errors import printable
 
 PROBLEM = Problem("E201", 'unknown blueprint "x"', file="a.yaml", line=1, column=2, hint="one\ntwo")
 

@@ -30,7 +30,7 @@ def _svg_file(_context: click.Context, _parameter: click.Parameter, given: Path 
     """Refuse a file with another extension than ``.svg``: no program would open it."""
     if given is None or given.is_dir() or given.suffix.lower() == ".svg":
         return given
-    from esper_core.leyline.text import printable
+    from esper_core.leyline.errors import printable
 
     raise click.BadParameter(printable(f"expected a file that ends with .svg, received {given}"))
 
@@ -46,7 +46,7 @@ def _svg_file(_context: click.Context, _parameter: click.Parameter, given: Path 
 )
 def report(run: Path, *, out: Path | None, picture: Path | None) -> None:
     """Write the report of a run as one HTML page. The run may still be going, or have been killed."""
-    from esper_core.leyline.text import printable
+    from esper_core.leyline.errors import printable
     from esper_watch.report import write_picture, write_report
 
     if out is not None and picture is not None:
@@ -59,7 +59,7 @@ def report(run: Path, *, out: Path | None, picture: Path | None) -> None:
 
 def _html_file(_context: click.Context, _parameter: click.Parameter, given: Path | None) -> Path | None:
     """Refuse what is not a name of a page: without a file, ``--html`` takes a run's name for it."""
-    from esper_core.leyline.text import printable
+    from esper_core.leyline.errors import printable
 
     if given is None:
         return None
@@ -103,7 +103,7 @@ def compare(
     there if no name is shared. Controls are compared with each other with --all, or with --arm.
     """
     from esper_core import load_run
-    from esper_core.leyline.text import printable
+    from esper_core.leyline.errors import printable
     from esper_watch.comparison import compare_runs
     from esper_watch.comparison_view import comparison_page, comparison_text
     from esper_watch.report import write_atomically

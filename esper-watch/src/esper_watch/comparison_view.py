@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import __version__
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
-from esper_core.leyline.text import plural, printable
+from esper_core.leyline.errors import plural, printable
 from esper_core.runs.statistics import seeds_needed
 from esper_watch.figures import Scale
 from esper_watch.formatting import (

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from esper_core.leyline import Stage
-from esper_core.leyline.text import printable
+from esper_core.leyline.errors import printable
 from esper_watch.formatting import short_name
 from esper_watch.history import History
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from esper_core.leyline import Stage
-from esper_core.leyline.text import printable
+from esper_core.leyline.errors import printable
 from esper_watch.formatting import short_name
 from esper_watch.history import mean
 

@@ -12,8 +12,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from esper_core.leyline.errors import Interrupted
-from esper_core.leyline.text import printable
+from esper_core.leyline.errors import Interrupted, printable
 from esper_core.runs.records import resume_hint
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import click
 
 from esper_core.cli.output import print_json, print_line, print_problems, print_warnings
 from esper_core.cli.run import config_file, overlay_option, set_option
-from esper_core.leyline.errors import EsperError
-from esper_core.leyline.text import printable
+from esper_core.leyline.errors import EsperError, printable
 
 if TYPE_CHECKING:
     from esper_core.config import Explanation

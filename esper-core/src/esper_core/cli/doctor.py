@@ -14,7 +14,7 @@ import click
 from esper_core._version import __version__
 from esper_core.cli.output import aligned, print_json, print_line
 from esper_core.cli.run import runs_dir_option
-from esper_core.leyline.text import printable
+from esper_core.leyline.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,8 +20,7 @@ import click
 
 from esper_core._version import __version__
 from esper_core.cli.output import print_line, print_problems
-from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, nearest
-from esper_core.leyline.text import printable
+from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, nearest, printable
 from esper_core.plugins.discovery import (
     COMMAND_GROUP,
     core_version_problem,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from esper_core.leyline.text import printable
+from esper_core.leyline.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -15,9 +15,8 @@ import click
 
 from esper_core.cli.main import OpenGroup
 from esper_core.cli.output import aligned, print_json, print_line, print_problems, print_table
-from esper_core.leyline.errors import ConfigError, PluginError, suggestion
+from esper_core.leyline.errors import ConfigError, PluginError, printable, suggestion
 from esper_core.leyline.specs import COMPONENT_KINDS, BlueprintSpec, HostSpec
-from esper_core.leyline.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

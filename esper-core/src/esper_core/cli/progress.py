@@ -8,9 +8,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from esper_core.cli.output import duration, encodable, wants_colour
+from esper_core.leyline.errors import printable
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, RunStarted, StageChanged, StepFinished
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.text import printable
 
 if TYPE_CHECKING:
     from esper_core.leyline.events import Event

@@ -21,7 +21,7 @@ from esper_core.cli.output import (
     value,
 )
 from esper_core.cli.run import runs_dir_option
-from esper_core.leyline.text import printable
+from esper_core.leyline.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

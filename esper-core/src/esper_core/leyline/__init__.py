@@ -3,7 +3,7 @@
 What is here:
     actions: what a policy can ask for, and the masks of what is possible.
     constants: named thresholds, windows and limits.
-    errors: the exception hierarchy, and suggestions for misspelt names.
+    errors: the exception hierarchy, and the texts of messages: suggestions, printable lines, counts.
     events: the records that a run publishes.
     files: opens files of runs that may come from somebody else.
     lifecycle: the transition tables of slots and seeds.
@@ -11,7 +11,6 @@ What is here:
     protocols: what components implement, and what hooks receive.
     signals: what is measured in a step, and what gates and governor conclude.
     specs: what plugins declare about their components.
-    text: printable characters, single lines and counts.
 
 What is not here: the hooks themselves (``esper_core.hooks``).
 

@@ -1,4 +1,4 @@
-"""Errors: the exception hierarchy, the record of a problem, and suggestions for misspelt names.
+"""Errors: the exception hierarchy, the record of a problem, and what messages consist of: suggestions, single lines.
 
     EsperError                 1   base class; the number is the exit code of the command
     ├── ConfigError            2   the file or the command line is wrong; holds all problems
@@ -202,3 +202,33 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         return "No names are known here."
     shown = ", ".join(known[:12])
     return f"Known: {shown}" + (", …" if len(known) > 12 else "")
+
+
+# Texts for people
+
+MAX_LINE: Final = 300
+"""Characters of a text that ``one_line`` keeps."""
+
+
+def printable(text: str) -> str:
+    r"""Escape every character that is not printable, so that a terminal obeys nothing in ``text``.
+
+    >>> print(printable("red\x1b[31m"))
+    red\x1b[31m
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` as one printable line, cut where it is very long."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…"
+
+
+def plural(number: int, noun: str) -> str:
+    """Format a count with its noun.
+
+    >>> plural(1, "seed"), plural(1200, "seed")
+    ('1 seed', '1,200 seeds')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

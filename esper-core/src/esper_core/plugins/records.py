@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.text import one_line
+from esper_core.leyline.errors import PluginError, Problem, one_line
 from esper_core.plugins.isolation import Label, attempt, author_hint, fault_problem, import_target, target_of
 
 if TYPE_CHECKING:

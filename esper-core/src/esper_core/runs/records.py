@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from esper_core.leyline.constants import RUN_FORMAT
-from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, nearest
+from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, nearest, one_line
 from esper_core.leyline.files import read_json
-from esper_core.leyline.text import one_line
 from esper_core.runs.directory import STATUS_RUNNING, is_locked
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ import dataclasses
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from esper_core.config import load_config, parse_config, settings_problems
-from esper_core.config.errors import entry_at
-from esper_core.config.loading import MAX_PROBLEMS
-from esper_core.config.model import REMOVED, REMOVED_VALUES
+from esper_core.config import load_config, model_problems, parse_config
+from esper_core.config.errors import MAX_PROBLEMS, entry_at
+from esper_core.config.model import REMOVED
 from esper_core.leyline import ConfigError
 
 
@@ -57,21 +56,21 @@ def test_a_loaded_configuration_cannot_be_changed(small):
         ("seed: many", "E111", 7, 'Input should be a valid integer; received "many"', None),
         ("seed: -1", "E112", 7, "Input should be greater than or equal to 0; received -1", None),
         ("seed: 2147483648", "E112", 7, "Input should be less than 2147483648; received 2147483648", None),
-        ("rounds: 40.0", "E111", 9, "Input should be a valid integer; received 40.0", "exponent: 40"),
-        ("rounds: 1e3", "E111", 9, "Input should be a valid integer; received 1000.0", "exponent: 1000"),
-        ("rounds: '8'", "E111", 9, 'valid integer; received "8"', "without quotes, commas or underscores: 8"),
-        ("rounds: 1_000", "E111", 9, 'valid integer; received "1_000"', "underscores: 1000"),
+        ("rounds: 40.0", "E111", 9, "Input should be a valid integer; received 40.0", None),
+        ("rounds: 1e3", "E111", 9, "Input should be a valid integer; received 1000.0", None),
+        ("rounds: '8'", "E111", 9, 'valid integer; received "8"', None),
+        ("rounds: 1_000", "E111", 9, 'valid integer; received "1_000"', None),
         ("rounds: true", "E111", 9, "Input should be a valid integer; received true", None),
         ("rounds:", "E111", 8, "Input should be a valid integer; received nothing", "it has a default"),
-        ("margin: .inf", "E112", 9, "Input should be a finite number; received .inf", None),
-        ("margin: .nan", "E112", 9, "Input should be a finite number; received .nan", None),
-        ("margin: '.5'", "E111", 9, 'Input should be a valid number; received ".5"', "0.5"),
+        ("margin: .inf", "E112", 9, "Input should be a finite number; received Infinity", None),
+        ("margin: .nan", "E112", 9, "Input should be a finite number; received NaN", None),
+        ("margin: '.5'", "E111", 9, 'Input should be a valid number; received ".5"', None),
         ("growth: {price: 1e308}", "E112", 17, "less than or equal to 1000000; received 1e+308", None),
         ("governor: {penalty: 1e308}", "E112", 21, "less than or equal to 1000000000000000000000000000000", None),
         ("optimizer: {seed: {weight_decay: 1e308}}", "E112", 34, "less than or equal to 1000000", None),
-        ("twin: no", "E111", 7, 'Input should be a valid boolean; received "no"', "Write false"),
-        ("twin: yes", "E111", 7, 'Input should be a valid boolean; received "yes"', "Write true"),
-        ("twin: 1", "E111", 7, "Input should be a valid boolean; received 1", "Write true"),
+        ("twin: no", "E111", 7, 'Input should be a valid boolean; received "no"', "Write true or false"),
+        ("twin: yes", "E111", 7, 'Input should be a valid boolean; received "yes"', "Write true or false"),
+        ("twin: 1", "E111", 7, "Input should be a valid boolean; received 1", "Write true or false"),
         ("twin: maybe", "E111", 7, 'Input should be a valid boolean; received "maybe"', "Write true or false"),
         ("name: 3", "E111", 7, "received 3", 'Put it in quotes: "3"'),
         ("name: a b", "E112", 7, 'at most 49 letters, digits, - and _; received "a b"', None),
@@ -97,17 +96,17 @@ def test_a_loaded_configuration_cannot_be_changed(small):
             "E111",
             9,
             "the name of a component or a mapping with the keys use, settings; received 3",
-            "Write reward: NAME",
+            None,
         ),
-        ("episode: 40", "E111", 10, "a mapping with the keys steps, batches, batch_size; received 40", "{key: value}"),
+        ("episode: 40", "E111", 10, "a mapping with the keys steps, batches, batch_size; received 40", None),
         ("episode:", "E111", 9, "received nothing", "it has a default"),
-        ("plugins: {disable: a}", "E111", 20, 'Input should be a list; received "a"', "disable: [a]"),
+        ("plugins: {disable: a}", "E111", 20, 'Input should be a valid list; received "a"', "disable: [a]"),
         ("plugins: {disable: 'a, b'}", "E111", 20, 'received "a, b"', "disable: [a, b]"),
         ("plugins: {disable: [3]}", "E111", 21, "Input should be a valid string; received 3", '"3"'),
         ("optimizer: {host: {kind: adm}}", "E112", 26, "'adam', 'adamw' or 'sgd'; received \"adm\"", "Did you mean"),
         ("optimizer: {host: {momentum: 1}}", "E112", 30, "Input should be less than 1; received 1", None),
         ("optimizer: {host: {clip_norm: 0}}", "E112", 31, "Input should be greater than 0; received 0", None),
-        ("reward: {use: x, settings: 3}", "E111", 28, "Input should be a mapping; received 3", "{key: value}"),
+        ("reward: {use: x, settings: 3}", "E111", 28, "Input should be a valid mapping; received 3", None),
     ],
 )
 def test_a_wrong_value(problems, small, line, code, column, message, hint):
@@ -121,7 +120,7 @@ def test_a_wrong_value(problems, small, line, code, column, message, hint):
 def test_a_name_where_a_list_of_blueprints_belongs(problems, small):
     problem = one(problems, small.replace("[conv_light]", "conv_light"))
     assert place(problem) == ("E111", 5, 17, "slots.early.blueprints")
-    assert problem.message == 'Input should be a list; received "conv_light"'
+    assert problem.message == 'Input should be a valid list; received "conv_light"'
     assert problem.hint == "Write a list: blueprints: [conv_light]"
 
 
@@ -157,13 +156,6 @@ def test_an_invalid_name_of_a_slot(problems, small):
     assert problem.message.endswith('49 letters, digits, - and _; received "1st slot"')
 
 
-def test_a_slot_with_the_name_of_pydantics_key_marker(problems, small):
-    assert [place(p) for p in problems(small.replace("early:", '"[key]":').replace("[conv_light]", "3"))] == [
-        ("E112", 4, 3, 'slots["[key]"]'),
-        ("E111", 5, 17, 'slots["[key]"].blueprints'),
-    ]
-
-
 def test_empty_slots(problems, small):
     problem = one(problems, small.replace("slots:\n  early:\n    blueprints: [conv_light]", "slots: {}"))
     assert place(problem) == ("E112", 3, 8, "slots")
@@ -193,8 +185,7 @@ def test_empty_slots(problems, small):
             "Settings of a component are one level lower: reward.settings.decay",
         ),
         ("reward: {use: x, setings: 3}", 18, "reward.setings", 'Did you mean "settings"?'),
-        ("<<: {a: 1}", 1, '["<<"]', "YAML 1.2 has no merge keys. Write the keys out."),
-        ("rounds:8:", 1, '["rounds:8"]', 'Write "rounds: 8", with a space after the colon.'),
+        ("rounds:8:", 1, '["rounds:8"]', 'Did you mean "rounds"?'),
     ],
 )
 def test_an_unknown_key(problems, small, line, column, path, hint):
@@ -249,40 +240,28 @@ def test_an_arm_cannot_have_the_name_of_the_twin(problems, small):
 
 EVERYTHING = """\
 task: 3
-host: pointwise-mlp
-host: other
-7: seven
 slots:
   early: {blueprints: conv_light, stack: 9}
-  late: {blueprints: !foo [x]}
 arms: {twin: {policy: schedule, polcy: x}}
-seed: *nobody
-rounds: 99999999999999999999999999999999999999999999999999999999999999999999999999999999999999999999999999999999
-twin: true
+host: pointwise-mlp
+seed: nobody
 """
 
 
 def test_all_problems_are_reported_in_the_order_of_the_file(problems):
-    assert [place(p) for p in problems(EVERYTHING, "episode.steps=many", "rounds", "margin=no")] == [
+    assert [place(p) for p in problems(EVERYTHING, "episode.steps=many", "margin=no")] == [
         ("E111", 1, 7, "task"),
-        ("E105", 3, 1, "host"),
-        ("E106", 4, 1, None),
-        ("E111", 6, 23, "slots.early.blueprints"),
-        ("E112", 6, 42, "slots.early.stack"),
-        ("E107", 7, 22, "slots.late.blueprints"),
-        ("E110", 8, 33, "arms.twin.polcy"),
-        ("E104", 9, 7, "seed"),
-        ("E112", 10, 9, "rounds"),
+        ("E111", 3, 23, "slots.early.blueprints"),
+        ("E112", 3, 42, "slots.early.stack"),
+        ("E110", 4, 33, "arms.twin.polcy"),
+        ("E111", 6, 7, "seed"),
         ("E111", None, None, "episode.steps"),
-        ("E115", None, None, None),
         ("E111", None, None, "margin"),
     ]
 
 
-def test_a_refused_value_is_reported_once(problems, small):
-    assert [p.code for p in problems(small + "seed: !!str 3")] == ["E107"]
-    assert [p.code for p in problems(small + "episode: !foo {steps: x}")] == ["E107"]
-    assert [p.code for p in problems(small.replace("early:", "1:"))] == ["E106"], "no slot is left, and that is why"
+def test_a_file_that_cannot_be_read_is_reported_alone(problems, small):
+    assert [p.code for p in problems(small + "seed: !!str 3", "rounds=x")] == ["E107"]
 
 
 def test_the_first_hundred_problems_are_listed_and_the_others_counted(problems, small):
@@ -394,7 +373,7 @@ class Settings(BaseModel):
 def objections(loaded, path=("policy", "settings")):
     with pytest.raises(ValidationError) as caught:
         Settings.model_validate(loaded.config.policy.settings)
-    return settings_problems(loaded, caught.value, Settings, path)
+    return model_problems(caught.value, Settings, loaded.root, path)
 
 
 def test_errors_of_a_components_settings_are_reported_like_those_of_the_file(small):
@@ -403,8 +382,8 @@ def test_errors_of_a_components_settings_are_reported_like_those_of_the_file(sma
     told = objections(loaded)
     assert [(p.code, p.column, p.path, p.message) for p in told] == [
         ("E112", 36, "policy.settings.depth", "Input should be a multiple of 2; received 3"),
-        ("E111", 45, "policy.settings.rate", 'Input should be a valid number or a list; received "x"'),
-        ("E111", 55, "policy.settings.names", 'Input should be a list; received "a"'),
+        ("E111", 45, "policy.settings.rate", 'Input should be a valid number or a valid list; received "x"'),
+        ("E111", 55, "policy.settings.names", 'Input should be a valid list; received "a"'),
         ("E120", 73, "policy.settings.kind", "kind is a, b or c. Received: z"),
         ("E110", 58, "policy.settings.dept", 'unknown key "dept"'),
     ]
@@ -448,11 +427,10 @@ def test_an_option_of_an_older_version_is_ignored_at_the_value_that_changed_noth
 def test_an_option_of_an_older_version_is_refused_at_any_other_value(problems, small):
     problem = one(problems, small + "compute: {cuda_graphs: true}")
     assert place(problem) == ("E110", 7, 11, "compute.cuda_graphs")
-    assert problem.message == "compute.cuda_graphs was removed: CUDA graphs are no longer supported. Received true"
+    assert problem.hint == "It was removed: CUDA graphs are no longer supported. Delete the key."
 
 
 def test_no_option_is_both_known_and_removed():
     for path in REMOVED:
-        assert entry_at(path) is None
-    for path, values in REMOVED_VALUES.items():
-        assert not set(values) & set(entry_at(path).choices)
+        above = entry_at(path[:-1])
+        assert path[-1] not in (*above.names, *above.choices)

@@ -74,12 +74,6 @@ def test_default_environments_that_are_no_multiple_are_reported_at_the_rewards(s
     assert read(small, "rewards: [one]").config.instances == read(small, "").config.instances == 8
 
 
-def test_a_list_of_rewards_below_reward_gets_a_hint(small, problems) -> None:
-    (problem,) = problems(f"{small}reward: [one, two]\n")
-    assert (problem.code, problem.path) == ("E111", "reward")
-    assert problem.hint == "Write several below rewards."
-
-
 @pytest.mark.parametrize("names", [("capacity",), ("a", "capacity-of-a")])
 def test_an_arm_with_the_name_of_a_control_is_refused(small, problems, names) -> None:
     arms = ", ".join(f"{name}: {{policy: static}}" for name in names)

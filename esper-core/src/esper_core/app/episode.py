@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.app.compose import prepare
 from esper_core.app.resolution import TWIN, resolved_config
 from esper_core.app.runtime import one_thread, tune_allocator
-from esper_core.config.loading import plain
 from esper_core.growth import FaultBook, Growth, decode_state, encode_state
 from esper_core.leyline.errors import LifecycleError
 from esper_core.leyline.protocols import State
@@ -152,8 +151,7 @@ class Episode:
     @property
     def config(self) -> dict[str, Any]:
         """The resolved configuration as plain data, as ``config.yaml`` of a run has it."""
-        config: dict[str, Any] = plain(resolved_config(self.composition.resolution))
-        return config
+        return resolved_config(self.composition.resolution).model_dump(mode="json")
 
     def split(self, name: SplitName) -> Split:
         """Return a split of the data, on the device of the networks."""

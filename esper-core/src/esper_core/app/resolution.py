@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from esper_core.app.components import ConfiguredComponent, host_at
-from esper_core.config import parse_path, settings_problems
+from esper_core.config import model_problems, parse_path
 from esper_core.config.model import CAPACITY
 from esper_core.leyline.errors import (
     ConfigError,
@@ -174,15 +174,15 @@ def _plugin_settings(loaded: LoadedConfig, plugins: Plugins) -> tuple[dict[str, 
         try:
             found[id_] = model.model_validate(given.get(id_, {}))
         except ValidationError as error:
-            problems += settings_problems(loaded, error, model, ("plugins", "settings", id_))
+            problems += model_problems(error, model, loaded.root, ("plugins", "settings", id_))
     for id_, values in given.items():
         path = ("plugins", "settings", id_)
         if id_ not in records:
             unknown = unknown_plugin(id_, plugins.records)
-            problems.append(loaded.places.problem(unknown.code, path, unknown.message, unknown.hint, key=True))
+            problems.append(loaded.problem(unknown.code, path, unknown.message, unknown.hint, key=True))
         elif records[id_].status == "active" and id_ not in plugins.settings and values:
             message = f'plugin "{id_}" ({records[id_].source}) has no settings'
-            problems.append(loaded.places.problem("E121", path, message, "Delete them.", key=True))
+            problems.append(loaded.problem("E121", path, message, "Delete them.", key=True))
     return found, problems
 
 
@@ -275,7 +275,7 @@ class _Resolver:
         try:
             settings = model.model_validate(dict(use.settings))
         except ValidationError as error:
-            self.problems += settings_problems(self.loaded, error, model, (*path, "settings"))
+            self.problems += model_problems(error, model, self.loaded.root, (*path, "settings"))
             return None
         return ConfiguredComponent(component, {name: getattr(settings, name) for name in model.model_fields}, path)
 

@@ -23,7 +23,6 @@ from esper_core.app.interrupts import handled_signals
 from esper_core.app.resolution import resolved_config
 from esper_core.app.runtime import one_thread
 from esper_core.config import dump_config
-from esper_core.config.loading import plain
 from esper_core.leyline.errors import (
     EsperError,
     GovernorStop,
@@ -250,7 +249,7 @@ def _train(
     """Train to the end; return how every episode ended, and where the time went."""
     composition, position, path = session.composition, session.position, session.path
     resolution, checkpoint_config = composition.resolution, composition.config.checkpoints
-    values = plain(resolved_config(resolution))
+    values = resolved_config(resolution).model_dump(mode="json")
     decisive = decisive_values(values)
     if position is not None:
         position.check_unchanged(decisive, path)

@@ -5,13 +5,14 @@
 - ``errors``: pydantic's errors as problems with a place and a hint.
 - ``explain``: type, default and origin of a value.
 - ``yaml``: YAML 1.2 with positions, and with limits on what is read.
-- ``values``: key paths, places, and how values are shown in messages.
+- ``values``: key paths, values with their places, and how they are shown in messages.
 
 Names of components are only looked up, and their settings only checked, in ``app.resolution``.
 """
 
+from esper_core.config.errors import model_problems
 from esper_core.config.explain import Explanation, explain
-from esper_core.config.loading import LoadedConfig, dump_config, load_config, parse_config, settings_problems
+from esper_core.config.loading import LoadedConfig, dump_config, load_config, parse_config
 from esper_core.config.model import (
     ArmConfig,
     CheckpointConfig,
@@ -44,7 +45,7 @@ __all__ = [
     "dump_config",
     "explain",
     "load_config",
+    "model_problems",
     "parse_config",
     "parse_path",
-    "settings_problems",
 ]

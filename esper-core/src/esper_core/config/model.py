@@ -6,9 +6,19 @@ import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from esper_core.config.values import KeyPath, quoted
+from esper_core.config.values import KeyPath, shown
 from esper_core.leyline import constants
 from esper_core.leyline.specs import SiteKind
 
@@ -62,7 +72,9 @@ Versions = Annotated[
 class Section(BaseModel):
     """A part of the configuration: frozen, and unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
 
 class Use(Section):
@@ -75,6 +87,10 @@ class Use(Section):
     @classmethod
     def _short_form(cls, value: Any) -> Any:
         return {"use": value} if isinstance(value, str) else value
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> Any:
+        return write(self) if self.settings else self.use
 
 
 class SlotConfig(Section):
@@ -244,6 +260,14 @@ class ComputeConfig(Section):
         default="resident", description="Keep data on the device, or on the CPU and send batches to the device."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_cuda_graphs(cls, value: Any) -> Any:
+        """Ignore an option of older runs at the value that changed nothing."""
+        if isinstance(value, dict) and value.get("cuda_graphs") is False:
+            return {key: item for key, item in value.items() if key != "cuda_graphs"}
+        return value
+
 
 class ArmConfig(Section):
     """One arm of the comparison. Arms differ only in what is given here."""
@@ -334,6 +358,12 @@ class RunConfig(Section):
     margin: float = Field(default=0.0, ge=0, description="Difference in the metric below which arms count as equal.")
     plugins: PluginsConfig = Field(default_factory=PluginsConfig, description="Which plugins take part.")
 
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _default_reward(cls, value: Any) -> Any:
+        """Take settings without a name as those of the default reward."""
+        return {"use": "team"} | value if isinstance(value, dict) else value
+
     @property
     def instances(self) -> int:
         """Environment seeds of a round: each runs under every reward."""
@@ -355,18 +385,13 @@ FIRST_PAGE: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Options by the model that has them which the reference lists first. All others are advanced."""
 
-REMOVED: Final[Mapping[KeyPath, tuple[Any, str]]] = {
-    ("compute", "cuda_graphs"): (False, "CUDA graphs are no longer supported."),
+REMOVED: Final[Mapping[KeyPath, str]] = {
+    ("base",): "Give the other file first and this one as an overlay:  esper run OTHER --overlay THIS",
+    ("compute", "cuda_graphs"): "It was removed: CUDA graphs are no longer supported. Delete the key.",
+    ("growth", "incubation", "live"): "It was removed. Use branch to train host and seed together, or shadow.",
+    ("growth", "incubation", "straight_through"): "It was removed. Use branch or shadow.",
 }
-"""Options of older versions: the value that is ignored, and what is reported for any other."""
-
-REMOVED_VALUES: Final[Mapping[KeyPath, Mapping[str, str]]] = {
-    ("growth", "incubation"): dict.fromkeys(
-        ("live", "straight_through"),
-        "It was removed. Use branch to train host and seed together, or shadow.",
-    ),
-}
-"""Values of older versions, and the hint for each."""
+"""Options of older versions, and values below their option, with the hint for each."""
 
 
 def wrong_name(name: str) -> str | None:
@@ -378,7 +403,7 @@ def wrong_name(name: str) -> str | None:
     try:
         TypeAdapter(Key).validate_python(name)
     except ValidationError:
-        return f"expected a letter, then at most 49 letters, digits, - and _; received {quoted(name)}"
+        return f"expected a letter, then at most 49 letters, digits, - and _; received {shown(name)}"
     return None
 
 

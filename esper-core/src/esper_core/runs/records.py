@@ -195,7 +195,7 @@ class Run:
 
         file = self.path / "config.yaml"
         try:
-            return dict(read_document(read_file(file), str(file)).value)
+            return dict(read_document(read_file(file), str(file)).plain())
         except ConfigError as error:
             raise RunFolderError.unreadable(file, error.problems[0].message) from error
 

@@ -94,7 +94,7 @@ def test_the_name_of_a_short_form_keeps_its_place(small):
 def test_only_a_component_has_a_short_form(problems, small):
     (problem,) = problems(small + "device: cpu", "device.settings.x=1")
     assert problem.code == "E115"
-    assert problem.message == 'there is no device.settings: device is "cpu"'
+    assert problem.message == "there is no device.settings"
 
 
 def test_an_override_replaces_a_component_as_a_whole(small):

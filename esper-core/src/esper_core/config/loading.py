@@ -210,9 +210,9 @@ def _override(root: Node, text: str) -> None:
     for depth, step in enumerate(path, 1):
         is_index = isinstance(node.value, list) and isinstance(step, int) and step < len(node.value)
         if not is_index and not (isinstance(node.value, dict) and isinstance(step, str)):
-            above = path_text(path[: depth - 1])
-            message = f"there is no {path_text(path[:depth])}: {above or 'the file'} is {shown(node.plain(), 40)}"
-            raise ConfigError(Problem("E115", message, label, path=path_text(path), hint=f"Set {above} as a whole."))
+            message = f"there is no {path_text(path[:depth])}"
+            hint = f"Set {path_text(path[: depth - 1])} as a whole."
+            raise ConfigError(Problem("E115", message, label, path=path_text(path), hint=hint))
         if depth == len(path):
             node.value[step] = value
             return

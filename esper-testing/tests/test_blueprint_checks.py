@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
+import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -564,3 +567,13 @@ def test_a_module_that_does_something_when_it_is_imported_is_found(tmp_path, mon
     else:
         with pytest.raises(AssertionError, match=says):
             run()
+
+
+def test_the_import_check_is_skipped_for_a_one_file_plugin(monkeypatch):
+    module = ModuleType("one_file_plugin")
+    module.__spec__ = ModuleSpec("one_file_plugin", None)
+    monkeypatch.setitem(sys.modules, "one_file_plugin", module)
+    checks = blueprint_checks(Right, SPEC, module="one_file_plugin")
+    (result,) = run_checks(one for one in checks if one.name == "imports_cleanly")
+    assert result.status == "skipped"
+    assert "cannot be imported in a fresh interpreter: one_file_plugin" in result.message

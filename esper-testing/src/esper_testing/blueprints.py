@@ -362,8 +362,10 @@ def imports_cleanly(module: str | None) -> None:
 
 
 def _importable(module: str) -> bool:
+    """Return whether a fresh interpreter finds the module; that of a one-file plugin is only in ``sys.modules``."""
+    top = module.partition(".")[0]
     try:
-        return find_spec(module) is not None
+        return find_spec(module) is not None and any(finder.find_spec(top, None) for finder in sys.meta_path)
     except (ImportError, ValueError):
         return False
 

@@ -74,8 +74,9 @@ def play(pool: Pool, round_: int) -> None:
     for step, wanted in enumerate(LIFE):
         pool.train(step)
         pool.evaluate(step)
-        signals, _ = pool.heal(pool.synchronise(step), step)
-        pool.carry_out(signals, pool.judge(signals, {}), step)
+        pool.synchronise(step)
+        pool.heal(step)
+        pool.carry_out(pool.judge({}), step)
         masks = zip(pool.environments, pool.masks(), strict=True)
         pool.apply([wanted if one.arm == "grown" and mask.allows(wanted) else WAIT for one, mask in masks], step)
     pool.conclude(len(LIFE) - 1)

@@ -131,7 +131,7 @@ def seeds(work: Work, seed: Callable[[Site], nn.Module] = Narrow) -> Iterator[Ca
     """With three seeds that act, each example's loss with and without each, read once at the end of the step."""
     recipe, held_out = work.as_run(seed), work.data["validation"]
     lanes = lanes_for([recipe.device] * ENVIRONMENTS, LANES)
-    made = Pool(recipe, ["grown"], ENVIRONMENTS, new_lanes=lambda devices, count: lanes)
+    made = Pool(recipe, ["grown"], ENVIRONMENTS)
     batches = list(zip(held_out.inputs.split(work.batch_size), held_out.targets.split(work.batch_size), strict=True))
     with closing(made):
         made.reset(0, 0)

@@ -169,8 +169,8 @@ def test_b1_pt_05_a_rollback_of_one_environment_leaves_its_neighbours_bit_for_bi
         told: list[list[tuple[float, ...]]] = [[] for _ in governors]
         plan = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
         for step in range(8):
-            for environment, change in pool.train(step):
-                governors[pool.environments.index(environment)].record([change], step)
+            for place, change in pool.train(step):
+                governors[place].record([change], step)
             if step == sick_at:
                 with torch.no_grad():
                     pool.environments[1].model.head.weight.fill_(torch.nan)
@@ -182,8 +182,8 @@ def test_b1_pt_05_a_rollback_of_one_environment_leaves_its_neighbours_bit_for_bi
                     governors[place].roll_back(decision)
                 told[place].append((signals.train_loss, signals.validation_loss, signals.validation_metric))
                 actions.append(plan.get(step, WAIT) if place != 1 else WAIT)
-            for environment, change in pool.apply(actions, step)[0]:
-                governors[pool.environments.index(environment)].record([change], step)
+            for place, change in pool.apply(actions, step)[0]:
+                governors[place].record([change], step)
         for place, environment in enumerate(pool.environments):
             told[place] += [tuple(one.flatten().tolist()) for one in environment.model.parameters()]
             told[place].append(tuple(environment.network.training_stream.state_dict()[0].tolist()))

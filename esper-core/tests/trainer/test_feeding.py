@@ -18,8 +18,9 @@ from torch import Tensor
 from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
 from esper_core.leyline import WAIT, Action, Op, Split
-from esper_core.trainer.batches import BatchOrder, Resident, Streamed
+from esper_core.trainer.batches import BatchOrder, Resident, Streamed, feed_for
 from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.lanes import CudaStream
 from esper_core.trainer.pool import Pool
 
 Make = Callable[..., Recipe]
@@ -116,7 +117,7 @@ def test_data_may_be_mapped_from_a_file(tmp_path: Path) -> None:
     streamed.close()
 
 
-class RecordingStream:
+class RecordingStream(CudaStream):
     """Writes down what the thread does on it."""
 
     def __init__(self) -> None:
@@ -130,10 +131,6 @@ class RecordingStream:
 
     def mark(self) -> None:
         self.log.append("mark")
-
-    def wait(self, mark: Any) -> None: ...
-    def keep(self, tensor: Tensor) -> None: ...
-    def drain(self) -> None: ...
 
 
 def test_a_batch_is_sent_on_a_stream_of_the_feeds_own_with_a_mark_behind_it() -> None:
@@ -201,7 +198,7 @@ def test_an_environment_goes_on_from_a_state_in_the_middle_of_its_stream(make_re
 def test_on_a_gpu_a_streamed_batch_is_the_resident_one() -> None:
     device = torch.device("cuda", 0)
     on_device = Split(SPLIT.inputs.to(device), SPLIT.targets.to(device))
-    streamed, resident = Streamed(SPLIT, device), Resident(on_device, device)
+    streamed, resident = feed_for("streamed", SPLIT, device), Resident(on_device, device)
     one, other = BatchOrder(30, 7, 5), BatchOrder(30, 7, 5)
     for _ in range(12):
         assert all(map(torch.equal, streamed.next(one), resident.next(other)))

@@ -33,7 +33,9 @@ def lived(pool: Pool, plan: dict[int, Action], steps: int, first: int = 0) -> li
     for step in range(first, first + steps):
         pool.train(step)
         pool.evaluate(step)
-        signals, _ = pool.heal(pool.synchronise(step), step)
+        pool.synchronise(step)
+        pool.heal(step)
+        signals = pool.latest
         told.append(signals[0])
         pool.apply([plan.get(step, WAIT), *[WAIT] * (len(signals) - 1)], step)
     return told
@@ -83,9 +85,9 @@ def test_after_a_rollback_of_the_twin_gains_are_unknown_until_none_acts(make_rec
     pool.evaluate(4)
     signals = pool.synchronise(4)
     assert signals[0].seeds[0].gain is not None
-    decisions = pool.judge(signals, {1: Verdict(Level.PANIC, "too hot")})
+    decisions = pool.judge({1: Verdict(Level.PANIC, "too hot")})
     assert decisions[1].act is Act.ROLL_BACK
-    pool.carry_out(signals, decisions, 4)
+    pool.carry_out(decisions, 4)
     assert lived(pool, {}, 2, first=5)[-1].seeds[0].gain is None
 
 
@@ -93,9 +95,10 @@ def test_after_a_step_that_was_not_calm_nothing_is_kept(make_recipe: Make) -> No
     pool = begun(make_recipe())
     lived(pool, {0: GERMINATE, 2: ADVANCE}, 5)
     assert pool.masks()[0].allows(FOSSILISE)
-    pool.judge(pool.synchronise(4), {0: Verdict(Level.WARNING, "hm")})
+    pool.synchronise(4)
+    pool.judge({0: Verdict(Level.WARNING, "hm")})
     assert not pool.masks()[0].allows(FOSSILISE)
-    pool.judge(pool.synchronise(4), {})
+    pool.judge({})
     assert pool.masks()[0].allows(FOSSILISE)
 
 
@@ -105,7 +108,9 @@ def test_a_branch_whose_numbers_went_wild_is_dropped_before_it_can_be_kept(make_
     (branch,) = pool.environments[0].garden._incubations.values()
     branch._numbers[0].fill_(math.nan)  # as a last batch leaves them
     pool.evaluate(4)
-    signals, mishaps = pool.heal(pool.synchronise(4), 4)
+    pool.synchronise(4)
+    mishaps = pool.heal(4)
+    signals = pool.latest
     assert [mishap.blueprint for _, mishap in mishaps] == ["test/local-conv"]
     assert signals[0].seeds == ()
     assert math.isfinite(signals[0].validation_loss)

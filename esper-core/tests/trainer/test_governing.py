@@ -356,6 +356,6 @@ def test_a_gradient_that_is_no_number_is_seen_though_the_losses_are(make_recipe:
     pool.evaluate(0)
     signals = pool.synchronise(0)
     assert signals[0].finite
-    decision = pool.judge(signals, {})[0]
+    decision = pool.judge({})[0]
     assert decision.act is Act.ROLL_BACK
     assert "parameter or a gradient of the host is not finite" in decision.reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from esper_core.growth import Draws, RandomStream, draws_of
 from esper_core.leyline import WAIT, Action, Op, PluginError
 from esper_core.trainer.environment import Recipe
-from esper_core.trainer.lanes import Lanes, NullStream, assigned, lanes_for
+from esper_core.trainer.lanes import CudaStream, Lanes, assigned, lanes_for
 from esper_core.trainer.pool import Pool
 
 Make = Callable[..., Recipe]
 GERMINATE, ADVANCE = Action(Op.GERMINATE, "early", "test/local-conv"), Action(Op.ADVANCE, "early")
 
 
-class RecordingStream:
+class RecordingStream(CudaStream):
     """Writes down, in one list for all streams, what is asked of it."""
 
     def __init__(self, name: str, log: list[str]) -> None:
@@ -48,17 +48,19 @@ class RecordingStream:
         self.log.append(f"host waits for {self.name}")
 
 
-def recorded(log: list[str]) -> Callable[[Sequence[torch.device], int | None], Lanes]:
-    def new(devices: Sequence[torch.device], lanes: int | None) -> Lanes:
-        made = [RecordingStream(f"s{place}", log) for place in range(lanes or len(devices))]
-        return Lanes([made[place % len(made)] for place in range(len(devices))])
-
-    return new
+def recorded(
+    recipe: Recipe, arms: list[str], environments: int, *, lanes: int, twin: str | None = None
+) -> tuple[Pool, list[str]]:
+    """A pool, and the log of its streams."""
+    log: list[str] = []
+    made = [RecordingStream(f"s{place}", log) for place in range(lanes)]
+    pool = Pool(recipe, arms, environments, twin=twin)
+    pool._lanes = Lanes([made[place % lanes] for place in range(len(pool.environments))])
+    return pool, log
 
 
 def test_b8_pt_02_what_one_lane_made_and_another_reads_is_recorded_there_and_waited_for(make_recipe: Make) -> None:
-    log: list[str] = []
-    pool = Pool(make_recipe(), ["grown", "twin"], 1, twin="twin", lanes=2, new_lanes=recorded(log))
+    pool, log = recorded(make_recipe(), ["grown", "twin"], 1, twin="twin", lanes=2)
     pool.reset(0, 3)
     pool.train(0)
     log.clear()
@@ -71,8 +73,7 @@ def test_b8_pt_02_what_one_lane_made_and_another_reads_is_recorded_there_and_wai
 
 
 def test_sim_crit_1_the_host_waits_once_a_step_for_each_lane_when_everything_was_launched(make_recipe: Make) -> None:
-    log: list[str] = []
-    pool = Pool(make_recipe(), ["grown", "twin"], 2, twin="twin", lanes=2, new_lanes=recorded(log))
+    pool, log = recorded(make_recipe(), ["grown", "twin"], 2, twin="twin", lanes=2)
     pool.reset(0, 3)
     log.clear()
     pool.train(0)
@@ -83,14 +84,14 @@ def test_sim_crit_1_the_host_waits_once_a_step_for_each_lane_when_everything_was
 
 
 def test_sim_high_1_work_of_an_environment_is_launched_on_its_own_lane_alone(make_recipe: Make) -> None:
-    log: list[str] = []
-    pool = Pool(make_recipe(), ["grown"], 3, lanes=3, new_lanes=recorded(log))
+    pool, log = recorded(make_recipe(), ["grown"], 3, lanes=3)
     pool.reset(0, 3)
     log.clear()
     for step, action in enumerate([GERMINATE, WAIT, ADVANCE]):
         pool.train(step)
         pool.evaluate(step)
-        pool.heal(pool.synchronise(step), step)
+        pool.synchronise(step)
+        pool.heal(step)
         pool.apply([action] * 3, step)
     depth = 0
     for line in log:
@@ -100,16 +101,15 @@ def test_sim_high_1_work_of_an_environment_is_launched_on_its_own_lane_alone(mak
 
 
 def test_b1_pt_05_a_rollback_opens_its_own_lane_and_no_other(make_recipe: Make) -> None:
-    log: list[str] = []
-    pool = Pool(make_recipe(), ["grown"], 2, lanes=2, new_lanes=recorded(log))
+    pool, log = recorded(make_recipe(), ["grown"], 2, lanes=2)
     pool.reset(0, 3)
     pool.train(0)
     next(iter(pool.environments[1].keeper.host.parameters)).grad.fill_(torch.nan)  # type: ignore[union-attr]
     pool.evaluate(0)
-    signals = pool.synchronise(0)
-    decisions = pool.judge(signals, {})
+    pool.synchronise(0)
+    decisions = pool.judge({})
     log.clear()
-    _, rolled, _ = pool.carry_out(signals, {1: decisions[1]}, 0)
+    rolled, _ = pool.carry_out({1: decisions[1]}, 0)
     assert list(rolled) == [1]
     assert log == ["s1 on", "s1 off"]
 
@@ -118,9 +118,9 @@ def test_environments_take_the_lanes_of_their_devices_in_turn() -> None:
     one, other = torch.device("cuda:0"), torch.device("cuda:1")
     made: list[torch.device] = []
 
-    def make(device: torch.device) -> NullStream:
+    def make(device: torch.device) -> RecordingStream:
         made.append(device)
-        return NullStream()
+        return RecordingStream(str(device), [])
 
     streams = assigned([one, one, other, other, one, one, other, other], 3, make)
     assert made == [one, one, other, other, one, other]
@@ -131,14 +131,14 @@ def test_environments_take_the_lanes_of_their_devices_in_turn() -> None:
 
 def test_environments_of_one_index_share_a_device_whatever_their_arm(make_recipe: Make) -> None:
     devices = [torch.device("cpu"), torch.device("meta")]
-    pool = Pool(make_recipe(), ["grown", "twin"], 3, devices=devices, new_lanes=lambda *_: Lanes([NullStream()] * 6))
+    pool = Pool(make_recipe(), ["grown", "twin"], 3, devices=devices)
     kinds = [environment.recipe.device.type for environment in pool.environments]
     assert kinds == ["cpu", "cpu", "meta", "meta", "cpu", "cpu"]
     assert pool.environments[2].recipe.data["train"].inputs.device.type == "meta"
 
 
 def test_what_the_first_of_several_raised_is_raised_when_all_are_done() -> None:
-    lanes = Lanes([NullStream()] * 4, workers=2)
+    lanes = Lanes(workers=2)
     done: list[int] = []
 
     def act(place: int) -> int:
@@ -182,7 +182,9 @@ def trajectory(recipe: Recipe, environments: int, lanes: int, index: int = 0) ->
     for step in range(recipe.episode.steps):
         pool.train(step)
         pool.evaluate(step)
-        signals, _ = pool.heal(pool.synchronise(step), step)
+        pool.synchronise(step)
+        pool.heal(step)
+        signals = pool.latest
         actions = []
         for environment, mask in zip(pool.environments, pool.masks(), strict=True):
             generator = torch.Generator().manual_seed(1000 * environment.seed + step)
@@ -346,7 +348,7 @@ def test_a_stream_that_cannot_be_lent_keeps_nobody_waiting() -> None:
     busy = RandomStream(1)
     with busy, pytest.raises(RuntimeError, match="in use already"), busy:
         pytest.fail("it was lent twice")
-    lanes = Lanes([NullStream()] * 2, workers=2)
+    lanes = Lanes(workers=2)
 
     def draw(place: int) -> float:
         with RandomStream(place):

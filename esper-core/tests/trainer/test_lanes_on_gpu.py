@@ -35,7 +35,9 @@ def play(pool: Pool) -> list[float]:
     for step in range(6):
         pool.train(step)
         pool.evaluate(step)
-        signals, _ = pool.heal(pool.synchronise(step), step)
+        pool.synchronise(step)
+        pool.heal(step)
+        signals = pool.latest
         wanted = {0: GERMINATE, 3: ADVANCE}.get(step, Action())
         masks = zip(pool.environments, pool.masks(), strict=True)
         pool.apply([wanted if one.arm == "grown" and mask.allows(wanted) else Action() for one, mask in masks], step)
@@ -57,7 +59,7 @@ def test_a_reader_on_another_stream_waits_for_what_is_made_there() -> None:
             made = torch.ones(4_000_000, device=device)
             for _ in range(50):
                 made = made + 1.0
-        lanes.hand([made], 0, 1)
+        lanes.hand(made, 0, 1)
         with lanes.on(1):
             read = made.sum()
         del made
@@ -89,8 +91,8 @@ def test_b1_pt_05_a_rollback_leaves_the_neighbours_as_they_are(recipe: Recipe) -
                 first = next(iter(pool.environments[0].keeper.host.parameters))
                 first.data.fill_(torch.nan)
             pool.evaluate(step)
-            signals = pool.synchronise(step)
-            pool.carry_out(signals, pool.judge(signals, {}), step)
+            pool.synchronise(step)
+            pool.carry_out(pool.judge({}), step)
         return [parameter.detach().cpu() for parameter in pool.environments[1].model.parameters()]
 
     pairs = zip(numbers(sick=False), numbers(sick=True), strict=True)

@@ -114,7 +114,9 @@ def test_a_seed_that_goes_wrong_while_it_incubates_is_lost_and_the_host_is_still
     for step in range(6):
         pool.train(step)
         pool.evaluate(step)
-        signals, mishaps = pool.heal(pool.synchronise(step), step)
+        pool.synchronise(step)
+        mishaps = pool.heal(step)
+        signals = pool.latest
         lost += [(step, mishap.ending.was, mishap.ending.now) for _, mishap in mishaps]
         assert all(one.finite for one in signals)
         assert signals[0].validation_loss == signals[1].validation_loss

@@ -188,7 +188,7 @@ class World:
         for one in running:
             told.append(one.evaluate("validation").tolist())
         for one in running:
-            one.measure_seeds(self.twin.losses()[0])
+            one.measure_seeds(self.twin.losses())
         for one in running:
             told += self._judged(one, step, opinion if one is self.grown else CALM)
         mask = self.grown.mask()
@@ -201,7 +201,7 @@ class World:
     def _judged(self, one: Environment, step: int, opinion: Verdict) -> list[Any]:
         network = one.network
         signals = network.conclude_step(step, network.numbers().tolist())
-        if network.is_sick(signals) and network.heal(signals):
+        if network.heal(signals):
             signals = one.measure_again(step)
         lost = network.lost.take()
         one.governor.record([seed.ending for seed in lost if seed.ending is not None], step)

@@ -83,11 +83,12 @@ def course(
     for step in steps:
         passed = pool.train(step)
         pool.evaluate(step)
-        signals, mishaps = pool.heal(pool.synchronise(step), step)
-        running = pool.running()
+        pool.synchronise(step)
+        mishaps = pool.heal(step)
+        running = [one.place for one in pool.running()]
         opinions = {place: own for (at, place), own in (verdicts or {}).items() if at == step and place in running}
-        decisions = pool.judge(signals, opinions)
-        signals, rolled, dropped = pool.carry_out(signals, decisions, step)
+        decisions = pool.judge(opinions)
+        rolled, dropped = pool.carry_out(decisions, step)
         masks, actions = pool.masks(), []
         for place, (one, mask) in enumerate(zip(pool.environments, masks, strict=True)):
             generator = torch.Generator().manual_seed(1000 * one.seed + 17 * step + ARMS.index(one.arm))
@@ -95,10 +96,10 @@ def course(
             wanted = [WAIT, *legal, *legal][int(torch.randint(1 + 2 * len(legal), (), generator=generator))]
             actions.append(WAIT if one.arm == "twin" or place in rolled else wanted)
         decided, unborn = pool.apply(actions, step)
-        changes = [(pair[0].arm, pair[0].seed, pair[1]) for pair in (*passed, *mishaps, *dropped, *decided, *unborn)]
+        changes = [*passed, *mishaps, *dropped, *decided, *unborn]
         standing = [(one.arm, one.index, one.round, one.seed, one.steps, one.over) for one in pool.environments]
         told += [
-            list(signals),
+            list(pool.latest),
             decisions,
             rolled,
             masks,
@@ -114,7 +115,7 @@ def course(
 def ended(pool: AnyPool, last: int) -> tuple[list[Any], State]:
     state = pool.state_dict()
     changes, endings = pool.conclude(last)
-    return [[(one.arm, one.seed, change) for one, change in changes], endings], state
+    return [changes, endings], state
 
 
 def assert_same(left: tuple[list[Any], State], right: tuple[list[Any], State]) -> None:

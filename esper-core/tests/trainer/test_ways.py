@@ -47,7 +47,8 @@ def course(pool: Pool, actions: dict[int, Action], steps: int) -> list[list[Tens
     for step in range(steps):
         pool.train(step)
         pool.evaluate(step)
-        pool.heal(pool.synchronise(step), step)
+        pool.synchronise(step)
+        pool.heal(step)
         pool.apply([actions.get(step, WAIT)] + [WAIT] * (len(pool.environments) - 1), step)
         own = pool.environments[0]
         found.append([own.network.measurements.train_loss, *(each.detach().clone() for each in own.model.parameters())])

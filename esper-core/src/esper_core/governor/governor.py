@@ -201,7 +201,7 @@ class Governor:
         Args:
             decision: What ``decide`` returned last.
         """
-        if self._planned is None or self._planned[0] is not decision:
+        if self._planned is None or self._planned[0] != decision:
             msg = f"only the latest decision to roll back can be carried out. Received: {decision}"
             raise ValueError(msg)
         (_, kept), self._planned = self._planned, None

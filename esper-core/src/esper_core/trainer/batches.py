@@ -9,12 +9,13 @@ gathered ahead is used only if it is the one asked for; so the numbers are those
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from esper_core.growth import decode_state, encode_state
-from esper_core.trainer.lanes import CudaStream, NullStream
+from esper_core.trainer.lanes import CudaStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.leyline.protocols import Split, State
-    from esper_core.trainer.lanes import Stream
 
 IMAGES = 4
 """Dimensions of a batch of images. Indexing with brackets keeps their memory layout; ``index_select``, which is faster,
@@ -65,18 +65,6 @@ class BatchOrder:
         self._generator.set_state(known["generator"])
 
 
-class Feed(Protocol):
-    """Gives an environment its batches."""
-
-    def next(self, order: BatchOrder) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of the next batch, on the device."""
-        ...
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
-        ...
-
-
 class Resident:
     """Batches of data on the device."""
 
@@ -103,13 +91,13 @@ class Streamed:
     Args:
         split: The data.
         device: Where batches are sent.
-        stream: On which they are sent; whoever reads a batch waits for it there.
+        stream: The stream of a GPU on which they are sent; whoever reads a batch waits for it there.
     """
 
-    def __init__(self, split: Split, device: torch.device, stream: Stream | None = None) -> None:
+    def __init__(self, split: Split, device: torch.device, stream: CudaStream | None = None) -> None:
         self._split = split
         self._device = device
-        self._stream = _new_stream(device) if stream is None else stream
+        self._stream = stream
         self._thread = ThreadPoolExecutor(1, "feed", torch.set_num_threads, (1,))
         self._ahead: tuple[Tensor, Future[Any]] | None = None
 
@@ -133,18 +121,14 @@ class Streamed:
         self._thread.shutdown()
 
     def _gather_ahead(self, indices: Tensor) -> tuple[Tensor, Future[Any]]:
-        return indices, self._thread.submit(_gather, self._split, indices, self._device, self._stream)
+        return indices, self._thread.submit(self._gather, indices)
 
-
-def _gather(split: Split, indices: Tensor, device: torch.device, stream: Stream) -> tuple[tuple[Tensor, Tensor], Any]:
-    """Gather and send a batch, and return it with a mark behind its work on the stream."""
-    with stream.current():
-        inputs, targets = (sent(own.index_select(0, indices), device) for own in (split.inputs, split.targets))
-        return (inputs, targets), stream.mark()
-
-
-def _new_stream(device: torch.device) -> Stream:
-    return CudaStream(device) if device.type == "cuda" else NullStream()
+    def _gather(self, indices: Tensor) -> tuple[list[Tensor], torch.cuda.Event | None]:
+        """Gather and send a batch, and return it with a mark behind its work on the stream."""
+        split = self._split
+        with nullcontext() if self._stream is None else self._stream.current():
+            batch = [sent(own.index_select(0, indices), self._device) for own in (split.inputs, split.targets)]
+            return batch, None if self._stream is None else self._stream.mark()
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -160,6 +144,8 @@ def chunks(split: Split, device: torch.device) -> Iterator[tuple[Tensor, Tensor]
         yield sent(inputs, device), sent(targets, device)
 
 
-def feed_for(data: str, split: Split, device: torch.device) -> Feed:
+def feed_for(data: str, split: Split, device: torch.device) -> Resident | Streamed:
     """Return the feed that ``compute.data`` asks for: ``resident`` or ``streamed``."""
-    return Streamed(split, device) if data == "streamed" else Resident(split, device)
+    if data == "resident":
+        return Resident(split, device)
+    return Streamed(split, device, CudaStream(device) if device.type == "cuda" else None)

@@ -124,21 +124,15 @@ class Recipe:
 
 
 class Environment:
-    """One host in training, with its seeds.
+    """One host in training, with its seeds. Its attributes are those of ``Member``.
 
     Args:
         recipe: What all environments have in common.
         arm: The arm that it belongs to.
         index: Which of the arm's environments it is; those of one index share their seeds.
+        place: Its place among the environments of the run.
         faults: Counts failures of blueprints over the whole run.
         implants: For an episode's seed, what the host has grown from the start, as if it had been fossilised there.
-
-    Attributes:
-        round: Round of the episode.
-        seed: Seed of the episode.
-        steps: Decision steps that the host was trained for.
-        over: Whether the episode ended before its last step; nothing is trained or asked any more then.
-        seconds: Seconds of the latest step's training: all of it, and what incubating seeds took of it.
     """
 
     def __init__(
@@ -147,11 +141,15 @@ class Environment:
         *,
         arm: str,
         index: int,
+        place: int = 0,
         faults: FaultBook | None = None,
         implants: Callable[[int], Sequence[Growth]] | None = None,
     ) -> None:
-        self.recipe, self.arm, self.index = recipe, arm, index
-        self.round = self.seed = 0
+        self.recipe, self.arm, self.index, self.place = recipe, arm, index, place
+        self.round = self.seed = self.steps = 0
+        self.over = False
+        self.seconds = 0.0, 0.0
+        self.signals: Signals | None = None
         self._implants = implants
         self._faults = FaultBook() if faults is None else faults
         self._budget = MemoryBudget(recipe.governor, recipe.optimizers, recipe.varieties, recipe.growth.incubation)
@@ -260,15 +258,15 @@ class Environment:
         if self.recipe.growth.dependence:
             self.network.measure_dependence(self.recipe.task, self.recipe.data["validation"])
 
-    def losses(self) -> tuple[Tensor, ...]:
-        """Return the losses of the validation examples, which others are compared with; () before an evaluation."""
-        evaluation = self.network.evaluation
-        return () if evaluation is None else (evaluation.losses,)
+    def losses(self) -> Tensor:
+        """Return the losses of the validation examples in the latest evaluation, which others are compared with."""
+        return self.network.evaluation.losses
 
     def measure_again(self, step: int) -> Signals:
         """Return the signals of a network that was changed after its step was read. The training loss stays."""
         self.evaluate("validation")
-        return self.network.signals(step, self.network.numbers().tolist())
+        self.signals = self.network.signals(step, self.network.numbers().tolist())
+        return self.signals
 
     def mask(self) -> ActionMask:
         """Return what can be done now: nothing once the episode is over."""

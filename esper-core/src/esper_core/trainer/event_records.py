@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar, 
 from pydantic import TypeAdapter
 
 from esper_core.governor import Act
+from esper_core.growth import Growth, Transition
 from esper_core.leyline.actions import ARGUMENTS, Action, Op
 from esper_core.leyline.events import (
     EpisodeFinished,
@@ -20,52 +21,42 @@ from esper_core.leyline.events import (
     SeedLost,
     StageChanged,
     StepFinished,
-    UpdateFinished,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from esper_core.governor import Decision, RolledBack
-    from esper_core.growth import FaultBook, Growth, Transition
+    from esper_core.growth import FaultBook
     from esper_core.leyline.signals import RewardBreakdown, Signals
 
 T = TypeVar("T")
 
 
 class Member(Protocol):
-    """What anybody may ask about an environment, whichever process it lives in.
+    """What is known of an environment, whichever process it lives in.
 
     Attributes:
-        arm: Name of the arm that the environment belongs to.
+        place: Its place among the environments of the run.
+        arm: Name of the arm that it belongs to.
         index: Which of the arm's environments it is.
         round: Round of the current episode.
         seed: Seed of the current episode.
         steps: Decision steps that the network was trained for in this episode.
-        over: Whether the episode ended before its last step.
+        over: Whether the episode ended before its last step; nothing is trained or asked any more then.
         seconds: Seconds of the latest step's training: all of it, and what incubating seeds took of it.
+        signals: The latest signals; None before the first step.
     """
 
-    @property
-    def arm(self) -> str: ...
-
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def round(self) -> int: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def steps(self) -> int: ...
-
-    @property
-    def over(self) -> bool: ...
-
-    @property
-    def seconds(self) -> tuple[float, float]: ...
+    place: int
+    arm: str
+    index: int
+    round: int
+    seed: int
+    steps: int
+    over: bool
+    seconds: tuple[float, float]
+    signals: Signals | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +94,11 @@ class Ending:
     growth: tuple[Growth, ...]
 
 
-Changes: TypeAlias = "list[tuple[Member, Transition]]"
-LostSeeds: TypeAlias = "list[tuple[Member, LostSeed]]"
+Changes: TypeAlias = list[tuple[int, Transition]]
+"""Transitions, each with the place of its environment."""
+
+LostSeeds: TypeAlias = list[tuple[int, LostSeed]]
+"""Lost seeds, each with the place of its environment."""
 
 
 def plain_of(record: Any) -> Any:
@@ -123,17 +117,21 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-class _Place(TypedDict):
+class _Episode(TypedDict):
     round: int
     arm: str
     seed: int
 
 
-def stages_changed(changes: Changes, step: int) -> Iterator[StageChanged]:
+def _episode(member: Member) -> _Episode:
+    return {"round": member.round, "arm": member.arm, "seed": member.seed}
+
+
+def stages_changed(members: Sequence[Member], changes: Changes, step: int) -> Iterator[StageChanged]:
     """Yield one event for each seed that changed its stage."""
-    for environment, change in changes:
+    for place, change in changes:
         yield StageChanged(
-            **_place(environment),
+            **_episode(members[place]),
             step=step,
             slot=change.slot,
             seed_id=change.seed,
@@ -145,11 +143,13 @@ def stages_changed(changes: Changes, step: int) -> Iterator[StageChanged]:
         )
 
 
-def seeds_lost(lost: LostSeeds, step: int, packages: Mapping[str, str]) -> Iterator[SeedLost | StageChanged]:
+def seeds_lost(
+    members: Sequence[Member], lost: LostSeeds, step: int, packages: Mapping[str, str]
+) -> Iterator[SeedLost | StageChanged]:
     """Yield two events for each lost seed: the fault with its package, and the seed's last transition."""
-    for environment, one in lost:
+    for place, one in lost:
         yield SeedLost(
-            **_place(environment),
+            **_episode(members[place]),
             step=step,
             slot=one.slot,
             blueprint=one.blueprint,
@@ -158,7 +158,7 @@ def seeds_lost(lost: LostSeeds, step: int, packages: Mapping[str, str]) -> Itera
             withdrawn=one.withdrawn,
         )
         if one.ending is not None:
-            yield from stages_changed([(environment, one.ending)], step)
+            yield from stages_changed(members, [(place, one.ending)], step)
 
 
 def steps_finished(
@@ -169,31 +169,28 @@ def steps_finished(
     step: int,
 ) -> Iterator[StepFinished]:
     """Yield one event for each environment that was trained in ``step``."""
-    for environment, signals, reward, action in zip(members, signals_E, rewards_E, actions_E, strict=True):
-        if signals.step != step:
-            continue
-        yield StepFinished(
-            **_place(environment),
-            step=signals.step,
-            signals=signals,
-            reward={} if reward is None else reward.terms,
-            action=describe(action),
-            arguments=arguments_of(action),
-        )
+    for member, signals, reward, action in zip(members, signals_E, rewards_E, actions_E, strict=True):
+        if signals.step == step:
+            yield StepFinished(
+                **_episode(member),
+                step=step,
+                signals=signals,
+                reward={} if reward is None else reward.terms,
+                action=describe(action),
+                arguments=arguments_of(action),
+            )
 
 
 def governor_acted(
-    environments: Sequence[Member],
-    decisions: Mapping[int, Decision],
-    rolled: Mapping[int, RolledBack],
+    members: Sequence[Member], decisions: Mapping[int, Decision], rolled: Mapping[int, RolledBack]
 ) -> Iterator[GovernorActed | StageChanged]:
     """Yield an event for each decision other than CONTINUE, and one for each seed that a rollback dropped."""
     for place, decision in decisions.items():
         if decision.act is Act.CONTINUE:
             continue
-        environment, back = environments[place], rolled.get(place)
+        back = rolled.get(place)
         yield GovernorActed(
-            **_place(environment),
+            **_episode(members[place]),
             step=decision.step,
             act=decision.act.value,
             verdict=decision.verdict.level.value,
@@ -203,39 +200,33 @@ def governor_acted(
             withdrawn=back is not None and back.withdrawn,
         )
         if back is not None:
-            yield from stages_changed([(environment, change) for change in back.transitions], decision.step)
+            yield from stages_changed(members, [(place, change) for change in back.transitions], decision.step)
 
 
 def episode_finished(
-    environment: Member, ending: Ending, closing: RewardBreakdown | None, reward: float | None
+    member: Member, ending: Ending, closing: RewardBreakdown | None, reward: float | None
 ) -> EpisodeFinished:
     """Build the event of an episode's end.
 
     Args:
-        environment: Whose episode ended.
+        member: Whose episode ended.
         ending: How it ended.
         closing: Reward of the end itself; None where it is unknown.
         reward: Sum of the episode's rewards; None where it is unknown.
     """
     return EpisodeFinished(
-        **_place(environment),
+        **_episode(member),
         test_loss=ending.test_loss,
         test_metric=ending.test_metric,
         validation_metric=ending.signals.validation_metric,
         parameters=ending.signals.parameters,
         host_parameters=ending.signals.host_parameters,
         fossils=ending.signals.fossils,
-        steps=environment.steps,
+        steps=member.steps,
         reward=reward,
         closing={} if closing is None else closing.terms,
         grown=tuple(growth.as_json() for growth in ending.growth),
     )
-
-
-def updates_finished(round_: int, updates: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[UpdateFinished]:
-    """Yield one event for each arm whose policy was updated, with the figures that it reported."""
-    for arm, figures in updates:
-        yield UpdateFinished(round=round_, arm=arm, figures=figures)
 
 
 def describe(action: Action) -> str:
@@ -254,7 +245,3 @@ def arguments_of(action: Action) -> dict[str, str | int | float]:
         "target": float(action.target),
     }
     return {name: plain[name] for name in ARGUMENTS[action.op] if name in plain}
-
-
-def _place(environment: Member) -> _Place:
-    return {"round": environment.round, "arm": environment.arm, "seed": environment.seed}

@@ -1,7 +1,7 @@
 """Lanes: where the work of each environment runs, in threads on a CPU and in streams on a GPU.
 
 On a CPU a lane is a worker thread with one intra-op thread, which takes whatever environment is next; work is done when
-a call returns. On a GPU it is a stream, on which an environment launches everything. ``hand`` passes tensors from one
+a call returns. On a GPU it is a stream, on which an environment launches everything. ``hand`` passes a tensor from one
 lane to another, and ``drain`` waits for lanes, once a step. Only the pool knows of lanes, so there is one code path.
 """
 
@@ -11,7 +11,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -27,50 +27,6 @@ STREAMS_PER_GPU = 4
 """Lanes on each GPU by default."""
 
 
-class Stream(Protocol):
-    """Orders the work of a device."""
-
-    def current(self) -> AbstractContextManager[Any]:
-        """Return a context whose work is launched on this stream."""
-        ...
-
-    def mark(self) -> Any:
-        """Return a mark behind all work that was launched here so far."""
-        ...
-
-    def wait(self, mark: Any) -> None:
-        """Let work that is launched here from now on begin after the work before ``mark``."""
-        ...
-
-    def keep(self, tensor: Tensor) -> None:
-        """Keep the memory of a tensor from elsewhere until the work here is done with it."""
-        ...
-
-    def drain(self) -> None:
-        """Let the host wait until all work that was launched here is done."""
-        ...
-
-
-class NullStream:
-    """The stream of a CPU, where work is done when a call returns."""
-
-    def current(self) -> AbstractContextManager[Any]:
-        """Return a context that changes nothing."""
-        return nullcontext()
-
-    def mark(self) -> None:
-        """Do nothing: no work is pending."""
-
-    def wait(self, mark: None) -> None:
-        """Do nothing: no work is pending."""
-
-    def keep(self, tensor: Tensor) -> None:
-        """Do nothing: memory lives as long as it is referred to."""
-
-    def drain(self) -> None:
-        """Do nothing: no work is pending."""
-
-
 class CudaStream:
     """A stream of a GPU, which begins after the work that the default stream had when it was made."""
 
@@ -83,20 +39,20 @@ class CudaStream:
         return torch.cuda.stream(self._stream)
 
     def mark(self) -> torch.cuda.Event:
-        """Record an event here, and return it."""
+        """Return an event behind all work that was launched here so far."""
         mark: torch.cuda.Event = self._stream.record_event()
         return mark
 
     def wait(self, mark: torch.cuda.Event) -> None:
-        """Order this stream behind an event."""
+        """Let work that is launched here from now on begin after the work before ``mark``."""
         self._stream.wait_event(mark)
 
     def keep(self, tensor: Tensor) -> None:
-        """Tell the allocator that this stream uses the tensor."""
+        """Keep the memory of a tensor from elsewhere until the work here is done with it."""
         tensor.record_stream(self._stream)
 
     def drain(self) -> None:
-        """Wait for this stream, and for no other."""
+        """Let the host wait until all work that was launched here is done."""
         self._stream.synchronize()
 
 
@@ -104,15 +60,15 @@ class Lanes:
     """The lanes of a pool.
 
     Args:
-        streams: The stream of each environment, by its place in the pool.
+        streams: The stream of each environment, by its place; none on a CPU.
         workers: How many threads run at once; 1: the caller's own.
     """
 
-    def __init__(self, streams: Sequence[Stream], workers: int = 1) -> None:
+    def __init__(self, streams: Sequence[CudaStream] = (), workers: int = 1) -> None:
         self._streams = streams
         self._workers = ThreadPoolExecutor(workers, "lane", torch.set_num_threads, (1,)) if workers > 1 else None
 
-    def run(self, places: Sequence[int], act: Callable[[int], T]) -> list[T]:
+    def run(self, places: Iterable[int], act: Callable[[int], T]) -> list[T]:
         """Return what ``act`` gives for each place, each on its lane, in the order of ``places``.
 
         If some raise an error, the others are finished first. Then the error of the first of ``places`` is raised.
@@ -130,23 +86,20 @@ class Lanes:
 
     def on(self, place: int) -> AbstractContextManager[Any]:
         """Return a context whose work belongs to the environment at ``place``."""
-        return self._streams[place].current()
+        return self._streams[place].current() if self._streams else nullcontext()
 
-    def hand(self, tensors: Iterable[Tensor], giver: int, taker: int) -> None:
-        """Let the environment at ``taker`` read, from now on, tensors that the one at ``giver`` made.
+    def hand(self, tensor: Tensor, giver: int, taker: int) -> None:
+        """Let the environment at ``taker`` read, from now on, a tensor that the one at ``giver`` made.
 
         This is the one place where tensors pass from lane to lane.
         """
-        own, other = self._streams[giver], self._streams[taker]
-        if own is other:
-            return
-        other.wait(own.mark())
-        for tensor in tensors:
+        if self._streams and (own := self._streams[giver]) is not (other := self._streams[taker]):
+            other.wait(own.mark())
             other.keep(tensor)
 
     def drain(self, places: Iterable[int]) -> None:
         """Let the host wait for the lanes of these places, each once."""
-        for stream in dict.fromkeys(self._streams[place] for place in places):
+        for stream in dict.fromkeys(self._streams[place] for place in places if self._streams):
             stream.drain()
 
     def close(self) -> None:
@@ -162,16 +115,18 @@ def lanes_for(devices_E: Sequence[torch.device], lanes: int | None = None) -> La
         devices_E: The device of each environment.
         lanes: How many threads on a CPU, or streams on each GPU; None: as many as fit.
     """
-    if all(device.type == "cpu" for device in devices_E):
-        return Lanes([NullStream()] * len(devices_E), min(lanes or usable_cores(), len(devices_E)))
-    return Lanes(assigned(devices_E, lanes or STREAMS_PER_GPU, CudaStream))
+    if any(device.type == "cuda" for device in devices_E):
+        return Lanes(assigned(devices_E, lanes or STREAMS_PER_GPU, CudaStream))
+    return Lanes(workers=min(lanes or usable_cores(), len(devices_E)))
 
 
-def assigned(devices_E: Sequence[torch.device], lanes: int, make: Callable[[torch.device], Stream]) -> list[Stream]:
+def assigned(
+    devices_E: Sequence[torch.device], lanes: int, make: Callable[[torch.device], CudaStream]
+) -> list[CudaStream]:
     """Return a stream for each environment: each device has ``lanes`` of them, which its environments take in turn."""
     turns = {device: count() for device in devices_E}
-    made: dict[tuple[torch.device, int], Stream] = {}
-    streams: list[Stream] = []
+    made: dict[tuple[torch.device, int], CudaStream] = {}
+    streams = []
     for device in devices_E:
         lane = (device, next(turns[device]) % lanes)
         if lane not in made:

@@ -24,7 +24,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from esper_core.leyline.actions import WAIT
-from esper_core.trainer.event_records import episode_finished, stages_changed, updates_finished
+from esper_core.leyline.events import UpdateFinished
+from esper_core.trainer.event_records import episode_finished, stages_changed
 from esper_core.trainer.steps import Stepper
 from esper_core.trainer.study import warn_of_loss_scales
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.actions import Action
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.signals import Signals
-    from esper_core.trainer.event_records import Ending
+    from esper_core.trainer.event_records import Ending, Member
     from esper_core.trainer.progress import StudyProgress
     from esper_core.trainer.rollouts import RolloutRecorder
     from esper_core.trainer.study import Study
@@ -102,7 +103,7 @@ def decide(
         An action for each environment; WAIT where no policy is asked.
     """
     masks_E = [mask.shut() if place in rolled else mask for place, mask in enumerate(study.pool.masks())]
-    actions_E, running = [WAIT] * len(signals_E), study.pool.running()
+    actions_E, running = [WAIT] * len(signals_E), {one.place for one in study.pool.running()}
     observations_E = study.observe(signals_E, rolled)
     for arm in study.arms:
         places = study.places(arm)
@@ -119,17 +120,18 @@ def decide(
 def _conclude(progress: StudyProgress, last: int) -> tuple[list[EpisodeFinished], list[Ending]]:
     """End the episodes of a round after the step ``last``, and publish how they ended."""
     study, rewards = progress.study, progress.rewards
+    members: Sequence[Member] = study.pool.environments
     study.warn_of_unfinished_plans()
     changes, endings = study.pool.conclude(last)
     signals_E = [ending.signals for ending in endings]
-    warn_of_loss_scales(study.pool.members, signals_E)
+    warn_of_loss_scales(members, signals_E)
     closing_E = rewards.score(signals_E)
     progress.recorder.rewarded(closing_E)
     finished = [
-        episode_finished(environment, ending, closing_E[place], rewards.total(place))
-        for place, (environment, ending) in enumerate(zip(study.pool.members, endings, strict=True))
+        episode_finished(member, ending, closing_E[member.place], rewards.total(member.place))
+        for member, ending in zip(members, endings, strict=True)
     ]
-    study.bus.publish(*stages_changed(changes, last), *finished)
+    study.bus.publish(*stages_changed(members, changes, last), *finished)
     study.bus.settle()
     return finished, endings
 
@@ -137,6 +139,7 @@ def _conclude(progress: StudyProgress, last: int) -> tuple[list[EpisodeFinished]
 def _learn(study: Study, recorder: RolloutRecorder, round_: int, endings: Sequence[Ending]) -> None:
     """Update the policies that learn with the round; nothing happens for a plan."""
     finals_E = study.observe([ending.signals for ending in endings])
-    if updates := list(updates_finished(round_, recorder.learn(round_, finals_E))):
-        study.bus.publish(*updates)
+    updates = recorder.learn(round_, finals_E)
+    if events := [UpdateFinished(round=round_, arm=arm, figures=figures) for arm, figures in updates]:
+        study.bus.publish(*events)
         study.bus.settle()

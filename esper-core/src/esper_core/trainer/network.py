@@ -209,8 +209,8 @@ class GrowingNetwork:
         self.compiled = None if compile_host is None else compile_host(self.garden)
         self.measured: Measurements | None = None
         """What was read last."""
-        self.evaluation: Evaluation | None = None
-        """The latest evaluation on the validation split."""
+        self.evaluation: Evaluation
+        """The latest evaluation on the validation split; whoever evaluates sets it."""
         self.incubation_seconds = 0.0
         """Seconds that incubating seeds took in the current step."""
         self._step_start: tuple[Snapshot, Tensor] | None = None
@@ -320,21 +320,16 @@ class GrowingNetwork:
             evaluate: Runs the model on the validation split.
             undisturbed: The twin's losses on it, one for each example; None where there is no twin.
         """
-        losses = self.validation().losses
+        losses = self.evaluation.losses
         self.lost.run_without_faulty(partial(self.gains.measure, evaluate, losses, undisturbed))
 
     def measure_dependence(self, task: Task, split: Split) -> None:
         """Measure on ``split`` how much the network depends on each acting seed."""
         self.lost.run_without_faulty(partial(self.dependence.measure, task, split))
 
-    def validation(self) -> Evaluation:
-        """Return the latest evaluation on the validation split."""
-        assert self.evaluation is not None
-        return self.evaluation
-
     def numbers(self) -> Tensor:
         """Return all that is to be read of this step, on the device."""
-        return self.measurements.numbers(self.validation().means())
+        return self.measurements.numbers(self.evaluation.means())
 
     def conclude_step(self, step: int, numbers: Sequence[float]) -> Signals:
         """Read the numbers of a step, let the gates look at them once, and return the step's signals."""
@@ -348,10 +343,6 @@ class GrowingNetwork:
         return self.measurements.signals(step, self.measured)
 
     # What goes wrong.
-
-    def is_sick(self, signals: Signals) -> bool:
-        """Return whether a loss of the network, or of an incubating seed, is not finite."""
-        return not signals.finite or bool(self.measured and self.measured.non_finite_seeds)
 
     def heal(self, signals: Signals) -> bool:
         """Take out the seeds that made a loss non-finite, and restore the host if they harmed it.

@@ -7,8 +7,10 @@ their places: so the numbers are the same for any number of lanes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
@@ -25,55 +27,54 @@ from esper_core.trainer.event_records import Changes, Ending, LostSeeds, Member,
 from esper_core.trainer.lanes import lanes_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import Tensor
 
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
     from esper_core.leyline.signals import Verdict
-    from esper_core.trainer.lanes import Lanes
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Member)
 
 
-class Roster(Generic[M]):
+class Roster(ABC, Generic[M]):
     """Environments by their places, which are the same whichever process an environment lives in.
 
     Args:
         environments: In the order of their places.
-        before: How many environments stand before these, where they are part of a larger roster.
-        whole: How many the larger roster has.
+        whole: How many the run has, where some live in other processes.
+        faults: Counts failures of blueprints over all of them.
     """
 
-    def __init__(self, environments: Sequence[M], before: int = 0, whole: int | None = None) -> None:
+    def __init__(self, environments: Sequence[M], whole: int, faults: FaultBook) -> None:
         self.environments = list(environments)
-        self._before = before
-        self._whole = len(self.environments) if whole is None else whole
+        self._whole = whole
+        self.faults = faults
 
     @property
-    def members(self) -> Sequence[Member]:
-        """The environments, as events know them."""
-        return self.environments
+    def latest(self) -> list[Signals]:
+        """The latest signals of each environment; [] before the first step."""
+        return [one.signals for one in self.environments if one.signals is not None]
 
     def of_arm(self, *names: str) -> list[int]:
         """Return the places of the environments of these arms, in the order of their seeds."""
-        return [place for place, environment in enumerate(self.environments) if environment.arm in names]
+        return [one.place for one in self.environments if one.arm in names]
 
     @property
     def over(self) -> bool:
         """Whether every episode ended before its last step. That of a twin never does."""
-        return all(environment.over for environment in self.environments)
+        return not self.running()
 
-    def running(self) -> list[int]:
-        """Return the places of the environments whose episode goes on."""
-        return [place for place, environment in enumerate(self.environments) if not environment.over]
+    def running(self) -> list[M]:
+        """Return the environments whose episode goes on."""
+        return [one for one in self.environments if not one.over]
 
-    def turns(self, step: int) -> list[int]:
+    def turns(self, step: int) -> list[M]:
         """Return ``running()`` in the order of turns in ``step``: it rotates, so that no arm is always first."""
-        first = step % self._whole - self._before
-        return sorted(self.running(), key=lambda place: (place < first, place))
+        first = step % self._whole
+        return sorted(self.running(), key=lambda one: (one.place < first, one.place))
 
     @property
     def incubation_share(self) -> float:
@@ -81,10 +82,31 @@ class Roster(Generic[M]):
         whole, incubation = (sum(times) for times in zip(*(one.seconds for one in self.environments), strict=True))
         return incubation / whole if whole else 0.0
 
+    def state_dict(self) -> State:
+        """Return the state between two steps, which any roster of the same environments can load."""
+        return State.of(
+            {
+                "environments": State.of({str(place): state for place, state in self.states().items()}),
+                "faults": self.faults.state_dict(),
+                "latest": encode_state([plain_of(signals) for signals in self.latest]),
+            }
+        )
 
-def interleaved(arms: Sequence[str], indices: Sequence[int]) -> list[tuple[int, str]]:
-    """Return index and arm of each place: those of one index, and so of one seed, stand side by side."""
-    return [(index, arm) for index in indices for arm in arms]
+    def load_state_dict(self, state: State, *, in_round: bool) -> None:
+        """Restore what ``state_dict`` returned; between two rounds only the faults of blueprints."""
+        self.faults.load_state_dict(state.part("faults"))
+        if in_round:
+            latest = [record_of(Signals, plain) for plain in decode_state(state.part("latest"))]
+            environments = state.part("environments")
+            self.load_states({place: environments.part(str(place)) for place in range(self._whole)}, latest)
+
+    @abstractmethod
+    def states(self) -> dict[int, State]:
+        """Return the state of each environment, by its place."""
+
+    @abstractmethod
+    def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
+        """Restore the state and the latest signals of each environment, by its place."""
 
 
 class Pool(Roster[Environment]):
@@ -99,7 +121,6 @@ class Pool(Roster[Environment]):
         lanes: How many threads, or streams on each device; None: as many as fit.
         implants: For an arm and a seed, what the host has grown from the start.
         undisturbed: For a step, the losses of a twin that is trained elsewhere.
-        new_lanes: Makes the lanes for the environments' devices.
         indices: Of the environments that live here, where others live in other processes.
     """
 
@@ -114,147 +135,130 @@ class Pool(Roster[Environment]):
         lanes: int | None = 1,
         implants: Callable[[str, int], Sequence[Growth]] | None = None,
         undisturbed: Callable[[int], Tensor | None] = lambda step: None,
-        new_lanes: Callable[[Sequence[torch.device], int | None], Lanes] = lanes_for,
         indices: range | None = None,
     ) -> None:
-        self.faults = FaultBook()
-        self._twin = twin
-        self._undisturbed = undisturbed
+        faults = FaultBook()
         recipes = [recipe.on(device) for device in devices] or [recipe]
-        here = range(environments) if indices is None else indices
         made = [
             Environment(
                 recipes[index % len(recipes)],
                 arm=arm,
                 index=index,
-                faults=self.faults,
+                place=place,
+                faults=faults,
                 implants=None if implants is None else partial(implants, arm),
             )
-            for index, arm in interleaved(arms, here)
+            for place, (index, arm) in enumerate(product(range(environments), arms))
+            if indices is None or index in indices
         ]
-        super().__init__(made, before=here.start * len(arms), whole=environments * len(arms))
+        super().__init__(made, environments * len(arms), faults)
+        self._twin = twin
+        self._undisturbed = undisturbed
         self._deterministic = recipe.draws is Draws.NEVER
-        self._lanes = new_lanes([environment.recipe.device for environment in self.environments], lanes)
-        self._numbers: dict[int, Tensor] = {}
-        self.latest: list[Signals] = []
-        """The latest signals of each environment."""
+        self._lanes = lanes_for([environment.recipe.device for environment in made], lanes)
+        self._numbers: dict[Environment, Tensor] = {}
 
     # The phases of a step, in their order.
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""
-        for place, environment in enumerate(self.environments):
-            with self._lanes.on(place):
-                environment.reset(round_, first_seed + environment.index)
+        for one in self.environments:
+            with self._lanes.on(one.place):
+                one.reset(round_, first_seed + one.index)
         before = "in evaluation, before it was trained"
-        guesses = self._on_lanes(self.running(), lambda one: one.evaluate("validation"), before)
-        for place, (loss, _) in enumerate(self._read(guesses)):
-            with self._lanes.on(place):
-                self.environments[place].governor.begin(self.environments[place].garden, loss)
+        guesses = self._on_lanes(self.environments, lambda one: one.evaluate("validation"), before)
+        for one, (loss, _) in self._read(guesses):
+            with self._lanes.on(one.place):
+                one.governor.begin(one.garden, loss)
 
     def train(self, step: int) -> Changes:
         """Train every environment for one step, and return what time brought to the seeds."""
-        turns = self.turns(step)
-        passed = self._on_lanes(turns, Environment.train, f"in training, step {step}")
-        changes: Changes = []
-        for place, transitions in zip(turns, passed.values(), strict=True):
-            changes += self._record(self.environments[place], transitions, step)
-        return changes
+        passed = self._on_lanes(self.turns(step), Environment.train, f"in training, step {step}")
+        return [change for one, transitions in passed.items() for change in self._record(one, transitions, step)]
 
     def evaluate(self, step: int) -> None:
         """Measure every environment on the validation split. The results stay on the device."""
         running = self.running()
         self._on_lanes(running, lambda one: one.evaluate("validation"), f"in evaluation, step {step}")
-        twins = {self.environments[place].index: place for place in self.of_arm(self._twin or "")}
-        for place in running if twins else ():
-            twin = twins[self.environments[place].index]
-            self._lanes.hand(self.environments[twin].losses(), twin, place)
+        twins = {one.index: one for one in self.environments if one.arm == self._twin}
+        for one in running if twins else ():
+            self._lanes.hand(twins[one.index].losses(), twins[one.index].place, one.place)
 
-        def measure(environment: Environment) -> Tensor:
-            twin = self.environments[twins[environment.index]] if twins else None
-            beside = self._undisturbed(step) if twin is None else next(iter(twin.losses()), None)
-            environment.measure_seeds(None if twin is environment else beside)
-            return environment.network.numbers()
+        def measure(one: Environment) -> Tensor:
+            twin = twins.get(one.index)
+            undisturbed = self._undisturbed(step) if twin is None else twin.losses()
+            one.measure_seeds(None if one is twin else undisturbed)
+            return one.network.numbers()
 
         self._numbers = self._on_lanes(running, measure, f"when its seeds were measured, step {step}")
 
     def synchronise(self, step: int) -> list[Signals]:
-        """Read what was measured, and let the gates look at it.
+        """Read what was measured, let the gates look at it, and return ``latest``.
 
         This is the one place in a step where the host waits for the device. The signals of an episode that is over are
         its last ones.
         """
-        read: dict[int, Signals] = {}
-        for place, numbers in zip(self._numbers, self._read(self._numbers), strict=True):
-            read[place] = self.environments[place].network.conclude_step(step, numbers)
-        return self._keep([read.get(place) or self.latest[place] for place in range(len(self.environments))])
+        for one, numbers in self._read(self._numbers):
+            one.signals = one.network.conclude_step(step, numbers)
+        return self.latest
 
-    def heal(self, signals_E: Sequence[Signals], step: int) -> tuple[list[Signals], LostSeeds]:
-        """Take out seeds that broke a loss, and measure their environments again.
-
-        Returns:
-            The signals as they are now, and the seeds that were lost.
-        """
-        healed: list[Signals] = []
+    def heal(self, step: int) -> LostSeeds:
+        """Take out seeds that broke a loss, measure their environments again, and return all seeds that were lost."""
         lost: LostSeeds = []
-        for place, (environment, signals) in enumerate(zip(self.environments, signals_E, strict=True)):
-            sick = not environment.over and environment.network.is_sick(signals)
-            with self._lanes.on(place):
-                changed = sick and environment.network.heal(signals)
-                healed.append(environment.measure_again(step) if changed else signals)
-            own = environment.network.lost.take()
-            lost += [(environment, one) for one in own]
-            self._record(environment, [one.ending for one in own if one.ending is not None], step)
-        return self._keep(healed), lost
+        for one in self.running():
+            with self._lanes.on(one.place):
+                if one.signals is not None and one.network.heal(one.signals):
+                    one.measure_again(step)
+            own = one.network.lost.take()
+            self._record(one, [seed.ending for seed in own if seed.ending is not None], step)
+            lost += [(one.place, seed) for seed in own]
+        return lost
 
-    def judge(self, signals_E: Sequence[Signals], opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
+    def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
         """Return the governor's decision for each environment whose episode goes on, by its place.
 
         Args:
-            signals_E: The signals of the step.
             opinions: What plugins say about an environment's health, by its place.
         """
         decisions: dict[int, Decision] = {}
-        for place in self.running():
-            environment = self.environments[place]
-            with self._lanes.on(place):
-                decision = environment.network.judge(signals_E[place], opinions.get(place, CALM))
-            if decision.truncated and environment.arm == self._twin:  # the others are compared with it to the end
+        for one in self.running():
+            assert one.signals is not None
+            with self._lanes.on(one.place):
+                decision = one.network.judge(one.signals, opinions.get(one.place, CALM))
+            if decision.truncated and one.arm == self._twin:  # the others are compared with it to the end
                 decision = replace(decision, act=Act.CONTINUE)
-            decisions[place] = decision
+            decisions[one.place] = decision
         return decisions
 
-    def carry_out(
-        self, signals_E: Sequence[Signals], decisions: Mapping[int, Decision], step: int
-    ) -> tuple[list[Signals], dict[int, RolledBack], Changes]:
+    def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
         """Roll environments back, and end episodes, as the governor decided.
 
         An environment that was rolled back is measured again. So is one whose episode ends here: seeds that are not
         fossilised are pruned first.
 
         Returns:
-            The signals as they are now, what was rolled back, by its place, and the seeds that were pruned.
+            What was rolled back, by its place, and the seeds that were pruned.
         """
-        now = list(signals_E)
         changes: Changes = []
         rolled: dict[int, RolledBack] = {}
-        for place, decision in decisions.items():
-            environment = self.environments[place]
-            with self._lanes.on(place):
-                if decision.act is Act.ROLL_BACK:
-                    rolled[place] = environment.network.roll_back(decision)
-                    now[place] = environment.measure_again(step)
-                    if environment.arm == self._twin:
-                        self._forget_leads(environment.index)
-                elif decision.truncated:
-                    changes += [(environment, t) for t in environment.garden.remove("the episode is over")]
-                    now[place] = environment.measure_again(step)
-                    environment.over = True
-        return self._keep(now), rolled, changes
+        for one in self.running():
+            decision = decisions.get(one.place)
+            if decision is None or not (decision.truncated or decision.act is Act.ROLL_BACK):
+                continue
+            with self._lanes.on(one.place):
+                if decision.truncated:
+                    changes += self._prune(one)
+                    one.over = True
+                else:
+                    rolled[one.place] = one.network.roll_back(decision)
+                one.measure_again(step)
+            if one.arm == self._twin:
+                self._forget_leads(one.index)
+        return rolled, changes
 
     def masks(self) -> list[ActionMask]:
         """Return what can be done now, for each environment."""
-        return [environment.mask() for environment in self.environments]
+        return [one.mask() for one in self.environments]
 
     def apply(self, actions: Sequence[Action], step: int) -> tuple[Changes, LostSeeds]:
         """Carry out one action in each environment, and return what changed and which seeds could not be built.
@@ -262,92 +266,77 @@ class Pool(Roster[Environment]):
         Faults are counted after all actions: each was chosen by a mask that holds for the whole step.
         """
         changes: Changes = []
-        lost: LostSeeds = []
-        active = [(place, action) for place, action in enumerate(actions) if action.op is not Op.WAIT]
-        for place, action in active:
-            environment = self.environments[place]
-            with self._lanes.on(place):
-                changes += self._record(environment, environment.network.apply(action, step), step)
-        for place, _ in active:
-            environment = self.environments[place]
-            lost += [(environment, one) for one in environment.network.lost.take()]
-        return changes, lost
+        active = [one for one in self.environments if actions[one.place].op is not Op.WAIT]
+        for one in active:
+            with self._lanes.on(one.place):
+                changes += self._record(one, one.network.apply(actions[one.place], step), step)
+        return changes, [(one.place, seed) for one in active for seed in one.network.lost.take()]
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
         """End the episodes: prune seeds that are not fossilised, and evaluate what is left on the test split."""
         changes: Changes = []
-        every = range(len(self.environments))
-        for place, environment in enumerate(self.environments):
-            with self._lanes.on(place):
-                changes += [(environment, t) for t in environment.garden.remove("the episode is over")]
-                if not environment.over:
-                    self.latest[place] = environment.measure_again(step)
-        tests = self._on_lanes(every, lambda one: one.evaluate("test"), "in the test at the end")
+        for one in self.environments:
+            with self._lanes.on(one.place):
+                changes += self._prune(one)
+                if not one.over:
+                    one.measure_again(step)
+        tests = self._on_lanes(self.environments, lambda one: one.evaluate("test"), "in the test at the end")
         endings: list[Ending] = []
-        for place, (loss, metric) in enumerate(self._read(tests)):
-            model = self.environments[place].model
-            grown = read_network(slots_of(model), type(model).__name__).grown
-            endings.append(Ending(self.latest[place], loss, metric, grown))
+        for one, (loss, metric) in self._read(tests):
+            assert one.signals is not None
+            grown = read_network(slots_of(one.model), type(one.model).__name__).grown
+            endings.append(Ending(one.signals, loss, metric, grown))
         return changes, endings
 
     # State.
 
-    def state_dict(self) -> State:
-        """Return the state between two steps."""
-        return state_of_pool(self.states(), self.faults, self.latest)
+    def states(self) -> dict[int, State]:
+        """Return the state of each environment, by its place."""
+        states = self._on_lanes(self.environments, Environment.state_dict, "when its state was saved")
+        return {one.place: state for one, state in states.items()}
 
-    def states(self) -> list[State]:
-        """Return the state of each environment."""
-        every = self._on_lanes(range(len(self.environments)), Environment.state_dict, "when its state was saved")
-        return list(every.values())
-
-    def load_state_dict(self, state: State, *, in_round: bool) -> None:
-        """Restore what ``state_dict`` returned; between two rounds only the faults of blueprints."""
-        self.faults.load_state_dict(state.part("faults"))
-        if in_round:
-            states_E, latest = parts_of_pool_state(state, len(self.environments))
-            self.load_states(states_E, latest)
-
-    def load_states(self, states_E: Sequence[State], latest: Sequence[Signals]) -> None:
-        """Restore each environment's state, and the latest signals."""
-        for place, (environment, state) in enumerate(zip(self.environments, states_E, strict=True)):
-            with self._lanes.on(place):
-                environment.load_state_dict(state)
-        self._keep(latest)
+    def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
+        """Restore the state and the latest signals of each environment, by its place."""
+        for one in self.environments:
+            with self._lanes.on(one.place):
+                one.load_state_dict(states[one.place])
+            one.signals = latest[one.place]
 
     def close(self) -> None:
         """Release threads, networks and measurements."""
         self._lanes.close()
         for environment in self.environments:
             environment.close()
-        self.environments, self._numbers, self.latest = [], {}, []
+        self.environments, self._numbers = [], {}
 
-    def _on_lanes(self, places: Sequence[int], act: Callable[[Environment], T], doing: str) -> dict[int, T]:
-        """Return what ``act`` gives for the environments at ``places``, each on its lane.
+    def _on_lanes(
+        self, environments: Sequence[Environment], act: Callable[[Environment], T], doing: str
+    ) -> dict[Environment, T]:
+        """Return what ``act`` gives for each of these environments, each on its lane.
 
         Errors are attributed to the environment's host and seeds. ``doing`` completes the message.
         """
+        by_place = {one.place: one for one in environments}
 
         def at(place: int) -> T:
-            environment = self.environments[place]
-            with attributed_to(_describe(environment), doing):
-                return act(environment)
+            with attributed_to(_describe(by_place[place]), doing):
+                return act(by_place[place])
 
         before = torch.get_rng_state() if self._deterministic else None
         with output_to_stderr():
-            done = self._lanes.run(places, at)
+            done = self._lanes.run(by_place, at)
         if before is not None and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
             hint = 'They drew none in the dry run before training. Write "randomness: always".'
             raise PluginError(Problem("E236", f"the host, or a seed, drew random numbers {doing}", hint=hint))
-        return dict(zip(places, done, strict=True))
+        return dict(zip(environments, done, strict=True))
 
-    def _read(self, numbers: Mapping[int, Tensor]) -> list[list[float]]:
-        """Copy the numbers of some places to the host."""
-        self._lanes.drain(numbers)
-        on_host = torch.cat([own.reshape(-1).cpu() for own in numbers.values()]) if numbers else torch.zeros(0)
-        lengths = [own.numel() for own in numbers.values()]
-        return [own.tolist() for own in on_host.split(lengths)]
+    def _read(self, numbers: Mapping[Environment, Tensor]) -> Iterable[tuple[Environment, list[float]]]:
+        """Copy the numbers of some environments to the host."""
+        self._lanes.drain(one.place for one in numbers)
+        on_host = torch.cat([own.reshape(-1).cpu() for own in numbers.values()])
+        parts = on_host.split([own.numel() for own in numbers.values()])
+        return [(one, own.tolist()) for one, own in zip(numbers, parts, strict=True)]
 
     def _forget_leads(self, index: int) -> None:
         """Forget what seeds gained over a twin that was rolled back."""
@@ -355,33 +344,15 @@ class Pool(Roster[Environment]):
             if environment.index == index:
                 environment.network.gains.forget_lead()
 
-    def _keep(self, signals: Sequence[Signals]) -> list[Signals]:
-        self.latest = list(signals)
-        return self.latest
+    @staticmethod
+    def _prune(environment: Environment) -> Changes:
+        return [(environment.place, change) for change in environment.garden.remove("the episode is over")]
 
     @staticmethod
     def _record(environment: Environment, transitions: Sequence[Transition], step: int) -> Changes:
-        """Tell the environment's governor of transitions, and return them with their environment."""
+        """Tell the environment's governor of transitions, and return them with its place."""
         environment.governor.record(transitions, step)
-        return [(environment, transition) for transition in transitions]
-
-
-def state_of_pool(states_E: Sequence[State], faults: FaultBook, latest: Sequence[Signals]) -> State:
-    """Return the state of a pool: its environments by their places, the faults of the run, and the latest signals."""
-    return State.of(
-        {
-            "environments": State.of({str(place): state for place, state in enumerate(states_E)}),
-            "faults": faults.state_dict(),
-            "latest": encode_state([plain_of(signals) for signals in latest]),
-        }
-    )
-
-
-def parts_of_pool_state(state: State, count: int) -> tuple[list[State], list[Signals]]:
-    """Return the states of ``count`` environments, and the latest signals, from a pool's state."""
-    environments = state.part("environments")
-    latest = [record_of(Signals, plain) for plain in decode_state(state.part("latest"))]
-    return [environments.part(str(place)) for place in range(count)], latest
+        return [(environment.place, transition) for transition in transitions]
 
 
 def _describe(environment: Environment) -> str:

@@ -88,57 +88,53 @@ class Stepper:
         clock.split("train", "shadow", pool.incubation_share)
         with clock.region("evaluate"):
             pool.evaluate(step)
-            signals_E = pool.synchronise(step)  # the one sync of the step
-            signals_E, lost = pool.heal(signals_E, step)
+            pool.synchronise(step)  # the one sync of the step
+            lost = pool.heal(step)
         with clock.region("telemetry"):
-            bus.publish(*stages_changed(passed, step), *seeds_lost(lost, step, self._packages))
+            members = pool.environments
+            bus.publish(*stages_changed(members, passed, step), *seeds_lost(members, lost, step, self._packages))
 
         with clock.region("govern"):
-            decisions = pool.judge(signals_E, self._opinions(signals_E))
-            self._stop_if_hopeless(signals_E, decisions, step)
-            signals_E, rolled, pruned = pool.carry_out(signals_E, decisions, step)
-            bus.publish(*governor_acted(pool.members, decisions, rolled), *stages_changed(pruned, step))
+            decisions = pool.judge(self._opinions())
+            self._stop_if_hopeless(decisions, step)
+            rolled, pruned = pool.carry_out(decisions, step)
+            bus.publish(*governor_acted(members, decisions, rolled), *stages_changed(members, pruned, step))
+        signals_E = pool.latest
         with clock.region("policy"):
             rewards_E = [None] * len(signals_E) if self._score is None else self._score(signals_E, decisions)
         return StepResult(step, signals_E, rewards_E, decisions, rolled)
 
     def act(self, result: StepResult, actions_E: Sequence[Action]) -> None:
         """Carry out one action in each environment, and end the step."""
-        step = result.step
+        step, members = result.step, self._pool.environments
         with self._clock.region("grow"):
             changes, unborn = self._pool.apply(actions_E, step)
         with self._clock.region("telemetry"):
-            self._bus.publish(*stages_changed(changes, step), *seeds_lost(unborn, step, self._packages))
-            self._finish(result.signals, result.rewards, actions_E, step)
+            self._bus.publish(
+                *stages_changed(members, changes, step),
+                *seeds_lost(members, unborn, step, self._packages),
+                *steps_finished(members, result.signals, result.rewards, actions_E, step),
+            )
             self._bus.settle()
 
-    def _finish(
-        self,
-        signals_E: Sequence[Signals],
-        rewards_E: Sequence[RewardBreakdown | None],
-        actions_E: Sequence[Action],
-        step: int,
-    ) -> None:
-        self._bus.publish(*steps_finished(self._pool.members, signals_E, rewards_E, actions_E, step))
-
-    def _opinions(self, signals_E: Sequence[Signals]) -> dict[int, Verdict]:
+    def _opinions(self) -> dict[int, Verdict]:
         """Return the second opinion on each environment whose episode goes on, by its place."""
-        opinions = {}
-        for place in self._pool.running():
-            one = self._pool.members[place]
-            opinions[place] = self._check_health(HealthSnapshot(one.round, one.arm, one.seed, signals_E[place]))
-        return opinions
+        latest = self._pool.latest
+        return {
+            one.place: self._check_health(HealthSnapshot(one.round, one.arm, one.seed, latest[one.place]))
+            for one in self._pool.running()
+        }
 
-    def _stop_if_hopeless(self, signals_E: Sequence[Signals], decisions: Mapping[int, Decision], step: int) -> None:
+    def _stop_if_hopeless(self, decisions: Mapping[int, Decision], step: int) -> None:
         """Raise GovernorStop for the first environment that cannot be rolled back."""
         hopeless = {place: decision for place, decision in decisions.items() if decision.act is Act.STOP}
         for place, decision in hopeless.items():
-            count = len(signals_E)
-            self._finish(signals_E, [None] * count, [WAIT] * count, step)
-            self._bus.publish(*governor_acted(self._pool.members, hopeless, {}))
+            members, signals_E = self._pool.environments, self._pool.latest
+            nothing = [None] * len(members), [WAIT] * len(members)
+            self._bus.publish(*steps_finished(members, signals_E, *nothing, step))
+            self._bus.publish(*governor_acted(members, hopeless, {}))
             self._bus.settle()
-            environment = self._pool.members[place]
-            where = f'arm "{environment.arm}", seed {environment.seed}, step {decision.step}'
+            where = f'arm "{members[place].arm}", seed {members[place].seed}, step {decision.step}'
             hint = "A smaller optimizer.host.learning_rate or a clip_norm may help."
             problem = Problem("E402", f"{where}: {decision.reason}", hint=None if decision.second_opinion else hint)
             raise GovernorStop(problem)

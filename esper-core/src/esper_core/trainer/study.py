@@ -142,14 +142,14 @@ class Study:
 
     def rewards_of_places(self) -> list[RunReward]:
         """Return what rewards the environment at each place of the pool."""
-        return [self.rewards.get(environment.arm, self.reward) for environment in self.pool.members]
+        return [self.rewards.get(environment.arm, self.reward) for environment in self.pool.environments]
 
     def twins(self) -> list[int | None]:
         """Return the place of each environment's twin; None where it has none."""
         if self.twin is None:
-            return [None] * len(self.pool.members)
+            return [None] * len(self.pool.environments)
         own = self.pool.of_arm(self.twin)
-        return [own[environment.index] for environment in self.pool.members]
+        return [own[environment.index] for environment in self.pool.environments]
 
     def observe(self, signals_E: Sequence[Signals], rolled: Collection[int] = ()) -> list[Observation]:
         """Return what a policy sees of each environment: its signals, those of its twin, and the reward's price.
@@ -168,7 +168,7 @@ class Study:
     def warn_of_rollbacks(self, rolled: Iterable[int], decisions: Mapping[int, Decision]) -> None:
         """Log a warning for each environment that was rolled back, by its place in the pool."""
         for place in rolled:
-            environment, decision = self.pool.members[place], decisions[place]
+            environment, decision = self.pool.environments[place], decisions[place]
             back = "before training" if decision.back_to == -1 else f"step {decision.back_to}"
             where = f"arm {environment.arm}, seed {environment.seed}, step {decision.step}"
             log.warning("%s: rolled back to %s: %s", where, back, decision.reason)

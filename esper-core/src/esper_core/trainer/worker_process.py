@@ -7,7 +7,7 @@ A fork must never wait for a lock that another thread of its parent held when it
 So it has streams of its own. Python and glibc take care of their locks, and torch of its engine, as long as nobody has
 used an accelerator.
 
-Requests and replies are plain records, pickled between a process and its own fork; states travel as safetensors bytes.
+Requests and replies are records, pickled between a process and its own fork; states travel as safetensors bytes.
 """
 
 from __future__ import annotations
@@ -19,36 +19,28 @@ import sys
 import threading
 import traceback
 import warnings
+from collections.abc import Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from multiprocessing import Pipe
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 from safetensors.torch import load, save
 
-from esper_core.leyline.actions import WAIT
 from esper_core.leyline.errors import EsperError, Problem, WorkerLost
 from esper_core.leyline.protocols import State
 from esper_core.trainer.forward import Notices
+from esper_core.trainer.pool import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.connection import Connection
 
-    from esper_core.governor import Decision, RolledBack
-    from esper_core.growth import Transition
-    from esper_core.leyline.actions import Action, ActionMask
-    from esper_core.leyline.signals import Signals, Verdict
-    from esper_core.trainer.environment import Environment, Recipe
-    from esper_core.trainer.event_records import Ending, LostSeed
-    from esper_core.trainer.pool import Pool
-
-T = TypeVar("T")
-
-Placed = list[tuple[int, T]]
-"""Items, each with the place of its environment in the process."""
+    from esper_core.leyline.signals import Signals
+    from esper_core.trainer.environment import Recipe
+    from esper_core.trainer.event_records import Member
 
 log = logging.getLogger("esper")
 
@@ -63,10 +55,11 @@ def can_fork() -> bool:
 # What is sent.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EnvironmentStatus:
     """Status of an environment in a worker process, with the attributes of ``Member``."""
 
+    place: int
     arm: str
     index: int
     round: int = 0
@@ -74,16 +67,17 @@ class EnvironmentStatus:
     steps: int = 0
     over: bool = False
     seconds: tuple[float, float] = (0.0, 0.0)
+    signals: Signals | None = None
 
     @classmethod
-    def of(cls, one: Environment) -> EnvironmentStatus:
-        """Return the status of an environment that was reset."""
-        return cls(one.arm, one.index, one.round, one.seed, one.steps, one.over, one.seconds)
+    def of(cls, member: Member) -> EnvironmentStatus:
+        """Return the status of an environment."""
+        return cls(**{one.name: getattr(member, one.name) for one in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to call a method of ``Worker``.
+    """A request to call a method of ``ForkedPool``.
 
     Attributes:
         method: Its name.
@@ -104,7 +98,7 @@ class Reply:
         value: What the method returned.
         error: What it raised.
         trace: The error's traceback as text.
-        statuses: Status of each environment.
+        statuses: Status of each environment that has another one than before.
         logged: Log messages since the last reply, with their levels.
         notices: Warnings that the run gives once.
     """
@@ -112,90 +106,43 @@ class Reply:
     value: Any
     error: BaseException | None
     trace: str
-    statuses: tuple[EnvironmentStatus, ...]
-    logged: tuple[tuple[int, str], ...]
-    notices: tuple[tuple[str, str], ...]
+    statuses: list[EnvironmentStatus]
+    logged: list[tuple[int, str]]
+    notices: list[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class PackedState:
-    """A ``State`` whose tensors are safetensors bytes, with their names in order."""
+PackedState = tuple[Mapping[str, Any], tuple[str, ...], bytes]
+"""Plain data of a ``State``, the names of its tensors in order, and the tensors as safetensors bytes."""
 
-    plain: Mapping[str, Any]
-    names: tuple[str, ...]
-    tensors: bytes
 
-    @classmethod
-    def of(cls, state: State) -> PackedState:
-        """Pack a state whose tensors share no memory, as those of a checkpoint."""
-        return cls(state.plain, tuple(state.tensors), save(dict(state.tensors)))
+def pack(state: State) -> PackedState:
+    """Pack a state whose tensors share no memory, as those of a checkpoint."""
+    return state.plain, tuple(state.tensors), save(dict(state.tensors))
 
-    def unpack(self) -> State:
-        """Return the state."""
-        tensors = load(self.tensors)
-        return State(self.plain, {name: tensors[name] for name in self.names})
+
+def unpack(packed: PackedState) -> State:
+    """Return the state that was packed."""
+    plain, names, tensors = packed
+    by_name = load(tensors)
+    return State(plain, {name: by_name[name] for name in names})
 
 
 # In the worker process.
 
 
-class Worker:
-    """The environments of one process. Each method returns what that of ``Pool`` does, as records that can be sent."""
+class ForkedPool(Pool):
+    """The environments of one process."""
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-        self._places = {id(environment): place for place, environment in enumerate(pool.environments)}
-        self._decisions: Mapping[int, Decision] = {}
+    def packed_states(self) -> dict[int, PackedState]:
+        """Return the state of each environment, by its place."""
+        return {place: pack(state) for place, state in self.states().items()}
 
-    def reset(self, round_: int, first_seed: int) -> None:
-        self.pool.reset(round_, first_seed)
-
-    def train(self, step: int) -> Placed[Transition]:
-        return self._placed(self.pool.train(step))
-
-    def measure(self, step: int) -> list[Signals]:
-        self.pool.evaluate(step)
-        return self.pool.synchronise(step)
-
-    def heal(self, step: int) -> tuple[list[Signals], Placed[LostSeed]]:
-        signals, lost = self.pool.heal(self.pool.latest, step)
-        return signals, self._placed(lost)
-
-    def judge(self, opinions: Mapping[int, Verdict]) -> Mapping[int, Decision]:
-        self._decisions = self.pool.judge(self.pool.latest, opinions)
-        return self._decisions
-
-    def carry_out(
-        self, places: Sequence[int], step: int
-    ) -> tuple[list[Signals], dict[int, RolledBack], Placed[Transition]]:
-        """Carry out the decisions for ``places``: a governor accepts its own decision only, and no copy of it."""
-        decisions = {place: self._decisions[place] for place in places}
-        signals, rolled, changes = self.pool.carry_out(self.pool.latest, decisions, step)
-        return signals, rolled, self._placed(changes)
-
-    def masks(self) -> list[ActionMask]:
-        return self.pool.masks()
-
-    def apply(self, actions: Mapping[int, Action], step: int) -> tuple[Placed[Transition], Placed[LostSeed]]:
-        every = [actions.get(place, WAIT) for place in range(len(self.pool.environments))]
-        changes, lost = self.pool.apply(every, step)
-        return self._placed(changes), self._placed(lost)
-
-    def conclude(self, step: int) -> tuple[Placed[Transition], list[Ending]]:
-        changes, endings = self.pool.conclude(step)
-        return self._placed(changes), endings
-
-    def states(self) -> list[PackedState]:
-        return [PackedState.of(state) for state in self.pool.states()]
-
-    def load_states(self, states_E: Sequence[PackedState], latest: Sequence[Signals]) -> None:
-        self.pool.load_states([state.unpack() for state in states_E], latest)
-
-    def _placed(self, items: Sequence[tuple[Any, T]]) -> Placed[T]:
-        return [(self._places[id(environment)], item) for environment, item in items]
+    def load_packed_states(self, states: Mapping[int, PackedState], latest: Sequence[Signals]) -> None:
+        """Restore the state and the latest signals of each environment, by its place."""
+        self.load_states({place: unpack(state) for place, state in states.items()}, latest)
 
 
-def serve(make: Callable[[Recipe], Pool], recipe: Recipe, pipe: Connection[Any, Any]) -> None:
+def serve(make: Callable[[Recipe], ForkedPool], recipe: Recipe, pipe: Connection[Any, Any]) -> None:
     """Make a pool, and answer requests until the pipe ends (EOFError).
 
     The first reply, before any request, says whether the pool could be made.
@@ -203,27 +150,27 @@ def serve(make: Callable[[Recipe], Pool], recipe: Recipe, pipe: Connection[Any, 
     logged = _Logged()
     log.handlers, log.propagate = [logged], False
     notices = _ForwardedNotices()
-    worker: Worker | None = None
+    pool: ForkedPool | None = None
+    sent: list[EnvironmentStatus] = []
 
     def reply(act: Callable[[], Any]) -> None:
+        nonlocal sent
         value, error, trace = None, None, ""
         try:
             value = act()
         except BaseException as raised:  # whatever it is, it is raised again in the parent
             error, trace = sendable(raised), "".join(traceback.format_exception(raised))
-        here = [] if worker is None else worker.pool.environments
-        began = all(hasattr(one, "seconds") for one in here)  # else an episode failed to begin
-        statuses = tuple(map(EnvironmentStatus.of, here)) if began else ()
-        pipe.send(Reply(value, error, trace, statuses, logged.take(), notices.take()))
+        before, sent = sent, [] if pool is None else [EnvironmentStatus.of(one) for one in pool.environments]
+        pipe.send(Reply(value, error, trace, [one for one in sent if one not in before], logged.take(), notices.take()))
 
     def begin() -> None:
-        nonlocal worker
-        worker = Worker(make(replace(recipe, notices=notices)))
+        nonlocal pool
+        pool = make(replace(recipe, notices=notices))
 
     def answer(request: Request) -> Any:
-        assert worker is not None
-        worker.pool.faults.load_state_dict(request.faults)
-        return getattr(worker, request.method)(*request.arguments)
+        assert pool is not None
+        pool.faults.load_state_dict(request.faults)
+        return getattr(pool, request.method)(*request.arguments)
 
     reply(begin)
     while True:
@@ -250,8 +197,8 @@ class _Logged(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self._records.append((record.levelno, record.getMessage()))
 
-    def take(self) -> tuple[tuple[int, str], ...]:
-        taken, self._records = tuple(self._records), []
+    def take(self) -> list[tuple[int, str]]:
+        taken, self._records = self._records, []
         return taken
 
 
@@ -265,8 +212,8 @@ class _ForwardedNotices(Notices):
     def warn(self, what: str, reason: str) -> None:
         self._noticed.append((what, reason))
 
-    def take(self) -> tuple[tuple[str, str], ...]:
-        taken, self._noticed = tuple(self._noticed), []
+    def take(self) -> list[tuple[str, str]]:
+        taken, self._noticed = self._noticed, []
         return taken
 
 

@@ -13,23 +13,25 @@ import sys
 import threading
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from itertools import chain, pairwise, product
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.governor import Act
-from esper_core.growth import FaultBook, Transition
+from esper_core.growth import FaultBook
 from esper_core.leyline.actions import Action, Op
 from esper_core.trainer.lanes import usable_cores
-from esper_core.trainer.pool import Pool, Roster, interleaved, parts_of_pool_state, state_of_pool
+from esper_core.trainer.pool import Roster
 from esper_core.trainer.worker_process import (
     EnvironmentStatus,
+    ForkedPool,
     Lifeline,
-    PackedState,
     Reply,
     Request,
     WorkerProcess,
     can_fork,
+    pack,
     serve,
+    unpack,
 )
 
 if TYPE_CHECKING:
@@ -44,10 +46,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import State
     from esper_core.leyline.signals import Signals, Verdict
     from esper_core.trainer.environment import Recipe
-    from esper_core.trainer.event_records import Changes, Ending, LostSeed, LostSeeds
-    from esper_core.trainer.worker_process import Placed
-
-T = TypeVar("T")
+    from esper_core.trainer.event_records import Changes, Ending, LostSeeds
 
 log = logging.getLogger("esper")
 
@@ -99,19 +98,17 @@ class WorkerPool(Roster[EnvironmentStatus]):
         twin: str | None = None,
         implants: Callable[[str, int], Sequence[Growth]] | None = None,
     ) -> None:
-        super().__init__([EnvironmentStatus(arm, index) for index, arm in interleaved(arms, range(environments))])
-        self.faults = FaultBook()
-        self.latest: list[Signals] = []
+        every = enumerate(product(range(environments), arms))
+        statuses = [EnvironmentStatus(place, arm, index) for place, (index, arm) in every]
+        super().__init__(statuses, len(statuses), FaultBook())
         self._notices = recipe.notices
         self._lifeline = Lifeline()
         self._processes: list[WorkerProcess] = []
-        parts = split(environments, processes)
-        self._places = [range(part.start * len(arms), part.stop * len(arms)) for part in parts]
         try:
-            for part in parts:
+            for part in split(environments, processes):
 
-                def make(own: Recipe, part: range = part) -> Pool:
-                    return Pool(own, arms, environments, twin=twin, implants=implants, indices=part)
+                def make(own: Recipe, part: range = part) -> ForkedPool:
+                    return ForkedPool(own, arms, environments, twin=twin, implants=implants, indices=part)
 
                 whose = f"the environments with index {part.start} to {part.stop - 1}"
                 self._processes.append(WorkerProcess(partial(serve, make, recipe), self._lifeline, whose))
@@ -126,80 +123,63 @@ class WorkerPool(Roster[EnvironmentStatus]):
 
     def train(self, step: int) -> Changes:
         """Train every environment for one step, as ``Pool.train``."""
-        turn = {place: number for number, place in enumerate(self.turns(step))}
-        passed = self._joined(self._call("train", step))
-        return self._with_members(sorted(passed, key=lambda one: turn[one[0]]))
+        turns = [one.place for one in self.turns(step)]
+        changes: Changes = self._call("train", step)
+        return sorted(changes, key=lambda change: turns.index(change[0]))
 
     def evaluate(self, step: int) -> None:
-        """Measure every environment; on a CPU the results are read at once."""
-        self._measured = self._flat(self._call("measure", step))
+        """Measure every environment, as ``Pool.evaluate``."""
+        self._call("evaluate", step)
 
     def synchronise(self, step: int) -> list[Signals]:
-        """Return what was measured in ``step``."""
-        return self._keep(self._measured)
+        """Read what was measured, as ``Pool.synchronise``."""
+        signals: list[Signals] = self._call("synchronise", step)
+        return signals
 
-    def heal(self, signals_E: Sequence[Signals], step: int) -> tuple[list[Signals], LostSeeds]:
+    def heal(self, step: int) -> LostSeeds:
         """Take out seeds that broke a loss, as ``Pool.heal``."""
-        replies = self._call("heal", step)
-        signals = self._keep(self._flat([signals for signals, _ in replies]))
-        return signals, self._counted(self._joined([lost for _, lost in replies]))
+        return self._counted(self._call("heal", step))
 
-    def judge(self, signals_E: Sequence[Signals], opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
-        """Return a decision for each environment whose episode goes on, as ``Pool.judge``."""
-        asked = [({place - own.start: opinions[place] for place in own if place in opinions},) for own in self._places]
-        return dict(self._joined([list(one.items()) for one in self._call_each("judge", asked)]))
+    def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
+        """Return the governor's decisions, as ``Pool.judge``."""
+        decisions: dict[int, Decision] = self._call("judge", opinions)
+        return decisions
 
-    def carry_out(
-        self, signals_E: Sequence[Signals], decisions: Mapping[int, Decision], step: int
-    ) -> tuple[list[Signals], dict[int, RolledBack], Changes]:
+    def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
         """Roll environments back, and end episodes, as ``Pool.carry_out``."""
-        active = [place for place, one in decisions.items() if one.act is Act.ROLL_BACK or one.truncated]
+        active = {place: one for place, one in decisions.items() if one.act is Act.ROLL_BACK or one.truncated}
         if not active:
-            return self._keep(signals_E), {}, []
-        asked = [([place - own.start for place in active if place in own], step) for own in self._places]
-        replies = self._call_each("carry_out", asked)
-        signals = self._keep(self._flat([signals for signals, _, _ in replies]))
-        rolled = {
-            place: replace(back, withdrawn=decisions[place].counted(self.faults))
-            for place, back in self._joined([list(backs.items()) for _, backs, _ in replies])
+            return {}, []
+        rolled, changes = self._call("carry_out", active, step)
+        counted = {
+            place: replace(one, withdrawn=decisions[place].counted(self.faults)) for place, one in rolled.items()
         }
-        return signals, rolled, self._with_members(self._joined([changes for _, _, changes in replies]))
+        return counted, changes
 
     def masks(self) -> list[ActionMask]:
         """Return what can be done now, for each environment."""
-        return self._flat(self._call("masks"))
+        masks: list[ActionMask] = self._call("masks")
+        return masks
 
     def apply(self, actions: Sequence[Action], step: int) -> tuple[Changes, LostSeeds]:
         """Carry out one action in each environment, as ``Pool.apply``."""
-        active = {place: action for place, action in enumerate(actions) if action.op is not Op.WAIT}
-        if not active:
+        if all(action.op is Op.WAIT for action in actions):
             return [], []
-        asked = [({place - own.start: active[place] for place in own if place in active}, step) for own in self._places]
-        replies = self._call_each("apply", asked)
-        changes = self._with_members(self._joined([changes for changes, _ in replies]))
-        return changes, self._counted(self._joined([lost for _, lost in replies]))
+        changes, lost = self._call("apply", actions, step)
+        return changes, self._counted(lost)
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
         """End the episodes, as ``Pool.conclude``."""
-        replies = self._call("conclude", step)
-        endings: list[Ending] = self._flat([endings for _, endings in replies])
-        self._keep([ending.signals for ending in endings])
-        return self._with_members(self._joined([changes for changes, _ in replies])), endings
+        concluded: tuple[Changes, list[Ending]] = self._call("conclude", step)
+        return concluded
 
-    def state_dict(self) -> State:
-        """Return the state between two steps, which a ``Pool`` can load as well."""
-        packed: list[PackedState] = self._flat(self._call("states"))
-        return state_of_pool([one.unpack() for one in packed], self.faults, self.latest)
+    def states(self) -> dict[int, State]:
+        """Return the state of each environment, by its place."""
+        return {place: unpack(state) for place, state in self._call("packed_states").items()}
 
-    def load_state_dict(self, state: State, *, in_round: bool) -> None:
-        """Restore the state of this or another pool, as ``Pool.load_state_dict``."""
-        self.faults.load_state_dict(state.part("faults"))
-        if in_round:
-            states_E, latest = parts_of_pool_state(state, len(self.environments))
-            packed = [PackedState.of(one) for one in states_E]
-            asked = [(packed[own.start : own.stop], latest[own.start : own.stop]) for own in self._places]
-            self._call_each("load_states", asked)
-            self._keep(latest)
+    def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
+        """Restore the state and the latest signals of each environment, by its place."""
+        self._call("load_packed_states", {place: pack(state) for place, state in states.items()}, latest)
 
     def close(self) -> None:
         """End the processes, whatever they are doing."""
@@ -207,26 +187,20 @@ class WorkerPool(Roster[EnvironmentStatus]):
         self._lifeline.cut()
         for process in processes:
             process.close()
-        self.environments, self.latest = [], []
+        self.environments = []
 
-    # Requests and replies.
-
-    def _call(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of every worker with the same arguments, and return what each returns."""
-        return self._call_each(method, [arguments] * len(self._processes))
-
-    def _call_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method of every worker, each with arguments of its own, and return what each returns."""
-        for process, own in zip(self._processes, arguments, strict=True):
-            process.send(Request(method, own, self.faults.state_dict()))
-        return self._receive_all()
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of every process, and return what they return, joined in the order of places."""
+        for process in self._processes:
+            process.send(Request(method, arguments, self.faults.state_dict()))
+        return joined(self._receive_all())
 
     def _receive_all(self) -> list[Any]:
         """Wait for all replies, and return their values; if several raised an error, raise the first one."""
         replies: list[Reply] = [process.receive() for process in self._processes]
-        for own, reply in zip(self._places, replies, strict=True):
-            for place, status in zip(own, reply.statuses, strict=False):
-                self.environments[place] = status
+        for reply in replies:
+            for status in reply.statuses:
+                self.environments[status.place] = status
             for level, message in reply.logged:
                 log.log(level, "%s", message)
             for notice in reply.notices:
@@ -236,29 +210,26 @@ class WorkerPool(Roster[EnvironmentStatus]):
                 raise reply.error from WorkerTraceback(reply.trace)
         return [reply.value for reply in replies]
 
-    @staticmethod
-    def _flat(parts: Sequence[Sequence[T]]) -> list[T]:
-        """Join lists that have one item for each environment, in the order of places."""
-        return [one for part in parts for one in part]
-
-    def _joined(self, parts: Sequence[Placed[T]]) -> Placed[T]:
-        """Join lists of items with places in their process, and turn these into places in the run."""
-        return [(own.start + place, one) for own, part in zip(self._places, parts, strict=True) for place, one in part]
-
-    def _with_members(self, changes: Placed[Transition]) -> Changes:
-        return [(self.environments[place], change) for place, change in changes]
-
-    def _counted(self, lost: Placed[LostSeed]) -> LostSeeds:
+    def _counted(self, lost: LostSeeds) -> LostSeeds:
         """Count lost seeds over the whole run: a process knows only its own."""
-        return [(self.environments[place], one.counted(self.faults)) for place, one in lost]
-
-    def _keep(self, signals: Sequence[Signals]) -> list[Signals]:
-        self.latest = list(signals)
-        return self.latest
+        return [(place, one.counted(self.faults)) for place, one in lost]
 
 
 class WorkerTraceback(Exception):
     """The traceback of an error in a worker process, as text."""
+
+
+def joined(values: Sequence[Any]) -> Any:
+    """Join what several processes returned: lists and dictionaries one after the other, tuples item by item.
+
+    >>> joined([([1], {0: "a"}), ([2, 3], {1: "b"})])
+    ([1, 2, 3], {0: 'a', 1: 'b'})
+    """
+    if isinstance(values[0], tuple):
+        return tuple(map(joined, zip(*values, strict=True)))
+    if isinstance(values[0], dict):
+        return {place: one for value in values for place, one in value.items()}
+    return None if values[0] is None else list(chain(*values))
 
 
 def split(environments: int, processes: int) -> list[range]:

@@ -326,16 +326,34 @@ def test_what_is_damaged_foreign_or_newer_is_told_and_the_model_is_as_it_was(
 
 
 NONSENSE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "format 0": (lambda record: record.update(format=0), "format is 0"),
-    "a slot twice": (lambda record: record["slots"].append(record["slots"][0]), 'slot "early" stands there 2 times'),
-    "a number twice": (lambda record: record["seeds"].append(record["seeds"][0]), 'seed "0" stands there 2 times'),
+    "format 0": (
+        lambda record: record.update(format=0),
+        "format: Input should be greater than or equal to 1. Received: 0",
+    ),
+    "a slot twice": (lambda record: record["slots"].append(record["slots"][0]), "a slot is listed twice"),
+    "a number twice": (lambda record: record["seeds"].append(record["seeds"][0]), "a seed is listed twice"),
     "no such slot": (lambda record: record.update(slots=[]), 'there is no slot "early"'),
-    "an embargo below 0": (lambda record: record["slots"][0].update(embargo=-1), "embargo is -1"),
-    "a dtype of nothing": (lambda record: record["slots"][0].update(dtypes=["x", "float32"]), 'dtypes names "x"'),
+    "an embargo below 0": (
+        lambda record: record["slots"][0].update(embargo=-1),
+        "slots.0.embargo: Input should be greater than or equal to 0. Received: -1",
+    ),
+    "a dtype of nothing": (
+        lambda record: record["slots"][0].update(dtypes=["x", "float32"]),
+        "slots.0.dtypes.0: Input should be 'float16'",
+    ),
     "ticks ahead": (lambda record: record["seeds"][0]["ramp"].update(done=4, ticks=3), "4 of 3 ticks"),
-    "a ramp to nowhere": (lambda record: record["seeds"][0]["ramp"].update(target=2.0), "ramp.target is 2.0"),
-    "a ramp from nowhere": (lambda record: record["seeds"][0]["ramp"].update(start=-1.0), "ramp.start is -1.0"),
-    "ticks below 0": (lambda record: record["seeds"][0]["ramp"].update(done=-2, ticks=-1), "ramp.ticks is -1"),
+    "a ramp to nowhere": (
+        lambda record: record["seeds"][0]["ramp"].update(target=2.0),
+        "ramp.target: Input should be less than or equal to 1. Received: 2.0",
+    ),
+    "a ramp from nowhere": (
+        lambda record: record["seeds"][0]["ramp"].update(start=-1.0),
+        "ramp.start: Input should be greater than or equal to 0. Received: -1.0",
+    ),
+    "ticks below 0": (
+        lambda record: record["seeds"][0]["ramp"].update(done=-2, ticks=-1),
+        "ramp.ticks: Input should be greater than or equal to 0. Received: -1",
+    ),
     "a life before the last": (
         lambda record: (
             record["slots"][0].update(stack=2),
@@ -343,7 +361,7 @@ NONSENSE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
             record["seeds"][0].update(stage="holding"),
             record["seeds"][1].update(stage="fossilized", alpha=1.0),
         ),
-        "a seed lives before one that is kept for good",
+        "a living seed comes before a fossil",
     ),
     "more than its stack": (
         lambda record: (
@@ -355,31 +373,31 @@ NONSENSE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     **{
         f"slot.{key} {value}": (lambda record, key=key, value=value: record["slots"][0].update({key: value}), said)
         for key, value, said in [
-            ("stack", 0, "stack is 0"),
-            ("stack", 257, "stack is 257"),
+            ("stack", 0, "stack: Input should be greater than or equal to 1. Received: 0"),
+            ("stack", 257, "stack: Input should be less than or equal to 256. Received: 257"),
             ("kind", "image", "example_shape is (4, 12), and kind image"),
-            ("at", "head", "others than those of its slot"),
-            ("example_shape", [5, 12], "others than those of its slot"),
+            ("at", "head", "differ from those of its slot"),
+            ("example_shape", [5, 12], "differ from those of its slot"),
         ]
     },
     **{
         f"seed.{key} {value}": (lambda record, key=key, value=value: record["seeds"][0].update({key: value}), said)
         for key, value, said in [
-            ("alpha", float("nan"), "alpha is nan"),
-            ("alpha", -3.0, "alpha is -3.0"),
-            ("alpha", 0.3, "it is a fossil, and its alpha is 0.3"),
-            ("target", 9.0, "target is 9.0"),
-            ("stage", "pruned", "stage is pruned"),
-            ("number", -5, "number is -5"),
-            ("version", -1, "version is -1"),
-            ("speed", -4, "speed is -4"),
-            ("speed", 10**30, "speed is 1000"),
-            ("born", -1, "born is -1"),
-            ("kept", -1, "kept is -1"),
-            ("parameters", -1, "parameters is -1"),
-            ("example_shape", [], "example_shape is ()"),
-            ("example_shape", [4, 0], "no example has it"),
-            ("example_shape", [4, 10**12], "no example has it"),
+            ("alpha", float("nan"), "alpha: Input should be"),
+            ("alpha", -3.0, "alpha: Input should be greater than or equal to 0. Received: -3.0"),
+            ("alpha", 0.3, "is a fossil, and its alpha is 0.3"),
+            ("target", 9.0, "target: Input should be less than or equal to 1. Received: 9.0"),
+            ("stage", "pruned", "seed 0 is pruned"),
+            ("number", -5, "number: Input should be greater than or equal to 0. Received: -5"),
+            ("version", -1, "version: Input should be greater than or equal to 0. Received: -1"),
+            ("speed", -4, "speed: Input should be greater than or equal to 0. Received: -4"),
+            ("speed", 10**30, "speed: Input should be less than or equal to 9007199254740992. Received: 1000"),
+            ("born", -1, "born: Input should be greater than or equal to 0. Received: -1"),
+            ("kept", -1, "kept: Input should be greater than or equal to 0. Received: -1"),
+            ("parameters", -1, "parameters: Input should be greater than or equal to 0. Received: -1"),
+            ("example_shape", [], "example_shape: Tuple should have at least 1 item"),
+            ("example_shape", [4, 0], "no example has this shape"),
+            ("example_shape", [4, 10**12], "no example has this shape"),
             ("example_shape", [4], "and kind sequence"),
         ]
     },
@@ -590,7 +608,7 @@ def test_loading_it_where_something_else_has_grown_says_what_to_do(
     state = grown(noisy_host, (local_conv, Blend.ADD, True)).state_dict()
     empty = graft(build(noisy_host), {"early": SlotPlace("stem")})
     with pytest.raises(
-        RuntimeError, match=r"test/local-conv in early, and this one has grown nothing.*esper_core\.load"
+        RuntimeError, match=r"(?s)test/local-conv in early, and this one has no seeds.*esper_core\.load"
     ):
         empty.load_state_dict(state)
 
@@ -828,7 +846,9 @@ def test_a_state_dict_of_another_phase_of_life_is_refused(
     garden.open_step()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     garden.apply(Action(Op.ADVANCE, "early"), 0)
-    with pytest.raises(RuntimeError, match=r"was training and acting, and here it is blending and acting"):
+    with pytest.raises(
+        RuntimeError, match=r"was training and acting in the state dict, and is blending and acting here"
+    ):
         model.load_state_dict(before)
     assert living(model).stage is Stage.BLENDING
     assert living(esper.load(build(noisy_host), before, plugins=plugins)).stage is Stage.TRAINING

@@ -24,7 +24,7 @@ from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
 from esper_core.growth.dry_runs import in_mode, untouched
-from esper_core.growth.journal import heed_growth, tell_growth
+from esper_core.growth.journal import add_to_state_dict, take_from_state_dict
 from esper_core.growth.slots import HOME, Slot, Slots, key_of, observe
 from esper_core.leyline.errors import GraftError, Problem, suggestion
 from esper_core.leyline.specs import SlotPlace
@@ -301,8 +301,8 @@ def graft(
         _refuse_unseen(model, example)
     planned = [Slot(name, place.at, kind=place.kind, limit=place.stack) for name, place in _places(model, slots)]
     home, family = Slots({key_of(slot.name): slot for slot in planned}), Family()
-    home.register_state_dict_post_hook(tell_growth)  # type: ignore[no-untyped-call]
-    home.register_load_state_dict_pre_hook(heed_growth)  # type: ignore[no-untyped-call]
+    home.register_state_dict_post_hook(add_to_state_dict)  # type: ignore[no-untyped-call]
+    home.register_load_state_dict_pre_hook(take_from_state_dict)  # type: ignore[no-untyped-call]
     before = None if example is None else outputs(model, example)
     with ExitStack() as undo:
         for module, places in _ways(model, [slot.at for slot in planned]):

@@ -21,7 +21,7 @@ from safetensors.torch import save as encode
 from torch import Tensor
 
 from esper_core.growth.grafting import is_grafted, slots_of
-from esper_core.growth.journal import network_in, no_journal, parse_network, read_network, read_object
+from esper_core.growth.journal import invalid_journal, network_in, parse_network, read_network, read_object
 from esper_core.growth.rebuilding import rebuild
 from esper_core.growth.seeds import Variety
 from esper_core.growth.slots import HOME, JOURNAL
@@ -170,9 +170,9 @@ def _parsed(path: Path) -> tuple[Network, dict[str, Any]]:
         json.dumps({key: value for key, value in record.items() if key != "numbers"}), source=str(path)
     )
     if not _is_reference(reference):
-        raise no_journal(str(path), "It does not name the file of its tensors")
+        raise invalid_journal(str(path), "It does not name the file of its tensors")
     if own != digest:
-        raise no_journal(str(path), "Its checksum does not match its content")
+        raise invalid_journal(str(path), "Its checksum does not match its content")
     return network, reference
 
 

@@ -162,7 +162,7 @@ def test_a_fossil_follows_the_hosts_schedule_from_the_moment_on(
 
 
 def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils() -> None:
-    """A schedule fills the tensor in place; a share that is built later has to find the rate that was given."""
+    """A share that is built later has to find the rate that was given."""
     given = torch.tensor(0.1)
     parameter, block = nn.Parameter(torch.ones(2)), nn.Linear(2, 2)
     of_host = OptimizerSettings(partial(torch.optim.Adam, lr=given), schedule=Falling())
@@ -173,7 +173,7 @@ def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils()
     block.number = 0  # type: ignore[assignment]
     keeper.adopt(block)  # type: ignore[arg-type]
     assert float(keeper.seeds[0].optimizer.param_groups[0]["lr"]) == pytest.approx(0.1)
-    keeper.hand_over(0)
+    keeper.settle(block, freeze=False)  # type: ignore[arg-type]
     rates = [share.optimizer.param_groups[0]["lr"] for share in keeper.shares()]
     assert [float(rate) for rate in rates] == [pytest.approx(0.1 / 3)] * 2
     assert float(given) == pytest.approx(0.1)
@@ -188,7 +188,7 @@ def test_fossils_of_a_frozen_host_are_clipped_by_the_hosts_norm() -> None:
         host_parameters(host), host_settings=of_host, seed_settings=OptimizerConfig.model_validate(sgd)
     )
     keeper.adopt(block)  # type: ignore[arg-type]
-    keeper.hand_over(0)
+    keeper.settle(block, freeze=False)  # type: ignore[arg-type]
     before = [parameter.detach().clone() for parameter in block.parameters()]
     for parameter in block.parameters():
         parameter.grad = torch.ones_like(parameter)

@@ -225,7 +225,9 @@ def test_run_03_gate_and_gain_are_owned_from_birth_to_the_end(blend: Blend) -> N
     for op in (None, None, Op.ADVANCE, None, None, Op.FOSSILISE, None):
         if op is not None:
             garden.apply(Action(op, "early"), 1)
-        owned = [id(parameter) for share in keeper.shares() for parameter in share.owned()]
+        owned = [
+            id(parameter) for share in keeper.shares() for group in share.groups() for parameter in group["params"]
+        ]
         assert all(owned.count(id(parameter)) == 1 for parameter in extra)
         before = [parameter.detach().clone() for parameter in extra]
         garden.open_step()

@@ -181,19 +181,6 @@ def test_any_optimizer_goes_on_bit_for_bit(build: Any) -> None:
     assert other.state_dict().plain == keeper.state_dict().plain
 
 
-def test_a_learning_rate_that_is_a_tensor_stays_the_tensor_that_it_is() -> None:
-    """A compiled step holds on to it."""
-    build = partial(torch.optim.Adam, lr=torch.tensor(0.1))
-    parameter = nn.Parameter(torch.ones(2))
-    keeper, other = stepped(build, parameter, 2), stepped(build, nn.Parameter(torch.ones(2)), 0)
-    assert other.host.optimizer is not None
-    (group,) = other.host.optimizer.param_groups
-    rate = group["lr"] = torch.tensor(7.0)
-    other.load_state_dict(keeper.state_dict())
-    assert group["lr"] is rate
-    assert rate.item() == pytest.approx(0.05)
-
-
 def test_a_keeper_of_other_seeds_is_refused() -> None:
     keeper = stepped(partial(torch.optim.SGD, lr=0.1), nn.Parameter(torch.ones(2)), 1)
     state = keeper.state_dict()

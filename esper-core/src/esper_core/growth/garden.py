@@ -15,7 +15,7 @@ from esper_core.config import GrowthConfig
 from esper_core.growth.dry_runs import device_of
 from esper_core.growth.gates import Gates
 from esper_core.growth.grafting import slots_of
-from esper_core.growth.incubation import begin
+from esper_core.growth.incubation import Branch, Shadow
 from esper_core.growth.journal import parse_network, read_network, resume
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.rebuilding import replant
@@ -301,7 +301,8 @@ class Garden:
     def _incubation(self, slot: Slot, seed: Seed) -> Incubation:
         number = derive_seed(self._builder.seed, "incubation", seed.number)
         stream = RandomStream(number, device_of(self.model), idle=self._deterministic)
-        return begin(self._settings.incubation, self.model, slot, seed, self.keeper, stream)
+        on_branch = self._settings.incubation == "branch" or seed.presence is Presence.BRANCHED
+        return (Branch if on_branch else Shadow)(self.model, slot, seed, self.keeper, stream)
 
     def _acting(self) -> list[tuple[Slot, Seed]]:
         acting = Presence.ACTING

@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 
 
 class _WithoutCompiler(torch.optim.Optimizer):
-    """Torch loads its compiler, a second's work, when the first optimizer is made: to keep out of the method's way."""
+    """Keeps torch from importing its compiler when the first optimizer is built, which takes a second."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """What torch does, without a word to a compiler that is not there."""
+        """Add a group of parameters, without the decorator that imports the compiler."""
         add = torch.optim.Optimizer.add_param_group
         getattr(add, "__wrapped__", add)(self, param_group)
 
 
 class FusedAdam(_WithoutCompiler, torch.optim.Adam):
-    """The fused one, with one group of parameters."""
+    """Fused Adam with one group of parameters."""
 
     def fast_step(self) -> None:
-        """What ``step`` does."""
+        """Take one step."""
         _step(self, adam)
 
 
 class FusedAdamW(_WithoutCompiler, torch.optim.AdamW):
-    """The fused one, with one group of parameters."""
+    """Fused AdamW with one group of parameters."""
 
     def fast_step(self) -> None:
-        """What ``step`` does."""
+        """Take one step."""
         _step(self, adamw)
 
 
 def step_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Take one step, by ``fast_step`` where the optimizer has it."""
+    """Take one step, by ``fast_step`` if the optimizer has it."""
     if isinstance(optimizer, FusedAdam | FusedAdamW):
         optimizer.fast_step()
     else:
@@ -63,7 +63,7 @@ def step_optimizer(optimizer: torch.optim.Optimizer) -> None:
 def _step(optimizer: torch.optim.Optimizer, arithmetic: Callable[..., None]) -> None:
     (group,) = optimizer.param_groups
     learning = [parameter for parameter in group["params"] if parameter.grad is not None]
-    memory = [optimizer.state[parameter] or _begun(optimizer.state[parameter], parameter) for parameter in learning]
+    memory = [optimizer.state[parameter] or _initial(optimizer.state[parameter], parameter) for parameter in learning]
     beta1, beta2 = group["betas"]
     with torch.no_grad():
         arithmetic(
@@ -85,8 +85,8 @@ def _step(optimizer: torch.optim.Optimizer, arithmetic: Callable[..., None]) -> 
         )
 
 
-def _begun(memory: dict[str, Tensor], parameter: nn.Parameter) -> dict[str, Tensor]:
-    """What is known of a parameter before its first step."""
+def _initial(memory: dict[str, Tensor], parameter: nn.Parameter) -> dict[str, Tensor]:
+    """Fill in the state of a parameter before its first step."""
     memory["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
     memory["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
     memory["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
@@ -94,20 +94,19 @@ def _begun(memory: dict[str, Tensor], parameter: nn.Parameter) -> dict[str, Tens
 
 
 Memory = dict[Any, dict[str, Any]]
-"""What an optimizer remembers of each parameter: momenta, counts of steps."""
+"""An optimizer's state of each parameter: momenta, counts of steps."""
 
 
-def remembered(parameters: Sequence[nn.Parameter], memory: Mapping[Any, dict[str, Any]]) -> list[dict[str, Any] | None]:
-    """``memory`` in the order of ``parameters``; None for one that never had a gradient."""
+def encode_memory(parameters: Sequence[nn.Parameter], memory: Mapping[Any, Any]) -> list[dict[str, Any] | None]:
+    """Return ``memory`` in the order of ``parameters``; None for one that never had a gradient."""
     return [memory.get(parameter) for parameter in parameters]
 
 
-def recalled(parameters: Sequence[nn.Parameter], told_memory: Sequence[dict[str, Any] | None]) -> Memory:
-    """What ``remembered`` gave, of the parameters that stand in the same places here."""
-    pairs = zip(parameters, told_memory, strict=True)
+def decode_memory(parameters: Sequence[nn.Parameter], encoded: Sequence[dict[str, Any] | None]) -> Memory:
+    """Return what ``encode_memory`` was given, for like parameters in the same order."""
     return {
         parameter: {key: _laid_out(value, parameter) for key, value in memory.items()}
-        for parameter, memory in pairs
+        for parameter, memory in zip(parameters, encoded, strict=True)
         if memory is not None
     }
 
@@ -115,16 +114,16 @@ def recalled(parameters: Sequence[nn.Parameter], told_memory: Sequence[dict[str,
 _ADAMS: Final = (torch.optim.Adam, torch.optim.AdamW, FusedAdam, FusedAdamW)
 _WITHOUT_EFFECT_ON_STATE: Final = {
     *("foreach", "fused", "capturable", "differentiable"),  # which code computes the step
-    *("nesterov", "decoupled_weight_decay"),  # what is made of the state, and not what it is
+    *("nesterov", "decoupled_weight_decay"),  # how the state is used
 }
 
 
 def hand_over_state(old: torch.optim.Optimizer, new: torch.optim.Optimizer) -> None:
-    """Give ``new`` the state that ``old`` has of each parameter, where both keep the same quantities of it.
+    """Give ``new`` the state that ``old`` has of each parameter, if both keep the same quantities of it.
 
-    They do where the algorithm is the same (SGD, or Adam and AdamW, or any other class with itself) and every switch
-    that decides what is kept is set alike: ``amsgrad``, ``centered``, ``maximize``, a momentum or none. Of every other
-    parameter ``new`` keeps its own fresh state. The tensors are handed over, not copied; ``old`` is not changed.
+    They do if the algorithm is the same (SGD, or Adam and AdamW, or any other class with itself), and every switch that
+    decides what is kept: ``amsgrad``, ``centered``, ``maximize``, a momentum or none. Otherwise ``new`` keeps its own
+    fresh state. The tensors are handed over, not copied; ``old`` is not changed.
     """
     kept = {parameter: _form(old, group) for group in old.param_groups for parameter in group["params"]}
     for group in new.param_groups:
@@ -139,7 +138,7 @@ def hand_over_state(old: torch.optim.Optimizer, new: torch.optim.Optimizer) -> N
 
 
 def _form(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple[type, dict[str, bool]]:
-    """What decides which quantities an optimizer keeps of the parameters of a group."""
+    """Return what decides which quantities an optimizer keeps of the parameters of a group."""
     algorithm = torch.optim.Adam if type(optimizer) in _ADAMS else type(optimizer)
     switches = {key: value for key, value in group.items() if isinstance(value, bool)}
     relevant = {key: value for key, value in switches.items() if key not in _WITHOUT_EFFECT_ON_STATE}
@@ -147,18 +146,18 @@ def _form(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple[t
 
 
 def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a group of parameters, its learning rate among them. What else there is whoever made it knows."""
+    """Return the plain settings of a group of parameters, its learning rate among them."""
     kinds = (bool, int, float, str, tuple, Tensor, type(None))
     return {key: value for key, value in group.items() if key != "params" and isinstance(value, kinds)}
 
 
-def scaler_told(scaler: GradScaler | None) -> State:
-    """What a scaler of the loss remembers; it is told, too, where there is none."""
+def encode_scaler(scaler: GradScaler | None) -> State:
+    """Return the state of a gradient scaler, or that there is none."""
     return encode_state(None if scaler is None else scaler.state_dict())
 
 
-def scaler_with(state: State, scaler: GradScaler | None, device: torch.device) -> GradScaler | None:
-    """A scaler with what ``scaler_told`` gave: ``scaler`` itself where there is one."""
+def decode_scaler(state: State, scaler: GradScaler | None, device: torch.device) -> GradScaler | None:
+    """Return a scaler with the state from ``encode_scaler``: ``scaler`` itself if there is one."""
     memory = decode_state(state)
     if memory is None:
         return None
@@ -169,16 +168,14 @@ def scaler_with(state: State, scaler: GradScaler | None, device: torch.device) -
 
 
 def _laid_out(value: Any, parameter: nn.Parameter) -> Any:
-    """A tensor as the optimizer would have made it: fused code takes it to lie in memory as the parameter does."""
+    """Return a tensor in the memory layout of the parameter, which fused code relies on."""
     if not isinstance(value, Tensor) or value.shape != parameter.shape:
         return value
     return torch.empty_like(parameter, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)
 
 
 class GradientCollector:
-    """Gathers the gradients of one set of parameters over the batches of a step.
-
-    vanishing, exploding: norms of one parameter's gradient below and above which it counts as such.
+    """Collects the gradient norms of one set of parameters over the batches of a step.
 
     >>> collector = GradientCollector()
     >>> collector.collect([torch.tensor([3.0]), torch.tensor([4.0]), None])
@@ -186,73 +183,69 @@ class GradientCollector:
     5.0
     """
 
-    def __init__(self, *, vanishing: float = VANISHING_NORM, exploding: float = EXPLODING_NORM) -> None:
-        self._vanishing = vanishing
-        self._exploding = exploding
+    def __init__(self) -> None:
         self._norms: list[Tensor] = []
         self._scaled = False
 
     def collect(self, gradients: Sequence[Tensor | None], *, scaled: bool = False) -> None:
-        """Take in the gradients of one batch, one for each parameter; None where a parameter got none.
+        """Record the gradients of one batch, one per parameter; None if a parameter got none.
 
-        scaled: they come from a loss that was scaled, so that a batch may overflow, and is left out of the training
-        then: here, too. Where all were, every mean and share is NaN: nothing was learnt from.
-
-        Nothing is read: the device does not wait. TypeError for what can be gone through only once, for whoever went
-        through it before has left nothing; ValueError where there is nothing.
+        ``scaled``: they come from a scaled loss. Training skips batches that overflow, and so do the statistics: if all
+        did, every mean and share is NaN. Nothing is read, so the device does not wait.
         """
         if not isinstance(gradients, Sequence):
-            msg = f"gradients are a sequence: a list or a tuple. Received: {type(gradients).__name__}"
+            msg = f"gradients must be a sequence, such as a list. Received: {type(gradients).__name__}"
             raise TypeError(msg)
-        there = [gradient for gradient in gradients if gradient is not None]
         if not gradients:
-            msg = "gradients are at least one. Received: none"
+            msg = "there must be at least one gradient. Received: none"
             raise ValueError(msg)
+        there = [gradient for gradient in gradients if gradient is not None]
         norms = [_norm(gradient.detach()) for gradient in there]
         absent = [torch.zeros((), device=norms[0].device if norms else None)] * (len(gradients) - len(there))
         self._norms.append(torch.stack([*norms, *absent]))
         self._scaled = scaled
 
     def take(self) -> Tensor | None:
-        """What was gathered since it was taken last, as the numbers of ``read_health``; None where that is nothing."""
+        """Return what was collected since the last call, as the numbers of ``read_health``; None if nothing was."""
         batches, self._norms = self._norms, []
         if not batches:
             return None
         norms_NP = torch.stack(batches)
         if self._scaled:
-            return self._of_those_left(norms_NP)
+            return _without_overflows(norms_NP)
         finite_NP = norms_NP.isfinite()
         return torch.stack(
             [
                 norms_NP.square().sum(1).sqrt().mean(),
                 norms_NP.mean(),
                 norms_NP.max(),
-                (norms_NP < self._vanishing).float().mean(),
-                ((norms_NP > self._exploding) & finite_NP).float().mean(),
+                (norms_NP < VANISHING_NORM).float().mean(),
+                ((norms_NP > EXPLODING_NORM) & finite_NP).float().mean(),
                 (~finite_NP).float().mean(),
             ]
         )
 
-    def _of_those_left(self, norms_NP: Tensor) -> Tensor:
-        """The same, of the batches that did not overflow."""
-        left_N1 = norms_NP.isfinite().all(1, keepdim=True)
-        norms_NP = torch.where(left_N1, norms_NP, 0.0)
-        batches = left_N1.sum()
-        numbers = batches * norms_NP.shape[1]
-        return torch.stack(
-            [
-                norms_NP.square().sum(1).sqrt().sum() / batches,
-                norms_NP.sum() / numbers,
-                norms_NP.max(),
-                ((norms_NP < self._vanishing) & left_N1).sum() / numbers,
-                (norms_NP > self._exploding).sum() / numbers,
-                (batches - batches) / batches,
-            ]
-        )
+
+def _without_overflows(norms_NP: Tensor) -> Tensor:
+    """Return the statistics of the batches that did not overflow."""
+    left_N1 = norms_NP.isfinite().all(1, keepdim=True)
+    norms_NP = torch.where(left_N1, norms_NP, 0.0)
+    batches = left_N1.sum()
+    numbers = batches * norms_NP.shape[1]
+    return torch.stack(
+        [
+            norms_NP.square().sum(1).sqrt().sum() / batches,
+            norms_NP.sum() / numbers,
+            norms_NP.max(),
+            ((norms_NP < VANISHING_NORM) & left_N1).sum() / numbers,
+            (norms_NP > EXPLODING_NORM).sum() / numbers,
+            (batches - batches) / batches,
+        ]
+    )
 
 
 def _norm(gradient: Tensor) -> Tensor:
-    """The Euclidean norm in float32; numbers of half the width are added up in it, and doubles in their own."""
+    """Return the Euclidean norm in float32; half-precision values are summed in float32, doubles in float64."""
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
     narrow = values.dtype in (torch.float16, torch.bfloat16)
     norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.float32 if narrow else None)
@@ -260,9 +253,9 @@ def _norm(gradient: Tensor) -> Tensor:
 
 
 WIDTH = 6
-"""How many numbers ``take`` gives."""
+"""How many numbers ``take`` returns."""
 
 
 def read_health(numbers: Sequence[float]) -> GradientHealth:
-    """What the collector's numbers mean, once they are read."""
+    """Return the gradient statistics that the collector's numbers stand for."""
     return GradientHealth(*numbers)

@@ -66,7 +66,7 @@ def test_tensors_come_back_as_what_they_were_and_copies() -> None:
     ("value", "what"),
     [
         (torch.zeros(1, dtype=torch.complex64), "complex64, strided"),
-        (torch.zeros(1, device="meta"), "on no device"),
+        (torch.zeros(1, device="meta"), "on meta"),
         (torch.eye(2).to_sparse(), "float32, sparse_coo"),
         ({1}, "a set"),
     ],

@@ -495,7 +495,7 @@ class Wider(nn.Module):
     ("host", "said"),
     [
         (Wider, "there is no place for"),
-        (lambda: nn.Sequential(nn.Linear(2, 2)), 'stands behind "stem", which is not there'),
+        (lambda: nn.Sequential(nn.Linear(2, 2)), 'is behind "stem", which is not there'),
     ],
 )
 def test_another_host_is_told_apart(
@@ -541,7 +541,7 @@ def test_a_blueprint_in_another_version_is_refused(
     esper.save(grown(noisy_host, (local_conv, Blend.ADD, True)), tmp_path)
     newer = BlueprintSpec("sequence", "6*c*c + 2*c", starts_as_identity=True, version=2)
     varieties[local_conv.id] = Variety(local_conv.id, newer, local_conv.factory)
-    with pytest.raises(GrowthError, match=r"E333.*grew in version 1, and what is installed is 2"):
+    with pytest.raises(GrowthError, match=r"E333.*grew in version 1, and version 2 is installed"):
         esper.load(build(noisy_host), tmp_path, plugins=plugins)
 
 
@@ -881,7 +881,7 @@ def test_a_value_that_is_no_tensor_is_told(
     noisy_host: Callable[[], nn.Module], local_conv: Variety, plugins: Any
 ) -> None:
     state = {**grown(noisy_host, (local_conv, Blend.ADD, True)).state_dict(), "head.bias": 3}
-    with pytest.raises(GrowthError, match=r"E334(.|\n)*head.bias is no tensor, and here \(3,\) float32"):
+    with pytest.raises(GrowthError, match=r"E334(.|\n)*head.bias is not a tensor, and here \(3,\) float32"):
         esper.load(build(noisy_host), state, plugins=plugins)
 
 
@@ -928,7 +928,3 @@ def test_a_model_that_holds_a_grown_one_is_told_which_part_to_pass(
         esper.load(wrapper, tmp_path)
     with pytest.raises(GrowthError, match=r"E330(.|\n)*grafted model itself"):
         esper.load(build(noisy_host), wrapper.state_dict(), plugins=plugins)
-    esper.save(model, tmp_path)
-    fresh = nn.ModuleDict({"generator": build(noisy_host)})
-    with pytest.raises(GrowthError, match=r"E334(.|\n)*esper_core\.load\(model\.generator, …\)"):
-        esper.load(fresh, tmp_path, plugins=plugins)

@@ -666,7 +666,7 @@ OTHERS: dict[str, tuple[Callable[[Recipe], Recipe], str]] = {
         lambda recipe: replace(
             recipe, varieties={"late": (Variety("test/odd", replace(ODD.spec, version=2), OddBlock),)}
         ),
-        'E333 "test/odd" grew in version 1, and what is installed is 2',
+        'E333 "test/odd" grew in version 1, and version 2 is installed',
     ),
     "no such blueprint": (
         lambda recipe: replace(recipe, varieties={"late": (PLAIN,)}),

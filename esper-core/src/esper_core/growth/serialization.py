@@ -28,64 +28,73 @@ STORED: Final = frozenset(
         torch.bool,
     }
 )
-"""What a file of numbers takes and gives back."""
+"""The dtypes that a checkpoint can store."""
 
-_TOLD: Final = "told"
+_KEY: Final = "told"
+"""Key of the encoded value in a State; a part of the format of checkpoints."""
 
 
 def encode_state(value: Any) -> State:
-    """Return ``value`` as a State that ``decode_state`` reads. GrowthError where something in it cannot be stored.
+    """Return ``value`` as a State that ``decode_state`` reads. GrowthError if something in it cannot be stored.
 
     >>> decode_state(encode_state({7: (0.5, float("nan")), "best": None}))
     {7: (0.5, nan), 'best': None}
     """
-    pen = _Pen()
-    return State({_TOLD: pen.write(value, "")}, pen.tensors)
+    encoder = _Encoder()
+    return State({_KEY: encoder.encode(value, "")}, encoder.tensors)
 
 
 def decode_state(state: State, device: torch.device | str = "cpu") -> Any:
-    """What ``told`` was given. A tensor that was on the CPU is there again; others are on ``device``.
+    """Return the value that was encoded. Tensors that were on the CPU are there again; others are on ``device``.
 
-    GrowthError where the state is none of ``told``, or was changed.
+    Raises:
+        GrowthError: the state is not one of ``encode_state``, or was changed.
     """
-    eye = _Eye(state.tensors, torch.device(device))
+    decoder = _Decoder(state.tensors, torch.device(device))
     try:
-        return eye.read(state.plain[_TOLD])
+        return decoder.decode(state.plain[_KEY])
     except (KeyError, TypeError, ValueError) as error:
         why = f"it cannot be read: {type(error).__name__}: {error}"
         raise state_mismatch(why) from error
 
 
 def stored_copy(name: str, tensor: Tensor) -> Tensor:
-    """A copy of ``tensor`` as a checkpoint keeps it: by itself, on the CPU, contiguous."""
-    why = "on no device" if tensor.is_meta else None
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype not in STORED:
-        why = f"{str(tensor.dtype).removeprefix('torch.')}, {str(tensor.layout).removeprefix('torch.')}"
-    if why is not None:
-        message = f'what is to be kept of this network holds what no file of numbers takes: "{name}", {why}'
-        raise GrowthError(Problem("E335", message, hint="Keep plain real numbers in it."))
+    """Return a copy of ``tensor`` as a checkpoint stores it: on the CPU, and contiguous."""
+    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype not in STORED:
+        received = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}".replace("torch.", "")
+        message = f'the tensor "{name}" cannot be stored: {received}'
+        raise GrowthError(Problem("E335", message, hint="Use plain real numbers on a device."))
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def state_mismatch(why: str) -> GrowthError:
-    """What is said of a state that is not for what it is loaded into."""
+    """Return the error for a state that does not fit what it is loaded into."""
     hint = f"{why}\nA state goes into what was built with the same settings, by the same versions of every package."
     return GrowthError(Problem("E334", "the state does not fit what it is loaded into", hint=hint))
 
 
-def form_of(tensor: Tensor) -> str:
-    """Shape and kind of numbers: what must agree for a tensor to come back as it was."""
-    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+def form_of(value: Any) -> str:
+    """Return the shape and dtype of a tensor, in which a saved tensor and its place must agree."""
+    return f"{tuple(value.shape)} {value.dtype}".replace("torch.", "") if isinstance(value, Tensor) else "not a tensor"
 
 
-class _Pen:
-    """Writes values down; the tensors in them by names that say where they stood."""
+def describe_mismatch(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
+    """Return, one per line, where names or forms of tensors differ; at most five, and empty if none do."""
+    problems = [f"it has no numbers for {key}" for key in sorted(expected.keys() - found.keys())]
+    problems += [f"there is no place for {key}" for key in sorted(found.keys() - expected.keys())]
+    both = sorted(expected.keys() & found.keys())
+    problems += [f"{key} is {found[key]}, and here {expected[key]}" for key in both if found[key] != expected[key]]
+    return "\n".join([*problems[:5], *([f"… and {len(problems) - 5} more"] if len(problems) > 5 else [])])
+
+
+class _Encoder:
+    """Encodes values as plain data, and collects their tensors under names that say where they were."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._names: dict[int, str] = {}
 
-    def write(self, value: Any, place: str) -> Any:
+    def encode(self, value: Any, place: str) -> Any:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -97,14 +106,12 @@ class _Pen:
         if isinstance(value, Tensor):
             return {"tensor": self._name(value, place), "form": form_of(value), "cpu": value.device.type == "cpu"}
         if isinstance(value, list | tuple):
-            parts = [self.write(one, f"{place}.{number}") for number, one in enumerate(value)]
+            parts = [self.encode(one, f"{place}.{number}") for number, one in enumerate(value)]
             return parts if isinstance(value, list) else {"tuple": parts}
         if isinstance(value, dict):
-            return {"map": [[self.write(key, ""), self.write(one, f"{place}.{key}")] for key, one in value.items()]}
-        message = (
-            f'what is to be kept of this network holds what no file takes: "{place[1:]}", a {type(value).__name__}'
-        )
-        raise GrowthError(Problem("E335", message, hint="Keep plain numbers, text and tensors in it."))
+            return {"map": [[self.encode(key, ""), self.encode(one, f"{place}.{key}")] for key, one in value.items()]}
+        message = f'"{place[1:]}" cannot be stored: it is a {type(value).__name__}'
+        raise GrowthError(Problem("E335", message, hint="Use plain numbers, text and tensors."))
 
     def _name(self, tensor: Tensor, place: str) -> str:
         if id(tensor) not in self._names:
@@ -116,45 +123,43 @@ class _Pen:
         return self._names[id(tensor)]
 
 
-class _Eye:
-    """Reads what a pen wrote."""
+class _Decoder:
+    """Decodes what an encoder encoded."""
 
     def __init__(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
         self._tensors = tensors
         self._device = device
-        self._read: dict[str, Tensor] = {}
+        self._decoded: dict[str, Tensor] = {}
 
-    def read(self, plain: Any) -> Any:
+    def decode(self, plain: Any) -> Any:
         if isinstance(plain, list):
-            return [self.read(one) for one in plain]
+            return [self.decode(one) for one in plain]
         if not isinstance(plain, dict):
             return plain
         if "tensor" in plain:
             return self._tensor(plain["tensor"], plain["form"], on_cpu=plain["cpu"])
         if "map" in plain:
-            return {self.read(key): self.read(one) for key, one in plain["map"]}
+            return {self.decode(key): self.decode(one) for key, one in plain["map"]}
         if "tuple" in plain:
-            return tuple(self.read(one) for one in plain["tuple"])
+            return tuple(self.decode(one) for one in plain["tuple"])
         return float(plain["float"])
 
     def _tensor(self, name: str, form: str, *, on_cpu: bool) -> Tensor:
-        if name not in self._tensors:
-            why = f"it lacks the tensor {name}"
-            raise state_mismatch(why)
-        if (found := form_of(self._tensors[name])) != form:
+        found = form_of(self._tensors.get(name))
+        if found != form:
             why = f"its tensor {name} is {found}, and was {form}"
             raise state_mismatch(why)
-        if name not in self._read:
-            self._read[name] = self._tensors[name].to("cpu" if on_cpu else self._device, copy=True)
-        return self._read[name]
+        if name not in self._decoded:
+            self._decoded[name] = self._tensors[name].to("cpu" if on_cpu else self._device, copy=True)
+        return self._decoded[name]
 
 
-_SETTLED: Final = "torch.nn."
-"""Where classes come from whose buffers are all there from the beginning, and keep their shape."""
+_FIXED_BUFFERS: Final = "torch.nn."
+"""Package of the modules that have all of their buffers from the beginning, in the shape that they keep."""
 
 
 def model_state(model: nn.Module) -> State:
-    """All numbers of ``model``, as a state of copies."""
+    """Return copies of all tensors of ``model``."""
     persistent = model.state_dict(keep_vars=True).keys()
     buffers = _buffers(model)
     return encode_state(
@@ -168,66 +173,58 @@ def model_state(model: nn.Module) -> State:
 
 
 def load_model_state(model: nn.Module, state: State) -> None:
-    """Give ``model``, built like the one whose ``model_state`` these are, its numbers.
+    """Load a ``model_state`` into a model that was built alike. Parameters stay the same objects.
 
-    Parameters stay the objects that they are. GrowthError where something does not fit; then nothing was changed.
+    Raises:
+        GrowthError: something does not fit; then nothing was changed.
     """
-    numbers = decode_state(state, device_of(model))
-    if misfits := list(_misfits(model, numbers)):
-        more = [f"… and {len(misfits) - 5} more"] if len(misfits) > 5 else []
-        raise state_mismatch("\n".join([*misfits[:5], *more]))
+    saved = decode_state(state, device_of(model))
+    if mismatch := _mismatch(model, saved):
+        raise state_mismatch(mismatch)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(numbers["parameters"][name])
-        _put_buffers(model, numbers["buffers"], passing=numbers["passing"])
+            parameter.copy_(saved["parameters"][name])
+        _load_buffers(model, saved["buffers"], passing=saved["passing"])
     for name, module in _with_extra_state(model):
-        module.set_extra_state(numbers["extra"][name])
+        module.set_extra_state(saved["extra"][name])
 
 
-def _misfits(model: nn.Module, numbers: dict[str, Any]) -> Iterator[str]:
-    """What of the numbers has no place, and what has no number."""
-    here, there = dict(model.named_parameters()), numbers["parameters"]
+def _mismatch(model: nn.Module, saved: dict[str, Any]) -> str:
+    """Return what does not fit. A module's own kind of buffer may appear, or change its shape, in the first pass."""
     buffers, modules = _buffers(model), dict(model.named_modules())
-    for name in sorted((here.keys() - there.keys()) | (buffers.keys() - numbers["buffers"].keys())):
-        yield f"it has no numbers for {name}"
-    for name in sorted(there.keys() - here.keys()):
-        yield f"there is no place for {name}"
-    for name in sorted(here.keys() & there.keys()):
-        if form_of(there[name]) != form_of(here[name]):
-            yield f"{name} is {form_of(there[name])}, and here {form_of(here[name])}"
-    for name in sorted(numbers["buffers"]):
-        if (module := modules.get(name.rpartition(".")[0])) is None:
-            yield f"there is no place for {name}"
-        elif type(module).__module__.startswith(_SETTLED) and name in buffers:
-            there_, here_ = form_of(numbers["buffers"][name]), form_of(buffers[name])
-            if there_ != here_:
-                yield f"{name} is {there_}, and here {here_}"
-    for name, _ in _with_extra_state(model):
-        if name not in numbers["extra"]:
-            yield f"it has no extra state for {name or 'the model'}"
+    expected = {name: form_of(tensor) for name, tensor in (*model.named_parameters(), *buffers.items())}
+    expected |= {f"the extra state of {name}": "" for name, _ in _with_extra_state(model)}
+    found = {name: form_of(tensor) for kind in ("parameters", "buffers") for name, tensor in saved[kind].items()}
+    found |= {f"the extra state of {name}": "" for name in saved["extra"]}
+    for name in saved["buffers"]:
+        module = modules.get(name.rpartition(".")[0])
+        fixed = type(module).__module__.startswith(_FIXED_BUFFERS) and name in buffers
+        if module is not None and not fixed:
+            expected[name] = found[name]
+    return describe_mismatch(expected, found)
 
 
-def _put_buffers(model: nn.Module, values: dict[str, Tensor], *, passing: list[str]) -> None:
-    """Write each value into the buffer that is there, where it fits; who shared one shares one again."""
-    homes: dict[int, Tensor] = {}
+def _load_buffers(model: nn.Module, values: dict[str, Tensor], *, passing: list[str]) -> None:
+    """Write each value into the buffer that is there, if it fits; buffers that were shared are shared again."""
+    targets: dict[int, Tensor] = {}
     taken: set[int] = set()
     for name, value in values.items():
         path, _, attribute = name.rpartition(".")
         module = model.get_submodule(path)
         own = dict(module.named_buffers(recurse=False)).get(attribute)
-        home = homes.get(id(value))
-        if home is None and own is not None and id(own) not in taken and form_of(own) == form_of(value):
-            home = own.copy_(value)
-        home = homes.setdefault(id(value), value if home is None else home)
-        taken.add(id(home))
+        target = targets.get(id(value))
+        if target is None and own is not None and id(own) not in taken and form_of(own) == form_of(value):
+            target = own.copy_(value)
+        target = targets.setdefault(id(value), value if target is None else target)
+        taken.add(id(target))
         if own is None and not hasattr(module, attribute):
-            module.register_buffer(attribute, home, persistent=name not in passing)
-        elif own is not home:
-            setattr(module, attribute, home)
+            module.register_buffer(attribute, target, persistent=name not in passing)
+        elif own is not target:
+            setattr(module, attribute, target)
 
 
 def _buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Each module's buffers by name, one that several share under each of them."""
+    """Return each module's buffers by name; one that several share is under each of its names."""
     return {
         f"{path}.{name}" if path else name: buffer
         for path, module in model.named_modules()
@@ -236,7 +233,7 @@ def _buffers(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _with_extra_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that keep more than tensors, and say so."""
+    """Yield the modules that have extra state, with their names."""
     for name, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             yield name, module

@@ -63,11 +63,6 @@ def test_losses_that_do_not_pair_are_refused(shapes) -> None:
         paired(torch.zeros(shapes[0]), torch.zeros(shapes[1]))
 
 
-def test_too_few_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="Received: 3"):
-        read_gain([800.0, 0.1, 0.2])
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("side", ["host", "trial", "both"])
 def test_one_loss_that_is_no_number_shows_in_the_gain(bad: float, side: str) -> None:
@@ -146,18 +141,6 @@ def test_a_newborn_that_changes_nothing_has_a_gain_of_exactly_nothing() -> None:
     assert (lower_bound(gain, 0.001), upper_bound(gain, 0.001)) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("alpha", [0.0, -0.1, 0.51, math.nan])
-def test_a_level_that_is_none_is_refused(alpha: float) -> None:
-    with pytest.raises(ValueError, match="Received"):
-        lower_bound(Gain(200, 0.0, 1.0, 0.0, -1.0, 1.0), alpha)
-
-
 def test_a_price_grows_with_the_parameters() -> None:
     assert price_of(400, 1e-4) == pytest.approx(0.04)
     assert price_of(0, 1e-4) == 0.0
-
-
-@pytest.mark.parametrize("nats", [-1e-4, math.nan, math.inf])
-def test_a_price_that_is_none_is_refused(nats: float) -> None:
-    with pytest.raises(ValueError, match="Received"):
-        price_of(100, nats)

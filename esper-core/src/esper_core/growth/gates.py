@@ -9,9 +9,9 @@ unknown gain does not pass. docs/concepts/gates.md has the derivation.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 NUMBERS: Final = 6
-"""How many numbers ``paired`` leaves to be read."""
+"""How many numbers ``paired`` returns."""
 
 
 def paired(host_losses: Tensor, trial_losses: Tensor) -> Tensor:
-    """What is to be read of the differences host − trial, one for each example, left on the device in float64.
+    """Return the statistics of the differences host − trial, on the device in float64.
 
-    Both (n,), in nats. Six numbers: n, mean, variance with n − 1, third central moment with n, smallest, largest. A
+    Both are (n,), in nats. Six numbers: n, mean, variance with n − 1, third central moment with n, smallest, largest. A
     loss that is not finite shows in the mean, and with fewer than two examples the variance is NaN.
     """
     if host_losses.shape != trial_losses.shape or host_losses.dim() != 1 or len(host_losses) == 0:
@@ -54,10 +54,7 @@ def paired(host_losses: Tensor, trial_losses: Tensor) -> Tensor:
 
 
 def read_gain(numbers: Sequence[float]) -> Gain:
-    """The gain that the numbers of ``paired`` tell, once they are on the host."""
-    if len(numbers) != NUMBERS:
-        msg = f"a gain is told by {NUMBERS} numbers. Received: {len(numbers)}"
-        raise ValueError(msg)
+    """Return the gain that the numbers of ``paired`` stand for."""
     n, mean, variance, third, worst, best = numbers
     deviation = math.sqrt(variance) if variance >= 0 else math.nan
     spread = deviation * math.sqrt((n - 1) / n)
@@ -66,28 +63,22 @@ def read_gain(numbers: Sequence[float]) -> Gain:
 
 
 def price_of(parameters: int, nats_per_parameter: float) -> float:
-    """What a seed must bring to pay for its parameters, in nats of validation loss."""
-    if not (nats_per_parameter >= 0 and math.isfinite(nats_per_parameter)):
-        msg = f"the price of a parameter must be a number from 0, in nats. Received: {nats_per_parameter}"
-        raise ValueError(msg)
+    """Return what a seed must gain to pay for its parameters, in nats of validation loss."""
     return parameters * nats_per_parameter
 
 
 def lower_bound(gain: Gain, alpha: float) -> float:
-    """What the true mean gain exceeds with probability 1 − ``alpha``, in nats; for alpha up to ½.
+    """Return what the true mean gain exceeds with probability 1 − ``alpha``, in nats; for alpha up to ½.
 
     Formula: m' − 3 s x / (1 + r + r²), with x = z(1 − alpha) / √n − γ / 6n, r³ = 1 + γ x, γ = min(skewness, 0) and s
-    the deviation: Hall's bound, which is m' − s z / √n where γ = 0. It corrects the t statistic for a tail of examples
-    that got far worse; a tail of those that got better is not allowed to raise it, and r is −½ at least, below which
-    the bound would rise again as the tail grows. m' is the mean if one more example were as bad as the worst:
+    the deviation: Hall's bound, which is m' − s z / √n for γ = 0. It corrects the t statistic for a tail of examples
+    that got far worse. A tail of those that got better may not raise it, and r is −½ at least, below which the bound
+    would rise again as the tail grows. m' is the mean if one more example were as bad as the worst:
     (n · mean + worst) / (n + 1), for the tail that the sample has not shown.
 
     >>> round(lower_bound(Gain(800, 0.10, 0.5, skewness=0.0, worst=-1.5, best=1.5), 0.05), 4)
     0.0689
     """
-    if not 0 < alpha <= 0.5:
-        msg = f"alpha must lie above 0 and be at most one half. Received: {alpha}"
-        raise ValueError(msg)
     n, skewness = gain.n, min(gain.skewness, 0.0)
     mean = gain.mean + (gain.worst - gain.mean) / (n + 1)
     x = NormalDist().inv_cdf(1 - alpha) / math.sqrt(n) - skewness / (6 * n)
@@ -96,26 +87,22 @@ def lower_bound(gain: Gain, alpha: float) -> float:
 
 
 def upper_bound(gain: Gain, alpha: float) -> float:
-    """What the true mean gain stays below with probability 1 − ``alpha``, in nats: ``lower_bound`` of the mirror."""
+    """Return what the true mean gain stays below with probability 1 − ``alpha``, in nats."""
     mirrored = Gain(gain.n, -gain.mean, gain.deviation, -gain.skewness, -gain.best, -gain.worst)
     return -lower_bound(mirrored, alpha)
 
 
 def judge(gain: Gain | None, price: float, *, strictness: Strictness, alpha: float, look: int = 1) -> Opinion:
-    """What a gate says at one look to ``gain``, whose price is ``price`` nats. look: its number, for the record.
+    """Return a gate's opinion at one look at ``gain``, whose price is ``price`` nats.
 
-    strict: SHOWN where the lower bound that is wrong with probability ``alpha``, this look's share, is above the price.
-    permissive: SHOWN where the mean is above the price and the lower bound of this look alone, at 95 %, above 0. That
-    it was looked at before costs nothing: a seed that brings nothing passes more often than once in twenty.
+    strict: SHOWN if the lower bound that is wrong with probability ``alpha``, this look's share, is above the price.
+    permissive: SHOWN if the mean is above the price and the lower bound of this look alone, at 95 %, above 0. Earlier
+    looks cost nothing, so a seed without any gain passes more often than once in twenty.
     off: always SHOWN.
-    UNKNOWN where nothing was measured, a loss was not finite, or there were too few examples.
+    UNKNOWN if nothing was measured, a loss was not finite, or there were too few examples.
     """
-    _check_strictness(strictness)
     if strictness == "off":
         return Opinion(Finding.SHOWN, "gates are off")
-    if not (price >= 0 and math.isfinite(price)):
-        msg = f"a price must be a number from 0, in nats. Received: {price}"
-        raise ValueError(msg)
     if gain is None:
         return Opinion(Finding.UNKNOWN, "the gain was not measured", price=price)
     if gain.n < MIN_EXAMPLES_FOR_EVIDENCE:
@@ -124,21 +111,26 @@ def judge(gain: Gain | None, price: float, *, strictness: Strictness, alpha: flo
     if not gain.finite:
         return Opinion(Finding.UNKNOWN, f"a loss is not finite: the mean gain is {gain.mean}", price=price)
     strict = strictness == "strict"
-    evidence = _seen(gain, alpha if strict else 1 - CONFIDENCE, look)
+    share = alpha if strict else 1 - CONFIDENCE
+    lower, upper = lower_bound(gain, share), upper_bound(gain, share)
+    evidence = Evidence(gain.n, gain.mean, gain.standard_error, lower, upper, share, look)
     shown = evidence.mean > price and evidence.lower > (price if strict else 0.0)
-    return Opinion(Finding.SHOWN if shown else Finding.NOT_SHOWN, _in_words(evidence, price), evidence, price)
+    return Opinion(Finding.SHOWN if shown else Finding.NOT_SHOWN, _describe(evidence, price), evidence, price)
 
 
 @dataclass(slots=True)
 class Gate:
     """One gate before one seed, asked once in each step. It looks from step ``first`` on, ``looks`` times.
 
-    A strict look spends ``alpha`` / ``looks``, whether or not there was something to see: which steps count is not up
-    to the data. When all are spent the answer is UNKNOWN. A permissive gate looks on, for its looks cost nothing.
+    A strict look spends ``alpha`` / ``looks``, whether or not there was something to see: which steps count must not
+    depend on the data. When all are spent the answer is UNKNOWN. A permissive gate has no last look.
 
-    strictness: as in ``judge``. looks: how often it may look; the steps of the episode will do. alpha: probability with
-    which it may pass a seed that is not worth its price. first: counted from 1, when the gate is asked for the first
-    time. steps: how often it was asked so far, which is all of its state.
+    Attributes:
+        strictness: as in ``judge``.
+        looks: how often it may look.
+        alpha: probability with which it may pass a seed that is not worth its price.
+        first: the first step in which it looks, counted from 1.
+        steps: how often it was asked.
     """
 
     strictness: Strictness = "strict"
@@ -147,14 +139,8 @@ class Gate:
     first: int = FIRST_LOOK
     steps: int = 0
 
-    def __post_init__(self) -> None:
-        _check_strictness(self.strictness)
-        if not 0 < self.alpha <= 0.5 or self.looks < 1 or self.first < 1 or self.steps < 0:
-            msg = f"alpha must lie above 0 and be at most one half; looks and first are from 1. Received: {self}"
-            raise ValueError(msg)
-
     def look(self, gain: Gain | None, price: float) -> Opinion:
-        """The gate's opinion in this step; to be asked once a step, with what was measured in it."""
+        """Return the gate's opinion on what was measured in this step; to be called once a step."""
         self.steps += 1
         number = self.steps - self.first + 1
         unknown = ""
@@ -166,50 +152,22 @@ class Gate:
             return Opinion(Finding.UNKNOWN, unknown, price=price)
         return judge(gain, price, strictness=self.strictness, alpha=self.alpha / self.looks, look=number)
 
-    def state_dict(self) -> dict[str, int]:
-        """What a checkpoint must keep, as plain data."""
-        return {"steps": self.steps}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from what ``state`` gave: the looks that were spent stay spent."""
-        steps = state.get("steps")
-        if set(state) != {"steps"} or type(steps) is not int or steps < 0:
-            msg = f"the state of a gate is its steps, from 0. Received: {dict(state)}"
-            raise ValueError(msg)
-        self.steps = steps
-
-
-def _check_strictness(strictness: str) -> None:
-    if strictness not in get_args(Strictness):
-        msg = f"strictness is one of {', '.join(get_args(Strictness))}. Received: {strictness}"
-        raise ValueError(msg)
-
-
-def _seen(gain: Gain, alpha: float, looks: int) -> Evidence:
-    return Evidence(
-        n=gain.n,
-        mean=gain.mean,
-        standard_error=gain.standard_error,
-        lower=lower_bound(gain, alpha),
-        upper=upper_bound(gain, alpha),
-        alpha=alpha,
-        looks=looks,
-    )
-
-
-def _in_words(evidence: Evidence, price: float) -> str:
-    told = f"gain {evidence.mean:.4g} nats, at least {evidence.lower:.4g} (look {evidence.looks}, n = {evidence.n})"
-    return f"{told}; price {price:.4g}"
+def _describe(evidence: Evidence, price: float) -> str:
+    gain = f"gain {evidence.mean:.4g} nats, at least {evidence.lower:.4g} (look {evidence.looks}, n = {evidence.n})"
+    return f"{gain}; price {price:.4g}"
 
 
 _OP_BEHIND: Final = {Stage.TRAINING: Op.ADVANCE, Stage.HOLDING: Op.FOSSILISE}
-"""What a seed in a stage asks a gate for."""
+"""The op for which a seed in a stage needs a gate."""
 
 
 class Gates:
     """The gates of one garden.
 
-    settings: how strict they are, and what a parameter costs. looks: how often each may look, the steps of the episode.
+    Args:
+        settings: how strict they are, and what a parameter costs.
+        looks: how often each may look: the steps of an episode.
     """
 
     def __init__(self, settings: GrowthConfig, looks: int = GATE_LOOKS) -> None:
@@ -221,11 +179,11 @@ class Gates:
 
     @property
     def open(self) -> bool:
-        """Whether nothing is asked of anybody."""
+        """Whether gates are off."""
         return self._settings.gates == "off"
 
     def look(self, seeds: Iterable[Seed], gains: Mapping[int, Gain]) -> None:
-        """Look at what was measured in this step, by the seeds' numbers; to be called once a step."""
+        """Look at the gains of this step, by the seeds' numbers; to be called once a step."""
         self._gains = dict(gains)
         for seed in seeds:
             if (op := _OP_BEHIND.get(seed.stage)) is not None:
@@ -235,24 +193,24 @@ class Gates:
                 self._opinions[key] = gate.look(gains.get(seed.number), price)
 
     def _new_gate(self, op: Op) -> Gate:
-        """A gate before one seed. Those before a nursery share between them the chance to be wrong."""
+        """Return a gate for one seed. Those of a nursery share ``GATE_ALPHA`` between them."""
         shared_by = self._settings.nursery if op is Op.ADVANCE else 1
         return Gate(self._settings.gates, self._looks, alpha=GATE_ALPHA / shared_by)
 
     def opinion(self, seed: Seed) -> Opinion | None:
-        """What the gate that the seed stands before said last; None where it stands before none, or nobody looked."""
+        """Return the latest opinion of the gate before the seed; None if there is no gate or no opinion."""
         op = _OP_BEHIND.get(seed.stage)
         return None if op is None else self._opinions.get((seed.number, op))
 
     def lead(self, seed: Seed) -> float:
-        """What the seed gained in the latest step, less its price, in nats; nothing is below what is unknown."""
+        """Return the seed's gain in the latest step, less its price, in nats; −∞ if it is unknown."""
         gain = self._gains.get(seed.number)
         if gain is None or not gain.finite:
             return -math.inf
         return gain.mean - price_of(seed.parameter_count, self._settings.price)
 
     def refusal(self, seed: Seed, op: Op) -> str | None:
-        """Why the gate before ``op`` stays shut; None where it opens, or there is none."""
+        """Return why the gate before ``op`` is closed; None if it is open, or there is none."""
         if self.open or op not in _OP_BEHIND.values():
             return None
         opinion = self._opinions.get((seed.number, op))
@@ -261,27 +219,26 @@ class Gates:
         return None if opinion.opens else f"its gate found it {opinion.finding}: {opinion.reason}"
 
     def state_dict(self) -> State:
-        """The looks that were spent, what was said last, and what was measured last."""
+        """Return the steps of each gate, its latest opinion, and the latest gains."""
         return encode_state(
             {
-                "gates": {key: gate.state_dict() for key, gate in self._gates.items()},
+                "gates": {key: {"steps": gate.steps} for key, gate in self._gates.items()},
                 "opinions": {key: asdict(opinion) for key, opinion in self._opinions.items()},
                 "gains": {number: asdict(gain) for number, gain in self._gains.items()},
             }
         )
 
     def load_state_dict(self, state: State) -> None:
-        """Stand where other gates stood, of the same settings."""
+        """Continue from the state of gates with the same settings."""
         known = decode_state(state)
         self._gates = {}
         for (number, op), spent in known["gates"].items():
-            gate = self._gates[number, Op(op)] = self._new_gate(Op(op))
-            gate.load_state_dict(spent)
+            self._gates[number, Op(op)] = replace(self._new_gate(Op(op)), **spent)
         self._opinions = {(number, Op(op)): _opinion(opinion) for (number, op), opinion in known["opinions"].items()}
         self._gains = {number: Gain(**gain) for number, gain in known["gains"].items()}
 
     def ready(self, seed: Seed) -> bool:
-        """Whether a seed in training has shown what it takes to be blended in, and is not to wait until it is asked."""
+        """Whether a seed in training is to be blended in now without an action, because its gate is open."""
         if self.open or not self._settings.auto_advance or seed.stage is not Stage.TRAINING:
             return False
         opinion = self.opinion(seed)

@@ -20,7 +20,7 @@ from esper_core.growth.seeds import Alpha, Presence
 from esper_core.growth.slots import HOME, JOURNAL
 from esper_core.leyline.actions import Blend, Curve  # noqa: TC001  pydantic reads it
 from esper_core.leyline.constants import FULL, GROWTH_FORMAT
-from esper_core.leyline.errors import GrowthError, Problem, plural, printable
+from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import INCUBATING, Stage
 from esper_core.leyline.signals import RECORD
 from esper_core.leyline.specs import SiteKind  # noqa: TC001  pydantic reads it

@@ -455,7 +455,7 @@ def test_a_block_that_leaves_a_hook_behind_is_found(when, check):
     (run,) = [one for one in blueprint_checks(factory, SPEC) if one.name == check]
     try:
         with pytest.raises(AssertionError, match=r"changes the outputs|leaves a trace"):
-            run()
+            run.run()
     finally:
         for handle in handles:
             handle.remove()
@@ -466,9 +466,9 @@ def test_a_claim_of_compiling_that_is_false_is_found_and_a_true_one_passes():
         (run,) = [one for one in blueprint_checks(factory, claims("compile")) if one.name == "compiles"]
         return run
 
-    compiling(Right)()
+    compiling(Right).run()
     with pytest.raises(AssertionError, match=r"does not capture it as one graph"):
-        compiling(BreaksTheGraph)()
+        compiling(BreaksTheGraph).run()
 
 
 def test_true_claims_pass():
@@ -517,7 +517,7 @@ def test_every_kind_that_a_blueprint_accepts_is_tried():
     runs = [check for check in blueprint_checks(factory, spec) if check.name == "builds"]
     assert [check.case for check in runs] == ["vector", "tokens"]
     for run in runs:
-        run()
+        run.run()
     assert {(site.kind, site.example_shape) for site in seen} == {
         (kind, shape) for kind in ("tokens", "vector") for shape in SHAPES[kind]
     }
@@ -563,10 +563,10 @@ def test_a_module_that_does_something_when_it_is_imported_is_found(tmp_path, mon
     checks = blueprint_checks(Right, SPEC, module=name)
     (run,) = [one for one in checks if one.name == "imports_cleanly"]
     if says is None:
-        run()
+        run.run()
     else:
         with pytest.raises(AssertionError, match=says):
-            run()
+            run.run()
 
 
 def test_the_import_check_is_skipped_for_a_one_file_plugin(monkeypatch):

@@ -14,7 +14,7 @@ from torch import nn
 
 from esper_core import HostSpec, SlotPlace
 from esper_core.leyline import ConfigError, Problem
-from esper_testing import check_host
+from esper_testing import check_host, sites
 from esper_testing import hosts as home
 
 pytestmark = [pytest.mark.slow, pytest.mark.install]  # a minute; every change has to pass them all the same
@@ -241,13 +241,21 @@ def test_a_host_without_a_fault_passes_every_check_of_its_kind_and_skips_the_oth
         (
             TripsOverOtherKinds,
             "builds_or_says_why_not[image]",
-            "raised KeyError: 'image'; expected a ConfigError",
+            "raises KeyError for image (1, 8, 8); expected a ConfigError",
         ),
         (is_no_module, "builds_or_says_why_not[image]", "image (1, 8, 8): builds a str, not a torch.nn.Module"),
-        (TripsAtItsFirstBatch, "builds_or_says_why_not[vector]", "is built, but raised RuntimeError at its first"),
+        (
+            TripsAtItsFirstBatch,
+            "builds_or_says_why_not[vector]",
+            "raises RuntimeError at the first batch of",
+        ),
         (PutsOutDoubles, "outputs_fit[vector]", "vector (8,): returns torch.float64, not torch.float32"),
         (PutsOutInfinityInTraining, "outputs_fit[vector]", "vector (8,): returns values that are not finite"),
-        (NeedsCompany, "takes_one_example[vector]", "raised ValueError for a batch of one example: lonely"),
+        (
+            NeedsCompany,
+            "takes_one_example[vector]",
+            "one example of vector (8,): lonely",
+        ),
         (Squeezes, "takes_one_example[vector]", "vector (8,): returns 3 rows for one example"),
         (DrawsFromNumpy, "leaves_generators_alone[vector]", "vector (8,): uses numpy's; use torch's default"),
         (DrawsFromPythonInTraining, "leaves_generators_alone[vector]", "uses Python's global generator"),
@@ -361,8 +369,8 @@ def test_settings_reach_the_factory():
 
 def test_the_state_is_written_and_read_as_safetensors(monkeypatch):
     written = []
-    plain = home.through_safetensors
-    monkeypatch.setattr(home, "through_safetensors", lambda state: written.append(state) or plain(state))
+    plain = sites.through_safetensors
+    monkeypatch.setattr(sites, "through_safetensors", lambda state: written.append(state) or plain(state))
     assert failed(Right) == {}
     assert written
 

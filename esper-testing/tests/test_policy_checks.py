@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from esper_core.leyline import WAIT, Action, Op, State
-from esper_testing import check_policy, run_checks
-from esper_testing.suites import policy_checks
+from esper_testing import check_policy, policy_checks, run_checks
 
 UNASKED = ("writes_down_what_it_remembers", "keeps_what_it_learnt")
 CASES = ("1 slot", "2 slots", "3 slots", "7 slots")
@@ -313,13 +312,13 @@ FOLLOWS = {
     [
         (ActsOnceTooOften, "acts_once_for_each_environment", "one Action for each of 1 environments"),
         (GivesNames, "acts_once_for_each_environment", "Received: ['wait'"),
-        (LooksAfterTheFirstOnly, "batch_equals_single", "as number 1 of three environments that are alike"),
+        (LooksAfterTheFirstOnly, "batch_equals_single", "as number 1 of three equal environments"),
         (GoesByTheMean, "environments_do_not_mix", "beside two different environments, as number 0"),
-        (DrawsFromTheSystem, "repeats_itself", "by two fresh policies"),
+        (DrawsFromTheSystem, "repeats_itself", "by two new policies"),
         (
             KnowsItsBlueprints,
             "survives_a_blueprint_that_it_never_saw",
-            "raised KeyError where a blueprint is new",
+            "raises KeyError where a blueprint is new",
         ),
     ],
 )
@@ -331,7 +330,7 @@ def test_a_fault_fails_its_own_check(factory, check, says):
 
 def test_a_policy_that_ignores_its_mask_is_found_wherever_masks_are():
     found = failed(IgnoresItsMask)
-    assert "is not among what is possible" in found["acts_within_its_mask"]
+    assert "is not among the possible actions" in found["acts_within_its_mask"]
     assert set(found) == {"acts_within_its_mask", "survives_a_blueprint_that_it_never_saw"}
 
 
@@ -357,12 +356,12 @@ def test_a_policy_that_draws_by_its_seed_may_draw_otherwise_in_each_environment(
 @pytest.mark.parametrize(
     ("factory", "says"),
     [
-        (CountsInVain, "of episode 1, where a fresh one takes over: it remembers something"),
-        (BeginsAtStep0, "raises AttributeError, in step 1 of episode 1, where a fresh one takes over"),
-        (CountsForTheEnd, "in step 11 of episode 1, where a fresh one takes over: it remembers something"),
-        (ForgetsTheLast, "by another that has its state: state() leaves something out"),
-        (AddsUp, "by one that had played before it loaded the state: load(state) leaves what was there"),
-        (TellsOtherwiseWhatIsUnfinished, "another list of what is unfinished is told in step 1 of episode 1"),
+        (CountsInVain, "of episode 1 when a new policy takes over: it remembers something"),
+        (BeginsAtStep0, "raises AttributeError in step 1 of episode 1 when a new policy takes over"),
+        (CountsForTheEnd, "in step 11 of episode 1 when a new policy takes over: it remembers something"),
+        (ForgetsTheLast, "when a new policy loads its state: state() leaves something out"),
+        (AddsUp, "when a policy that has played loads its state: load(state) must replace what was there"),
+        (TellsOtherwiseWhatIsUnfinished, "reports something else as unfinished in step 1 of episode 1"),
     ],
 )
 def test_a_policy_that_would_lose_its_memory_is_told_what_to_do(factory, says):
@@ -372,11 +371,11 @@ def test_a_policy_that_would_lose_its_memory_is_told_what_to_do(factory, says):
 @pytest.mark.parametrize(
     ("factory", "says"),
     [
-        (GivesItselfAway, "changes, in step 0 of episode 1, a state that it gave: give copies"),
-        (GivesItsTensorsAway, "changes, in step 1 of episode 1, a state that it gave: give copies"),
-        (TakesTheStateForItsOwn, "the state that it was given: give copies"),
-        (CountsQuestions, "gives two states in a row, in step 1 of episode 1, that are not the same"),
-        (ActsOtherwiseWhenAsked, "decides otherwise, in step 0 of episode 1, when it was asked"),
+        (GivesItselfAway, "modifies a state that it returned, in step 0 of episode 1: return and keep copies"),
+        (GivesItsTensorsAway, "modifies a state that it returned, in step 1 of episode 1: return and keep copies"),
+        (TakesTheStateForItsOwn, "modifies the state that was loaded, in step "),
+        (CountsQuestions, "returns two different states in a row in step 1 of episode 1"),
+        (ActsOtherwiseWhenAsked, "decides differently in step 0 of episode 1 after state() was called"),
         (writing([1.0, math.nan]), "plain['more'][1] is nan"),
         (writing(-math.inf), "plain['more'] is -inf"),
         (writing({2: "two"}), "plain['more'] has the key 2"),
@@ -393,10 +392,10 @@ def test_a_state_that_cannot_be_kept_is_found(factory, says):
 @pytest.mark.parametrize(
     ("factory", "says"),
     [
-        (LearnsForNothing, "learns, and loses it when a run is resumed: give the policy state() and load(state)"),
-        (ForgetsItsWeight, "another that loads it decides otherwise"),
-        (ForgetsItsPace, "of its next update, and not {'weight'"),
-        (GivesItsWeightAway, "changes a state that it gave, as it learns: give copies"),
+        (LearnsForNothing, "a resumed run would lose what it has learnt: give the policy state() and load(state)"),
+        (ForgetsItsWeight, "a policy that loads it decides differently"),
+        (ForgetsItsPace, "of its next update, not {'weight'"),
+        (GivesItsWeightAway, "modifies a state that it returned as it learns: return and keep copies"),
     ],
 )
 def test_a_learner_that_would_lose_what_it_learnt_is_found(factory, says):

@@ -55,5 +55,5 @@ def test_its_names_are_sorted_and_there():
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'check_blueprnt'"):
+    with pytest.raises(AttributeError, match="No esper_testing attribute check_blueprnt"):
         esper_testing.check_blueprnt  # noqa: B018

@@ -14,7 +14,7 @@ import pytest
 from esper_core import load_run
 from esper_core.leyline import Metric, RunFolderError
 from esper_core.runs.directory import run_lock
-from esper_watch import templating
+from esper_watch import pages
 from esper_watch.comparison import compare_runs
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
@@ -522,7 +522,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_contrast_is_sufficient_in_light_and_dark():
-    style = (Path(templating.__file__).with_name("templates") / "comparison.css").read_text()
+    style = (Path(pages.__file__).with_name("templates") / "comparison.css").read_text()
     themes = [dict(re.findall(r"--(\w+):(#\w+)", block)) for block in re.findall(r":root\{(.*?)\}", style, re.S)]
     assert len(themes) == 2
     for theme in themes:

@@ -20,7 +20,7 @@ from esper_core.leyline import Metric, Signals
 from esper_core.leyline.errors import one_line
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, SeedLost, StepFinished
 from esper_core.telemetry import encode
-from esper_watch import notebook, templating
+from esper_watch import notebook, pages
 
 MakeRun = Callable[..., Path]
 
@@ -159,12 +159,12 @@ def test_missing_and_torn_events_are_reported(unfinished: Path) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_shown_and_have_no_effect(name: str, make_run: MakeRun) -> None:
     run = make_run(environments=2, steps=4, word=name)
-    assert templating.printable(name) in "".join(Page(html_of(run)).texts)
+    assert pages.printable(name) in "".join(Page(html_of(run)).texts)
     assert repr(load_run(run)).isprintable()
     (run / "summary.json").unlink()
     write_events(run, events_of(name, metric=Metric(name)))
     html = html_of(run)
-    shown = " ".join(templating.printable(name).split())
+    shown = " ".join(pages.printable(name).split())
     assert Page(html).text.count(shown) >= 10
     html.encode("utf-8")
     assert one_line(name).isprintable()
@@ -186,7 +186,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("ground", ["#ffffff", "#111111", "#1e1e1e"])
 def test_every_colour_stands_out_in_light_and_dark_notebooks(ground: str) -> None:
-    template = Path(templating.__file__).with_name("templates") / "notebook.html"
+    template = Path(pages.__file__).with_name("templates") / "notebook.html"
     colours = re.findall(r"#[0-9a-f]{6}\b", template.read_text(encoding="utf-8"))
     assert len(colours) == 6
     for colour in colours:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from esper_core import EsperError
 from esper_core.leyline import RunInfo, RunOutcome
-from esper_watch import plugin, templating
+from esper_watch import pages, plugin
 from esper_watch.command import report
 from esper_watch.figures import Scale, scale_around
 from esper_watch.history import read_history
@@ -85,13 +85,13 @@ def seen(page: str) -> Seen:
 
 def shown(text: str) -> str:
     """Return a text as templates prepare it, before it is escaped."""
-    return str(templating.printable(text))
+    return str(pages.printable(text))
 
 
 @given(text=st.text(), name=st.text())
 @example("<b>{{ 7 * 7 }}</b>", '" onclick="alert(1)')
 def test_templates_escape_texts_and_attributes(text: str, name: str) -> None:
-    template = templating._environment().from_string('<p><b title="{{ name }}">{{ text }}</b></p>')
+    template = pages._environment().from_string('<p><b title="{{ name }}">{{ text }}</b></p>')
     page = seen(template.render(text=text, name=name))
     assert page.tags == ["p", "b"]
     assert page.text == shown(text).replace("\r\n", "\n").replace("\r", "\n") or page.text == shown(text)
@@ -99,7 +99,7 @@ def test_templates_escape_texts_and_attributes(text: str, name: str) -> None:
 
 
 def test_no_template_turns_escaping_off() -> None:
-    folder = Path(templating.__file__).with_name("templates")
+    folder = Path(pages.__file__).with_name("templates")
     templates = [path.read_text(encoding="utf-8") for path in folder.iterdir() if path.suffix in (".html", ".svg")]
     assert len(templates) >= 4
     assert [one for one in templates if re.search(r"\|\s*safe\b|autoescape|Markup", one)] == []

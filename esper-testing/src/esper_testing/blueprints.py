@@ -5,12 +5,10 @@ Each check takes the factory, the spec that it is registered with, and a kind of
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import subprocess
 import sys
-from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from esper_core.leyline import Blend
 from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
 from esper_core.plugins import evaluate_formula
-from esper_testing.checks import NotApplicable
+from esper_testing.checks import NotApplicable, demand, require
 from esper_testing.sites import (
     BATCH,
     STRENGTHS,
@@ -32,16 +30,18 @@ from esper_testing.sites import (
     evaluated,
     examples,
     expect,
-    largest_difference,
+    expect_equal,
+    expect_independent_copy,
+    expect_round_trip,
+    expect_same_weights,
+    expect_torch_generator,
     newborn,
     seeded,
     sites,
-    train_on,
 )
-from esper_testing.states import generator_states, through_safetensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from esper_core import BlueprintSpec, Site
     from esper_core.leyline import SiteKind
@@ -64,8 +64,7 @@ def is_well_declared(name: str, spec: BlueprintSpec) -> None:
         problems.append(f"traits are {', '.join(BLUEPRINT_TRAITS)}. Received: {', '.join(strange)}")
     if type(spec.version) is not int or spec.version < 1:
         problems.append(f"a version is an integer of at least 1. Received: {spec.version}")
-    if problems:
-        raise AssertionError("; ".join(problems))
+    demand(not problems, "; ".join(problems))
 
 
 def builds(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -99,33 +98,27 @@ def takes_one_example(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
 
 def identity_at_birth(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """A new block returns its input exactly (up to the sign of zero), under every blend."""
-    if not spec.starts_as_identity:
-        reason = "starts_as_identity is not claimed"
-        raise NotApplicable(reason)
+    require(spec.starts_as_identity, "starts_as_identity is not claimed")
     for site in sites(kind):
         with seeded(0):
             block = factory(site)
             inputs = examples(site)
             for training in (True, False):
-                outputs = block.train(training)(inputs)
-                same = outputs.shape == inputs.shape and torch.equal(outputs, inputs)
                 mode = "training" if training else "evaluation"
-                expect(same, site, f"is not the identity in {mode}: {largest_difference(outputs, inputs)}")
+                expect_equal(block.train(training)(inputs), inputs, site, f"is not the identity in {mode}")
             for blend in Blend:
                 seed = newborn(factory, spec, site, blend)
                 for alpha in STRENGTHS:
-                    outputs = seed(inputs, alpha)
-                    same = outputs.shape == inputs.shape and torch.equal(outputs, inputs)
-                    wide = largest_difference(outputs, inputs)
-                    expect(same, site, f"is not the identity under the blend {blend} at {alpha:g}: {wide}")
+                    where = f"under the blend {blend} at {alpha:g}"
+                    expect_equal(seed(inputs, alpha), inputs, site, f"is not the identity {where}")
 
 
 def honest_parameter_count(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """The number of parameters equals the spec's formula."""
     for site in sites(kind):
         counted = sum(parameter.numel() for parameter in built(factory, site).parameters())
-        told = evaluate_formula(spec.params, site.formula_variables())
-        expect(counted == told, site, f"has {counted} parameters, but {spec.params} = {told}")
+        declared = evaluate_formula(spec.params, site.formula_variables())
+        expect(counted == declared, site, f"has {counted} parameters, but {spec.params} = {declared}")
 
 
 def evaluates_repeatably(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -136,11 +129,7 @@ def evaluates_repeatably(factory: Factory, spec: BlueprintSpec, kind: SiteKind) 
             block.train()(inputs)
             first, second = evaluated(block, inputs), evaluated(block, inputs)
             block.train()(inputs)
-        expect(
-            torch.equal(first, second),
-            site,
-            f"evaluates differently twice: {largest_difference(first, second)}",
-        )
+        expect_equal(first, second, site, "evaluates differently twice")
 
 
 def stays_finite(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -155,8 +144,9 @@ def stays_finite(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
                     bad = int((~outputs.isfinite()).sum())
                     expect(bad == 0, site, f"outputs {bad} values that are not finite for inputs of size {size:g}")
                 outputs.mean().backward()
-            sick = [name for name, value in _gradients(block, inputs).items() if not value.isfinite().all()]
-            expect(not sick, site, f"gradients of {', '.join(sick)} are not finite for inputs of size {size:g}")
+            gradients = {name: one.grad for name, one in (*block.named_parameters(), ("the input", inputs))}
+            bad_ones = [name for name, one in gradients.items() if one is not None and not one.isfinite().all()]
+            expect(not bad_ones, site, f"gradients of {', '.join(bad_ones)} are not finite for inputs of size {size:g}")
 
 
 def leaves_its_input_alone(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -178,27 +168,14 @@ def survives_a_round_trip(factory: Factory, spec: BlueprintSpec, kind: SiteKind)
             block = factory(site)
             _train(block, site)
             inputs = examples(site)
-            wanted = evaluated(block, inputs)
-        state = block.state_dict()
-        others = [name for name, value in state.items() if not isinstance(value, Tensor)]
-        expect(not others, site, f"has values in its state dict that are not tensors: {', '.join(others)}")
-        other = built(factory, site, seed=1)
-        other.load_state_dict(through_safetensors(state))
-        got = evaluated(other, inputs)
-        expect(torch.equal(got, wanted), site, f"differs after save and load: {largest_difference(got, wanted)}")
+        expect_round_trip(block, built(factory, site, seed=1), inputs, site)
 
 
 def deepcopy_is_independent(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """A deep copy computes the same outputs, and training it does not change the original."""
     for site in sites(kind):
         with seeded(0):
-            block, inputs = factory(site), examples(site)
-            before = evaluated(block, inputs)
-            twin = copy.deepcopy(block)
-            expect(torch.equal(evaluated(twin, inputs), before), site, "differs once it is copied")
-            _train(twin, site)
-            after = evaluated(block, inputs)
-        expect(torch.equal(after, before), site, "changes when its deep copy is trained")
+            expect_independent_copy(factory(site), examples(site), site, partial(_train, site=site))
 
 
 def instances_share_nothing(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -216,18 +193,16 @@ def instances_share_nothing(factory: Factory, spec: BlueprintSpec, kind: SiteKin
 
 
 def _train(block: nn.Module, site: Site) -> None:
+    """Train two steps on random inputs and targets; a block without parameters only passes one batch."""
     block.train()
     if parameters := [parameter for parameter in block.parameters() if parameter.requires_grad]:
         optimizer = torch.optim.SGD(parameters, lr=0.1)
         for _ in range(2):
-            train_on(block, site, optimizer)
+            optimizer.zero_grad()
+            (block(examples(site)) - examples(site)).square().mean().backward()
+            optimizer.step()
     else:
-        block(examples(site, BATCH))
-
-
-def _gradients(block: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    named = {**dict(block.named_parameters()), "the input": inputs}
-    return {name: tensor.grad for name, tensor in named.items() if tensor.grad is not None}
+        block(examples(site))
 
 
 def _description(values: Tensor) -> str:
@@ -272,26 +247,13 @@ sys.stdout.write("\\0" + json.dumps([name for name in before if before[name] != 
 def same_seed_same_weights(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """The same random seed builds the same block."""
     for site in sites(kind):
-        first, second = built(factory, site).state_dict(), built(factory, site).state_dict()
-        expect(first.keys() == second.keys(), site, f"has the state {list(first)}, then {list(second)}")
-        others = [name for name in first if not torch.equal(first[name], second[name])]
-        expect(not others, site, f"is built differently with the same random seed: {', '.join(others)}")
+        expect_same_weights(factory, site)
 
 
 def leaves_generators_alone(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Construction and forward pass do not use Python's or numpy's global generator, and do not seed torch's."""
     for site in sites(kind):
-        for seed in (1, 2):
-            with seeded(seed):
-                before = generator_states()
-                block = factory(site)
-                block.train()(examples(site))
-                moved = [name for name, state in generator_states().items() if state != before[name]]
-                expect(not moved, site, f"uses {' and '.join(moved)}; use torch's default generator")
-                state = torch.get_rng_state()
-            if seed == 1:
-                first = state
-        expect(not torch.equal(first, state), site, "seeds torch's default generator itself")
+        expect_torch_generator(site, lambda site=site: factory(site).train()(examples(site)))  # type: ignore[misc]
 
 
 def computes_where_its_input_is(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -302,50 +264,38 @@ def computes_where_its_input_is(factory: Factory, spec: BlueprintSpec, kind: Sit
     site = USUAL[kind]
     block = built(factory, site).to("meta").train()
     inputs = torch.empty(BATCH, *site.example_shape, device="meta")
-    elsewhere: list[str] = []
-
-    def note(name: str, result: Any) -> None:
-        if isinstance(result, Tensor) and result.device.type != "meta" and result.ndim:
-            elsewhere.append(f"{name} on {result.device}")
-
-    def heed(name: str, args: Any, kwargs: Any) -> None:
-        if _reads(name, args, kwargs):
-            reason = "it reads values in its forward pass, which cannot be tried without a device"
-            raise NotApplicable(reason)
-        for value in (*args, *kwargs.values()):
-            note(f"{name} with a tensor", value)
-
+    spy = _Spy(on_meta=True)
     try:
-        with _spied(before=heed, after=note):
+        with spy:
             outputs = block(inputs)
     except NotImplementedError as error:
         reason = f"torch cannot try it without a device: {error}"
         raise NotApplicable(reason) from error
     except RuntimeError as error:
-        expect(not elsewhere, site, f"makes tensors where its input is not: {', '.join(elsewhere)}")
+        expect(not spy.elsewhere, site, f"makes tensors where its input is not: {', '.join(spy.elsewhere)}")
         expect("device" not in str(error), site, f"does not work on another device: {error}")
         raise
-    expect(not elsewhere, site, f"makes tensors where its input is not: {', '.join(elsewhere)}")
-    expect(outputs.device.type == "meta", site, f"puts out on {outputs.device} what came in on meta")
+    expect(not spy.elsewhere, site, f"makes tensors where its input is not: {', '.join(spy.elsewhere)}")
+    expect(outputs.device.type == "meta", site, f"returns outputs on {outputs.device} for inputs on meta")
 
 
 def reads_no_value_in_forward(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """A pass reads no number of a tensor, and does not branch on one: on a GPU that makes everything wait."""
+    """A pass reads no number of a tensor and does not branch on one, which would synchronise with a GPU."""
     site = USUAL[kind]
     with seeded(0):
         block, inputs = factory(site), examples(site)
         for training in (True, False):
-            found: list[str] = []
-            with _spied(before=partial(_note_reads, found)):
+            spy = _Spy()
+            with spy:
                 block.train(training)(inputs)
-            expect(not found, site, f"reads values in its forward pass: {', '.join(dict.fromkeys(found))}")
+            expect(not spy.reads, site, f"reads values in its forward pass: {', '.join(dict.fromkeys(spy.reads))}")
 
 
 def imports_cleanly(module: str | None) -> None:
     """Importing the module prints nothing, uses no random generator, and changes no global setting of torch."""
-    if module is None or module == "__main__" or not _importable(module):
-        reason = f"its module cannot be imported in a fresh interpreter: {module}"
-        raise NotApplicable(reason)
+    importable = module is not None and module != "__main__" and _importable(module)
+    require(importable, f"its module cannot be imported in a fresh interpreter: {module}")
+    assert module is not None
     command = [sys.executable, "-c", IMPORT_PROBE, module, json.dumps(sys.path)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     said, mark, changed = run.stdout.rpartition("\0")
@@ -356,9 +306,7 @@ def imports_cleanly(module: str | None) -> None:
         problems.append(f"prints when it is imported: {(said + run.stderr).strip()[:200]}")
     if mark and (names := json.loads(changed)):
         problems.append(f"changes when it is imported: {', '.join(names)}")
-    if problems:
-        msg = f"{module} " + "; ".join(problems)
-        raise AssertionError(msg)
+    demand(not problems, f"{module} {'; '.join(problems)}")
 
 
 def _importable(module: str) -> bool:
@@ -371,30 +319,32 @@ def _importable(module: str) -> bool:
 
 
 class _Spy(TorchFunctionMode):
-    """Calls back before or after every torch function that Python calls."""
+    """Record the functions that read values, and the tensors that are not on the device ``meta``.
 
-    def __init__(
-        self, before: Callable[[str, Any, Any], None] | None, after: Callable[[str, Any], None] | None
-    ) -> None:
+    ``on_meta`` skips the check at the first read, which is not possible on that device.
+    """
+
+    def __init__(self, *, on_meta: bool = False) -> None:
         super().__init__()
-        self._before, self._after = before, after
+        self.reads: list[str] = []
+        self.elsewhere: list[str] = []
+        self._on_meta = on_meta
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if self._before is not None:
-            self._before(name, args, kwargs or {})
-        result = func(*args, **(kwargs or {}))
-        if self._after is not None:
-            self._after(name, result)
+        found = _reads(name, args, kwargs)
+        reason = "it reads values in its forward pass, which cannot be tried without a device"
+        require(not (found and self._on_meta), reason)
+        self.reads += found
+        self._note(f"{name} with a tensor", *args, *kwargs.values())
+        result = func(*args, **kwargs)
+        self._note(name, result)
         return result
 
-
-@contextmanager
-def _spied(
-    *, before: Callable[[str, Any, Any], None] | None = None, after: Callable[[str, Any], None] | None = None
-) -> Iterator[None]:
-    with _Spy(before, after):
-        yield
+    def _note(self, what: str, *values: Any) -> None:
+        tensors = [value for value in values if isinstance(value, Tensor) and value.ndim]
+        self.elsewhere += [f"{what} on {tensor.device}" for tensor in tensors if tensor.device.type != "meta"]
 
 
 def _reads(name: str, args: Any, kwargs: Any) -> list[str]:
@@ -407,10 +357,6 @@ def _reads(name: str, args: Any, kwargs: Any) -> list[str]:
     if name == "to" and any(_is_cpu(one) for one in (*args[1:], *kwargs.values())):
         return ['to("cpu")']
     return []
-
-
-def _note_reads(found: list[str], name: str, args: Any, kwargs: Any) -> None:
-    found.extend(_reads(name, args, kwargs))
 
 
 def _has_mask(index: Any) -> bool:

@@ -5,11 +5,12 @@ A check is a plain function that raises AssertionError where a component breaks 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 Status = Literal["passed", "failed", "skipped", "expected failure", "unexpected pass"]
 
@@ -52,10 +53,6 @@ class Check:
     def expectation(self, expected_failures: Mapping[str, str]) -> str | None:
         """Return why this check is expected to fail; None if it is not."""
         return next((expected_failures[key] for key in self.keys if key in expected_failures), None)
-
-    def __call__(self) -> None:
-        """Run the check."""
-        self.run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +98,32 @@ def demand(condition: bool, message: str) -> None:
         raise AssertionError(message)
 
 
+@contextmanager
+def demand_no_error(when: str) -> Iterator[None]:
+    """Fail the check, with ``when`` in its message, if the block raises."""
+    try:
+        yield
+    except Exception as error:
+        msg = f"raises {type(error).__name__} {when}: {error}"
+        raise AssertionError(msg) from error
+
+
+def require(condition: bool, otherwise: str) -> None:
+    """Skip the check, with ``otherwise`` as the reason, unless the condition holds."""
+    if not condition:
+        raise NotApplicable(otherwise)
+
+
 def _result(check: Check, expected: str | None) -> CheckResult:
     try:
         check.run()
     except NotApplicable as reason:
         return CheckResult(check.component, check.title, "skipped", str(reason))
-    except AssertionError as broken:
-        return _failure(check, expected, str(broken) or "an assertion failed")
-    except (Exception, SystemExit) as fault:  # a component that exits the process fails, too
-        return _failure(check, expected, f"raised {type(fault).__name__}: {fault}")
+    except (Exception, SystemExit) as error:  # a component that exits the process fails, too
+        message = str(error) if isinstance(error, AssertionError) else f"raised {type(error).__name__}: {error}"
+        if expected is None:
+            return CheckResult(check.component, check.title, "failed", message or "an assertion failed")
+        return CheckResult(check.component, check.title, "expected failure", f"{expected} ({message})")
     if expected is not None:
         return CheckResult(check.component, check.title, "unexpected pass", f"was expected to fail: {expected}")
     return CheckResult(check.component, check.title, "passed")
-
-
-def _failure(check: Check, expected: str | None, message: str) -> CheckResult:
-    if expected is None:
-        return CheckResult(check.component, check.title, "failed", message)
-    return CheckResult(check.component, check.title, "expected failure", f"{expected} ({message})")

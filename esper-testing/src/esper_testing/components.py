@@ -1,4 +1,7 @@
-"""Find the components of plugins, and yield the checks for each of them.
+"""The checks of each kind of component, and of the components of a plugin.
+
+``<kind>_checks`` yields a ``Check`` for each promise and case, ``check_<kind>`` runs them and returns the results. The
+modules with the checks import torch and the core, so they are imported only when their checks are asked for.
 
 Settings of components come as mappings, or as ``NAME.path=value`` from the command line; the component's own settings
 model validates the latter.
@@ -9,44 +12,319 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import yaml
 from pydantic import ValidationError
 
-from esper_core import BlueprintSpec, HostSpec
+from esper_core import BlueprintSpec
 from esper_core.leyline import ConfigError, PluginError, Problem
 from esper_core.leyline.errors import suggestion
+from esper_core.leyline.specs import SITE_KINDS
 from esper_core.plugins import Component, load_plugins
-from esper_testing import suites
-from esper_testing.checks import Check, NotApplicable, run_checks
+from esper_testing.checks import Check, NotApplicable, require, run_checks
 from esper_testing.fakes import fake_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from esper_core import HostSpec
     from esper_core.plugins import Plugins
     from esper_testing.checks import CheckResult
+    from esper_testing.policies import PolicySettings
+    from esper_testing.sites import Factory
+
+POLICY_SLOTS: Final = (1, 2, 3, 7)
+"""Numbers of slots that a policy is checked with."""
+
+
+def blueprint_checks(
+    factory: Factory, spec: BlueprintSpec, *, name: str | None = None, module: str | None = None
+) -> Iterator[Check]:
+    """Yield the checks for a blueprint, each for every kind of site that it accepts.
+
+    Args:
+        factory: builds a block for a site.
+        spec: what the blueprint is registered with.
+        name: shown in results; the factory's own name by default.
+        module: the factory's module, where the factory does not know it.
+    """
+    from esper_testing import blueprint_trials, blueprints
+
+    name = name or _name_of(factory)
+    module = module or getattr(factory, "__module__", None)
+    yield Check(name, "is_well_declared", partial(blueprints.is_well_declared, name, spec))
+    yield Check(name, "imports_cleanly", partial(blueprints.imports_cleanly, module))
+    for check in (*blueprints.CHECKS, *blueprint_trials.CHECKS):
+        for kind in [kind for kind in SITE_KINDS if kind in spec.kinds]:
+            yield Check(name, check.__name__, partial(check, factory, spec, kind), kind)  # type: ignore[arg-type]
+
+
+def reward_checks(
+    factory: Callable[..., Any], *, settings: Mapping[str, Any] | None = None, name: str | None = None
+) -> Iterator[Check]:
+    """Yield the checks for a reward, each with a metric to maximise (``up``) and one to minimise (``down``).
+
+    The reward is built by ``factory(metric=metric, **settings)``.
+    """
+    from esper_testing import rewards
+
+    for check in rewards.CHECKS:
+        for direction, metric in rewards.METRICS.items():
+            run = partial(check, partial(factory, **(settings or {})), metric)
+            yield Check(name or _name_of(factory), check.__name__, run, direction)
+
+
+def host_checks(
+    factory: Callable[..., Any], spec: HostSpec, *, settings: Mapping[str, Any] | None = None, name: str | None = None
+) -> Iterator[Check]:
+    """Yield the checks for a host, each for every kind of data; a kind that the host refuses is skipped.
+
+    The host is built by ``factory(shape, **settings)``; ``spec`` is what it is registered with.
+    """
+    from esper_testing import hosts
+
+    name, make = name or _name_of(factory), partial(factory, **(settings or {}))
+    yield Check(name, "is_well_declared", partial(hosts.is_well_declared, spec))
+    yield Check(name, "accepts_some_data", partial(hosts.accepts_some_data, make))
+    for check in hosts.CHECKS:
+        for kind in hosts.GRID:
+            yield Check(name, check.__name__, partial(check, make, spec, kind), kind)
+
+
+def policy_checks(
+    factory: Callable[..., Any], *, settings: PolicySettings | None = None, name: str | None = None
+) -> Iterator[Check]:
+    """Yield the checks for a policy, each with 1, 2, 3 and 7 slots.
+
+    Args:
+        factory: called as ``factory(space, **settings)``.
+        settings: keyword arguments of the factory, or a function of the action space that returns them.
+        name: shown in results.
+    """
+    from esper_testing import policies
+
+    for check in policies.CHECKS:
+        for slots in POLICY_SLOTS:
+            case = f"{slots} slot{'s' if slots > 1 else ''}"
+            run = partial(check, policies.maker(factory, settings), slots)
+            yield Check(name or _name_of(factory), check.__name__, run, case)
+
+
+def task_checks(
+    factory: Callable[..., Any], *, settings: Mapping[str, Any] | None = None, name: str | None = None
+) -> Iterator[Check]:
+    """Yield the checks for a task. ``factory(**settings)`` is called twice for all checks together."""
+    from esper_testing import tasks
+
+    builds = tasks.TaskBuilds(partial(factory, **(settings or {})))
+    for check in tasks.TASK_CHECKS:
+        yield Check(name or _name_of(factory), check.__name__, partial(check, builds))
+
+
+def schedule_checks(
+    factory: Callable[..., Any], *, settings: Mapping[str, Any] | None = None, name: str | None = None
+) -> Iterator[Check]:
+    """Yield the checks for a schedule of learning rates. It is built by ``factory(**settings)``."""
+    from esper_testing import tasks
+
+    for check in tasks.SCHEDULE_CHECKS:
+        yield Check(name or _name_of(factory), check.__name__, partial(check, partial(factory, **(settings or {}))))
+
+
+def sink_checks(
+    factory: Callable[..., Any], *, settings: Mapping[str, Any] | None = None, name: str | None = None
+) -> Iterator[Check]:
+    """Yield the checks for a sink. It is built by ``factory(run, **settings)``, where ``run`` is an empty folder."""
+    from esper_testing import sinks
+
+    for check in sinks.CHECKS:
+        yield Check(name or _name_of(factory), check.__name__, partial(check, partial(factory, **(settings or {}))))
+
+
+def _runner(checks: Callable[..., Iterator[Check]]) -> Callable[..., list[CheckResult]]:
+    """Return a function that takes the arguments of ``checks`` and ``expected_failures``, and runs the checks."""
+
+    @wraps(checks)
+    def run(*arguments: Any, expected_failures: Mapping[str, str] | None = None, **options: Any) -> list[CheckResult]:
+        return run_checks(checks(*arguments, **options), expected_failures)
+
+    run.__doc__ = f"Run every check of ``{checks.__name__}``. Arguments are those of it and of ``run_checks``."
+    return run
+
+
+check_blueprint = _runner(blueprint_checks)
+check_host = _runner(host_checks)
+check_policy = _runner(policy_checks)
+check_reward = _runner(reward_checks)
+check_schedule = _runner(schedule_checks)
+check_sink = _runner(sink_checks)
+check_task = _runner(task_checks)
+
+
+def _name_of(factory: Callable[..., Any]) -> str:
+    return str(getattr(factory, "__name__", type(factory).__name__))
+
+
+Target = str | ModuleType | Component | Sequence["str | ModuleType | Component"]
+"""A plugin's id, ``plugin/component``, a package, a module with hooks, a component, or a sequence of these."""
+
+Settings = Mapping[str, Any]
+"""Settings of components, by short name or full id."""
+
+
+def component_checks(component: Component, settings: Any = None) -> Iterator[Check]:
+    """Yield the checks for a component of any kind. Its code is imported when the first check runs.
+
+    Args:
+        component: to check.
+        settings: keyword arguments of the factory. Without them the checks run with the defaults, and are skipped if
+            the component requires settings.
+    """
+
+    def build(*arguments: Any, **given: Any) -> Any:
+        return component.load()(*arguments, **given)
+
+    build.__module__ = getattr(component.target, "__module__", build.__module__)
+    name, spec = component.short, component.spec
+    if isinstance(spec, BlueprintSpec):
+        module = component.target.partition(":")[0] if isinstance(component.target, str) else None
+        yield from blueprint_checks(build, spec, name=name, module=module)
+        return
+    makers: dict[str, Callable[..., Iterator[Check]]] = {
+        "host": partial(host_checks, spec=cast("HostSpec", spec)),
+        "policy": policy_checks,
+        "reward": reward_checks,
+        "schedule": schedule_checks,
+        "sink": sink_checks,
+        "task": task_checks,
+    }
+    if component.kind not in makers:
+        reason = f"there are no checks for a {component.kind} yet"
+        yield Check(name, f"is_a_good_{component.kind}", partial(require, False, reason))
+        return
+    for check in makers[component.kind](build, settings=settings, name=name):
+        yield check if settings is not None else replace(check, run=partial(_run_with_defaults, component, check))
+
+
+def _run_with_defaults(component: Component, check: Check) -> None:
+    model, name = component.settings_model(), component.short
+    needed = [key for key, field in model.model_fields.items() if field.is_required()] if model else []
+    if needed:
+        reason = (
+            f"it requires settings ({', '.join(needed)}): pass  --set '{name}.{needed[0]}=…'  "
+            f'(with pytest: --esper-set), or in Python settings={{"{name}": …}}'
+        )
+        raise NotApplicable(reason)
+    check.run()
+
+
+def check_component(
+    component: Component, *, settings: Any = None, expected_failures: Mapping[str, str] | None = None
+) -> list[CheckResult]:
+    """Run every check for a component. Arguments are those of ``component_checks`` and ``run_checks``."""
+    return run_checks(component_checks(component, settings), expected_failures)
+
+
+def check_plugin(
+    plugin: Target, *, settings: Settings | None = None, expected_failures: Mapping[str, str] | None = None
+) -> list[CheckResult]:
+    """Run every check for every component of a plugin.
+
+    Args:
+        plugin: its id, its package, or a module with hooks.
+        settings: by component.
+        expected_failures: by name of the check, or for one component as ``tiny-conv-keeps_shape``.
+
+    Raises:
+        ConfigError: there is no such plugin.
+        PluginError: the plugin cannot be loaded.
+    """
+    return run_checks(plugin_checks(plugin, settings), expected_failures)
+
+
+def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Sequence[str] = ()) -> list[Check]:
+    """Return the checks for every component of one or several plugins.
+
+    Args:
+        plugin: whose components to check.
+        settings: by component.
+        given: settings as ``NAME.path=value``, where NAME is a component's; they replace ``settings`` for it.
+    """
+    components = components_of(plugin)
+    chosen = dict(settings or {})
+    known = {name for component in components for name in (component.id, component.short)}
+    if unknown := sorted(set(chosen) - known):
+        msg = f"settings must be keyed by component: {', '.join(sorted(known))}. Received: {', '.join(unknown)}"
+        raise ValueError(msg)
+    chosen |= read_settings(given, components)
+    return [
+        check
+        for component in components
+        for check in component_checks(component, chosen.get(component.id, chosen.get(component.short)))
+    ]
+
+
+def components_of(target: Target, local: Sequence[Path] = ()) -> tuple[Component, ...]:
+    """Return the components of a plugin, a package, a module with hooks, or of several of these.
+
+    Args:
+        target: what to look up.
+        local: files of one-file plugins to load as well.
+    """
+    if isinstance(target, Component):
+        return (target,)
+    if isinstance(target, str):
+        return _of_name(target, load_plugins(local=local))
+    if not isinstance(target, ModuleType):
+        return tuple(component for one in target for component in components_of(one, local))
+    if not any(name.startswith("esper_") and callable(value) for name, value in vars(target).items()):
+        return _of_name(target.__name__, load_plugins())
+    plugins = load_plugins(distributions=[fake_plugin(target)], safe_mode=False)
+    _require_active(plugins, [record.id for record in plugins.records])
+    return plugins.registry.components()
+
+
+def _of_name(name: str, plugins: Plugins) -> tuple[Component, ...]:
+    """Return the components of a plugin or package, or the one named ``plugin/component``."""
+    plugin, _, short = name.partition("/")
+    own = _normal(plugin)
+    ids = [record.id for record in plugins.records if record.id == plugin] or [
+        one.id for one in plugins.records if own in (_normal(one.package), _normal(re.split("[:.]", one.origin)[0]))
+    ]
+    if not ids and (unfit := [replace(one, path=None, hint=None) for one in plugins.problems if one.code == "E227"]):
+        raise ConfigError(unfit)
+    if not ids:
+        hint = f"{suggestion(plugin, [record.id for record in plugins.records])}\nAll plugins:  esper plugins list"
+        raise ConfigError(Problem("E208", f'unknown plugin "{plugin}"', hint=hint))
+    _require_active(plugins, ids)
+    components = tuple(component for component in plugins.registry.components() if component.plugin in ids)
+    if short and short not in (known := [one.short for one in components]):
+        hint = f"{suggestion(short, known)}\nAll of them:  esper components"
+        raise ConfigError(Problem("E200", f'unknown component "{short}" in plugin "{plugin}"', hint=hint))
+    return tuple(one for one in components if short in ("", one.short))
+
+
+def _require_active(plugins: Plugins, ids: Sequence[str]) -> None:
+    inactive = [record for record in plugins.records if record.id in ids and record.status != "active"]
+    problems = [problem for record in inactive for problem in record.problems]
+    if inactive and not problems:
+        names = ", ".join(f"{record.id} is {record.status}" for record in inactive)
+        problems = [Problem("E208", f"not active: {names}", hint="See: esper plugins list")]
+    if problems:
+        raise PluginError(problems)
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 _GRAMMAR: Final = "Write a component, a path, an equals sign and a value: --set 'schedule.plan=[]'"
 _SETTING: Final = re.compile(r"(?P<name>[^\s.\[\]=]+)(?P<path>(\.[^\s.\[\]=]+|\[\d+\])*)=(?P<value>.*)", re.DOTALL)
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
-_BOOL: Final = "tag:yaml.org,2002:bool"
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which only true and false are booleans, as in configurations."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(_BOOL, re.compile("(true|false)$"), ["t", "f"])
 
 
 def read_settings(texts: Sequence[str], components: Sequence[Component]) -> dict[str, dict[str, Any]]:
@@ -93,22 +371,18 @@ def _assign(text: str, values: dict[str, Any]) -> str:
     if (match := _SETTING.fullmatch(text)) is None:
         msg = "it has no =" if "=" not in text else "the path is invalid"
         raise ValueError(msg)
-    keys: list[str | int] = [int(index) if index else key for key, index in _STEP.findall(match["path"])]
-    *parents, last = [match["name"], *keys]
+    steps: list[Any] = [match["name"]]
+    steps += [int(index) if index else key for key, index in _STEP.findall(match["path"])]
     here: Any = values
-    for key in parents:
-        _check_key(here, key)
-        here = here.setdefault(key, {}) if isinstance(here, dict) else here[key]
-    _check_key(here, last)
-    here[last] = _Loader(match["value"]).get_single_data()
+    for place, step in enumerate(steps):
+        if not isinstance(here, list if isinstance(step, int) else dict):
+            msg = f"{step!r} does not fit a {type(here).__name__}"
+            raise TypeError(msg)
+        if place == len(steps) - 1:
+            here[step] = yaml.safe_load(match["value"])
+        else:
+            here = here.setdefault(step, {}) if isinstance(here, dict) else here[step]
     return match["name"]
-
-
-def _check_key(here: Any, key: str | int) -> None:
-    """Refuse an index into a mapping, and a key of a list or a plain value."""
-    if not isinstance(here, list if isinstance(key, int) else dict):
-        msg = f"{key!r} does not fit a {type(here).__name__}"
-        raise TypeError(msg)
 
 
 def _validated(component: Component, name: str, given: Any) -> tuple[dict[str, Any], list[Problem]]:
@@ -137,194 +411,3 @@ def _validated(component: Component, name: str, given: Any) -> tuple[dict[str, A
             problems.append(Problem(code, message, path=path, hint=hint))
         return {}, problems
     return {field: getattr(settings, field) for field in model.model_fields}, []
-
-
-Target = str | ModuleType | Component | Sequence["str | ModuleType | Component"]
-"""A plugin's id, ``plugin/component``, a package, a module with hooks, a component, or a sequence of these."""
-
-Settings = Mapping[str, Any]
-"""Settings of components, by short name or full id."""
-
-
-def component_checks(component: Component, settings: Any = None) -> Iterator[Check]:
-    """Yield the checks for a component of any kind. Its code is imported when the first check runs.
-
-    Args:
-        component: to check.
-        settings: keyword arguments of the factory. Without them the checks run with the defaults, and are skipped if
-            the component requires settings.
-    """
-    if isinstance(component.spec, BlueprintSpec):
-        module = component.target.partition(":")[0] if isinstance(component.target, str) else None
-        yield from suites.blueprint_checks(_late(component), component.spec, name=component.short, module=module)
-        return
-    makers: dict[str, Callable[..., Iterator[Check]]] = {
-        "policy": suites.policy_checks,
-        "reward": suites.reward_checks,
-        "schedule": suites.schedule_checks,
-        "sink": suites.sink_checks,
-        "task": suites.task_checks,
-    }
-    make = makers.get(component.kind)
-    if isinstance(component.spec, HostSpec):
-        make = partial(_host_checks, component.spec)
-    if make is None:
-        yield Check(component.short, f"is_a_good_{component.kind}", lambda: _no_checks(component))
-        return
-    for check in make(_late(component), settings=settings, name=component.short):
-        yield check if settings is not None else replace(check, run=partial(_run_with_defaults, component, check))
-
-
-def check_component(
-    component: Component, *, settings: Any = None, expected_failures: Mapping[str, str] | None = None
-) -> list[CheckResult]:
-    """Run every check for a component. Arguments are those of ``component_checks`` and ``run_checks``."""
-    return run_checks(component_checks(component, settings), expected_failures)
-
-
-def check_plugin(
-    plugin: Target, *, settings: Settings | None = None, expected_failures: Mapping[str, str] | None = None
-) -> list[CheckResult]:
-    """Run every check for every component of a plugin.
-
-    Args:
-        plugin: its id, its package, or a module with hooks.
-        settings: by component.
-        expected_failures: by name of the check, or for one component as ``tiny-conv-keeps_shape``.
-
-    Raises:
-        ConfigError: there is no such plugin.
-        PluginError: the plugin cannot be loaded.
-    """
-    return run_checks(plugin_checks(plugin, settings), expected_failures)
-
-
-def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Sequence[str] = ()) -> list[Check]:
-    """Return the checks for every component of one or several plugins.
-
-    Args:
-        plugin: whose components to check.
-        settings: by component.
-        given: settings as ``NAME.path=value``, where NAME is a component's; they replace ``settings`` for it.
-    """
-    components = components_of(plugin)
-    chosen = dict(settings or {})
-    known = {name for component in components for name in (component.id, component.short)}
-    if unknown := sorted(set(chosen) - known):
-        msg = f"settings must be keyed by component: {', '.join(sorted(known))}. Received: {', '.join(unknown)}"
-        raise ValueError(msg)
-    said = read_settings(given, components)
-    return [
-        check
-        for component in components
-        for check in component_checks(
-            component, said.get(component.id, chosen.get(component.id, chosen.get(component.short)))
-        )
-    ]
-
-
-def components_of(target: Target, local: Sequence[Path] = ()) -> tuple[Component, ...]:
-    """Return the components of a plugin, a package, a module with hooks, or of several of these.
-
-    Args:
-        target: what to look up.
-        local: files of one-file plugins to load as well.
-    """
-    if isinstance(target, Component):
-        return (target,)
-    if isinstance(target, str):
-        return _of_name(target, load_plugins(local=local))
-    if isinstance(target, ModuleType):
-        return _of_module(target)
-    return tuple(component for one in target for component in components_of(one, local))
-
-
-def _of_name(name: str, plugins: Plugins) -> tuple[Component, ...]:
-    """Return the components of a plugin or package, or the one named ``plugin/component``."""
-    plugin, _, short = name.partition("/")
-    components = _of_plugin(plugin, plugins)
-    if not short:
-        return components
-    found = tuple(one for one in components if one.short == short)
-    if not found:
-        known = [one.short for one in components]
-        hint = f"{suggestion(short, known)}\nAll of them:  esper components"
-        raise ConfigError(Problem("E200", f'unknown component "{short}" in plugin "{plugin}"', hint=hint))
-    return found
-
-
-def _of_plugin(name: str, plugins: Plugins) -> tuple[Component, ...]:
-    records = [record for record in plugins.records if record.id == name]
-    if not records:
-        own = _normal(name)
-        records = [one for one in plugins.records if own in (_normal(one.package), _normal(_root(one.origin)))]
-    if not records and (
-        unfit := [replace(one, path=None, hint=None) for one in plugins.problems if one.code == "E227"]
-    ):
-        raise ConfigError(unfit)
-    if not records:
-        message, known = f'unknown plugin "{name}"', [record.id for record in plugins.records]
-        hint = f"{suggestion(name, known)}\nAll plugins:  esper plugins list"
-        raise ConfigError(Problem("E208", message, hint=hint))
-    _require_active(plugins, [record.id for record in records])
-    ids = {record.id for record in records}
-    return tuple(component for component in plugins.registry.components() if component.plugin in ids)
-
-
-def _of_module(module: ModuleType) -> tuple[Component, ...]:
-    """Return the components of a module with hooks, or of the installed package that the module belongs to."""
-    if not any(name.startswith("esper_") and callable(thing) for name, thing in vars(module).items()):
-        return _of_name(module.__name__, load_plugins())
-    plugins = load_plugins(distributions=[fake_plugin(module)], safe_mode=False)
-    _require_active(plugins, [record.id for record in plugins.records])
-    return plugins.registry.components()
-
-
-def _require_active(plugins: Plugins, ids: Sequence[str]) -> None:
-    inactive = [record for record in plugins.records if record.id in ids and record.status != "active"]
-    problems = [problem for record in inactive for problem in record.problems]
-    if inactive and not problems:
-        names = ", ".join(f"{record.id} is {record.status}" for record in inactive)
-        problems = [Problem("E208", f"not active: {names}", hint="See: esper plugins list")]
-    if problems:
-        raise PluginError(problems)
-
-
-def _late(component: Component) -> Callable[..., Any]:
-    """Return a factory that imports the component when it is first called."""
-
-    def build(*arguments: Any, **settings: Any) -> Any:
-        return component.load()(*arguments, **settings)
-
-    build.__module__ = getattr(component.target, "__module__", build.__module__)
-    return build
-
-
-def _host_checks(spec: HostSpec, factory: Callable[..., Any], **more: Any) -> Iterator[Check]:
-    return suites.host_checks(factory, spec, **more)
-
-
-def _run_with_defaults(component: Component, check: Check) -> None:
-    model = component.settings_model()
-    needed = [name for name, field in model.model_fields.items() if field.is_required()] if model else []
-    if needed:
-        name = component.short
-        reason = (
-            f"it requires settings ({', '.join(needed)}): pass  --set '{name}.{needed[0]}=…'  "
-            f'(with pytest: --esper-set), or in Python settings={{"{name}": …}}'
-        )
-        raise NotApplicable(reason)
-    check.run()
-
-
-def _no_checks(component: Component) -> None:
-    reason = f"there are no checks for a {component.kind} yet"
-    raise NotApplicable(reason)
-
-
-def _root(target: str) -> str:
-    return target.partition(":")[0].partition(".")[0]
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

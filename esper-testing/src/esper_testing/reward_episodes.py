@@ -1,8 +1,7 @@
 """Episodes that rewards are checked with: random, extreme and idle ones, and scripted probes.
 
-A probe is a plan of actions, sane or exploiting, on a small model of a growing network. Nothing is
-trained: a table says how much a seed of each blueprint improves the metric. The result is what a run would pass to a
-reward.
+A probe is a plan of actions, sane or exploiting, on a small model of a growing network. Nothing is trained: a table
+says how much a seed of each blueprint improves the metric. The result is what a run would pass to a reward.
 """
 
 from __future__ import annotations
@@ -43,27 +42,27 @@ class Moment:
     twin_before: Signals | None
 
 
-def random_episode(metric: Metric, seed: int, steps: int = RANDOM_STEPS) -> list[Moment]:
+def random_episode(metric: Metric, seed: int) -> list[Moment]:
     """Return an episode of random signals that a run could report, its end included."""
     draw = random.Random(seed)
-    own = [random_signals(draw, metric, step) for step in range(steps)]
-    twin = [random_signals(draw, metric, step, grown=False) for step in range(steps)]
+    own = [random_signals(draw, metric, step) for step in range(RANDOM_STEPS)]
+    twin = [random_signals(draw, metric, step, grown=False) for step in range(RANDOM_STEPS)]
     return moments([*own, without_seeds(own[-1])], [*twin, twin[-1]])
 
 
-def extreme_episode(metric: Metric, seed: int, steps: int = RANDOM_STEPS) -> list[Moment]:
+def extreme_episode(metric: Metric, seed: int) -> list[Moment]:
     """Return an episode of extreme values: huge, tiny and missing ones."""
     draw = random.Random(seed)
-    own = [_extreme(draw, metric, step) for step in range(steps)]
-    twin = [replace(_extreme(draw, metric, step), slots=(), parameters=HOST) for step in range(steps)]
+    own = [_extreme(draw, metric, step) for step in range(RANDOM_STEPS)]
+    twin = [replace(_extreme(draw, metric, step), slots=(), parameters=HOST) for step in range(RANDOM_STEPS)]
     return moments([*own, without_seeds(own[-1])], [*twin, twin[-1]])
 
 
-def idle_episode(metric: Metric, seed: int, steps: int = RANDOM_STEPS) -> list[Moment]:
+def idle_episode(metric: Metric, seed: int) -> list[Moment]:
     """Return an episode in which nothing grows, so that network and twin are the same."""
     draw = random.Random(seed)
     slots = tuple(SlotSignals(f"slot-{place}", SlotState.FREE, fossils=0) for place in range(3))
-    twin = [random_signals(draw, metric, step, grown=False) for step in range(steps)]
+    twin = [random_signals(draw, metric, step, grown=False) for step in range(RANDOM_STEPS)]
     own = [replace(one, slots=slots) for one in twin]
     return moments([*own, own[-1]], [*twin, twin[-1]])
 
@@ -108,29 +107,26 @@ def slot_in(name: str, stage: Stage | None, *, fossils: int = 0, age: int = 3, d
 
 def _extreme(draw: random.Random, metric: Metric, step: int) -> Signals:
     plain = random_signals(draw, metric, step)
-    losses = [draw.choice([0.0, 5e-324, 1e30]) for _ in range(2)]
+    train_loss, validation_loss = (draw.choice([0.0, 5e-324, 1e30]) for _ in range(2))
     values = (0.0, 1.0, 5e-324) if metric.direction == "up" else (0.0, 5e-324, 1e6)
-    slots = tuple(
-        replace(
-            slot, seeds=tuple(replace(seed, age=draw.choice([None, 0]), gain=_odd_gain(draw)) for seed in slot.seeds)
-        )
-        for slot in plain.slots
-    )
+    slots = tuple(replace(slot, seeds=tuple(_extreme_seed(draw, seed) for seed in slot.seeds)) for slot in plain.slots)
     more = draw.choice([0, 10**12])
     return replace(
         plain,
-        train_loss=losses[0],
-        validation_loss=losses[1],
+        train_loss=train_loss,
+        validation_loss=validation_loss,
         validation_metric=draw.choice(values),
         parameters=plain.parameters + more,
         slots=slots,
     )
 
 
-def _odd_gain(draw: random.Random) -> Gain | None:
-    """Return a gain that is missing, not finite, or extreme."""
-    mean = draw.choice([None, float("nan"), float("inf"), -1e30, 0.0, 1e30])
-    return None if mean is None else Gain(n=2, mean=mean, deviation=0.0, skewness=0.0, worst=mean, best=mean)
+def _extreme_seed(draw: random.Random, seed: SeedSignals) -> SeedSignals:
+    """Return the seed without an age or just born, with a gain that is missing, not finite, or extreme."""
+    age = draw.choice([None, 0])
+    mean = draw.choice([None, math.nan, math.inf, -1e30, 0.0, 1e30])
+    gain = None if mean is None else Gain(n=2, mean=mean, deviation=0.0, skewness=0.0, worst=mean, best=mean)
+    return replace(seed, age=age, gain=gain)
 
 
 def moments(own: Sequence[Signals], twin: Sequence[Signals]) -> list[Moment]:
@@ -200,9 +196,7 @@ GARDEN: Final[Mapping[str, Brings]] = MappingProxyType({"useful": Brings(metric=
 """The blueprints that can grow: one, which adds ten points of accuracy for 12 % more parameters."""
 
 
-def play(
-    metric: Metric, moves: Sequence[Move], brings: Mapping[str, Brings] = GARDEN, steps: int = STEPS
-) -> list[Moment]:
+def play(metric: Metric, moves: Sequence[Move], brings: Mapping[str, Brings] = GARDEN) -> list[Moment]:
     """Return the calls of a reward in an episode with these moves: one for each step, and one for the end.
 
     >>> course = play(Metric("accuracy"), [Move(0, "germinate")])
@@ -214,7 +208,7 @@ def play(
     """
     garden, twin = _Network(metric, brings), _Network(metric, brings)
     own, undisturbed = [], []
-    for step in range(steps):
+    for step in range(STEPS):
         garden.advance_time(step)
         own.append(garden.read(step))
         undisturbed.append(twin.read(step))
@@ -222,7 +216,7 @@ def play(
             if move.step == step:
                 garden.apply(move)
     garden.finish()
-    return moments([*own, garden.read(steps - 1)], [*undisturbed, undisturbed[-1]])
+    return moments([*own, garden.read(STEPS - 1)], [*undisturbed, undisturbed[-1]])
 
 
 def earned(reward: Reward, course: Sequence[Moment]) -> float:
@@ -231,23 +225,14 @@ def earned(reward: Reward, course: Sequence[Moment]) -> float:
 
 
 def probed(make: Callable[..., Any], metric: Metric | None = None) -> dict[str, float]:
-    """Return the return of each probe by its name; the sane one is the first.
-
-    Args:
-        make: builds the reward, ``make(metric=metric)``.
-        metric: of the task; accuracy by default.
-    """
+    """Return what each probe earns by its name; ``make(metric=metric)`` builds the reward."""
     judged_by = metric or Metric("accuracy", "up", "%")
     reward = make(metric=judged_by)
     return {name: earned(reward, play(judged_by, probe.moves)) for name, probe in PROBES.items()}
 
 
 def probe_table(makers: Mapping[str, Callable[..., Any]]) -> str:
-    """Return a Markdown table of the return of each probe by each reward, and which probes beat the sane one.
-
-    Args:
-        makers: by name what builds a reward, ``make(metric=metric)``.
-    """
+    """Return a Markdown table of what each probe earns by each reward, and which probes beat the sane one."""
     lines = [["reward", *PROBES, "beaten by"], ["---", *["---:"] * len(PROBES), "---"]]
     for name, make in makers.items():
         found = probed(make)
@@ -354,15 +339,9 @@ class _Network:
             state = SlotState.EMBARGOED if step < slot.rests_until else SlotState.FREE
             return SlotSignals(f"slot-{place}", state, len(slot.fossils))
         seed = slot.seed
-        told = SeedSignals(
-            blueprint=seed.blueprint,
-            stage=seed.stage,
-            alpha=seed.alpha,
-            parameters=self._brings[seed.blueprint].parameters,
-            age=step - seed.born,
-            gain=self._gain(seed, step),
-        )
-        return SlotSignals(f"slot-{place}", SlotState.OCCUPIED, len(slot.fossils), (told,))
+        parameters, age = self._brings[seed.blueprint].parameters, step - seed.born
+        signals = SeedSignals(seed.blueprint, seed.stage, seed.alpha, parameters, age, gain=self._gain(seed, step))
+        return SlotSignals(f"slot-{place}", SlotState.OCCUPIED, len(slot.fossils), (signals,))
 
     def _gain(self, seed: _Seed, step: int) -> Gain | None:
         """Return the gain as a run measures it: unknown if two act at once, or another was fossilised meanwhile."""

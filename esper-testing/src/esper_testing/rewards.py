@@ -1,8 +1,8 @@
 """Checks of rewards: purity, finite values, monotonicity, and no pay for known exploits.
 
-Each check takes what builds the reward for a metric, and the metric. A reward that is exploitable by design may
-declare so: ``exploitable`` maps the name of a check, such as ``hoarding_does_not_pay``, to the reason. Then the check
-is skipped with that reason, and fails if the exploit does not pay.
+Each check takes a function that builds the reward for a metric, and the metric. A reward that is exploitable by design
+may declare so: ``exploitable`` maps the name of a check, such as ``hoarding_does_not_pay``, to the reason. Then the
+check is skipped with that reason, and fails if the exploit does not pay.
 """
 
 from __future__ import annotations
@@ -15,27 +15,29 @@ from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline import Metric
-from esper_testing.checks import NotApplicable
+from esper_core.leyline import Metric, Signals, Stage
+from esper_testing.checks import NotApplicable, demand, demand_no_error, require
 from esper_testing.reward_episodes import (
     HOST,
     LIVING,
     PROBES,
     SANE,
+    SEED,
     Moment,
     earned,
     extreme_episode,
     idle_episode,
+    moments,
     play,
     random_episode,
     slot_in,
+    without_seeds,
 )
-from esper_testing.reward_scripts import scripted_episode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from esper_core.leyline import Reward, RewardBreakdown, Signals
+    from esper_core.leyline import Reward, RewardBreakdown
 
 Maker = Callable[..., Any]
 
@@ -49,12 +51,8 @@ def is_pure(make: Maker, metric: Metric) -> None:
     for moment in random_episode(metric, 0):
         kept = copy.deepcopy(moment)
         first, second = _terms(reward, moment), _terms(reward, moment)
-        if first != second:
-            msg = f"step {moment.now.step} scores {first}, then {second}"
-            raise AssertionError(msg)
-        if moment != kept:
-            msg = f"modifies the signals of step {moment.now.step}"
-            raise AssertionError(msg)
+        demand(first == second, f"step {moment.now.step} scores {first}, then {second}")
+        demand(moment == kept, f"modifies the signals of step {moment.now.step}")
 
 
 def terms_add_up(make: Maker, metric: Metric) -> None:
@@ -65,12 +63,10 @@ def terms_add_up(make: Maker, metric: Metric) -> None:
             breakdown = _score(reward, moment)
             terms = dict(breakdown.terms)
             odd = {name: value for name, value in terms.items() if not _is_number(name, value)}
-            if odd:
-                msg = f"terms must be finite numbers with names. Received: {odd} for {moment.now}"
-                raise AssertionError(msg)
-            if not math.isclose(breakdown.total, math.fsum(terms.values()), rel_tol=1e-9, abs_tol=1e-9):
-                msg = f"the terms {terms} add up to {math.fsum(terms.values()):g}. Received: total {breakdown.total:g}"
-                raise AssertionError(msg)
+            demand(not odd, f"terms must be finite numbers with names. Received: {odd} for {moment.now}")
+            total, wanted = breakdown.total, math.fsum(terms.values())
+            adds_up = math.isclose(total, wanted, rel_tol=1e-9, abs_tol=1e-9)
+            demand(adds_up, f"the terms {terms} add up to {wanted:g}. Received: total {total:g}")
 
 
 def stays_finite(make: Maker, metric: Metric) -> None:
@@ -79,16 +75,14 @@ def stays_finite(make: Maker, metric: Metric) -> None:
     for seed in range(EPISODES):
         for moment in extreme_episode(metric, seed):
             total = _score(reward, moment).total
-            if not math.isfinite(total):
-                msg = f"the reward must be finite. Received: {total} for {moment.now}"
-                raise AssertionError(msg)
+            demand(math.isfinite(total), f"the reward must be finite. Received: {total} for {moment.now}")
 
 
 def carries_nothing_over(make: Maker, metric: Metric) -> None:
     """Earlier episodes do not change the rewards of an episode."""
     fresh, used = _made(make, metric), _made(make, metric)
     for seed in range(1, EPISODES):
-        _total(used, random_episode(metric, seed))
+        earned(used, random_episode(metric, seed))
     episode = random_episode(metric, 0)
     _demand_same(_all_terms(used, episode), _all_terms(fresh, episode), "after other episodes")
 
@@ -111,11 +105,8 @@ def takes_every_stage(make: Maker, metric: Metric) -> None:
         for earlier in (None, *LIVING):
             now = _with_slot(plain.now, stage)
             before = _with_slot(plain.before or plain.now, earlier)
-            try:
+            with demand_no_error(f"where a seed is {stage} and was {earlier}"):
                 _score(reward, replace(plain, now=now, before=before))
-            except Exception as error:
-                msg = f"raised {type(error).__name__} where a seed is {stage} and was {earlier}: {error}"
-                raise AssertionError(msg) from error
 
 
 def better_never_pays_less(make: Maker, metric: Metric) -> None:
@@ -126,10 +117,8 @@ def better_never_pays_less(make: Maker, metric: Metric) -> None:
         for better_by in (1e-3, 0.05, 0.5):
             improved = value + better_by if metric.direction == "up" else value - better_by
             better = replace(moment, now=replace(moment.now, validation_metric=improved))
-            low, high = _score(reward, moment).total, _score(reward, better).total
-            if high < low - 1e-9:
-                msg = f"pays {low:g} for {metric.name} {value:g}, but {high:g} for {improved:g}, which is better"
-                raise AssertionError(msg)
+            why = f"for {metric.name} {improved:g}, which is better than {value:g}"
+            _demand_no_less(reward, better, moment, why)
 
 
 def lower_loss_never_pays_less(make: Maker, metric: Metric) -> None:
@@ -137,9 +126,8 @@ def lower_loss_never_pays_less(make: Maker, metric: Metric) -> None:
     for moment in random_episode(metric, 0):
         loss = moment.now.validation_loss
         lower = replace(moment, now=replace(moment.now, validation_loss=loss - min(0.5, loss)))
-        _demand_no_less(
-            _made(make, metric), lower, moment, f"for a loss of {lower.now.validation_loss:g}, not {loss:g}"
-        )
+        why = f"for a loss of {lower.now.validation_loss:g}, not {loss:g}"
+        _demand_no_less(_made(make, metric), lower, moment, why)
 
 
 def larger_never_pays_more(make: Maker, metric: Metric) -> None:
@@ -154,26 +142,22 @@ def nothing_grown_earns_nothing(make: Maker, metric: Metric) -> None:
     reward = _made(make, metric)
     for moment in idle_episode(metric, 0):
         total = _score(reward, moment).total
-        if abs(total) > 1e-9:
-            msg = f"pays {total:g} where nothing has grown and the network equals its twin. Received: {moment.now}"
-            raise AssertionError(msg)
+        where = "where nothing has grown and the network equals its twin"
+        demand(not abs(total) > 1e-9, f"pays {total:g} {where}. Received: {moment.now}")
 
 
 def its_potential_telescopes(make: Maker, metric: Metric) -> None:
     """If it has a ``potential(signals, twin)``, the rewards of an episode add up to its final value."""
     reward = _made(make, metric)
     potential = getattr(reward, "potential", None)
-    if not callable(potential) or list(signature(potential).parameters) != ["signals", "twin"]:
-        reason = "it has no potential(signals, twin)"
-        raise NotApplicable(reason)
+    fits = callable(potential) and list(signature(potential).parameters) == ["signals", "twin"]
+    require(fits, "it has no potential(signals, twin)")
     for seed in range(EPISODES):
         episode = random_episode(metric, seed)
-        told = potential(episode[-1].now, episode[-1].twin)
-        parts = list(told.values()) if isinstance(told, Mapping) else [told]
-        total, wanted = _total(reward, episode), math.fsum(parts)
-        if not math.isclose(total, wanted, rel_tol=1e-6, abs_tol=1e-6):
-            msg = f"an episode adds up to {total:g}, and the potential at its end is {wanted:g}"
-            raise AssertionError(msg)
+        final = potential(episode[-1].now, episode[-1].twin)  # type: ignore[misc]
+        total, wanted = earned(reward, episode), math.fsum(final.values() if isinstance(final, Mapping) else [final])
+        telescopes = math.isclose(total, wanted, rel_tol=1e-6, abs_tol=1e-6)
+        demand(telescopes, f"an episode adds up to {total:g}, and the potential at its end is {wanted:g}")
 
 
 def churning_does_not_pay(make: Maker, metric: Metric) -> None:
@@ -198,9 +182,7 @@ def acting_at_the_last_moment_does_not_pay(make: Maker, metric: Metric) -> None:
 
 def abandoning_does_not_pay(make: Maker, metric: Metric) -> None:
     """Germinating in every slot and abandoning the seeds earns less than growing one useful seed."""
-    probe = "germinate-and-abandon"
-    exploit, sane = (earned(_made(make, metric), play(metric, PROBES[name].moves)) for name in (probe, SANE))
-    _demand(exploit, sane, _made(make, metric), abandoning_does_not_pay, probe)
+    _demand_sane_wins(make, metric, abandoning_does_not_pay, "germinate-and-abandon")
 
 
 CHECKS: Final[tuple[Callable[[Maker, Metric], None], ...]] = (
@@ -247,10 +229,6 @@ def _all_terms(reward: Reward, episode: Sequence[Moment]) -> list[dict[str, floa
     return [_terms(reward, moment) for moment in episode]
 
 
-def _total(reward: Reward, episode: Sequence[Moment]) -> float:
-    return math.fsum(_score(reward, moment).total for moment in episode)
-
-
 def _is_number(name: object, value: object) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(name, str) and bool(name) and number and math.isfinite(float(value))  # type: ignore[arg-type]
@@ -263,26 +241,87 @@ def _with_slot(signals: Signals, stage: Any) -> Signals:
 
 def _demand_same(received: Sequence[Any], wanted: Sequence[Any], when: str) -> None:
     for step, (terms, usual) in enumerate(zip(received, wanted, strict=True)):
-        if terms != usual:
-            msg = f"step {step} scores {usual}, but {terms} {when}"
-            raise AssertionError(msg)
+        demand(terms == usual, f"step {step} scores {usual}, but {terms} {when}")
 
 
 def _demand_sane_wins(make: Maker, metric: Metric, check: Callable[..., None], probe: str) -> None:
     """Compare what a scripted exploit earns with the sane script; a reward may declare that it is exploitable."""
-    exploit, sane = (_total(_made(make, metric), scripted_episode(metric, name)) for name in (probe, SANE))
-    _demand(exploit, sane, _made(make, metric), check, probe)
 
+    def episode(name: str) -> list[Moment]:
+        return scripted_episode(metric, name) if probe in SCRIPTS else play(metric, PROBES[name].moves)
 
-def _demand(exploit: float, sane: float, reward: Reward, check: Callable[..., None], probe: str) -> None:
-    sane_wins = exploit < sane
+    exploit, sane = (earned(_made(make, metric), episode(name)) for name in (probe, SANE))
     returns = f"the probe {probe} earns {exploit:g} per episode, the sane one {sane:g}"
-    declared = getattr(reward, "exploitable", {}).get(check.__name__)
-    if declared is not None and sane_wins:
-        msg = f"exploitable names {check.__name__}, but {returns}"
-        raise AssertionError(msg)
-    if declared is not None:
-        reason = f"declared as exploitable: {declared}"
-        raise NotApplicable(reason)
-    if not sane_wins:
-        raise AssertionError(returns)
+    declared = getattr(_made(make, metric), "exploitable", {}).get(check.__name__)
+    if declared is None:
+        demand(exploit < sane, returns)
+        return
+    demand(not exploit < sane, f"exploitable names {check.__name__}, but {returns}")
+    reason = f"declared as exploitable: {declared}"
+    raise NotApplicable(reason)
+
+
+SCRIPT_STEPS: Final = 20
+"""Steps of a scripted episode."""
+
+SCRIPT_SLOTS: Final = 6
+"""Slots of the scripted network."""
+
+Slots = Mapping[int, tuple[int, Stage | None]]
+"""For each slot the number of its fossils and the stage of its seed."""
+
+
+def scripted_episode(metric: Metric, name: str) -> list[Moment]:
+    """Return the calls that a run would make to a reward for the script of this name.
+
+    A script says for every step what is in each slot, and by how much the metric is better than the twin's.
+    """
+    steps = [SCRIPTS[name](step) for step in range(SCRIPT_STEPS)]
+    own = [_signals(metric, step, slots, gain) for step, (slots, gain) in enumerate(steps)]
+    twin = [_signals(metric, step, {}, 0.0) for step in range(SCRIPT_STEPS)]
+    return moments([*own, without_seeds(own[-1])], [*twin, twin[-1]])
+
+
+def _churner(step: int) -> tuple[Slots, float]:
+    cycle = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.DRAINING, None)
+    return {slot: (0, cycle[(step + slot) % 5]) for slot in range(SCRIPT_SLOTS)}, 0.0
+
+
+SCRIPTS: Final[Mapping[str, Callable[[int], tuple[Slots, float]]]] = {
+    # One useful seed, fossilised at step 9, improves the metric by 0.25.
+    SANE: lambda step: ({0: _one_life(step)}, _gain(step)),
+    # Germinates and prunes again and again.
+    "churner": _churner,
+    # Fossilises a seed in every slot; together they improve the metric no more than one.
+    "hoarder": lambda step: ({slot: _one_life(step + 3) for slot in range(SCRIPT_SLOTS)}, _gain(step)),
+    "never-act": lambda step: ({}, 0.0),
+    # Fossilises a useless seed in the last step.
+    "last-moment": lambda step: ({0: _one_life(step - SCRIPT_STEPS + 10)}, 0.0),
+}
+"""Returns the slots and the gain in the metric at a step, by name of the script."""
+
+
+def _gain(step: int) -> float:
+    return 0.25 * min(max(step - 4, 0) / 5, 1.0)
+
+
+def _one_life(step: int) -> tuple[int, Stage | None]:
+    """Return fossils and stage of a slot whose seed germinates at step 1 and is fossilised at step 9."""
+    if step < 1 or step >= 9:
+        return int(step >= 9), None
+    if step == 1:
+        return 0, Stage.GERMINATED
+    return 0, Stage.TRAINING if step < 4 else Stage.BLENDING if step < 7 else Stage.HOLDING
+
+
+def _signals(metric: Metric, step: int, slots: Slots, gain: float) -> Signals:
+    usual = 0.4 + 0.01 * step if metric.direction == "up" else 0.6 - 0.01 * step
+    value = usual + gain if metric.direction == "up" else usual - gain
+    draw = random.Random(step)
+    reported = tuple(
+        slot_in(f"slot-{place}", stage, fossils=fossils, age=step, draw=draw)
+        for place, (fossils, stage) in slots.items()
+    )
+    added = sum(fossils + (stage is not None) for fossils, stage in slots.values())
+    loss = 2.0 - 0.05 * step - gain
+    return Signals(step, loss, loss, value, HOST + SEED * added, HOST, reported)

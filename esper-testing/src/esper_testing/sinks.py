@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from esper_testing.checks import demand_no_error
 from esper_testing.fakes import recorded_events, sick_events
 
 if TYPE_CHECKING:
@@ -40,14 +41,16 @@ def takes_numbers_that_are_none(make: Maker) -> None:
 def closes_twice(make: Maker) -> None:
     """Closing twice raises nothing."""
     with _opened(make) as sink:
-        _demand_quiet("when it is closed", sink.close)
-        _demand_quiet("when it is closed twice", sink.close)
+        for when in ("when it is closed", "when it is closed twice"):
+            with demand_no_error(when):
+                sink.close()
 
 
 def takes_any_order(make: Maker) -> None:
     """It accepts the end of a step before any event, and events in reverse order."""
     with _opened(make) as sink:
-        _demand_quiet("when it settles before any event", sink.settle)
+        with demand_no_error("when it settles before any event"):
+            sink.settle()
         for event in reversed(recorded_events()):
             _send(sink, event, " out of order")
 
@@ -56,14 +59,16 @@ def works_on_another_thread(make: Maker) -> None:
     """It can be built on one thread, and called and closed on another."""
     with _opened(make) as sink, ThreadPoolExecutor(max_workers=1) as executor:
         for event in recorded_events():
-            _send(_OnThread(sink, executor), event, " on another thread")
-        _demand_quiet("when it is closed on another thread", _OnThread(sink, executor).close)
+            executor.submit(_send, sink, event, " on another thread").result()
+        with demand_no_error("when it is closed on another thread"):
+            executor.submit(sink.close).result()
 
 
 def says_nothing_once_closed(make: Maker) -> None:
     """Events after closing raise nothing."""
     with _opened(make) as sink:
-        _demand_quiet("when it is closed", sink.close)
+        with demand_no_error("when it is closed"):
+            sink.close()
         for event in recorded_events():
             _send(sink, event, " once it is closed")
 
@@ -76,23 +81,6 @@ CHECKS: Final[tuple[Callable[[Maker], None], ...]] = (
     works_on_another_thread,
     says_nothing_once_closed,
 )
-
-
-class _OnThread:
-    """A sink whose methods run on another thread; what they raise is raised here."""
-
-    def __init__(self, sink: Sink, executor: ThreadPoolExecutor) -> None:
-        self._sink = sink
-        self._executor = executor
-
-    def hear(self, event: Event) -> None:
-        self._executor.submit(self._sink.hear, event).result()
-
-    def settle(self) -> None:
-        self._executor.submit(self._sink.settle).result()
-
-    def close(self) -> None:
-        self._executor.submit(self._sink.close).result()
 
 
 @contextlib.contextmanager
@@ -108,13 +96,7 @@ def _opened(make: Maker) -> Iterator[Sink]:
 
 
 def _send(sink: Sink, event: Event, how: str = "") -> None:
-    _demand_quiet(f'at a "{event.type}"{how}', lambda: sink.hear(event))
-    _demand_quiet(f'when it settles after a "{event.type}"{how}', sink.settle)
-
-
-def _demand_quiet(when: str, act: Callable[[], None]) -> None:
-    try:
-        act()
-    except Exception as error:
-        msg = f"raises {type(error).__name__} {when}: {error}"
-        raise AssertionError(msg) from error
+    with demand_no_error(f'at a "{event.type}"{how}'):
+        sink.hear(event)
+    with demand_no_error(f'when it settles after a "{event.type}"{how}'):
+        sink.settle()

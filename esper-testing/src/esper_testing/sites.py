@@ -1,21 +1,24 @@
-"""Sites and tiny hosts that checks try blueprints with, and helpers that fix the random numbers."""
+"""Sites and tiny hosts with which blueprints are checked, and helpers for random numbers and outputs."""
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
+from safetensors import torch as safetensors_torch
 from torch import Tensor, nn
 
 from esper_core import Site, SlotPlace, graft
 from esper_core.growth import Garden, GrowthConfig, OptimizerConfig, OptimizerKeeper, Seed, Variety, slots_of
-from esper_core.leyline import Action, Blend, Op, Stage
+from esper_core.leyline import Action, Blend, DataShape, Op, Stage
+from esper_testing.checks import demand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +35,7 @@ SHAPES: Final[Mapping[SiteKind, tuple[tuple[int, ...], ...]]] = {
     "vector": ((1,), (3,), (32,)),
     "tokens": ((4, 1), (7, 3), (5, 16)),
 }
-"""Shapes of one example: narrow, odd and wide. Tokens carry their width last."""
+"""Shapes of one example: narrow, odd and wide. The width of tokens is their last dimension."""
 
 USUAL: Final[Mapping[SiteKind, Site]] = {
     "image": Site("image", 4, (6, 6)),
@@ -49,10 +52,7 @@ STRENGTHS: Final = (0.5, 1.0)
 
 
 def sites(kind: SiteKind) -> list[Site]:
-    """Return the sites of the grid. Raises AssertionError if there is no such kind."""
-    if kind not in SHAPES:
-        msg = f"a blueprint accepts {', '.join(SHAPES)}. Received: {kind}"
-        raise AssertionError(msg)
+    """Return the sites of the grid."""
     return [Site.of(kind, shape) for shape in SHAPES[kind]]
 
 
@@ -61,16 +61,19 @@ def newborn(factory: Factory, spec: BlueprintSpec, site: Site, blend: Blend) -> 
     return Seed(factory(site), blueprint="tried/blueprint", spec=spec, site=site, number=0, blend=blend)
 
 
-def examples(site: Site, count: int = BATCH) -> Tensor:
+def example_shape(place: Site | DataShape) -> tuple[int, ...]:
+    """Return the shape of one example at a site, or of a task's data."""
+    return tuple(place.example if isinstance(place, DataShape) else place.example_shape)
+
+
+def examples(place: Site | DataShape, count: int = BATCH) -> Tensor:
     """Return a batch of random inputs."""
-    return torch.randn(count, *site.example_shape)
+    return torch.randn(count, *example_shape(place))
 
 
-def expect(kept: bool, site: Site, broken: str) -> None:
-    """Fail the check with the site and ``broken`` unless ``kept``."""
-    if not kept:
-        msg = f"{site.kind} {tuple(site.example_shape)}: {broken}"
-        raise AssertionError(msg)
+def expect(kept: bool, place: Site | DataShape, broken: str) -> None:
+    """Fail the check with the kind and shape of the site, or of the data, and ``broken`` unless ``kept``."""
+    demand(kept, f"{place.kind} {example_shape(place)}: {broken}")
 
 
 @contextmanager
@@ -92,10 +95,10 @@ def seeded(seed: int, elsewhere: int = 0) -> Iterator[None]:
         random.setstate(of_python)
 
 
-def built(factory: Factory, site: Site, seed: int = 0) -> nn.Module:
-    """Return a block that is built with a random seed, as the core does."""
+def built(factory: Callable[[Any], Any], place: Site | DataShape, seed: int = 0) -> Any:
+    """Return a block or host that is built with a random seed, as the core does."""
     with seeded(seed):
-        return factory(site)
+        return factory(place)
 
 
 def evaluated(block: nn.Module, inputs: Tensor) -> Tensor:
@@ -105,18 +108,81 @@ def evaluated(block: nn.Module, inputs: Tensor) -> Tensor:
     return outputs
 
 
-def train_on(block: nn.Module, site: Site, optimizer: torch.optim.Optimizer) -> None:
-    """Train one step on random inputs and targets."""
-    optimizer.zero_grad()
-    (block(examples(site)) - examples(site)).square().mean().backward()
-    optimizer.step()
-
-
 def largest_difference(outputs: Tensor, others: Tensor) -> str:
     """Describe how far two outputs are apart."""
     if outputs.shape != others.shape:
         return f"{tuple(others.shape)} becomes {tuple(outputs.shape)}"
     return f"off by up to {float((outputs.detach() - others.detach()).abs().max()):g}"
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tensors that are not exactly equal, or that ``other`` lacks."""
+    return [
+        name
+        for name, value in one.items()
+        if isinstance(value, Tensor) and not (name in other and torch.equal(value, other[name]))
+    ]
+
+
+def expect_equal(outputs: Tensor, wanted: Tensor, place: Site | DataShape, broken: str) -> None:
+    """Fail the check with ``broken`` and the largest difference unless the outputs are exactly equal."""
+    same = torch.equal(outputs, wanted)
+    expect(same, place, "" if same else f"{broken}: {largest_difference(outputs, wanted)}")
+
+
+def expect_same_weights(factory: Callable[[Any], nn.Module], place: Site | DataShape) -> None:
+    """Expect that the same random seed builds the same module."""
+    first, second = built(factory, place).state_dict(), built(factory, place).state_dict()
+    expect(list(first) == list(second), place, f"has the state {list(first)}, then {list(second)}")
+    others = differing(first, second)
+    expect(not others, place, f"is built differently with the same random seed: {', '.join(others)}")
+
+
+def expect_torch_generator(place: Site | DataShape, run: Callable[[], Any]) -> None:
+    """Expect that ``run`` uses no global generator but torch's, which it does not seed."""
+    ends = []
+    for seed in (1, 2):
+        with seeded(seed):
+            before = _generator_states()
+            run()
+            moved = [name for name, state in _generator_states().items() if state != before[name]]
+            expect(not moved, place, f"uses {' and '.join(moved)}; use torch's default generator")
+            ends.append(torch.get_rng_state())
+    expect(not torch.equal(*ends), place, "seeds torch's default generator itself")
+
+
+def expect_round_trip(trained: nn.Module, other: nn.Module, inputs: Tensor, place: Site | DataShape) -> None:
+    """Expect that ``other`` computes the same outputs when it has loaded the state of ``trained``."""
+    state = trained.state_dict()
+    strange = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    expect(not strange, place, f"has values in its state dict that are not tensors: {', '.join(strange)}")
+    other.load_state_dict(through_safetensors(state))
+    wanted, found = evaluated(trained, inputs), evaluated(other, inputs)
+    expect_equal(found, wanted, place, "differs after save and load")
+
+
+def expect_independent_copy(
+    module: nn.Module, inputs: Tensor, place: Site | DataShape, train: Callable[[nn.Module], None]
+) -> None:
+    """Expect that a deep copy computes the same outputs, and that training it does not change the original."""
+    before = evaluated(module, inputs)
+    twin = copy.deepcopy(module)
+    expect(torch.equal(evaluated(twin, inputs), before), place, "differs once it is copied")
+    train(twin)
+    expect(torch.equal(evaluated(module, inputs), before), place, "changes when its deep copy is trained")
+
+
+def _generator_states() -> dict[str, str]:
+    """Return the states of the global generators of Python and numpy, as text, by name."""
+    of_numpy = [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
+    return {"Python's global generator": repr(random.getstate()), "numpy's": repr(of_numpy)}
+
+
+def through_safetensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors as a safetensors file gives them back. Tied weights are written twice."""
+    own = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    read: dict[str, Tensor] = safetensors_torch.load(safetensors_torch.save(own))
+    return {name: read[name] for name in own}
 
 
 CLASSES: Final = 3

@@ -48,14 +48,14 @@ class TaskBuilds:
         """The second build."""
         return self._built(2)
 
-    def _built(self, seed: int) -> Task:
-        with seeded(seed, elsewhere=seed):
-            return cast("Task", self._factory())
-
     def splits(self) -> Iterator[tuple[SplitName, Split]]:
         """Yield each split of the first build with its name."""
         for name in SPLITS:
             yield name, self.task.split(name)
+
+    def _built(self, seed: int) -> Task:
+        with seeded(seed, elsewhere=seed):
+            return cast("Task", self._factory())
 
 
 def splits_are_disjoint(builds: TaskBuilds) -> None:
@@ -130,12 +130,10 @@ def metric_says_what_is_better(builds: TaskBuilds) -> None:
     demand(isinstance(metric, Metric) and bool(metric.name), f"metric must be a named Metric. Received: {metric!r}")
     demand(metric.direction in ("up", "down"), f"direction must be up or down. Received: {metric.direction}")
     outputs, targets = _tried(builds)
-    at_first = float(builds.task.scores(outputs, targets).double().mean())
     fitted = _fitted(builds.task, outputs, targets)
-    at_last = float(builds.task.scores(fitted, targets).double().mean())
-    better = metric.gain(at_last, at_first) > 0
-    course = f"{metric.name} goes from {at_first:g} to {at_last:g} as the loss falls, but {metric.direction} is better"
-    demand(better, course)
+    first, last = (float(builds.task.scores(one, targets).double().mean()) for one in (outputs, fitted))
+    course = f"{metric.name} goes from {first:g} to {last:g} as the loss falls, but {metric.direction} is better"
+    demand(metric.gain(last, first) > 0, course)
 
 
 def shape_agrees_with_data(builds: TaskBuilds) -> None:
@@ -144,10 +142,8 @@ def shape_agrees_with_data(builds: TaskBuilds) -> None:
     demand(isinstance(shape, DataShape), f"shape must be a DataShape. Received: {shape!r}")
     demand(shape.kind in SITE_KINDS, f"kind must be one of {', '.join(SITE_KINDS)}. Received: {shape.kind}")
     allowed = DIMENSIONS[shape.kind]
-    expected = (
-        f"examples of kind {shape.kind} have {' or '.join(map(str, allowed))} dimensions. Received: {shape.example}"
-    )
-    demand(len(shape.example) in allowed, expected)
+    dimensions = f"{' or '.join(map(str, allowed))} dimensions"
+    demand(len(shape.example) in allowed, f"examples of kind {shape.kind} have {dimensions}. Received: {shape.example}")
     demand(shape.outputs >= 1, f"there must be at least one output. Received: {shape.outputs}")
     for name, split in builds.splits():
         found = tuple(split.inputs.shape[1:])
@@ -214,7 +210,8 @@ def gives_a_factor_for_every_step(make: Maker) -> None:
     for step, steps in CLOCKS:
         factor = schedule.factor(step, steps)
         number = isinstance(factor, int | float) and not isinstance(factor, bool)
-        _expect(number and math.isfinite(factor) and factor >= 0, f"returns {factor!r} for step {step} of {steps}")
+        fits = number and math.isfinite(factor) and factor >= 0
+        demand(fits, f"a schedule returns {factor!r} for step {step} of {steps}")
 
 
 def is_pure(make: Maker) -> None:
@@ -223,19 +220,15 @@ def is_pure(make: Maker) -> None:
     forward = [one.factor(*clock) for clock in CLOCKS]
     backward = [one.factor(*clock) for clock in reversed(CLOCKS)][::-1]
     afresh = [other.factor(*clock) for clock in CLOCKS]
-    for clock, first, second, third in zip(CLOCKS, forward, backward, afresh, strict=True):
-        same = first == second == third
-        _expect(same, f"returns {first!r}, {second!r} and {third!r} for step {clock[0]} of {clock[1]}")
+    for (step, steps), *found in zip(CLOCKS, forward, backward, afresh, strict=True):
+        same = found[0] == found[1] == found[2]
+        demand(same, "a schedule returns {!r}, {!r} and {!r} for step {} of {}".format(*found, step, steps))
 
 
 def lets_something_be_learnt(make: Maker) -> None:
     """The factor is above 0 in some step of an episode of 40 steps."""
     schedule: Schedule = make()
-    _expect(any(schedule.factor(step, 40) > 0 for step in range(40)), "returns 0 for every step")
+    demand(any(schedule.factor(step, 40) > 0 for step in range(40)), "a schedule returns 0 for every step")
 
 
 SCHEDULE_CHECKS: Final = (gives_a_factor_for_every_step, is_pure, lets_something_be_learnt)
-
-
-def _expect(condition: bool, message: str) -> None:
-    demand(condition, f"a schedule {message}")

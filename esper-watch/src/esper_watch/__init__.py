@@ -1,37 +1,24 @@
-"""Views of Esper runs: a report, a terminal view, and a sink for TensorBoard.
+"""Show and compare runs of Esper: a report, live views, a notebook view, and sinks.
 
-Names are imported when first used: the plugin of this package is loaded with every command.
+Begin with ``history``: it reduces the events of a run to what every view shows.
+
+    history             ``read_history``: the environments, steps and seeds of a run, and its summary
+    report              ``write_report`` and ``write_picture``: report.html and one drawing
+    views, figures      the parts of the report, and its charts as numbers and coordinates
+    notebook            what a run shows in a notebook
+    progress            the live display of ``esper run``, a sink
+    terminal            ``esper watch``: a run in another terminal
+    tensorboard         a sink for TensorBoard
+    comparison          ``esper compare``: several runs, paired and tested; ``comparison_view`` prints or renders it
+    statistics          Welch, Mann-Whitney and bootstrap, on scipy
+    pages, formats      jinja2 templates, and how numbers and names are written in all views
+    command, plugin     the commands and hooks of this package; ``settings``: of its sinks
+
+Not here: the events and their files (``esper_core.telemetry``), records of runs (``esper_core.runs``), and the plain
+progress lines of ``esper run``. Nothing here changes a run. Names are imported when they are first used, since the
+plugin of this package is loaded with every command.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from esper_watch.history import History, SeedLife, Step, read_history
-    from esper_watch.report import write_picture, write_report
-
-_MODULES = {
-    "History": "history",
-    "SeedLife": "history",
-    "Step": "history",
-    "read_history": "history",
-    "write_picture": "report",
-    "write_report": "report",
-}
-
-__all__ = ["History", "SeedLife", "Step", "read_history", "write_picture", "write_report"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    value = getattr(import_module(f"esper_watch.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

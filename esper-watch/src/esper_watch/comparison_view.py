@@ -10,7 +10,7 @@ from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import plural, printable
 from esper_core.runs.statistics import seeds_needed
 from esper_watch.figures import Scale
-from esper_watch.formatting import (
+from esper_watch.formats import (
     UNKNOWN,
     format_difference,
     format_difference_interval,
@@ -19,7 +19,7 @@ from esper_watch.formatting import (
     format_value,
 )
 from esper_watch.history import is_usable
-from esper_watch.templating import render
+from esper_watch.pages import render
 from esper_watch.terminal import aligned, fits, wrap
 
 if TYPE_CHECKING:

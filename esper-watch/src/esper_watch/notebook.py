@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core import EsperError
 from esper_core.leyline import Metric
 from esper_watch import figures
-from esper_watch.formatting import (
+from esper_watch.formats import (
     format_difference,
     format_difference_interval,
     format_interval,
@@ -20,7 +20,7 @@ from esper_watch.formatting import (
     plural,
 )
 from esper_watch.history import History, is_usable, mean, read_history
-from esper_watch.templating import render
+from esper_watch.pages import render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

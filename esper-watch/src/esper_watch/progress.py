@@ -19,7 +19,7 @@ from rich.text import Text
 
 from esper_core.leyline import Stage
 from esper_core.leyline.errors import printable
-from esper_watch.formatting import short_name
+from esper_watch.formats import short_name
 from esper_watch.history import History
 
 if TYPE_CHECKING:

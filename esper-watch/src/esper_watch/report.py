@@ -17,7 +17,7 @@ from esper_core.leyline import Problem
 from esper_core.leyline.files import read_bytes
 from esper_watch import figures, views
 from esper_watch.history import read_history
-from esper_watch.templating import render
+from esper_watch.pages import render
 from esper_watch.views import Report
 
 if TYPE_CHECKING:

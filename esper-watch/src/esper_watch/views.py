@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline import Metric, Stage
 from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
 from esper_watch import figures
-from esper_watch.formatting import (
+from esper_watch.formats import (
     MAX_SECONDS,
     UNKNOWN,
     as_number,

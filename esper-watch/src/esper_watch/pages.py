@@ -1,4 +1,4 @@
-"""Templates of this package: jinja2 with autoescape, for HTML and for SVG."""
+"""Render the HTML pages and drawings of this package from jinja2 templates, with autoescape."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from esper_watch import figures, formatting, views
+from esper_watch import figures, formats, views
 
 _UNPRINTABLE: Final = re.compile(
     "[\ud800-\udfff\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
@@ -44,6 +44,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=printable,
     )
-    functions = {name: value for name, value in vars(formatting).items() if callable(value)}
+    functions = {name: value for name, value in vars(formats).items() if callable(value)}
     environment.globals.update(functions, figures=figures, views=views)
     return environment

@@ -17,7 +17,7 @@ from torch import nn
 from esper_core import Site
 from esper_core.leyline import Blend, Op, Stage
 from esper_core.leyline.constants import FULL
-from esper_testing.checks import NotApplicable
+from esper_testing.checks import require
 from esper_testing.sites import (
     SLOT,
     STRENGTHS,
@@ -25,10 +25,11 @@ from esper_testing.sites import (
     Factory,
     HostWithSlot,
     built,
+    differing,
     evaluated,
     examples,
     expect,
-    largest_difference,
+    expect_equal,
     newborn,
     seeded,
     sites,
@@ -80,15 +81,12 @@ def gradient_within_two_steps(factory: Factory, spec: BlueprintSpec, kind: SiteK
 def loss_falls_within_fifty_steps(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """At alpha 1 it learns to imitate a copy of itself with other weights, under every blend."""
     site = USUAL[kind]
-    if not any(parameter.requires_grad for parameter in built(factory, site).parameters()):
-        reason = "it has no parameters that train"
-        raise NotApplicable(reason)
+    trains = any(parameter.requires_grad for parameter in built(factory, site).parameters())
+    require(trains, "it has no parameters that train")
     for blend in Blend:
         with seeded(0):
             begin, end = _imitation_losses(newborn(factory, spec, site, blend).train(), site)
-        if begin == 0:
-            reason = "other weights compute the same outputs: there is nothing to learn"
-            raise NotApplicable(reason)
+        require(begin > 0, "other weights compute the same outputs: there is nothing to learn")
         course = f"loss {begin:g}, then {end:g}, under the blend {blend}"
         expect(end < FALL * begin, site, f"does not learn to imitate a copy of itself: {course}")
 
@@ -166,29 +164,23 @@ def host_stands_still_while_incubating(factory: Factory, spec: BlueprintSpec, ki
     for _ in range(STEPS):
         plain.train()
         grown.train()
-    moved = _differing(grown.host_state(), plain.host_state())
+    moved = differing(grown.host_state(), plain.host_state())
     expect(not moved, USUAL[kind], f"changes its host while it incubates: {', '.join(moved)}")
 
 
 def lives_a_whole_life(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Every loss stays finite from germination to fossilisation, under every blend."""
+    site = USUAL[kind]
     for blend in Blend:
-        _live(HostWithSlot.of(factory, spec, kind), USUAL[kind], blend)
-
-
-def _live(grown: HostWithSlot, site: Site, blend: Blend) -> None:
-    grown.apply(Op.GERMINATE, blend)
-    for _ in range(STEPS):
-        grown.train()
-    grown.apply(Op.ADVANCE)
-    for _ in range(STEPS):
-        grown.train()
-    expect(grown.stage is Stage.HOLDING, site, f"is {grown.stage}, not holding, when its ramp is over")
-    grown.apply(Op.FOSSILISE)
-    for _ in range(STEPS):
-        grown.train()
-    sick = int((~torch.stack(grown.losses).isfinite()).sum())
-    expect(sick == 0, site, f"{sick} of {len(grown.losses)} losses of its host are not finite")
+        grown = HostWithSlot.of(factory, spec, kind)
+        for op in (Op.GERMINATE, Op.ADVANCE, Op.FOSSILISE):
+            ready = op is not Op.FOSSILISE or grown.stage is Stage.HOLDING
+            expect(ready, site, f"is {grown.stage}, not holding, when its ramp is over")
+            grown.apply(op, blend if op is Op.GERMINATE else Blend.ADD)
+            for _ in range(STEPS):
+                grown.train()
+        bad = int((~torch.stack(grown.losses).isfinite()).sum())
+        expect(bad == 0, site, f"{bad} of {len(grown.losses)} losses of its host are not finite")
 
 
 def pruning_leaves_no_trace(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -205,7 +197,7 @@ def pruning_leaves_no_trace(factory: Factory, spec: BlueprintSpec, kind: SiteKin
     _let_pass(grown)
     after = [name for name, _ in grown.host.named_modules()]
     expect(after == keys, site, f"leaves modules behind: {', '.join(sorted(set(after) - set(keys)))}")
-    moved = _differing(grown.host_state(), state)
+    moved = differing(grown.host_state(), state)
     expect(not moved, site, f"leaves its host changed after it was pruned: {', '.join(moved)}")
     expect(torch.equal(grown.outputs(), before), site, f"changes the outputs after it was pruned from slot {SLOT}")
 
@@ -219,10 +211,6 @@ def _let_pass(grown: HostWithSlot) -> None:
         grown.garden.close_step()
 
 
-def _differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
-    return [name for name in one if name not in other or not torch.equal(one[name], other[name])]
-
-
 def is_deterministic(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """deterministic: equal weights and inputs give equal outputs in training mode, whatever the random seed."""
     _require_claim(spec, "deterministic")
@@ -234,7 +222,7 @@ def is_deterministic(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> N
         first = block.train()(inputs)
     with seeded(2):
         second = twin.train()(inputs)
-    expect(torch.equal(first, second), site, f"is not deterministic: {largest_difference(first, second)}")
+    expect_equal(first, second, site, "is not deterministic")
 
 
 def works_in_bfloat16(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -271,7 +259,7 @@ def compiles(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
                 expect(False, site, f"torch.compile does not capture it as one graph: {first}")
             finally:
                 torch.compiler.reset()
-    expect(torch.equal(got, wanted), site, f"differs when compiled: {largest_difference(got, wanted)}")
+    expect_equal(got, wanted, site, "differs when compiled")
 
 
 def is_stateful(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -290,9 +278,7 @@ def takes_other_sizes(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
     """dynamic_spatial: it works on other spatial sizes than that of its site."""
     _require_claim(spec, "dynamic_spatial")
     site = USUAL[kind]
-    if not site.size:
-        reason = f"a {kind} has no size besides its features"
-        raise NotApplicable(reason)
+    require(bool(site.size), f"a {kind} has no size besides its features")
     for size in (tuple(2 * length + 1 for length in site.size), tuple(max(length // 2, 2) for length in site.size)):
         other = Site(site.kind, site.channels, size)
         with seeded(0):
@@ -322,26 +308,20 @@ def is_born_informed(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> N
             weights = block.state_dict()
             sick = [name for name, value in weights.items() if not value.isfinite().all()]
             expect(not sick, site, f"inform() chooses values that are not finite: {', '.join(sick)}")
-            others = [name for name, value in twin.state_dict().items() if not torch.equal(value, weights[name])]
+            others = differing(twin.state_dict(), weights)
             expect(not others, site, f"inform() is not deterministic: {', '.join(others)}")
-            outputs = evaluated(block, inputs)
-            moved = spec.starts_as_identity and not torch.equal(outputs, inputs)
-            wide = largest_difference(outputs, inputs)
-            expect(not moved, site, f"is no longer the identity after inform(): {wide}")
+            if spec.starts_as_identity:
+                expect_equal(evaluated(block, inputs), inputs, site, "is no longer the identity after inform()")
 
 
 def _inform(block: nn.Module, site: Site, inputs: Tensor, gradients: Tensor) -> None:
-    inform = getattr(block, "inform", None)
-    expect(callable(inform), site, "has no method inform(inputs, gradients)")
-    assert callable(inform)
+    expect(callable(getattr(block, "inform", None)), site, "has no method inform(inputs, gradients)")
     with torch.no_grad():
-        inform(inputs, gradients)
+        block.inform(inputs, gradients)  # type: ignore[operator]
 
 
 def _require_claim(spec: BlueprintSpec, trait: str) -> None:
-    if trait not in spec.traits:
-        reason = f"{trait} is not claimed"
-        raise NotApplicable(reason)
+    require(trait in spec.traits, f"{trait} is not claimed")
 
 
 CHECKS: Final[tuple[Callable[[Factory, BlueprintSpec, SiteKind], None], ...]] = (

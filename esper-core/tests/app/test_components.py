@@ -59,13 +59,13 @@ def esper_register_tasks(registry):
 """
 
 ODD = [
-    ("policy: {use: odd/odd}", "odd/odd", "builds an int without the method act"),
-    ("host: odd/odd", "odd/odd", "builds an int, not a torch.nn.Module"),
-    ("reward: odd/odd", "odd/odd", "builds a Bare without the method score"),
-    ("optimizer: {host: {schedule: odd/odd}}", "odd/odd", "builds a Bare without the method factor"),
-    ("task: odd/half", "odd/half", "builds a Half without the method split"),
+    ("policy: {use: odd/odd}", "odd/odd", "builds int without the method act"),
+    ("host: odd/odd", "odd/odd", "builds int, not a torch.nn.Module"),
+    ("reward: odd/odd", "odd/odd", "builds Bare without the method score"),
+    ("optimizer: {host: {schedule: odd/odd}}", "odd/odd", "builds Bare without the method factor"),
+    ("task: odd/half", "odd/half", "builds Half without the method split"),
     ("task: odd/mute", "odd/mute", 'gives no Split of two tensors when asked for its split "train"'),
-    ("task: odd/unmeasured", "odd/unmeasured", "builds an Unmeasured whose metric is a str"),
+    ("task: odd/unmeasured", "odd/unmeasured", "builds Unmeasured, whose metric is of type str"),
 ]
 
 
@@ -91,7 +91,7 @@ def test_what_cannot_do_its_work_is_refused_when_it_is_built(line: str, id_: str
 
 def test_a_sink_is_refused_before_the_first_event(install, run_small, tmp_path) -> None:
     install("odd", PLUGIN)
-    with pytest.raises(PluginError, match="builds a Bare without the method hear and settle and close"):
+    with pytest.raises(PluginError, match="builds Bare without the method hear and settle and close"):
         run_small("sinks: [odd/odd]\n")
 
 
@@ -212,16 +212,16 @@ def test_an_installed_module_comes_before_one_in_the_current_folder(folder: Path
     ("override", "told"),
     [
         ("host.use=own_nets.towers:Lader", ["2: E202 own_nets.towers has no", "run.yaml:2:", 'Did you mean "Ladder"?']),
-        ("host.use=own_nets.tower:Ladder", ['2: E202 there is no module "own_nets.tower"', '"own_nets.towers"?']),
-        ("host.use=own_net.towers:Ladder", ['2: E202 there is no module "own_net"', 'Did you mean "own_nets"?']),
+        ("host.use=own_nets.tower:Ladder", ['2: E202 there is no module "own_nets.tower"', "run.yaml:2:"]),
+        ("host.use=own_net.towers:Ladder", ['2: E202 there is no module "own_net"', "run.yaml:2:"]),
         ("host.use=own_net.towers:Ladder", ["Call esper from the folder that has it", "The current folder: "]),
         ("host=own-nets:Ladder", ['2: E202 "own-nets:Ladder" is no import path', "my_package.my_module:build"]),
         ("host=own_nets.towers:number", ['2: E202 "own_nets.towers:number" cannot be called', "Received: int"]),
         ("host=own_nets.lacking:x", ["3: E219", "lacking.py:3", 'the module "nowhere_to_be_found"']),
         ("host=own_nets.wrong:x", ["3: E219", "SyntaxError", "wrong.py:3", "This is your own code."]),
-        ("host.settings.widht=3", ['2: E120 "own_nets.towers:Ladder" takes no "widht"', 'Did you mean "width"?']),
-        ("host=own_nets.towers:Ladder.forward", ["2: E120", "missing a required argument: 'inputs'", "(self, inputs)"]),
-        ("host=own_nets.towers:text", ['3: E231 host "own_nets.towers:text" (your own code) builds a str']),
+        ("host.settings.widht=3", ['2: E120 "own_nets.towers:Ladder" cannot', "'widht'", "Received: shape, "]),
+        ("host=own_nets.towers:Ladder.forward", ["2: E120", "missing a required argument: 'inputs'"]),
+        ("host=own_nets.towers:text", ["3: E231 host", '"own_nets.towers:text" (your own code) builds str, not']),
         ("host=own_nets.towers:raising", ["3: E231", "raised ValueError while it was built: I cannot", "towers.py:22"]),
         ("host=own_nets.towers:unfit", ["3: E231", "raised RuntimeError on its first batch", "towers.py:14"]),
         ("slots.late={blueprints: [mlp]}", ['2: E122 host "own_nets.towers:Ladder" suggests no slot called "late"']),

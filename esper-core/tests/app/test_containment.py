@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from esper_core.app import interrupts
-from esper_core.app.compose import prepare
 from esper_core.app.interrupts import handled_signals
 from esper_core.growth.garden import attributed_to_seed
 from esper_core.growth.seeds import SeedFault, describe_error, remove_folders
 from esper_core.leyline import Interrupted, PluginError
 from esper_core.plugins.isolation import Label, attempt, attributed_to
 
+RUN = Path("runs/quiet-otter")
 ENDS = ["asyncio.CancelledError()", "GeneratorExit()", "SystemExit(0)", "RuntimeError()"]
 
 IN_TORCH = "torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).long())"
@@ -155,7 +155,7 @@ def test_ctrl_c_in_a_component_is_not_its_fault() -> None:
 
 def test_a_second_ctrl_c_still_leaves_at_once() -> None:
     """The first one, in the middle of a component's work, puts the system's own handler in its place."""
-    with handled_signals():
+    with handled_signals(RUN):
         os.kill(os.getpid(), signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 
@@ -172,7 +172,7 @@ def test_a_hang_up_ends_the_run_once_and_a_second_one_is_ignored(on_hang_up) -> 
     """A terminal that is closed sends SIGHUP more than once; the checkpoint must still be written."""
     own: list[int] = []
     on_hang_up(lambda number, frame: own.append(number))
-    with handled_signals() as pause:
+    with handled_signals(RUN) as pause:
         os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -187,7 +187,7 @@ def test_a_hang_up_ends_the_run_once_and_a_second_one_is_ignored(on_hang_up) -> 
 def test_a_hang_up_that_was_ignored_stays_ignored(on_hang_up) -> None:
     """As under nohup."""
     on_hang_up(signal.SIG_IGN)
-    with handled_signals() as pause:
+    with handled_signals(RUN) as pause:
         os.kill(os.getpid(), signal.SIGHUP)
         pause()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -197,35 +197,16 @@ def test_a_hang_up_that_was_ignored_stays_ignored(on_hang_up) -> None:
 def test_the_end_is_announced_at_once_after_a_signal_and_only_then(monkeypatch) -> None:
     announced = []
     monkeypatch.setattr(interrupts, "announce_end", lambda run: announced.append((run, threading.current_thread())))
-    run = Path("runs/quiet-otter")
-    with handled_signals(run):
+    with handled_signals(RUN):
         pass
     assert announced == []
-    with handled_signals(run) as pause:
+    with handled_signals(RUN) as pause:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Interrupted):
             pause()
     ((path, thread),) = announced
-    assert path == run
+    assert path == RUN
     assert thread is not threading.main_thread()  # what it interrupted may have been writing
-
-
-@pytest.mark.members
-def test_a_plugin_that_moves_to_another_folder_moves_nothing_of_the_run(
-    install, configured, tmp_path, monkeypatch
-) -> None:
-    from esper_core.app.run import run
-
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    install("mover", f"import os\nos.chdir({str(elsewhere)!r})\n")
-    (tmp_path / "own_file.py").write_text("X = 1\n")
-    configured("plugins: {local: [own_file.py]}\n")
-    monkeypatch.chdir(tmp_path)
-    outcome = run(prepare(Path("small.yaml")), runs_dir=Path("runs"))
-    assert outcome.path.parent == tmp_path / "runs"
-    assert outcome.as_json()["run"] == f"runs/{outcome.path.name}"
-    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.parametrize("place", ["/home/me/runs/odd.py:54", "C:\\\\me\\\\odd.py:54", "odd.py:54"])

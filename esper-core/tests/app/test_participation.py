@@ -105,7 +105,7 @@ def test_required_and_disabled_do_not_go_together(install, refused) -> None:
         3,
         'E226 plugin "extra" (esper-extra 1.0) is required, and it is disabled\n'
         "  small.yaml:12:28   plugins.require.extra\n"
-        '  Take "extra" out of plugins.disable, or out of plugins.require.',
+        "  More:  esper plugins show extra",
     )
 
 
@@ -114,9 +114,9 @@ def test_safe_mode_leaves_out_what_is_required(install, refused, monkeypatch) ->
     monkeypatch.setenv("ESPER_SAFE_MODE", "1")
     assert refused('plugins: {require: {extra: ">=1"}}') == (
         3,
-        'E226 plugin "extra" (esper-extra 1.0) is required, and it is left out in safe mode\n'
+        'E226 plugin "extra" (esper-extra 1.0) is required, and it is not-listed\n'
         "  small.yaml:12:28   plugins.require.extra\n"
-        "  Unset ESPER_SAFE_MODE.",
+        "  More:  esper plugins show extra",
     )
 
 

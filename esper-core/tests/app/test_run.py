@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,20 @@ def test_a_configuration_file_can_be_run_from_python(configured, tmp_path) -> No
     outcome = esper_core.run(str(configured()), runs_dir=str(tmp_path / "runs"))
     assert read_run(outcome.path).status == "done"
     assert set(outcome.results["arms"]) >= {"schedule", "twin"}
+
+
+@pytest.mark.members
+def test_a_hang_up_while_results_are_written_loses_none_of_them(configured, tmp_path) -> None:
+    """A terminal that is closed sends SIGHUP, too, when the last step is done."""
+    own: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, frame: own.append(number))
+    try:
+        outcome = run(
+            prepare(configured()), runs_dir=tmp_path / "runs", on_outcome=lambda _: os.kill(os.getpid(), signal.SIGHUP)
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (read_run(outcome.path).status, own) == ("done", [])
 
 
 @pytest.fixture
@@ -224,13 +240,14 @@ def test_a_checkpoint_whose_position_is_within_a_line_is_not_used(halfway) -> No
 
 
 @pytest.mark.members
-@pytest.mark.parametrize("left", [100, 0, None])
+@pytest.mark.parametrize("left", [100, 0, None], ids=["cut", "empty", "gone"])
 def test_a_run_whose_events_are_shorter_than_every_checkpoint_needs_is_refused(halfway, left) -> None:
     older, newest = checkpoint_numbers(halfway)
     cut_events(halfway, left or 0)
     if left is None:
         (halfway / "events.jsonl").unlink()
-    with pytest.raises(RunFolderError, match=f"000{older:03}: events.jsonl has {left or 0} bytes") as caught:
+    reason = "cannot be read: No such file or directory" if left is None else f"has {left} bytes"
+    with pytest.raises(RunFolderError, match=f"000{older:03}: events.jsonl {reason}") as caught:
         resume(prepare(halfway / "config.yaml"), read_run(halfway))
     assert caught.value.problems[0].code == "E413"
     assert checkpoint_numbers(halfway) == [older, newest]

@@ -85,12 +85,12 @@ def test_a_run_that_the_governor_stopped_says_it_too_and_that_it_would_be_stoppe
     with pytest.raises(GovernorStop) as caught:
         run(prepare(configured(WILD)), runs_dir=tmp_path / "my runs")
     folder = folder_in(tmp_path / "my runs")
-    quoted = shlex.quote(str(folder))
-    again = "Resuming stops at the same step again. To start over with other settings"
-    where = [f"Run directory: {folder}", f"Report: {folder / 'report.html'}"]
-    assert told(caught.value)[-4:-2] == where
-    assert told(caught.value)[-2] == f"Resume it:  esper resume {quoted}"
-    assert told(caught.value)[-1] == f"{again}:  esper run {quoted} --set PATH=VALUE"
+    assert told(caught.value)[-4:] == [
+        f"Run directory: {folder}",
+        f"Report: {folder / 'report.html'}",
+        f"Resume it:  esper resume {shlex.quote(str(folder))}",
+        "Fix the cause first: resuming repeats the failed step.",
+    ]
     with pytest.raises(GovernorStop) as once_more:
         resume(prepare(folder / "config.yaml"), read_run(folder))
     assert str(once_more.value) == str(caught.value), "as was said"

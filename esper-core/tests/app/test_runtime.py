@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import ctypes
 import platform
 import subprocess
 import sys
 
 import pytest
 
+from esper_core.app import runtime
 from esper_core.app.runtime import M_MMAP_THRESHOLD, M_TOP_PAD, M_TRIM_THRESHOLD, glibc_mallopt, tune_allocator
 
 FAULTS = """
 import resource, sys, torch
+from esper_core.app import runtime
 from esper_core.app.runtime import tune_allocator
 assert sys.argv[1] == "default" or tune_allocator()
 for number in range(40):
@@ -23,20 +25,22 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 ON_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 
 
-def test_every_bound_is_set_and_it_is_told_whether_they_were_taken() -> None:
+def test_every_bound_is_set_and_it_is_told_whether_they_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def mallopt(parameter: int, value: int) -> int:
         asked.append(parameter)
         return int(value > 0 and parameter == M_MMAP_THRESHOLD)
 
-    assert not tune_allocator(mallopt)
+    monkeypatch.setattr(runtime, "glibc_mallopt", lambda: mallopt)
+    assert not tune_allocator()
     assert asked == [M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD]
-    assert tune_allocator(lambda parameter, value: 1)
+    monkeypatch.setattr(runtime, "glibc_mallopt", lambda: lambda parameter, value: 1)
+    assert tune_allocator()
 
 
 def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "confstr_names", {})
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert glibc_mallopt() is None
     assert not tune_allocator()
 

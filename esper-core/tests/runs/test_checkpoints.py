@@ -227,9 +227,7 @@ def test_the_one_that_was_just_written_stays_whatever_damaged_ones_stand_behind_
         Checkpoints(tmp_path, kept=4).write(number, state(number))
     for number in (8, 9, 10):
         (tmp_path / "checkpoints" / f"{number:06}" / "COMPLETE").write_bytes(b"")
-    store = Checkpoints(tmp_path, kept=kept)
-    store.discard_after(4)
-    store.write(5, state(5))
+    Checkpoints(tmp_path, kept=kept).write(5, state(5))
     assert newest(tmp_path) == (5, 5.0)
     left = [one.name for one in (tmp_path / "checkpoints").iterdir()]
     assert sorted(left) == ["000004", "000005"][-kept:]

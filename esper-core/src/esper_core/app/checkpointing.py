@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,16 +39,21 @@ SECONDS_BETWEEN_CHECKS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where an interrupted run resumes: a checkpoint, its state, and the episodes that were finished by then.
+    """Where a run starts: at a checkpoint, or at the beginning.
 
     Attributes:
+        number: Number of the checkpoint; 0 at the beginning.
+        state: What ``CheckpointWriter`` wrote.
         skipped: The newer checkpoints that cannot be used, each with the reason.
+        finished: The episodes that were finished by then.
     """
 
-    number: int
-    state: State
-    skipped: tuple[str, ...]
-    finished: tuple[EpisodeFinished, ...]
+    number: int = 0
+    state: State = field(
+        default_factory=lambda: State({"stage": 0, "events": 0, "seconds": {}, "total": 0.0, "warnings": []})
+    )
+    skipped: tuple[str, ...] = ()
+    finished: tuple[EpisodeFinished, ...] = ()
 
     @property
     def stage(self) -> int:
@@ -88,13 +93,10 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, json.dumps(value)
 
 
-def find_position(run: Path, checkpoints: Checkpoints) -> Position | None:
-    """Return where a run resumes: at its newest checkpoint whose events are all in events.jsonl.
+def find_position(run: Path, checkpoints: Checkpoints) -> Position:
+    """Return where a run resumes: at its newest checkpoint whose events are all in events.jsonl, or at the beginning.
 
     What follows the checkpoint's position in events.jsonl is not read: resuming cuts the file there.
-
-    Returns:
-        None if the run has no checkpoint yet.
 
     Raises:
         RunFolderError: No checkpoint can be used (E413), or the events before its position are invalid (E421).
@@ -102,7 +104,7 @@ def find_position(run: Path, checkpoints: Checkpoints) -> Position | None:
     path = run / "events.jsonl"
     newest = checkpoints.newest(lambda state: _reason_events_missing(path, state.plain["events"]))
     if newest is None:
-        return None
+        return Position()
     kept = read_events(path, end=newest.state.plain["events"])
     finished = tuple(event for event in kept if isinstance(event, EpisodeFinished))
     return Position(newest.number, newest.state, newest.skipped, finished)
@@ -115,8 +117,6 @@ def _reason_events_missing(path: Path, position: int) -> str | None:
             length = file.seek(0, os.SEEK_END)
             file.seek(max(0, position - 1))
             before = file.read(1)
-    except FileNotFoundError:
-        length, before = 0, b""
     except OSError as error:
         return f"{path.name} cannot be read: {error.strerror or error}"
     if length < position:
@@ -126,48 +126,33 @@ def _reason_events_missing(path: Path, position: int) -> str | None:
     return None
 
 
+@dataclass(slots=True)
 class CheckpointWriter:
     """Writes checkpoints of a run. The loop calls ``after_step`` after every step and round.
 
     Attributes:
+        checkpoints: The checkpoints of the run directory.
+        events: The file of events, whose length is part of each checkpoint.
+        clock: The clock of the run.
+        warnings: The warnings of the run, which fill as they come.
+        every: Write after every n-th step; "auto" for a small share of the run's time.
+        raise_if_interrupted: Raises Interrupted if the run has to end.
+        decisive: What ``decisive_values`` gives for the configuration.
+        number: Number of the checkpoint that the run resumes from, then of the latest step.
         stage: The study that the run is in.
     """
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        events: EventFile,
-        clock: Clock,
-        warnings: list[str],
-        *,
-        every: int | str,
-        raise_if_interrupted: Callable[[], None],
-        decisive: Mapping[str, str],
-        number: int = 0,
-    ) -> None:
-        """Initialise the writer.
-
-        Args:
-            checkpoints: The checkpoints of the run directory.
-            events: The file of events, whose length is part of each checkpoint.
-            clock: The clock of the run.
-            warnings: The warnings of the run, which fill as they come.
-            every: Write after every n-th step; "auto" for a small share of the run's time.
-            raise_if_interrupted: Raises Interrupted if the run has to end.
-            decisive: What ``decisive_values`` gives for the configuration.
-            number: Number of the checkpoint that the run resumes from.
-        """
-        self._checkpoints = checkpoints
-        self._events = events
-        self._clock = clock
-        self._warnings = warnings
-        self._every = every
-        self._raise_if_interrupted = raise_if_interrupted
-        self._decisive = decisive
-        self._number = number
-        self._due = 0.0
-        self._checked = monotonic()
-        self.stage = 0
+    checkpoints: Checkpoints
+    events: EventFile
+    clock: Clock
+    warnings: list[str]
+    every: int | str
+    raise_if_interrupted: Callable[[], None]
+    decisive: Mapping[str, str]
+    number: int
+    stage: int = 0
+    _due: float = 0.0
+    _checked: float = field(default_factory=monotonic)
 
     def after_step(self, progress: StudyProgress) -> None:
         """Write a checkpoint if it is time.
@@ -176,41 +161,34 @@ class CheckpointWriter:
             Interrupted: The run has to end; a checkpoint was written.
             RunFolderError: The run directory is gone.
         """
-        self._number += 1
+        self.number += 1
+        if monotonic() - self._checked >= SECONDS_BETWEEN_CHECKS:
+            self._checked = monotonic()
+            self.events.require_exists()
         try:
-            if monotonic() - self._checked >= SECONDS_BETWEEN_CHECKS:
-                self._checked = monotonic()
-                self._events.require_exists()
-            self._raise_if_interrupted()
+            self.raise_if_interrupted()
         except Interrupted:
             self._write(progress)
             raise
-        if progress.step == 0 or self._is_time():
+        is_time = self.number % self.every == 0 if isinstance(self.every, int) else perf_counter() >= self._due
+        if progress.step == 0 or is_time:
             self._write(progress)
-
-    def _is_time(self) -> bool:
-        if isinstance(self._every, int):
-            return self._number % self._every == 0
-        return perf_counter() >= self._due
 
     def _write(self, progress: StudyProgress) -> None:
         began = perf_counter()
-        with self._clock.region("checkpoint"):
-            self._events.sync()
-            try:
-                self._checkpoints.write(self._number, self._state(progress))
-            except RunFolderError:
-                self._events.require_exists()  # "the directory is gone" says more than which file cannot be written
-                raise
+        with self.clock.region("checkpoint"):
+            self.events.sync()
+            self.events.require_exists()  # "the directory is gone" says more than which file cannot be written
+            self.checkpoints.write(self.number, self._state(progress))
         self._due = perf_counter() + (perf_counter() - began) / CHECKPOINT_SHARE
 
     def _state(self, progress: StudyProgress) -> State:
         plain: dict[str, Any] = {
             "stage": self.stage,
-            "events": self._events.length,
-            "seconds": self._clock.seconds,
-            "total": self._clock.total,
-            "warnings": self._warnings,
-            "config": self._decisive,
+            "events": self.events.length,
+            "seconds": self.clock.seconds,
+            "total": self.clock.total,
+            "warnings": self.warnings,
+            "config": self.decisive,
         }
         return State.of({"course": progress.state_dict()}, **plain)

@@ -12,12 +12,13 @@ import logging
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
+from functools import partial
 from inspect import isfunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from esper_core.leyline.errors import ConfigError, PluginError, Problem, SettingError, nearest, suggestion
+from esper_core.leyline.errors import ConfigError, PluginError, Problem, suggestion
 from esper_core.leyline.protocols import DataShape, Policy, Reward, Schedule, Sink, Task
 from esper_core.leyline.signals import Metric
 from esper_core.leyline.specs import HostSpec
@@ -72,30 +73,23 @@ class ConfiguredComponent:
 def check_component(kind: ComponentKind, built: Any, label: Label) -> None:
     """Raise PluginError (E231) if ``built`` lacks what a component of this kind needs."""
 
-    def refuse(what: str, hint: str) -> PluginError:
-        return PluginError(Problem("E231", f"{label} builds {what}", path=label.target, hint=hint))
-
+    what = hint = ""
     if kind == "host":
         from torch import nn
 
         if not isinstance(built, nn.Module):
-            what = f"{_with_article(built)}, not a torch.nn.Module"
-            raise refuse(what, "Its target returns the network.")
-    if (protocol := _PROTOCOLS.get(kind)) is None:
-        return
-    methods = [name for name, own in vars(protocol).items() if isfunction(own) and not name.startswith("_")]
-    if missing := [name for name in methods if not callable(getattr(built, name, None))]:
-        what = f"{_with_article(built)} without the method {' and '.join(missing)}"
-        raise refuse(what, f"A {kind} has {', '.join(methods)}: see esper_core.leyline.{protocol.__name__}.")
+            what, hint = ", not a torch.nn.Module", "Its target returns the network."
+    if (protocol := _PROTOCOLS.get(kind)) is not None:
+        methods = [name for name, own in vars(protocol).items() if isfunction(own) and not name.startswith("_")]
+        if missing := [name for name in methods if not callable(getattr(built, name, None))]:
+            what = f" without the method {' and '.join(missing)}"
+            hint = f"A {kind} has {', '.join(methods)}: see esper_core.leyline.{protocol.__name__}."
     for name, wanted in _ATTRIBUTES.get(kind, {}).items():
-        if not isinstance(found := getattr(built, name, None), wanted):
-            what = f"{_with_article(built)} whose {name} is {_with_article(found)}"
-            raise refuse(what, f"The {name} of a {kind} is a {wanted.__name__}.")
-
-
-def _with_article(thing: object) -> str:
-    name = type(thing).__name__
-    return "None" if thing is None else f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+        if not what and not isinstance(found := getattr(built, name, None), wanted):
+            what = f", whose {name} is of type {type(found).__name__}"
+            hint = f"The {name} of a {kind} is a {wanted.__name__}."
+    if what:
+        raise PluginError(Problem("E231", f"{label} builds {type(built).__name__}{what}", path=label.target, hint=hint))
 
 
 def open_sinks(chosen: Sequence[ConfiguredComponent], run: Path, closing: ExitStack) -> list[SinkThread]:
@@ -149,7 +143,12 @@ def _host_builder(target: str, folder: Path) -> Callable[..., Any]:
     def build(*arguments: Any, **settings: Any) -> Any:
         with _importable(folder):
             host = _import_host(target, folder)
-            _check_call(target, host, arguments, settings)
+            try:
+                inspect.signature(host).bind(*arguments, **settings)
+            except TypeError as error:
+                received = ", ".join(["shape", *(f"{name}={value!r}" for name, value in settings.items())])
+                hint = f"A host is called with the shape of the data and its settings. Received: {received}"
+                raise ConfigError(Problem("E120", f'"{target}" cannot be called so: {error}', hint=hint)) from None
             return host(*arguments, **settings)
 
     build.__module__, _, build.__qualname__ = target.partition(":")
@@ -159,71 +158,35 @@ def _host_builder(target: str, folder: Path) -> Callable[..., Any]:
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
     """Append ``folder`` to ``sys.path`` within the block."""
-    before = list(sys.path)
-    if str(folder) not in before:
-        sys.path = [*before, str(folder)]
+    if is_new := str(folder) not in sys.path:
+        sys.path.append(str(folder))
     try:
         yield
     finally:
-        if sys.path == [*before, str(folder)]:
-            sys.path = before
+        if is_new:
+            sys.path.remove(str(folder))
 
 
 def _import_host(target: str, folder: Path) -> Callable[..., Any]:
-    name, _, attributes = target.partition(":")
-    imported = attempt(lambda: import_module(name))
-    if imported.error is not None:
-        raise _import_error(target, imported.error, folder) from imported.error
-    found: Any = imported.value
-    for attribute in attributes.split("."):
-        if not hasattr(found, attribute):
-            known = [other for other in vars(found) if not other.startswith("_") and callable(getattr(found, other))]
-            file = getattr(imported.value, "__file__", None) or "a folder without code"
-            hint = f"{suggestion(attribute, known)}\nIt was looked for in: {file}"
-            raise ConfigError(Problem("E202", f'{name} has no "{attributes}"', hint=hint))
-        found = getattr(found, attribute)
-    if not callable(found):
-        hint = f"A host is a class, or a function that returns a torch.nn.Module. Received: {type(found).__name__}"
-        raise ConfigError(Problem("E202", f'"{target}" cannot be called', hint=hint))
-    return found  # type: ignore[no-any-return]
-
-
-def _import_error(target: str, error: BaseException, folder: Path) -> ConfigError | PluginError:
-    """Return E202 if a part of the path does not exist, E219 if the code behind it raises."""
-    name = target.partition(":")[0]
-    if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-        *packages, last = error.name.split(".")
-        parent = folder.joinpath(*packages)
-        modules = (
-            [one.stem for one in parent.iterdir() if one.suffix == ".py" or one.is_dir()] if parent.is_dir() else []
+    """Return what the target names. Raises E202 if it does not exist, E219 if the code behind it raises."""
+    module = target.partition(":")[0]
+    found = attempt(partial(resolve_name, target))
+    error = found.error
+    if error is None and callable(found.value):
+        return cast("Callable[..., Any]", found.value)
+    if error is None:
+        hint = (
+            f"A host is a class, or a function that returns a torch.nn.Module. Received: {type(found.value).__name__}"
         )
-        close = nearest(last, modules)
-        hint = f'Did you mean "{".".join([*packages, close])}"?\n' if close else ""
-        hint += f"Call esper from the folder that has it, or install it. The current folder: {folder}"
-        return ConfigError(Problem("E202", f'there is no module "{error.name}"', hint=hint))
+        raise ConfigError(Problem("E202", f'"{target}" cannot be called', hint=hint))
+    if isinstance(error, AttributeError) and module in sys.modules:
+        hint = suggestion(str(error.name), [name for name in dir(error.obj) if not name.startswith("_")])
+        raise ConfigError(Problem("E202", f'{module} has no "{error.name}"', hint=hint)) from error
     hint = "This is your own code."
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        if f"{module}.".startswith(f"{error.name}."):
+            hint = f"Call esper from the folder that has it, or install it. The current folder: {folder}"
+            raise ConfigError(Problem("E202", f'there is no module "{error.name}"', hint=hint)) from error
         hint = f'Install the package that has the module "{error.name}".'
-    message = f'host "{target}" cannot be imported'
-    return PluginError(replace(fault_problem("E219", message, error, target=target, package="your own"), hint=hint))
-
-
-def _check_call(target: str, host: Callable[..., Any], arguments: tuple[Any, ...], settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError (E120) if the host does not take these settings."""
-    try:
-        signature = inspect.signature(host)
-    except (TypeError, ValueError):  # written in C, without a signature
-        return
-    parameters = signature.parameters.values()
-    known = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    if not any(one.kind is one.VAR_KEYWORD for one in parameters):
-        for name in settings:
-            if name not in known:
-                raise SettingError(name, f'"{target}" takes no "{name}"', suggestion(name, known[len(arguments) :]))
-    try:
-        signature.bind(*arguments, **settings)
-    except TypeError as error:
-        received = ", ".join(["shape", *(f"{name}={value!r}" for name, value in settings.items())])
-        hint = f"A host is called with the shape of the data and its settings. Received: {received}"
-        hint = f"It is {target}{signature}.\n{hint}"
-        raise ConfigError(Problem("E120", f'"{target}" cannot be called so: {error}', hint=hint)) from None
+    problem = fault_problem("E219", f'host "{target}" cannot be imported', error, target=target, package="your own")
+    raise PluginError(replace(problem, hint=hint)) from error

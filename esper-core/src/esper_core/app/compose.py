@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
 
@@ -53,16 +52,11 @@ if TYPE_CHECKING:
     from esper_core.app.resolution import Resolution
     from esper_core.config import RunConfig
     from esper_core.config.values import KeyPath
-    from esper_core.growth import Slot
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.protocols import Policy, Reward, Schedule, Task
     from esper_core.leyline.signals import HealthSnapshot, Verdict
-    from esper_core.plugins import Component
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer.study import AnyPool
-
-HOST_DTYPE: Final = torch.float32
-"""What hosts compute in; token ids come as integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +89,7 @@ class Composition:
     @property
     def config(self) -> RunConfig:
         """The configuration as the file has it."""
-        return self.resolution.loaded.config
+        return self.resolution.config
 
     @property
     def acting(self) -> tuple[str, ...]:
@@ -139,7 +133,7 @@ class Composition:
         if len(self.judges) > 1:
             message = f"an episode has one reward, and the configuration has {len(self.judges)}"
             hint = f"Name the arm whose reward counts: {', '.join(self.acting)}."
-            raise ConfigError(self.resolution.loaded.problem("E114", ("rewards",), message, hint))
+            raise ConfigError(self.resolution.problem("E114", ("rewards",), message, hint))
         return self.judges[0]
 
     def study(self, context: StudyContext) -> Study:
@@ -150,12 +144,7 @@ class Composition:
     def follow_up(self, context: StudyContext, finished: Sequence[EpisodeFinished]) -> Study | None:
         """Return the study of the controls: on the same seeds, what each arm grew, trained from the start.
 
-        Args:
-            context: As for ``study``.
-            finished: How the episodes of the first study ended.
-
-        Returns:
-            None if nothing was grown.
+        None if nothing was grown. ``finished`` says how the episodes of the first study ended.
         """
         grown = {(self.controls.get(e.arm), e.seed): [record_of(Growth, one) for one in e.grown] for e in finished}
         arms = [own for arm, own in self.controls.items() if any(e.grown for e in finished if e.arm == arm)]
@@ -210,12 +199,12 @@ def compose(resolution: Resolution) -> Composition:
         ConfigError: The pieces do not fit together, or a component refuses its settings.
         PluginError: A component raises, or is not what its kind requires.
     """
-    with one_thread(), output_to_stderr(), chdir(Path.cwd()):
+    with one_thread(), output_to_stderr():
         return _compose(resolution)
 
 
 def _compose(resolution: Resolution) -> Composition:
-    config = resolution.loaded.config
+    config = resolution.config
     devices = _choose_devices(resolution)
     device = devices[0]
     task = AttributedTask(cast("Task", _build(resolution, resolution.task)), resolution.task.label)
@@ -241,13 +230,12 @@ def _compose(resolution: Resolution) -> Composition:
         compute=config.compute,
         host_schedule=_build_schedule(resolution, "host"),
         seed_schedule=_build_schedule(resolution, "seed"),
-    )
-    recipe = recipe.laid_out(host)
+    ).laid_out(host)
     if config.randomness == "auto":
         recipe = replace(recipe, draws=_find_draws(recipe, host))
     judges = tuple(
         RunReward(cast("Reward", _build(resolution, chosen, metric=task.metric)), chosen.label)
-        for chosen in resolution.rewards
+        for chosen in resolution.of_kind("reward")
     )
     sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
     space = ActionSpace(
@@ -259,7 +247,10 @@ def _compose(resolution: Resolution) -> Composition:
         task=task,
         recipe=replace(recipe, operations=_count_operations(resolution, judges, space)),
         space=space,
-        arms=_build_arms(resolution, space, judges),
+        arms=tuple(
+            Arm(name, cast("Policy", _build(resolution, chosen, space)), chosen.label, _part_names(name, judges))
+            for name, chosen in resolution.policies.items()
+        ),
         judges=judges,
         host_parameters=count_parameters(host),
         devices=devices,
@@ -271,14 +262,14 @@ def _compose(resolution: Resolution) -> Composition:
 
 def _choose_devices(resolution: Resolution) -> tuple[torch.device, ...]:
     """Return the devices that the file asks for; ConfigError (E123) if this machine lacks one."""
-    config = resolution.loaded.config
+    config = resolution.config
     wanted: list[tuple[str, KeyPath]] = [(name, ("devices", index)) for index, name in enumerate(config.devices)]
     devices = []
     for name, path in wanted or [(config.device, ("device",))]:
         device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
             found = f"torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices"
-            raise ConfigError(resolution.loaded.problem("E123", path, f'there is no device "{name}": {found}'))
+            raise ConfigError(resolution.problem("E123", path, f'there is no device "{name}": {found}'))
         devices.append(device)
     return tuple(devices)
 
@@ -287,28 +278,27 @@ def _load_split(resolution: Resolution, task: Task, name: SplitName, device: tor
     split, label = task.split(name), resolution.task.label
     if not (isinstance(split, Split) and all(isinstance(one, torch.Tensor) for one in (split.inputs, split.targets))):
         message = f'{label} gives no Split of two tensors when asked for its split "{name}"'
-        raise PluginError(
-            Problem("E231", message, path=label.target, hint="Task.split returns Split(inputs, targets).")
-        )
-    if split.inputs.is_floating_point() and split.inputs.dtype != HOST_DTYPE:
+        hint = "Task.split returns Split(inputs, targets)."
+        raise PluginError(Problem("E231", message, path=label.target, hint=hint))
+    if split.inputs.is_floating_point() and split.inputs.dtype != torch.float32:
         message = f'{label} gives inputs of {split.inputs.dtype} in its split "{name}"'
         raise PluginError(Problem("E234", message, hint="Hosts compute in torch.float32: give inputs.float()."))
     with attributed_to(label, f'with its split "{name}"'):
-        home = torch.device("cpu") if resolution.loaded.config.compute.data == "streamed" else device
+        home = torch.device("cpu") if resolution.config.compute.data == "streamed" else device
         return type(split)(split.inputs.to(home), split.targets.to(home))
 
 
 def _check_data(resolution: Resolution, data: Mapping[SplitName, Split]) -> None:
     """Raise ConfigError if there are too few examples for a batch, or for the gates."""
-    config, train, validation = resolution.loaded.config, len(data["train"]), len(data["validation"])
+    config, train, validation = resolution.config, len(data["train"]), len(data["validation"])
     if config.episode.batch_size > train:
         message = f"a batch of {config.episode.batch_size} is larger than the training data"
         hint = f"There are {train} examples to train on."
-        raise ConfigError(resolution.loaded.problem("E124", ("episode", "batch_size"), message, hint))
+        raise ConfigError(resolution.problem("E124", ("episode", "batch_size"), message, hint))
     if config.growth.gates != "off" and validation < MIN_EXAMPLES_FOR_EVIDENCE:
         message = f"gates: {config.growth.gates} cannot work with {validation} validation examples"
         hint = f'A gate needs {MIN_EXAMPLES_FOR_EVIDENCE} at least: take more of the task, or write gates: "off".'
-        raise ConfigError(resolution.loaded.problem("E114", ("growth", "gates"), message, hint))
+        raise ConfigError(resolution.problem("E114", ("growth", "gates"), message, hint))
 
 
 # --- host and blueprints
@@ -329,107 +319,77 @@ def _graft_prototype(
 
 
 def _at_slot(resolution: Resolution, problem: Problem) -> Problem:
-    name = (problem.path or "").removeprefix("slots.").partition(":")[0]
+    name = _name_in_file((problem.path or "").removeprefix("slots."))
     path: KeyPath = ("slots",)
     if name in resolution.places:
-        has_place = resolution.loaded.config.slots[name].at is not None
+        has_place = resolution.config.slots[name].at is not None
         path = ("slots", name, "at") if has_place else ("slots", name)
-    return resolution.loaded.problem(problem.code, path, problem.message, problem.hint)
+    return resolution.problem(problem.code, path, problem.message, problem.hint)
+
+
+def _name_in_file(slot: str) -> str:
+    """Return the name in the file of a slot, which may stand for several."""
+    return slot.partition(":")[0]
 
 
 def _find_draws(recipe: Recipe, host: nn.Module) -> Draws:
     """Return in which passes the run draws random numbers, in its host or in what may grow in it."""
     train = recipe.data["train"]
     inputs, targets = (sent(own[:PROBE_EXAMPLES], recipe.device) for own in (train.inputs, train.targets))
-    of_host = draws_of(host, lambda model: recipe.task.losses(model(inputs), targets).mean())
-    sites = {slot.name: slot.site for slot in slots_of(host).each()}
-    of_seeds = {
-        draws_of_variety(variety, site, recipe.device)
-        for name, own in recipe.varieties.items()
-        if (site := sites[name]) is not None
-        for variety in own
-    }
-    return max(of_host, *of_seeds)
+    found = [draws_of(host, lambda model: recipe.task.losses(model(inputs), targets).mean())]
+    for slot in slots_of(host).each():
+        if (site := slot.site) is not None:
+            found += [draws_of_variety(variety, site, recipe.device) for variety in recipe.varieties[slot.name]]
+    return max(found)
 
 
 def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.device) -> dict[str, tuple[Variety, ...]]:
-    """Return for each slot of the host what may grow in it. A name in the file may stand for several slots.
+    """Return for each slot of the host what may grow in it.
 
     Raises:
         ConfigError: A blueprint that the file names, or all that a glob matches, do not fit the slot (E305).
         PluginError: A blueprint is not what its specification says.
     """
     misfits: list[Problem] = []
-    faults: dict[tuple[str, Any], Problem] = {}
+    faults: list[Problem] = []
     varieties: dict[str, tuple[Variety, ...]] = {}
     for slot in slots_of(host).each():
         assert slot.site is not None
-        fitting, problems = _fitting_blueprints(resolution, slot, slot.site.kind)
-        misfits += problems
-        varieties[slot.name] = tuple(map(_variety, fitting))
-        for component, variety in zip(fitting, varieties[slot.name], strict=True):
-            fault = None if (variety.id, slot.site) in faults else audition(variety, slot.site, device)
-            if fault is not None:
-                path = _path_of_blueprint(resolution, slot, variety.id)
-                message = f"{component.title} {fault.message}"
-                faults[variety.id, slot.site] = resolution.loaded.problem(fault.code, path, message, fault.hint)
+        kind, name = slot.site.kind, _name_in_file(slot.name)
+        chosen = [(one, cast("BlueprintSpec", one.spec)) for one in resolution.blueprints[name]]
+        fitting = [(component, spec) for component, spec in chosen if kind in spec.kinds]
+        for component, spec in chosen:
+            path = _path_of_blueprint(resolution, name, component.id)
+            if kind not in spec.kinds and (isinstance(path[-1], int) or not fitting):
+                why = f"the slot is a {kind}, the blueprint takes {' or '.join(spec.kinds)}"
+                message = f'blueprint "{component.id}" cannot grow in slot "{slot.name}": {why}'
+                misfits.append(resolution.problem("E305", path, message, "See: esper components list blueprint"))
+        varieties[slot.name] = tuple(Variety(component.id, spec, component.load()) for component, spec in fitting)
+        for (component, _), variety in zip(fitting, varieties[slot.name], strict=True):
+            if (fault := audition(variety, slot.site, device)) is not None:
+                path = _path_of_blueprint(resolution, name, component.id)
+                faults.append(resolution.problem(fault.code, path, f"{component.title} {fault.message}", fault.hint))
     if misfits:
         raise ConfigError(misfits)
     if faults:
-        raise PluginError(list(faults.values()))
+        raise PluginError(list(dict.fromkeys(faults)))
     return varieties
 
 
-def _variety(component: Component) -> Variety:
-    assert isinstance(component.spec, BlueprintSpec)
-    return Variety(component.id, component.spec, component.load())
-
-
-def _fitting_blueprints(resolution: Resolution, slot: Slot, kind: str) -> tuple[list[Component], list[Problem]]:
-    """Return the blueprints that take a slot's kind of data, and a problem for each other one that was named."""
-    chosen = [(one, cast("BlueprintSpec", one.spec).kinds) for one in resolution.blueprints[_name_in_file(slot)]]
-    fitting = [component for component, kinds in chosen if kind in kinds]
-    problems = []
-    for component, kinds in chosen:
-        path = _path_of_blueprint(resolution, slot, component.id)
-        if kind not in kinds and (isinstance(path[-1], int) or not fitting):
-            why = f"the slot is a {kind}, the blueprint takes {' or '.join(kinds)}"
-            message = f'blueprint "{component.id}" cannot grow in slot "{slot.name}": {why}'
-            problems.append(resolution.loaded.problem("E305", path, message, "See: esper components list blueprint"))
-    return fitting, problems
-
-
-def _name_in_file(slot: Slot) -> str:
-    return slot.name.partition(":")[0]
-
-
-def _path_of_blueprint(resolution: Resolution, slot: Slot, id_: str) -> KeyPath:
+def _path_of_blueprint(resolution: Resolution, slot: str, id_: str) -> KeyPath:
     """Return where the file names the blueprint; the path of the list if a glob matched it."""
-    named = resolution.loaded.config.slots[_name_in_file(slot)].blueprints
+    named = resolution.config.slots[slot].blueprints
     found = [index for index, name in enumerate(named) if name in (id_, id_.rpartition("/")[2])]
-    return ("slots", _name_in_file(slot), "blueprints", *found[:1])
+    return ("slots", slot, "blueprints", *found[:1])
 
 
 # --- policies and rewards
 
 
-def _build_arms(resolution: Resolution, space: ActionSpace, judges: Sequence[RunReward]) -> tuple[Arm, ...]:
-    """Build the policy of each arm; ConfigError with what all of them say against their settings."""
-    arms: list[Arm] = []
-    problems: list[Problem] = []
-    for name, chosen in resolution.policies.items():
-        try:
-            parts = _part_names(name, judges) if len(judges) > 1 else ()
-            arms.append(Arm(name, cast("Policy", _build(resolution, chosen, space)), chosen.label, parts))
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(problems)
-    return tuple(arms)
-
-
 def _part_names(arm: str, judges: Sequence[RunReward]) -> tuple[str, ...]:
     """Return the name of an arm under each of several rewards: ``ppo@price-20``, or ``ppo@reward-2``."""
+    if len(judges) == 1:
+        return ()
     priced = [f"{arm}@price-{judge.price:g}" for judge in judges if judge.price is not None]
     if len(set(priced)) == len(judges):
         return tuple(priced)
@@ -438,7 +398,7 @@ def _part_names(arm: str, judges: Sequence[RunReward]) -> tuple[str, ...]:
 
 def _count_operations(resolution: Resolution, judges: Sequence[RunReward], space: ActionSpace) -> Operations | None:
     """Return the operations of host and blueprints if a reward prices them; ConfigError (E125) if torch counts none."""
-    asking = [(judge, chosen) for judge, chosen in zip(judges, resolution.rewards, strict=True) if judge.counts_flops]
+    asking = [chosen for judge, chosen in zip(judges, resolution.of_kind("reward"), strict=True) if judge.counts_flops]
     if not asking:
         return None
     host = next(iter(space.places.values())).host_flops
@@ -446,16 +406,15 @@ def _count_operations(resolution: Resolution, judges: Sequence[RunReward], space
     known = {block: flops for block, flops in found.items() if flops is not None}
     if host and len(known) == len(found):
         return Operations(host, known)
-    judge, chosen = asking[0]
-    unknown = [f"{blueprint} in {slot}" for slot, blueprint in found if (slot, blueprint) not in known]
-    whose = ", ".join(unknown) if host else "the host"
-    message = f"{judge.label} has a price for operations, and torch counts none of {whose}"
-    path = (*chosen.path, "settings", "price_of_flops")
-    raise ConfigError(resolution.loaded.problem("E125", path, message, "With price_of_flops: 0 they are free."))
+    uncounted = [f"{blueprint} in {slot}" for slot, blueprint in found if (slot, blueprint) not in known]
+    message = f"{asking[0].label} has a price for operations, and torch counts none of "
+    message += ", ".join(uncounted) if host else "the host"
+    path = (*asking[0].path, "settings", "price_of_flops")
+    raise ConfigError(resolution.problem("E125", path, message, "With price_of_flops: 0 they are free."))
 
 
 def _build_schedule(resolution: Resolution, side: str) -> Schedule | None:
-    chosen = resolution.schedules.get(side)
+    chosen = resolution.components.get(("optimizer", side, "schedule"))
     return None if chosen is None else AttributedSchedule(cast("Schedule", _build(resolution, chosen)), chosen.label)
 
 
@@ -467,6 +426,6 @@ def _build(resolution: Resolution, chosen: ConfiguredComponent, *arguments: Any,
         problems = []
         for problem in error.problems:
             path = (*chosen.path, "settings", *parse_path(problem.path)) if problem.path else chosen.path
-            placed = resolution.loaded.problem(problem.code, path, problem.message, problem.hint)
+            placed = resolution.problem(problem.code, path, problem.message, problem.hint)
             problems.append(placed if problem.file is None else problem)
         raise ConfigError(problems) from error

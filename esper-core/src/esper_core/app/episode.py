@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.app.compose import prepare
 from esper_core.app.resolution import TWIN, resolved_config
 from esper_core.app.runtime import one_thread, tune_allocator
-from esper_core.growth import FaultBook, Growth, decode_state, encode_state
+from esper_core.growth import FaultBook, decode_state, encode_state
 from esper_core.leyline.errors import LifecycleError
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
@@ -207,7 +207,7 @@ class Episode:
     def state_dict(self) -> State:
         """Return the state of the episode after the latest step."""
         now = self._latest()
-        moment = {"reward": plain_of(now.reward), "rolled_back": now.rolled_back, "ending": plain_ending(now.ending)}
+        moment = {"reward": plain_of(now.reward), "rolled_back": now.rolled_back, "ending": plain_of(now.ending)}
         return State.of(
             {
                 "pool": self._pool.state_dict(),
@@ -233,7 +233,7 @@ class Episode:
         self._rewards.load_state_dict(decode_state(state.part("ledger")))
         known = decode_state(state.part("moment"))
         reward = None if known["reward"] is None else record_of(RewardBreakdown, known["reward"])
-        ending = ending_of(known["ending"])
+        ending = None if known["ending"] is None else record_of(Ending, known["ending"])
         self._result = None if ending else StepResult(state.plain["step"], self._pool.latest, [reward], {}, {})
         return self._moment(self._pool.latest, reward, rolled_back=known["rolled_back"], ending=ending)
 
@@ -336,20 +336,3 @@ class Episode:
             _, (ending,) = pool.conclude(self.steps - 1)
         pool.close()
         return TwinEpisode(tuple(signals), tuple(losses), ending, frozenset(rolled_back))
-
-
-def plain_ending(ending: Ending | None) -> dict[str, Any] | None:
-    """Return an ending as plain data, for ``ending_of``."""
-    if ending is None:
-        return None
-    growth = [plain_of(one) for one in ending.growth]
-    return {"numbers": (ending.test_loss, ending.test_metric), "signals": plain_of(ending.signals), "growth": growth}
-
-
-def ending_of(plain: dict[str, Any] | None) -> Ending | None:
-    """Return the ending that ``plain_ending`` was given."""
-    if plain is None:
-        return None
-    growth = tuple(record_of(Growth, one) for one in plain["growth"])
-    loss, metric = plain["numbers"]
-    return Ending(record_of(Signals, plain["signals"]), loss, metric, growth)

@@ -25,74 +25,58 @@ class _SignalHandler:
     """Notes the signals that come, and makes a second one end the process."""
 
     def __init__(self) -> None:
-        self.signals = _handled_signals()
-        self.numbers: list[int] = []
-        self.received = threading.Event()
+        self.signals = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) not in (signal.SIG_IGN, None):
+            self.signals.append(signal.SIGHUP)
+        self.number: int | None = None
+        self.wake_up = threading.Event()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.numbers.append(number)
-        self.received.set()
+        self.number = number
+        self.wake_up.set()
         for one in self.signals:
             ends_at_once = one in (signal.SIGINT, signal.SIGTERM)
             signal.signal(one, signal.SIG_DFL if ends_at_once else signal.SIG_IGN)
 
     def raise_if_interrupted(self) -> None:
         """Raise Interrupted if a signal came."""
-        if self.numbers:
-            raise Interrupted(self.numbers[0])
+        if self.number is not None:
+            raise Interrupted(self.number)
 
-
-def _handled_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that ask a run to end: SIGHUP only where it exists and is not ignored."""
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) not in (signal.SIG_IGN, None):
-        return signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-    return signal.SIGINT, signal.SIGTERM
+    def announce(self, run: Path) -> None:
+        """Wait for a signal, in a thread: the code that a signal handler interrupts may be writing to stderr."""
+        self.wake_up.wait()
+        if self.number is not None:
+            with suppress(OSError, ValueError):  # the terminal may be closed
+                announce_end(run)
 
 
 @contextmanager
-def handled_signals(run: Path | None = None) -> Iterator[Callable[[], None]]:
+def handled_signals(run: Path) -> Iterator[Callable[[], None]]:
     """Handle the signals that ask a run to end within the block; yield a function that raises Interrupted after one.
 
+    As soon as a signal comes, stderr says that the run ends with this step, and how to resume it.
+
     Args:
-        run: The run directory, as the user names it. As soon as a signal comes, stderr says that the run ends with
-            this step, and how to resume it: the step in progress may take a while.
+        run: The run directory, as the user names it.
     """
     handler = _SignalHandler()
     if threading.current_thread() is not threading.main_thread():
         yield handler.raise_if_interrupted
         return
-    with _announcement(handler, run):
-        before = {one: signal.signal(one, handler) for one in handler.signals}
-        try:
-            yield handler.raise_if_interrupted
-        finally:
-            for one, previous in before.items():
-                signal.signal(one, previous)
-
-
-@contextmanager
-def _announcement(handler: _SignalHandler, run: Path | None) -> Iterator[None]:
-    """Announce the end from a thread: what a signal handler interrupts may itself be writing to stderr."""
-
-    def wait() -> None:
-        handler.received.wait()
-        if handler.numbers:
-            with suppress(OSError, ValueError):  # the terminal may be closed
-                announce_end(run)
-
-    thread = threading.Thread(target=wait, name="interruption", daemon=True)
-    thread.start()
+    announcement = threading.Thread(target=handler.announce, args=(run,), name="interruption", daemon=True)
+    announcement.start()
+    before = {one: signal.signal(one, handler) for one in handler.signals}
     try:
-        yield
+        yield handler.raise_if_interrupted
     finally:
-        handler.received.set()
-        thread.join()
+        for one, previous in before.items():
+            signal.signal(one, previous)
+        handler.wake_up.set()
+        announcement.join()
 
 
-def announce_end(run: Path | None) -> None:
+def announce_end(run: Path) -> None:
     """Print on stderr that the run ends with this step, and how to resume it."""
-    if run is None:
-        print("Stopping after this step; interrupt again to stop at once.", file=sys.stderr, flush=True)
-        return
     print("Stopping after this step; interrupt again to stop at once. Either way:", file=sys.stderr)
     print(f"  {printable(resume_hint(run))}", file=sys.stderr, flush=True)

@@ -7,11 +7,11 @@ problems are collected and raised together, each with its place in the file. Not
 
 from __future__ import annotations
 
-from contextlib import chdir
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
@@ -19,26 +19,20 @@ from pydantic_core import to_jsonable_python
 from esper_core.app.components import ConfiguredComponent, host_at
 from esper_core.config import model_problems, parse_path
 from esper_core.config.model import CAPACITY
-from esper_core.leyline.errors import (
-    ConfigError,
-    EsperError,
-    PluginError,
-    Problem,
-    suggestion,
-)
+from esper_core.leyline.errors import ConfigError, EsperError, PluginError, Problem, suggestion
 from esper_core.leyline.specs import HostSpec, RewardSpec, SlotPlace
 from esper_core.plugins import load_plugins
 from esper_core.plugins.lookup_errors import unknown_plugin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable
 
     from pydantic import BaseModel
 
     from esper_core.config import LoadedConfig, RunConfig, Use
     from esper_core.config.values import KeyPath
     from esper_core.leyline.specs import ComponentKind
-    from esper_core.plugins import Component, PluginRecord, Plugins
+    from esper_core.plugins import Component, Plugins
 
 T = TypeVar("T")
 
@@ -52,72 +46,73 @@ class Resolution:
 
     Attributes:
         plugin_settings: By plugin id, an instance of the settings model of each active plugin that declares one.
-        rewards: One, or several that environments take in turn.
-        schedules: The learning rate schedules of ``host`` and ``seed``, where the file names one.
-        policies: By arm, in the order of the file; the twin has none.
+        components: By its path in the configuration, in the order of ``named_components``.
+        places: By slot, where it goes.
         blueprints: By slot, what may grow there.
     """
 
     loaded: LoadedConfig
     plugins: Plugins
     plugin_settings: Mapping[str, Any]
-    task: ConfiguredComponent
-    host: ConfiguredComponent
-    rewards: tuple[ConfiguredComponent, ...]
-    sinks: tuple[ConfiguredComponent, ...]
-    schedules: Mapping[str, ConfiguredComponent]
-    policies: Mapping[str, ConfiguredComponent]
+    components: Mapping[KeyPath, ConfiguredComponent]
     places: Mapping[str, SlotPlace]
     blueprints: Mapping[str, tuple[Component, ...]]
 
     @property
-    def used_plugins(self) -> frozenset[str]:
-        """Ids of the plugins whose components the run uses, or which the configuration requires."""
-        chosen = [self.task, self.host, *self.rewards, *self.sinks, *self.schedules.values(), *self.policies.values()]
-        blueprints = [component for components in self.blueprints.values() for component in components]
-        used = [component.plugin for component in [*(one.component for one in chosen), *blueprints]]
-        return frozenset([*used, *self.loaded.config.plugins.require])
+    def config(self) -> RunConfig:
+        """The configuration as the file has it."""
+        return self.loaded.config
 
     @property
-    def unmarked_hooks(self) -> tuple[Problem, ...]:
-        """E222 for each function in a used plugin that looks like a hook and lacks ``@hookimpl``."""
-        return unmarked_hooks(self.plugins, self.used_plugins)
+    def task(self) -> ConfiguredComponent:
+        """The task."""
+        return self.components["task",]
+
+    @property
+    def host(self) -> ConfiguredComponent:
+        """The host."""
+        return self.components["host",]
+
+    @property
+    def policies(self) -> Mapping[str, ConfiguredComponent]:
+        """By arm; the twin has none. A single ``policy`` names its arm, unless that name has another meaning."""
+        return {_arm_name(chosen): chosen for chosen in self.of_kind("policy")}
+
+    def of_kind(self, kind: ComponentKind) -> list[ConfiguredComponent]:
+        """Return the components of a kind, in the order of the file."""
+        return [chosen for chosen in self.components.values() if chosen.component.kind == kind]
+
+    def problem(self, code: str, path: KeyPath, message: str, hint: str | None = None) -> Problem:
+        """Build a problem with the value at ``path``, located in the file."""
+        return self.loaded.problem(code, path, message, hint)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is wrong and does not stop the run, one line each."""
-        return (*unused_faults(self.plugins), *map(one_line, self.unmarked_hooks))
+        return (*unused_faults(self.plugins), *map(one_line, unmarked_hooks(self.plugins)))
+
+
+def _arm_name(policy: ConfiguredComponent) -> str:
+    if policy.path[0] == "arms":
+        return str(policy.path[1])
+    name = policy.component.short
+    return "grown" if name in (TWIN, CAPACITY, "static") else name
 
 
 # --- plugins of a run
 
 
 def load_run_plugins(loaded: LoadedConfig, folder: Path) -> Plugins:
-    """Load the plugins for a configuration. Its one-file plugins are looked up in ``folder``.
-
-    A plugin that changes the current folder while it is imported does not change it for the run.
-    """
+    """Load the plugins for a configuration. Its one-file plugins are looked up in ``folder``."""
     own = loaded.config.plugins
     local = [folder.absolute() / name for name in own.local]
-    with chdir(Path.cwd()):
-        return load_plugins(disable=own.disable, require=own.require, local=local)
+    return load_plugins(disable=own.disable, require=own.require, local=local)
 
 
-def unmarked_hooks(plugins: Plugins, used: Collection[str] | None = None) -> tuple[Problem, ...]:
-    """Return E222 for each function of an active plugin that looks like a hook and lacks ``@hookimpl``.
-
-    Args:
-        plugins: The loaded plugins.
-        used: Ids of the installed plugins to look at; None for all. One-file plugins are always looked at.
-    """
-    found = [
-        problem
-        for record in plugins.records
-        if record.status == "active" and (used is None or record.id in used or _is_local(plugins, record))
-        for problem in record.problems
-        if problem.code == "E222"
-    ]
-    return tuple(dict.fromkeys(found))
+def unmarked_hooks(plugins: Plugins) -> tuple[Problem, ...]:
+    """Return E222 for each function of an active plugin that looks like a hook and lacks ``@hookimpl``."""
+    active = [record for record in plugins.records if record.status == "active"]
+    return tuple(problem for record in active for problem in record.problems if problem.code == "E222")
 
 
 def unused_faults(plugins: Plugins) -> tuple[str, ...]:
@@ -142,26 +137,18 @@ def one_line(problem: Problem) -> str:
 def _check_required(loaded: LoadedConfig, plugins: Plugins) -> None:
     """Raise PluginError if a plugin that the configuration requires, or a one-file plugin, cannot be used."""
     problems = [_at_named_path(loaded, problem) for problem in plugins.problems if problem.code == "E226"]
+    local = [file.entry_point.file for file in plugins.files]
     for record in plugins.records:
         if record.id in loaded.config.plugins.require and record.status != "active":
-            problems += _requirement_problems(loaded, record)
-        elif _is_local(plugins, record) and record.status in ("broken", "rejected"):
+            if not any(problem.code == "E226" for problem in record.problems):  # of another version: reported above
+                path = ("plugins", "require", record.id)
+                message = f'plugin "{record.id}" ({record.source}) is required, and it is {record.status}'
+                problems.append(loaded.problem("E226", path, message, f"More:  esper plugins show {record.id}"))
+                problems += record.problems
+        elif record.origin in local and record.status in ("broken", "rejected"):
             problems += record.problems
     if problems:
         raise PluginError(list(dict.fromkeys(problems)))
-
-
-def _requirement_problems(loaded: LoadedConfig, record: PluginRecord) -> list[Problem]:
-    if any(problem.code == "E226" for problem in record.problems):
-        return []  # among the problems of the loader: it is required in another version
-    state: str = record.status
-    hint, reasons = f"More:  esper plugins show {record.id}", list(record.problems)
-    if record.status == "disabled":
-        hint, reasons = f'Take "{record.id}" out of plugins.disable, or out of plugins.require.', []
-    elif record.status == "not-listed":
-        state, hint, reasons = "left out in safe mode", "Unset ESPER_SAFE_MODE.", []
-    message = f'plugin "{record.id}" ({record.source}) is required, and it is {state}'
-    return [loaded.problem("E226", ("plugins", "require", record.id), message, hint), *reasons]
 
 
 def _plugin_settings(loaded: LoadedConfig, plugins: Plugins) -> tuple[dict[str, Any], list[Problem]]:
@@ -192,11 +179,26 @@ def _at_named_path(loaded: LoadedConfig, problem: Problem) -> Problem:
     return replace(placed, path=problem.path)
 
 
-def _is_local(plugins: Plugins, record: PluginRecord) -> bool:
-    return any(file.entry_point.file == record.origin for file in plugins.files)
-
-
 # --- names
+
+
+def named_components(config: RunConfig) -> dict[KeyPath, tuple[ComponentKind, Use]]:
+    """Return every component that a configuration names, except blueprints: its kind and settings, by its path."""
+    named: dict[KeyPath, tuple[ComponentKind, Use]] = {
+        ("task",): ("task", config.task),
+        ("host",): ("host", config.host),
+    }
+    named |= {("rewards", index): ("reward", use) for index, use in enumerate(config.rewards)}
+    if not config.rewards:
+        named["reward",] = "reward", config.reward
+    named |= {("sinks", index): ("sink", use) for index, use in enumerate(config.sinks)}
+    for side, own in (("host", config.optimizer.host), ("seed", config.optimizer.seed)):
+        if own.schedule is not None:
+            named["optimizer", side, "schedule"] = "schedule", own.schedule
+    if config.policy is not None:
+        named["policy",] = "policy", config.policy
+        return named
+    return named | {("arms", arm, "policy"): ("policy", own.policy) for arm, own in config.arms.items()}
 
 
 def resolve(loaded: LoadedConfig, plugins: Plugins) -> Resolution:
@@ -209,7 +211,7 @@ def resolve(loaded: LoadedConfig, plugins: Plugins) -> Resolution:
     _check_required(loaded, plugins)
     settings, problems = _plugin_settings(loaded, plugins)
     named = [_at_named_path(loaded, one) for one in plugins.problems if one.code in ("E208", "E227")]
-    return _Resolver(loaded, plugins, settings, [*named, *problems]).resolve()
+    return _Resolver(loaded, plugins, [*named, *problems]).resolve(settings)
 
 
 @dataclass(slots=True)
@@ -223,39 +225,21 @@ class _Resolver:
 
     loaded: LoadedConfig
     plugins: Plugins
-    plugin_settings: Mapping[str, Any]
     problems: list[Problem]
     faults: list[Problem] = field(default_factory=list)
 
-    def resolve(self) -> Resolution:
+    def resolve(self, plugin_settings: Mapping[str, Any]) -> Resolution:
         """Look up everything; raise all problems together."""
         config = self.loaded.config
-        task = self.choose("task", config.task, ("task",))
-        host = self.choose("host", config.host, ("host",))
-        rewards = [self.choose("reward", use, path) for use, path in rewards_of(config)]
-        self.check_families(rewards)
-        sinks = [self.choose("sink", use, ("sinks", index)) for index, use in enumerate(config.sinks)]
-        schedules = {side: self.choose("schedule", use, path) for side, (use, path) in _schedules(config).items()}
-        policies = {arm: self.choose("policy", use, path) for arm, (use, path) in _policies(config).items()}
-        places = {name: self.place(name, host) for name in config.slots}
+        chosen = {path: self.choose(kind, use, path) for path, (kind, use) in named_components(config).items()}
+        components = {path: component for path, component in chosen.items() if component is not None}
+        self.check_families([one for one in components.values() if isinstance(one.component.spec, RewardSpec)])
+        places = {name: self.place(name, components.get(("host",))) for name in config.slots}
         blueprints = {name: self.blueprints(name) for name in config.slots}
         if found := sorted(self.problems + self.faults, key=lambda problem: (problem.line or 0, problem.column or 0)):
             raise ConfigError(found) if self.problems else PluginError(found)
-        assert task is not None
-        assert host is not None
-        return Resolution(
-            loaded=self.loaded,
-            plugins=self.plugins,
-            plugin_settings=self.plugin_settings,
-            task=task,
-            host=host,
-            rewards=tuple(reward for reward in rewards if reward is not None),
-            sinks=tuple(sink for sink in sinks if sink is not None),
-            schedules={side: chosen for side, chosen in schedules.items() if chosen is not None},
-            policies={arm: chosen for arm, chosen in policies.items() if chosen is not None},
-            places={name: place for name, place in places.items() if place is not None},
-            blueprints=blueprints,
-        )
+        known = {name: place for name, place in places.items() if place is not None}
+        return Resolution(self.loaded, self.plugins, plugin_settings, components, known, blueprints)
 
     def choose(self, kind: ComponentKind, use: Use, path: KeyPath) -> ConfiguredComponent | None:
         """Return the component that ``use`` names, with its settings validated; None after a problem."""
@@ -279,30 +263,29 @@ class _Resolver:
             return None
         return ConfiguredComponent(component, {name: getattr(settings, name) for name in model.model_fields}, path)
 
-    def check_families(self, rewards: Iterable[ConfiguredComponent | None]) -> None:
+    def check_families(self, rewards: list[ConfiguredComponent]) -> None:
         """Report each reward whose family is not that of the first: their sums cannot be compared."""
-        specs = [(own, own.component.spec) for own in rewards if own and isinstance(own.component.spec, RewardSpec)]
-        for own, spec in specs[1:]:
-            first, wanted = specs[0]
-            if spec.family != wanted.family:
-                families = f'is of the family "{wanted.family}", "{own.component.id}" of "{spec.family}"'
+        families = [(own, getattr(own.component.spec, "family", "")) for own in rewards]
+        for own, family in families[1:]:
+            first, wanted = families[0]
+            if family != wanted:
+                ids = f'"{first.component.id}" is of the family "{wanted}", "{own.component.id}" of "{family}"'
                 hint = "The rewards of one run must be of one family: use one run for each family."
-                self.problems.append(self.loaded.problem("E114", own.path, f'"{first.component.id}" {families}', hint))
+                self.problems.append(self.loaded.problem("E114", own.path, ids, hint))
 
     def place(self, name: str, host: ConfiguredComponent | None) -> SlotPlace | None:
         """Return where a slot goes: where the file says, else where the host suggests."""
         slot = self.loaded.config.slots[name]
-        suggested: Mapping[str, SlotPlace] = {}
-        if host is not None and isinstance(host.component.spec, HostSpec):
-            suggested = host.component.spec.slots
         if slot.at is not None:
             return SlotPlace(slot.at, slot.kind, slot.stack)
+        if host is None:
+            return None
+        suggested = host.component.spec.slots if isinstance(host.component.spec, HostSpec) else {}
         if name in suggested:
             return SlotPlace(suggested[name].at, slot.kind or suggested[name].kind, slot.stack)
-        if host is not None:
-            message = f'host "{host.component.id}" suggests no slot called "{name}"'
-            hint = f"{suggestion(name, suggested)}\nOr say where it goes:  slots.{name}.at: NAME_OF_A_MODULE"
-            self.problems.append(self.loaded.problem("E122", ("slots", name), message, hint))
+        message = f'host "{host.component.id}" suggests no slot called "{name}"'
+        hint = f"{suggestion(name, suggested)}\nOr say where it goes:  slots.{name}.at: NAME_OF_A_MODULE"
+        self.problems.append(self.loaded.problem("E122", ("slots", name), message, hint))
         return None
 
     def blueprints(self, name: str) -> tuple[Component, ...]:
@@ -326,24 +309,6 @@ class _Resolver:
             return None
 
 
-def rewards_of(config: RunConfig) -> list[tuple[Use, KeyPath]]:
-    """Return the rewards of a configuration, each with its path: ``rewards`` if given, else ``reward``."""
-    return [(use, ("rewards", index)) for index, use in enumerate(config.rewards)] or [(config.reward, ("reward",))]
-
-
-def _schedules(config: RunConfig) -> dict[str, tuple[Use, KeyPath]]:
-    sides = {"host": config.optimizer.host.schedule, "seed": config.optimizer.seed.schedule}
-    return {side: (use, ("optimizer", side, "schedule")) for side, use in sides.items() if use is not None}
-
-
-def _policies(config: RunConfig) -> dict[str, tuple[Use, KeyPath]]:
-    """Return the policy of each arm. A single ``policy`` names its arm, unless that name has another meaning."""
-    if config.policy is not None:
-        name = config.policy.use.rpartition("/")[2]
-        return {"grown" if name in (TWIN, CAPACITY, "static") else name: (config.policy, ("policy",))}
-    return {arm: (own.policy, ("arms", arm, "policy")) for arm, own in config.arms.items()}
-
-
 # --- what is written to the run directory, and what ``esper explain`` shows
 
 
@@ -352,42 +317,30 @@ def resolved_config(resolution: Resolution) -> RunConfig:
 
     It runs the same whatever else is installed. One-file plugins are named as they lie beside it in the run directory.
     """
-    config, policies = resolution.loaded.config, resolution.policies
-    rewards = tuple(map(_in_full, [use for use, _ in rewards_of(config)], resolution.rewards))
-    optimizers = {
-        side: own.model_copy(update={"schedule": _in_full(own.schedule, resolution.schedules[side])})
-        for side, own in (("host", config.optimizer.host), ("seed", config.optimizer.seed))
-        if own.schedule is not None
-    }
-    update: dict[str, Any] = {
-        "plugins": config.plugins.model_copy(
-            update={"local": tuple(f"./{Path(name).name}" for name in config.plugins.local)}
-        ),
-        "task": _in_full(config.task, resolution.task),
-        "host": _in_full(config.host, resolution.host),
-        "sinks": tuple(map(_in_full, config.sinks, resolution.sinks)),
-        "slots": {name: slot.model_copy(update=_slot_in_full(resolution, name)) for name, slot in config.slots.items()},
-        "optimizer": config.optimizer.model_copy(update=optimizers),
-    }
-    update |= {"rewards": rewards} if config.rewards else {"reward": rewards[0]}
-    if config.policy is not None:
-        (chosen,) = policies.values()
-        update["policy"] = _in_full(config.policy, chosen)
-    else:
-        update["arms"] = {
-            name: arm.model_copy(update={"policy": _in_full(arm.policy, policies[name])})
-            for name, arm in config.arms.items()
-        }
-    return config.model_copy(update=update)
+    config: RunConfig = resolution.loaded.config
+    values: dict[KeyPath, Any] = {("plugins", "local"): tuple(f"./{Path(name).name}" for name in config.plugins.local)}
+    for path, chosen in resolution.components.items():
+        values[*path, "use"] = chosen.component.id
+        values[*path, "settings"] = to_jsonable_python(dict(chosen.settings))
+    for name, place in resolution.places.items():
+        values["slots", name, "at"] = place.at
+        values["slots", name, "kind"] = place.kind
+        values["slots", name, "blueprints"] = tuple(one.id for one in resolution.blueprints[name])
+    for path, value in values.items():
+        config = _replaced(config, path, value)
+    return config
 
 
-def _slot_in_full(resolution: Resolution, name: str) -> dict[str, Any]:
-    place, blueprints = resolution.places[name], tuple(one.id for one in resolution.blueprints[name])
-    return {"at": place.at, "kind": place.kind, "blueprints": blueprints}
-
-
-def _in_full(use: Use, chosen: ConfiguredComponent) -> Use:
-    return use.model_copy(update={"use": chosen.component.id, "settings": to_jsonable_python(dict(chosen.settings))})
+def _replaced(part: Any, path: KeyPath, value: Any) -> Any:
+    """Return a copy of a part of a configuration with another value at ``path``."""
+    if not path:
+        return value
+    key, *rest = path
+    if isinstance(part, Mapping):
+        return {**part, key: _replaced(part[key], tuple(rest), value)}
+    if isinstance(part, tuple):
+        return tuple(_replaced(one, tuple(rest), value) if at == key else one for at, one in enumerate(part))
+    return part.model_copy(update={key: _replaced(getattr(part, str(key)), tuple(rest), value)})
 
 
 def settings_models(loaded: LoadedConfig, folder: Path) -> dict[KeyPath, type[BaseModel]]:
@@ -399,14 +352,9 @@ def settings_models(loaded: LoadedConfig, folder: Path) -> dict[KeyPath, type[Ba
     models: dict[KeyPath, type[BaseModel]] = {
         ("plugins", "settings", id_): model for id_, model in plugins.settings.items() if id_ in config.plugins.settings
     }
-    uses: list[tuple[str, Use, KeyPath]] = [("task", config.task, ("task",)), ("host", config.host, ("host",))]
-    uses += [("reward", use, path) for use, path in rewards_of(config)]
-    uses += [("policy", use, path) for use, path in _policies(config).values()]
-    uses += [("schedule", use, path) for use, path in _schedules(config).values()]
-    uses += [("sink", use, ("sinks", index)) for index, use in enumerate(config.sinks)]
-    for kind, use, path in uses:
+    for path, (kind, use) in named_components(config).items():
         try:
-            model = plugins.registry.find(cast("ComponentKind", kind), use.use).settings_model()
+            model = plugins.registry.find(kind, use.use).settings_model()
         except EsperError:
             continue
         if model is not None:

@@ -8,7 +8,6 @@ with every batch waits for the kernel to clear them, page by page.
 from __future__ import annotations
 
 import ctypes
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -22,14 +21,9 @@ M_TOP_PAD: Final = -2
 M_MMAP_THRESHOLD: Final = -3
 """Parameters of ``mallopt``, as malloc.h numbers them."""
 
-KEPT_BYTES: Final = 1 << 30
-"""Free bytes at the end of the heap above which some are returned."""
-
-LARGE_BYTES: Final = 32 << 20
-"""Size from which a block is mapped by itself and returned when it is freed: the most that glibc accepts."""
-
-HEAP_BYTES: Final = 64 << 20
-"""What a thread's heap takes from the kernel at once, and returns when it is empty unless this pad is set."""
+BOUNDS: Final = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 1 << 30, M_TOP_PAD: 64 << 20}
+"""Bytes from which a block is mapped by itself and returned when it is freed (the most that glibc accepts); free bytes
+at the end of the heap above which some are returned; and what a thread's heap takes from the kernel at once."""
 
 
 @contextmanager
@@ -43,34 +37,20 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def tune_allocator(mallopt: Callable[[int, int], int] | None = None) -> bool:
+def tune_allocator() -> bool:
     """Make glibc keep freed memory, for the whole process. Computed numbers do not change.
-
-    Args:
-        mallopt: What to call instead of glibc's own, for tests.
 
     Returns:
         Whether glibc accepted it; False on other systems.
     """
-    if mallopt is None:
-        mallopt = glibc_mallopt()
-    if mallopt is None:
-        return False
-    bounds = {M_MMAP_THRESHOLD: LARGE_BYTES, M_TRIM_THRESHOLD: KEPT_BYTES, M_TOP_PAD: HEAP_BYTES}
-    accepted = [mallopt(parameter, value) for parameter, value in bounds.items()]
-    return accepted == [1] * len(bounds)
+    mallopt = glibc_mallopt()
+    return mallopt is not None and [mallopt(*bound) for bound in BOUNDS.items()] == [1] * len(BOUNDS)
 
 
 def glibc_mallopt() -> Callable[[int, int], int] | None:
     """Return ``mallopt`` of glibc; None if this process does not run on glibc."""
-    if "CS_GNU_LIBC_VERSION" not in getattr(os, "confstr_names", {}):
-        return None
     try:
-        if not (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc"):
-            return None
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, ValueError, AttributeError):
+        mallopt: Callable[[int, int], int] = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
         return None
-    mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
-    own: Callable[[int, int], int] = mallopt
-    return own
+    return mallopt

@@ -53,7 +53,7 @@ def check(
         unmarked = () if plugins is None else unmarked_hooks(plugins)
         print_warnings(one_line(problem) for problem in unmarked if problem not in problems)
     else:
-        unmarked = resolution.unmarked_hooks
+        unmarked = unmarked_hooks(plugins)
         print_warnings(resolution.warnings)
     if as_json:
         faults = () if plugins is None else _faults(plugins)

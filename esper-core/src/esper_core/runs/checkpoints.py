@@ -74,18 +74,15 @@ class Checkpoints:
             except OSError:
                 shutil.rmtree(beside, ignore_errors=True)
                 raise
-        self.point_to(number)
+        self.return_to(number)
         for old in self._numbers()[: -self._kept]:
             self._discard(old)
 
-    def discard_after(self, number: int) -> None:
-        """Delete the checkpoints that are newer than this one."""
+    def return_to(self, number: int) -> None:
+        """Make this checkpoint the newest: delete the newer ones, and write its number to ``latest``."""
         for newer in self._numbers():
             if newer > number:
                 self._discard(newer)
-
-    def point_to(self, number: int) -> None:
-        """Write the number of the newest checkpoint to ``latest``."""
         write_atomically(self._run / "latest", f"{number:06}\n")
 
     def newest(self, reason_unusable: Callable[[State], str | None] = lambda state: None) -> Checkpoint | None:

@@ -22,13 +22,14 @@ from esper_core.leyline.events import (
     StageChanged,
     StepFinished,
 )
+from esper_core.leyline.signals import Signals  # noqa: TC001  pydantic reads the fields of Ending
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import FaultBook
-    from esper_core.leyline.signals import RewardBreakdown, Signals
+    from esper_core.leyline.signals import RewardBreakdown
 
 T = TypeVar("T")
 

@@ -199,7 +199,7 @@ def test_a_page_that_is_not_followed_here_has_a_test_of_its_own() -> None:
 
 def test_the_how_to_on_reports_describes_every_section_in_order(reader: Quick) -> None:
     page = (PAGES / "read-a-report.md").read_text(encoding="utf-8")
-    written, _, told = page.partition("## From top to bottom")
+    written, _, told = page.partition("## Sections")
     tutorials.follow(written, reader)
     report = (reader.folder / "otter.html").read_text(encoding="utf-8")
     assert re.findall(r"^\*\*(.+?)\.\*\*", told, re.MULTILINE) == re.findall("<h2>(.*?)</h2>", report)

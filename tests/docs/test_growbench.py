@@ -44,7 +44,7 @@ def test_the_page_works_and_shows_the_very_figures(page, reader) -> None:
 
 
 def test_the_page_counts_right(page) -> None:
-    assert f"{len(growbench.nodes())} places to be, {len(growbench.end_nodes())} of them ends" in page
+    assert f"{len(growbench.nodes())} states, {len(growbench.end_nodes())} of them final" in page
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \| \d \|$", page, flags=re.MULTILINE))
     assert rows == {
         slot: ", ".join(f"`{one.removeprefix('blueprints/')}`" for one in own) for slot, own in puzzles.SLOTS.items()

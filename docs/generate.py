@@ -204,27 +204,16 @@ def transitions(what: str, machine: Mapping[tuple[Any, Any], Enum]) -> str:
 
 
 def hook_specs() -> str:
-    """Every hook with its exact arguments and its text."""
-    parts = []
+    """Return what holds for all hooks, then every hook with its exact arguments and its text."""
+    parts = [(inspect.getdoc(hooks) or "").split("\n\n", 2)[2].replace("``", "`") + "\n"]
     for name, hook in vars(hooks).items():
         if not name.startswith("esper_"):
             continue
         parameters = ", ".join(inspect.signature(hook).parameters)
-        first, *rest = (inspect.getdoc(hook) or "").replace("``", "`").split("\n\n")
-        texts = [as_code(text) if text.startswith("    ") else as_list(text) for text in rest if text != "Example::"]
-        parts.append(f"### {name}({parameters})\n\n{first}\n\n" + "\n\n".join(texts) + "\n")
+        text, *examples = re.split(r"\n\n(?= *(?:@hookimpl|class ))", inspect.getdoc(hook) or "", maxsplit=1)
+        code = "".join(f"\n```python\n{textwrap.dedent(example)}\n```\n" for example in examples)
+        parts.append(f"### {name}({parameters})\n\n{text.replace('``', '`')}\n{code}")
     return "\n".join(parts)
-
-
-def as_code(text: str) -> str:
-    """An indented example as a fenced block of Python."""
-    return f"```python\n{textwrap.dedent(text)}\n```"
-
-
-def as_list(text: str) -> str:
-    """A paragraph of ``When: …``, ``Returns: …`` and ``Errors: …`` as a list of Markdown."""
-    indented = re.sub(r"\n(?!When|Returns|Errors)", "\n  ", text)
-    return re.sub(r"^(When|Returns|Errors):", r"- **\1:**", indented, flags=re.MULTILINE)
 
 
 # --- reference/cli.md

@@ -213,11 +213,3 @@ def test_file_is_run_as_it_was_read(file: Path, monkeypatch) -> None:
     assert loaded.files[0].source == PLUGIN.encode()
     assert record.sha256 == sha256(PLUGIN.encode()).hexdigest()
     assert list(file.parent.iterdir()) == [file]
-
-
-def test_file_that_is_too_large_is_refused(file: Path) -> None:
-    file.write_text("#" * (1 << 20))
-    assert read_local([file])[1] == []
-    file.write_text("#" * ((1 << 20) + 1))
-    (problem,) = read_local([file])[1]
-    assert problem.message == f'the plugin file "{file}" is larger than 1,048,576 bytes'

@@ -173,7 +173,7 @@ def test_fifty_packages_load_within_half_a_second(load, workshop) -> None:
 def test_public_names_are_sorted_and_importable() -> None:
     assert plugins.__all__ == sorted(plugins.__all__)
     assert [name for name in plugins.__all__ if not hasattr(plugins, name)] == []
-    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+    with pytest.raises(AttributeError, match="nope"):
         plugins.nope  # noqa: B018
 
 

@@ -228,7 +228,7 @@ class _Session:
         position.check_unchanged(decisive, path)
         with ExitStack() as closing:
             self._log_start()
-            observers.configured(resolution.plugin_settings, lambda: config)
+            observers.configured(resolution.plugin_settings, config)
             listeners = [*self.listeners, *open_display(self.display, path, closing)]
             sinks = open_sinks(resolution.of_kind("sink"), path, closing)
             clock = Clock()

@@ -15,53 +15,6 @@ Begin with ``load_plugins`` in ``loader``: it is the whole sequence. The modules
 The hooks themselves are specified in ``esper_core.hooks.spec``. Names below are imported when they are first used.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from esper_core.plugins.formula import FormulaError, evaluate_formula
-    from esper_core.plugins.loader import Plugins, load_plugins
-    from esper_core.plugins.lookup_errors import UnknownComponent, UnusableComponent
-    from esper_core.plugins.records import Component, PluginRecord
-    from esper_core.plugins.registry import ComponentRegistrar, Registry
-
-_HOME = {
-    "Component": "records",
-    "FormulaError": "formula",
-    "PluginRecord": "records",
-    "Plugins": "loader",
-    "ComponentRegistrar": "registry",
-    "Registry": "registry",
-    "UnknownComponent": "lookup_errors",
-    "UnusableComponent": "lookup_errors",
-    "evaluate_formula": "formula",
-    "load_plugins": "loader",
-}
-
-__all__ = [
-    "Component",
-    "ComponentRegistrar",
-    "FormulaError",
-    "PluginRecord",
-    "Plugins",
-    "Registry",
-    "UnknownComponent",
-    "UnusableComponent",
-    "evaluate_formula",
-    "load_plugins",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

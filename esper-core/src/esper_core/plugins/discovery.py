@@ -13,8 +13,8 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import find_spec, module_from_spec
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
@@ -53,9 +53,6 @@ NAME_RULE: Final = f"Lower case letters and digits, joined by single - or _, at 
 
 RELATIVE_PATH_HINT: Final = "The path is relative to the configuration's folder."
 
-_MAX_FILE_SIZE: Final = 1 << 20
-"""Bytes of a one-file plugin."""
-
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
 
@@ -81,10 +78,7 @@ def discover(
     """Return the entry points of a group, sorted by name, and a problem (E223) for each package with damaged metadata.
 
     A package that is on the path twice (an editable install and its egg-info) counts once, where Python finds it first.
-
-    Args:
-        group: ``PLUGIN_GROUP`` or ``COMMAND_GROUP``.
-        distributions: packages to read instead of the installed ones.
+    ``distributions`` are read instead of the installed packages.
     """
     if distributions is None:
         from importlib.metadata import distributions as installed  # imported late: takes 20 ms
@@ -168,12 +162,7 @@ def _checked(
 
 
 def duplicate_problem(what: str, claims: Sequence[EntryPointInfo]) -> Problem:
-    """Describe a name that is declared more than once.
-
-    Args:
-        what: the name with its kind, ``plugin "extra"``.
-        claims: the entry points that declare it.
-    """
+    """Describe a name, ``plugin "extra"``, that several entry points declare."""
     sources = [claim.file or f"{claim.source} ({claim.target})" for claim in claims]
     message = f"{what} is declared more than once, and not loaded: by {' and by '.join(sources)}"
     packages = list(dict.fromkeys(claim.package for claim in claims))
@@ -246,11 +235,7 @@ class LocalFile:
 
 
 def read_local(paths: Iterable[Path]) -> tuple[tuple[LocalFile, ...], list[Problem]]:
-    """Read one-file plugins, each once, without running them.
-
-    Returns:
-        The files, and a problem (E227) for each that cannot be a plugin.
-    """
+    """Read one-file plugins, each once, without running them; return also a problem (E227) for each invalid one."""
     found: list[LocalFile] = []
     problems: list[Problem] = []
     for index, path in enumerate(paths):
@@ -275,9 +260,9 @@ def import_local(file: LocalFile) -> Any:
     """Run a one-file plugin and register its module in ``sys.modules``, where its targets are looked up."""
     name = file.entry_point.target
     loader = _LocalLoader(name, file)
-    module = module_from_spec(ModuleSpec(name, loader, origin=str(file.path)))
-    module.__file__ = str(file.path)
-    sys.modules[name] = module
+    spec = spec_from_file_location(name, file.path, loader=loader)
+    assert spec is not None
+    sys.modules[name] = module = module_from_spec(spec)
     try:
         loader.exec_module(module)
     except BaseException:
@@ -301,14 +286,11 @@ class _LocalLoader(SourceFileLoader):
 
 def _contents(path: Path) -> bytes:
     try:
-        source = read_bytes(path, _MAX_FILE_SIZE + 1)
+        return read_bytes(path)
     except FileNotFoundError:
         _refuse(f'there is no plugin file "{path}"', RELATIVE_PATH_HINT)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
         _refuse(f'the plugin file "{path}" cannot be read: {error}', "Check the path and the permissions.")
-    if len(source) > _MAX_FILE_SIZE:
-        _refuse(f'the plugin file "{path}" is larger than {_MAX_FILE_SIZE:,} bytes', "Make a package of it.")
-    return source
 
 
 def _check_file_name(path: Path) -> None:

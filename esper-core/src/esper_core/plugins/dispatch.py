@@ -13,14 +13,13 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.events import GovernorActed, StageChanged, StepFinished, UpdateFinished
+from esper_core.leyline.events import Event, GovernorActed, StageChanged, StepFinished, UpdateFinished
 from esper_core.leyline.protocols import PluginConfig, ReportSection, frozen
 from esper_core.leyline.signals import Level, Verdict, most_severe
 from esper_core.plugins.isolation import (
     Label,
     attempt,
     attributed_to,
-    author_hint,
     definition_of,
     fault_problem,
     hook_callers,
@@ -32,7 +31,6 @@ from esper_core.plugins.isolation import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from esper_core.leyline.events import Event
     from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome
     from esper_core.leyline.signals import HealthSnapshot
     from esper_core.plugins.loader import Plugins
@@ -44,14 +42,19 @@ log = logging.getLogger("esper")
 
 HEALTH_HOOK: Final = "esper_check_health"
 
+EVENT_HOOKS: Final[Mapping[type[Event], str]] = {
+    StageChanged: "esper_stage_changed",
+    UpdateFinished: "esper_update_finished",
+    GovernorActed: "esper_governor_acted",
+}
+"""The events that are passed on as they are."""
+
 OBSERVER_HOOKS: Final = (
     "esper_configured",
     "esper_run_started",
     "esper_run_finished",
-    "esper_stage_changed",
     "esper_step_finished",
-    "esper_update_finished",
-    "esper_governor_acted",
+    *EVENT_HOOKS.values(),
 )
 
 
@@ -63,17 +66,10 @@ class Observers:
         self._callers = {hook: hook_callers(plugins.manager, hook) for hook in OBSERVER_HOOKS}
         self._steps: list[StepFinished] = []
 
-    def configured(self, settings: Mapping[str, Any], values: Callable[[], Any]) -> None:
-        """Call ``esper_configured``.
-
-        Args:
-            settings: by plugin id the plugin's own settings.
-            values: returns the whole configuration; called only if a plugin implements the hook.
-        """
-        callers = self._callers["esper_configured"]
-        configuration = frozen(values()) if callers else {}
-        for plugin in list(callers):
-            self._call(plugin, "esper_configured", config=PluginConfig(settings.get(plugin), configuration))
+    def configured(self, settings: Mapping[str, Any], values: Any) -> None:
+        """Call ``esper_configured`` with each plugin's own settings and the values of the whole configuration."""
+        for plugin in list(self._callers["esper_configured"]):
+            self._call(plugin, "esper_configured", config=PluginConfig(settings.get(plugin), frozen(values)))
 
     def run_started(self, run: RunInfo) -> None:
         """Call ``esper_run_started``."""
@@ -87,12 +83,8 @@ class Observers:
         """Pass an event on; the steps of all environments are collected until ``settle``."""
         if isinstance(event, StepFinished):
             self._steps.append(event)
-        elif isinstance(event, StageChanged):
-            self._call_all("esper_stage_changed", event=event)
-        elif isinstance(event, UpdateFinished):
-            self._call_all("esper_update_finished", event=event)
-        elif isinstance(event, GovernorActed):
-            self._call_all("esper_governor_acted", event=event)
+        elif (hook := EVENT_HOOKS.get(type(event))) is not None:
+            self._call_all(hook, event=event)
 
     def settle(self) -> None:
         """Call ``esper_step_finished`` with the collected steps: every environment has finished."""
@@ -113,10 +105,7 @@ class Observers:
 
 
 def health_check(plugins: Plugins) -> Callable[[HealthSnapshot], Verdict]:
-    """Return a function that asks every plugin about one environment and returns the most severe verdict.
-
-    It raises PluginError if a plugin raises (E231) or returns something else than a verdict (E229).
-    """
+    """Return a function that asks every plugin about one environment and returns the most severe verdict."""
     callers = hook_callers(plugins.manager, HEALTH_HOOK)
     labels = {
         plugin: Label(_record(plugins, plugin).title, _hook_target(plugins, plugin, HEALTH_HOOK)) for plugin in callers
@@ -139,10 +128,9 @@ def _signed(plugins: Plugins, plugin: str, returned: object) -> Verdict:
     if isinstance(returned, Verdict) and isinstance(returned.level, Level):
         return replace(returned, reason=f"{returned.reason or 'no reason was given'}, says {record.title}")
     file, line = definition_of(getattr(plugins.manager.get_plugin(plugin), HEALTH_HOOK))
-    received = f"level={returned.level!r}" if isinstance(returned, Verdict) else type(returned).__name__
-    message = f"{record.title} gives no verdict: {HEALTH_HOOK} returned {received}"
-    hint = "It returns Verdict(Level.PANIC, reason), Verdict(Level.CALM), or None. "
-    raise PluginError(Problem("E229", message, file=file, line=line, hint=hint + author_hint(record.package, plugin)))
+    message = f"{record.title} gives no verdict: {HEALTH_HOOK} returned {returned!r}"
+    hint = "Return Verdict(Level.PANIC, reason), Verdict(Level.CALM), or None."
+    raise PluginError(Problem("E229", message, file=file, line=line, hint=hint))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +168,7 @@ def _checked(section: Any) -> ReportSection:
 def run_wrapped(plugins: Plugins, context: RunContext, train: Callable[[], T]) -> T:
     """Call ``train`` inside the ``esper_run`` wrappers of all plugins; return what it returns, or raise what it raises.
 
-    What a wrapper returns or raises does not change that. A wrapper that raises before the run begins stops it with
-    PluginError (E231); what one raises afterwards is reported.
+    A wrapper that raises before the run begins stops it (E231); what one raises afterwards is reported.
     """
     results: list[T] = []
     failures: list[BaseException] = []

@@ -150,7 +150,7 @@ def hook_callers(manager: pluggy.PluginManager, hook: str) -> dict[str, Callable
 
 
 def import_target(target: str) -> Any:
-    """Import ``"package.module"`` or the attribute ``"package.module:attribute"``; this runs the package's code."""
+    """Import and return ``"package.module"`` or ``"package.module:attribute"``."""
     module, _, attributes = target.partition(":")
     return reduce(getattr, filter(None, attributes.strip().split(".")), import_module(module.strip()))
 

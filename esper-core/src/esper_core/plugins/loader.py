@@ -36,7 +36,7 @@ from esper_core.plugins.validation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pluggy
     from pydantic import BaseModel
@@ -64,9 +64,7 @@ class Plugins:
     A problem stops nothing by itself; a run fails when it asks the registry for a name that is not there.
 
     Attributes:
-        records: what became of each plugin.
         registry: the components of the active plugins.
-        problems: everything that is wrong.
         manager: calls the hooks of the active plugins.
         files: the one-file plugins that were read.
         settings: by plugin id the pydantic model of the plugin's own settings, where it has one.
@@ -107,11 +105,16 @@ def load_plugins(
     files, unreadable = read_local(local)
     entry_points = (*entry_points, *(file.entry_point for file in files))
     candidates = admit(entry_points, disable=disable, require=require, safe_mode=safe_mode)
-    candidates = [_import_plugin(candidate, files) for candidate in candidates]
-    candidates = [check_api_level(validate_hooks(manager, candidate)) for candidate in candidates]
-    candidates = [read_settings_model(candidate) for candidate in candidates]
-    candidates = [register_hooks(manager, candidate) for candidate in candidates]
-    candidates = [_collect_components(manager, candidate) for candidate in candidates]
+    steps: tuple[Callable[[PluginCandidate], PluginCandidate], ...] = (
+        partial(_import_plugin, files),
+        partial(validate_hooks, manager),
+        check_api_level,
+        read_settings_model,
+        partial(register_hooks, manager),
+        partial(_collect_components, manager),
+    )
+    for step in steps:
+        candidates = [step(candidate) if candidate.is_active else candidate for candidate in candidates]
 
     records = tuple(candidate.record() for candidate in candidates)
     return Plugins(
@@ -134,10 +137,8 @@ def load_plugins(
     )
 
 
-def _import_plugin(candidate: PluginCandidate, files: Sequence[LocalFile]) -> PluginCandidate:
+def _import_plugin(files: Sequence[LocalFile], candidate: PluginCandidate) -> PluginCandidate:
     """Return the candidate with its module or object and the time of the import; stopped if the import fails."""
-    if not candidate.is_active:
-        return candidate
     entry = candidate.entry_point
     file = next((file for file in files if file.entry_point == entry), None)
     started = perf_counter()
@@ -150,10 +151,7 @@ def _import_plugin(candidate: PluginCandidate, files: Sequence[LocalFile]) -> Pl
 
 def _hash_of_module(target: str) -> str | None:
     file = getattr(sys.modules.get(target.partition(":")[0].strip()), "__file__", None)
-    try:
-        return digest(Path(file).read_bytes()) if isinstance(file, str) else None
-    except OSError:  # a module that was imported from an archive, for example
-        return None
+    return digest(Path(file).read_bytes()) if file is not None and Path(file).is_file() else None
 
 
 def _collect_components(manager: pluggy.PluginManager, candidate: PluginCandidate) -> PluginCandidate:
@@ -162,8 +160,6 @@ def _collect_components(manager: pluggy.PluginManager, candidate: PluginCandidat
     A fault in one of them stops the candidate and unregisters it; the other hooks are still called, so that all faults
     are reported. The components stay with it, so that a message for one of them can name the plugin.
     """
-    if not candidate.is_active:
-        return candidate
     components: list[Component] = []
     problems: list[Problem] = []
     for hook, kind in REGISTRATION_HOOKS.items():
@@ -196,17 +192,17 @@ def _registration_problems(
     return []
 
 
-def _unknown_ids(disable: Sequence[str], require: Mapping[str, str], records: Sequence[PluginRecord]) -> list[Problem]:
-    """Report the ids in plugins.disable and plugins.require that no plugin has."""
+def _unknown_ids(
+    disable: Sequence[str], require: Mapping[str, str], records: Sequence[PluginRecord]
+) -> Iterator[Problem]:
+    """Yield a problem for each id in plugins.disable and plugins.require that no plugin has."""
     ids = {record.id for record in records}
-    return [
-        *(
-            replace(unknown_plugin(name, records), path=f"plugins.disable[{place}]")
-            for place, name in enumerate(disable)
-            if name not in ids
-        ),
-        *(missing_requirement(name, pin, records) for name, pin in require.items() if name not in ids),
-    ]
+    for index, name in enumerate(disable):
+        if name not in ids:
+            yield replace(unknown_plugin(name, records), path=f"plugins.disable[{index}]")
+    for name, pin in require.items():
+        if name not in ids:
+            yield missing_requirement(name, pin, records)
 
 
 def _trace_hooks(manager: pluggy.PluginManager) -> None:

@@ -71,8 +71,8 @@ def unknown_component(
         kind: the kind that was looked up.
         name: the name or pattern, short or with its plugin.
         context: where the name is used, for the message: ``slot "early"``.
-        components: every component there is.
-        records: every plugin there is.
+        components: those of all active plugins.
+        records: all plugins.
         answer: what plugins say of the name; see ``ask_plugins``.
         is_pattern: whether it is a pattern.
     """

@@ -52,15 +52,8 @@ class EntryPointInfo:
 class Component:
     """One component that a plugin provides; its code is imported by ``load``.
 
-    Attributes:
-        id: plugin and name, ``blueprints/conv_light``; unique among the components of a kind.
-        short: the name alone, ``conv_light``.
-        kind: its kind.
-        plugin: the plugin's id.
-        package: the installed package.
-        version: the package's version.
-        target: what builds it, or the "module:attribute" of that.
-        spec: what the plugin declares about it.
+    ``id`` is ``blueprints/conv_light``, ``short`` is ``conv_light``, ``plugin`` the plugin's id. ``target`` is what
+    builds the component, or the "module:attribute" of that.
     """
 
     id: str
@@ -88,11 +81,7 @@ class Component:
         return f"<{one_line(f'{self.kind} {self.id}, {self.source}{summary}')}>"
 
     def load(self) -> Callable[..., Any]:
-        """Import and return what builds the component.
-
-        Raises:
-            PluginError: E219, the target cannot be imported or cannot be called.
-        """
+        """Import and return what builds the component. Raises PluginError (E219) if that fails."""
         found = self._import(self.target, "cannot be loaded") if isinstance(self.target, str) else self.target
         if not callable(found):
             message = f"{self.title} cannot be called: {self.target} is of type {type(found).__name__}"
@@ -103,8 +92,7 @@ class Component:
     def settings_model(self) -> type[BaseModel] | None:
         """Import and return the pydantic model of the component's settings; None if it has no settings.
 
-        Raises:
-            PluginError: the model cannot be imported (E219) or is not a pydantic model (E217).
+        Raises PluginError if it cannot be imported (E219) or is no such model (E217).
         """
         declared = getattr(self.spec, "settings", None)
         if declared is None:
@@ -121,12 +109,11 @@ class Component:
 
     def _import(self, target: str, failure: str) -> Any:
         imported = attempt(lambda: import_target(target))
-        if imported.error is None:
-            return imported.value
-        message = f"{self.title} {failure}"
-        raise PluginError(
-            fault_problem("E219", message, imported.error, target=target, package=self.package)
-        ) from imported.error
+        if imported.error is not None:
+            message = f"{self.title} {failure}"
+            problem = fault_problem("E219", message, imported.error, target=target, package=self.package)
+            raise PluginError(problem) from imported.error
+        return imported.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +121,11 @@ class PluginRecord:
     """What became of one plugin.
 
     Attributes:
-        id: the plugin's id.
         package: the installed package, or "local file".
         version: the package's version; the start of the hash of a local file.
         origin: the target of the entry point; the path of a local file.
         api: the API level that the plugin was written for; None if it was not asked.
-        hooks: names of the hooks that it implements.
         components: full ids of its components; empty unless it is active.
-        status: its status.
-        problems: what is wrong with it.
         load_ms: milliseconds that the import took; None if it was not imported.
         sha256: hash of its module's file in hexadecimal; None if it was not imported or has no file.
     """
@@ -178,7 +161,7 @@ class PluginRecord:
 class PluginCandidate:
     """A plugin on its way through the loader: each step takes one and returns the next.
 
-    A step that finds a reason against the plugin returns it ``stopped``; later steps then return it unchanged.
+    A step that finds a reason against the plugin returns it ``stopped``; later steps then leave it out.
     ``settings`` is the pydantic model of the plugin's own settings, if it declares one.
     """
 
@@ -218,15 +201,9 @@ class PluginCandidate:
 
     def problem(self, code: str, failure: str, error: BaseException) -> Problem:
         """Describe an error that the plugin's code raised, with its author's own line."""
-        entry = self.entry_point
+        entry, message = self.entry_point, f"{self.title} {failure}"
         return fault_problem(
-            code,
-            f"{self.title} {failure}",
-            error,
-            target=entry.target,
-            package=entry.package,
-            plugin=self.id,
-            requires=entry.requires,
+            code, message, error, target=entry.target, package=entry.package, plugin=self.id, requires=entry.requires
         )
 
     def record(self) -> PluginRecord:
@@ -238,7 +215,7 @@ class PluginCandidate:
             origin=self.entry_point.file or self.entry_point.target,
             api=self.api,
             hooks=tuple(sorted(self.hooks)),
-            components=tuple(component.id for component in self.components) if self.is_active else (),
+            components=tuple(one.id for one in self.components if self.is_active),
             status=self.status,
             problems=self.problems,
             load_ms=self.load_ms,

@@ -7,7 +7,7 @@ plugin would silently do nothing. Here it is reported, with the author's own lin
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
@@ -20,24 +20,11 @@ from esper_core.leyline.specs import PluginInfo
 from esper_core.plugins.isolation import attempt, definition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from esper_core.plugins.records import Hook, PluginCandidate
 
-OLDEST_API_LEVEL: Final = 1
-"""The lowest API level whose plugins still work."""
-
 _PREFIX: Final = "esper_"
-
-
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    """Something wrong with a function of a plugin: the message goes behind the plugin's title."""
-
-    code: str
-    message: str
-    function: Any
-    hint: str
 
 
 class HookCollection:
@@ -65,55 +52,44 @@ def known_hooks() -> Mapping[str, tuple[str, ...]]:
 
 def validate_hooks(manager: pluggy.PluginManager, candidate: PluginCandidate) -> PluginCandidate:
     """Return the candidate with its hooks; stopped if one of them would not work."""
-    if not candidate.is_active:
-        return candidate
-    examined = attempt(lambda: _examine(manager, candidate.plugin))
+    examined = attempt(lambda: _examine(manager, candidate))
     if examined.value is None:
         assert examined.error is not None
         return candidate.broken_by("E221", "failed while its hooks were looked up", examined.error)
-    hooks, findings = examined.value
-    problems = []
-    for finding in findings:
-        file, line = definition_of(finding.function)
-        message = f"{candidate.title} {finding.message}"
-        problems.append(Problem(finding.code, message, file=file, line=line, hint=finding.hint))
+    hooks, problems = examined.value
     candidate = replace(candidate, hooks=hooks)
-    if any(problem.code != "E222" for problem in problems):
-        return candidate.stopped("broken", *problems)
-    return replace(candidate, problems=(*candidate.problems, *problems))
+    is_broken = any(problem.code != "E222" for problem in problems)
+    return candidate.stopped("broken" if is_broken else "active", *problems)
 
 
 def check_api_level(candidate: PluginCandidate) -> PluginCandidate:
     """Return the candidate with the API level that it was written for; stopped if this core does not support it.
 
-    A plugin without ``esper_plugin_info`` has the oldest level.
+    A plugin without ``esper_plugin_info`` has level 1.
     """
     hook = candidate.hooks.get("esper_plugin_info")
-    if not candidate.is_active or hook is None:
-        return replace(candidate, api=OLDEST_API_LEVEL) if candidate.is_active else candidate
+    if hook is None:
+        return replace(candidate, api=1)
     called = attempt(hook)
     if called.error is not None:
         return candidate.broken_by("E221", "failed in esper_plugin_info", called.error)
-    info, (file, line) = called.value, definition_of(hook)
+    info = called.value
     if not isinstance(info, PluginInfo) or type(info.api) is not int or info.api < 1:
-        received = f"api={info.api!r}" if isinstance(info, PluginInfo) else type(info).__name__
-        message = f"{candidate.title} does not describe itself: esper_plugin_info returned {received}"
+        message = f"does not describe itself: esper_plugin_info returned {info!r}"
         hint = f"Return PluginInfo(api={API_LEVEL}, summary=...)."
-        return candidate.stopped("broken", Problem("E215", message, file=file, line=line, hint=hint))
+        return candidate.stopped("broken", _problem(candidate, "E215", message, hook, hint))
     candidate = replace(candidate, api=info.api)
-    if OLDEST_API_LEVEL <= info.api <= API_LEVEL:
+    if info.api <= API_LEVEL:
         return candidate
-    upgrade = "esper-core" if info.api > API_LEVEL else candidate.entry_point.package
-    levels = str(API_LEVEL) if API_LEVEL == OLDEST_API_LEVEL else f"{OLDEST_API_LEVEL} to {API_LEVEL}"
-    message = f"{candidate.title} was written for API level {info.api}; esper-core {__version__} supports {levels}"
-    hint = f"Bring them together:  pip install --upgrade {upgrade}"
-    return candidate.stopped("rejected", Problem("E215", message, file=file, line=line, hint=hint))
+    message = f"was written for API level {info.api}; esper-core {__version__} supports {API_LEVEL}"
+    hint = "Bring them together:  pip install --upgrade esper-core"
+    return candidate.stopped("rejected", _problem(candidate, "E215", message, hook, hint))
 
 
 def read_settings_model(candidate: PluginCandidate) -> PluginCandidate:
     """Return the candidate with the model of its own settings; stopped if it returns something else."""
     hook = candidate.hooks.get("esper_settings_model")
-    if not candidate.is_active or hook is None:
+    if hook is None:
         return candidate
     called = attempt(hook)
     if called.error is not None:
@@ -122,92 +98,89 @@ def read_settings_model(candidate: PluginCandidate) -> PluginCandidate:
 
     if isinstance(called.value, type) and issubclass(called.value, BaseModel):
         return replace(candidate, settings=called.value)
-    file, line = definition_of(hook)
-    received = called.value.__name__ if isinstance(called.value, type) else type(called.value).__name__
-    message = f"{candidate.title} has settings that are not a pydantic model: esper_settings_model returned {received}"
+    message = f"has settings that are not a pydantic model: esper_settings_model returned {called.value!r}"
     hint = "Return a class that derives from pydantic.BaseModel."
-    return candidate.stopped("broken", Problem("E217", message, file=file, line=line, hint=hint))
+    return candidate.stopped("broken", _problem(candidate, "E217", message, hook, hint))
 
 
 def register_hooks(manager: pluggy.PluginManager, candidate: PluginCandidate) -> PluginCandidate:
     """Register the candidate's hooks with pluggy; return it stopped if pluggy refuses them."""
-    if not candidate.is_active:
-        return candidate
     registered = attempt(lambda: manager.register(HookCollection(candidate.hooks), name=candidate.id))
     if registered.error is None:
         return candidate
     return candidate.broken_by("E221", "failed while its hooks were registered", registered.error)
 
 
-def _examine(manager: pluggy.PluginManager, plugin: Any) -> tuple[dict[str, Hook], list[_Finding]]:
+def _problem(candidate: PluginCandidate, code: str, message: str, function: Hook, hint: str) -> Problem:
+    """Describe something wrong with a function of a plugin; the message goes behind the plugin's title."""
+    file, line = definition_of(function)
+    return Problem(code, f"{candidate.title} {message}", file=file, line=line, hint=hint)
+
+
+def _examine(manager: pluggy.PluginManager, candidate: PluginCandidate) -> tuple[dict[str, Hook], list[Problem]]:
     """Return the hooks that a plugin implements and what is wrong with its functions."""
     known = known_hooks()
     hooks: dict[str, Hook] = {}
-    findings: list[_Finding] = []
-    for name in dir(plugin):
-        options = manager.parse_hookimpl_opts(plugin, name)
+    problems: list[Problem] = []
+    for name in dir(candidate.plugin):
+        options = manager.parse_hookimpl_opts(candidate.plugin, name)
         if options is None:
-            findings.extend(_check_unmarked(plugin, name, known))
+            problems += _check_unmarked(candidate, name, known)
             continue
-        hook, function = options.get("specname") or name, getattr(plugin, name)
+        hook, function = options.get("specname") or name, getattr(candidate.plugin, name)
         if hook in hooks:
-            findings.append(_Finding("E214", f"has two functions for {hook}", function, "Make one of them."))
+            problems.append(_problem(candidate, "E214", f"has two functions for {hook}", function, "Make one of them."))
         elif hook in known:
             is_wrapper = bool(options.get("wrapper") or options.get("hookwrapper"))
-            findings.extend(_check_form(hook, function, is_wrapper=is_wrapper))
-            findings.extend(_check_arguments(plugin, hook, function, known[hook]))
+            faults = (
+                *_form_faults(hook, function, is_wrapper=is_wrapper),
+                *_argument_faults(hook, function, known[hook]),
+            )
+            problems += [_problem(candidate, "E214", fault, function, hint) for fault, hint in faults]
             hooks[hook] = function
         elif not options.get("optionalhook"):
             message = f"implements a hook that does not exist: {hook}"
-            findings.append(_Finding("E213", message, function, suggestion(hook, known)))
-    return hooks, findings
+            problems.append(_problem(candidate, "E213", message, function, suggestion(hook, known)))
+    return hooks, problems
 
 
-def _check_unmarked(plugin: Any, name: str, known: Mapping[str, Any]) -> list[_Finding]:
+def _check_unmarked(candidate: PluginCandidate, name: str, known: Mapping[str, Any]) -> Iterator[Problem]:
     """Report a function that is named like a hook, is defined in the plugin, and is not marked as one."""
+    plugin = candidate.plugin
     if not name.startswith(_PREFIX):
-        return []
+        return
     function = inspect.getattr_static(plugin, name)
     function = getattr(function, "__func__", function)
     module = plugin.__name__ if inspect.ismodule(plugin) else type(plugin).__module__
-    if not inspect.isfunction(function) or function.__module__ != module:
-        return []
-    message = f"has a function {name} that is not marked as a hook, so it is never called"
-    close = "" if name in known else f"\n{suggestion(name, known)}"
-    return [_Finding("E222", message, function, f"Put @hookimpl above it, or give it another name.{close}")]
+    if inspect.isfunction(function) and function.__module__ == module:
+        message = f"has a function {name} that is not marked as a hook, so it is never called"
+        close = "" if name in known else f"\n{suggestion(name, known)}"
+        hint = f"Put @hookimpl above it, or give it another name.{close}"
+        yield _problem(candidate, "E222", message, function, hint)
 
 
-def _check_form(hook: str, function: Hook, *, is_wrapper: bool) -> list[_Finding]:
-    """Report a hook that is async, or a generator without being a wrapper, or the other way round."""
+def _form_faults(hook: str, function: Hook, *, is_wrapper: bool) -> Iterator[tuple[str, str]]:
+    """Yield a fault and a hint for a hook that is async, or a generator without being a wrapper, or the reverse."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        return [_Finding("E214", f"has an async hook {hook}, which is never awaited", function, "Write def.")]
-    if inspect.isgeneratorfunction(function) and not is_wrapper:
+        yield f"has an async hook {hook}, which is never awaited", "Write def."
+    elif inspect.isgeneratorfunction(function) and not is_wrapper:
         hint = "Return instead, or mark it with @hookimpl(wrapper=True)."
-        return [_Finding("E214", f"has a hook {hook} that yields, so its body would never run", function, hint)]
-    if hook == "esper_run" and not is_wrapper:
+        yield f"has a hook {hook} that yields, so its body would never run", hint
+    elif hook == "esper_run" and not is_wrapper:
         hint = "Mark it with @hookimpl(wrapper=True), and yield where the run is to be."
-        return [_Finding("E214", f"has a hook {hook} that is not a wrapper, so it is never called", function, hint)]
-    return []
+        yield f"has a hook {hook} that is not a wrapper, so it is never called", hint
 
 
-def _check_arguments(plugin: Any, hook: str, function: Hook, arguments: tuple[str, ...]) -> list[_Finding]:
-    """Report arguments to which pluggy would pass no value."""
-    findings: list[_Finding] = []
-    for parameter in inspect.signature(function).parameters.values():
+def _argument_faults(hook: str, function: Hook, arguments: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield a fault and a hint for each argument to which pluggy would pass no value."""
+    hint = f"The hook is {hook}({', '.join(arguments)}); arguments are passed by name, and may be left out."
+    for name, parameter in inspect.signature(function).parameters.items():
+        has_default = parameter.default is not parameter.empty
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        has_default = parameter.default is not parameter.empty
-        if parameter.name in arguments and parameter.kind is parameter.KEYWORD_ONLY:
-            fault = "that is keyword-only, which pluggy does not support"
-        elif parameter.name in arguments and has_default:
-            fault = "with a default, so its value would never be passed"
-        elif parameter.name not in arguments and not has_default:
-            fault = "that the hook does not have"
-        else:
-            continue
-        hint = f"The hook is {hook}({', '.join(arguments)}); arguments are passed by name, and may be left out."
-        if inspect.isclass(plugin) and parameter.name == "self":
-            hint = "The entry point names a class: name an instance of it."
-        message = f'has an argument "{parameter.name}" in {hook} {fault}'
-        findings.append(_Finding("E214", message, function, hint))
-    return findings
+        if name in arguments and parameter.kind is parameter.KEYWORD_ONLY:
+            yield f'has an argument "{name}" in {hook} that is keyword-only, which pluggy does not support', hint
+        elif name in arguments and has_default:
+            yield f'has an argument "{name}" in {hook} with a default, so its value would never be passed', hint
+        elif name not in arguments and not has_default:
+            yield f'has an argument "{name}" in {hook} that the hook does not have', hint

@@ -28,7 +28,6 @@ from esper_core.leyline.constants import (
     SINK_DRAIN_SECONDS,
 )
 from esper_core.leyline.observations import LIMIT
-from esper_policies.ppo.settings import PpoSettings
 from esper_tasks.digits import digits
 
 ROOT = Path(__file__).parents[2]
@@ -252,7 +251,6 @@ PAGES = [
     ),
     Page("docs/guides/use-a-notebook.md", given={"0 to 1": "what a share may be"}),
     Page("docs/guides/resume-a-run.md", lambda: [(100 * CHECKPOINT_SHARE,)]),
-    Page("docs/guides/train-a-policy.md", lambda: [(100 * PpoSettings().enough,)]),
     Page("docs/guides/use-an-rl-library.md", lambda: [(-LIMIT,), (LIMIT,)]),
     Page("docs/guides/use-your-own-data.md", given={"15": "the share of examples in a split"}),
     Page("docs/guides/write-a-sink.md", lambda: [(SINK_DRAIN_SECONDS,)]),

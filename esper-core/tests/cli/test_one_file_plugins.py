@@ -87,7 +87,8 @@ def test_a_one_file_plugin_is_listed_and_shown(esper, own, tmp_path) -> None:
     assert (answer.status, answer.out.splitlines()[1].split()) == (0, ["status", "active"])
     assert "E222" in answer.out
     missing = esper("plugins", "list", "--local", str(tmp_path / "nothing.py"))
-    assert (missing.status, missing.err) == (2, f'E227 there is no plugin file "{tmp_path / "nothing.py"}"\n')
+    assert missing.status == 2
+    assert missing.err.startswith(f'E227 there is no plugin file "{tmp_path / "nothing.py"}"\n')
     text = tmp_path / "words.txt"
     text.write_text("")
     assert esper("plugins", "list", "--local", str(text)).err.startswith("E227 expected a Python file")

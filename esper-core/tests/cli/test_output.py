@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from esper_core.cli.output import aligned, print_json, print_line, print_problems, print_table, wants_colour
+from esper_core.cli.output import print_facts, print_json, print_line, print_problems, print_table, wants_colour
 from esper_core.leyline import Problem
 from esper_core.leyline.errors import printable
 
@@ -99,7 +99,19 @@ def test_a_table_is_aligned_lines_where_there_is_no_terminal(capsys) -> None:
 def test_a_table_without_rows_is_its_head(capsys) -> None:
     print_table(["id", "package"], [])
     assert capsys.readouterr().out == "id  package\n"
-    assert aligned([]) == []
+
+
+def test_facts_are_aligned_and_wrapped_below_their_first_word_on_a_terminal(capsys, terminal, monkeypatch) -> None:
+    facts = [("id", "tasks"), ("empty", ""), ("package", "esper-tasks " * 4)]
+    print_facts(facts)
+    assert capsys.readouterr().out == f"  id       tasks\n  package  {'esper-tasks ' * 4}\n"
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_facts(facts)
+    assert terminal.getvalue().splitlines()[1:] == [
+        "  package  esper-tasks esper-tasks",
+        "           esper-tasks esper-tasks",
+    ]
 
 
 def test_a_table_is_ruled_on_a_terminal(terminal, monkeypatch) -> None:

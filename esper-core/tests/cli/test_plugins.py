@@ -208,7 +208,7 @@ def test_a_component_is_shown_with_its_settings(esper, site_packages) -> None:
         "\n"
         "setting             meaning\n"
         "width    default 3  How wide.\n"
-        "name     needed\n"
+        "name     required\n"
         "task extra/big\n"
         "  Heavy.\n"
         "  plugin    extra\n"

@@ -1,4 +1,4 @@
-"""``esper check``, ``esper explain`` and ``esper schema``: look at a configuration without running it."""
+"""``esper check``, ``esper explain`` and ``esper schema``: check and explain a configuration without running it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 def check(
     context: click.Context, file: Path, overlays: tuple[Path, ...], overrides: tuple[str, ...], *, as_json: bool
 ) -> None:
-    """Check a configuration: its values, its names, and whether its pieces fit together.
+    """Check a configuration without running it.
 
-    Problems of plugins that the file does not need are warnings and stop nothing. In JSON, problems and warnings are
-    lists of {code, message, file, line, column, path, hint}.
+    Values, names of components and their settings are checked, and the networks are built once. Problems of plugins
+    that the file does not need are warnings. In JSON, problems and warnings are lists of {code, message, file, line,
+    column, path, hint}.
     """
     from esper_core.app.resolution import load_run_plugins, one_line, resolve, unmarked_hooks
     from esper_core.config import load_config
@@ -82,7 +83,7 @@ def _faults(plugins: Plugins) -> tuple[Problem, ...]:
 def explain(
     file: Path, path: str | None, overlays: tuple[Path, ...], overrides: tuple[str, ...], *, as_json: bool
 ) -> None:
-    """Explain a value: what it is, its type, its default, and where it was set.
+    """Explain values: type, default, origin and meaning.
 
     \b
     esper explain plugins.yaml episode.steps
@@ -114,9 +115,9 @@ def _show_explanation(one: Explanation) -> None:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print it as one line; without, it is indented.")
+@click.option("--json", "as_json", is_flag=True, help="Print it on one line.")
 def schema(*, as_json: bool) -> None:
-    """Print the JSON schema of a configuration, with what is installed, for editors.
+    """Print the JSON schema of a configuration, for editors.
 
     \b
     esper schema > esper.schema.json

@@ -1,10 +1,9 @@
-"""``esper doctor``: check what a run needs on this machine, one finding each, with the command that fixes it."""
+"""``esper doctor``: check what a run needs on this machine, with the command that fixes each finding."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import os
-import sys
+import platform
 import tempfile
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from esper_core._version import __version__
-from esper_core.cli.output import aligned, print_json, print_line
+from esper_core.cli.output import print_json, print_line
 from esper_core.cli.run import runs_dir_option
 from esper_core.leyline.errors import printable
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-OLDEST_PYTHON: Final = (3, 11)
 FAILED: Final = 3
 """Exit status if something failed."""
 
@@ -44,41 +42,29 @@ class Diagnosis:
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {what, state, found, mend} as JSON.")
 @click.pass_context
 def doctor(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:
-    """Check what a run needs here: Python, torch, packages, plugins, folder, terminal."""
+    """Check this installation: torch, packages, plugins, folders."""
     findings = list(examine(runs_dir))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
-        rows = [(printable(one.what), one.state, printable(one.found)) for one in findings]
-        for finding, line in zip(findings, aligned(rows), strict=True):
-            print_line(_coloured(line, finding.state))
-            if finding.mend is not None:
-                print_line(f"  fix it:  {printable(finding.mend)}")
+        width = max(len(finding.what) for finding in findings)
+        for one in findings:
+            state = click.style(f"{one.state:7}", fg=_COLOURS[one.state])
+            print_line(f"{printable(one.what):{width}}  {state}  {printable(one.found)}")
+            if one.mend is not None:
+                print_line(f"  fix it:  {printable(one.mend)}")
     context.exit(FAILED if any(finding.state == "failed" for finding in findings) else 0)
-
-
-def _coloured(line: str, state: str) -> str:
-    before, found, after = line.partition(f"  {state}  ")
-    return before + click.style(found, fg=_COLOURS[state]) + after if found else line
 
 
 def examine(runs: Path) -> Iterator[Diagnosis]:
     """Yield a finding for everything that a run with its directory in ``runs`` needs."""
-    yield _python()
+    yield Diagnosis("python", "ok", platform.python_version())
     yield from _torch()
-    yield from _requirements()
-    yield from _packages()
+    yield Diagnosis("esper-core", "ok", __version__)
+    for package in _NEEDED:
+        yield _package(package)
     yield from _plugins()
     yield _runs_folder(runs)
-    yield _terminal()
-
-
-def _python() -> Diagnosis:
-    version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info >= OLDEST_PYTHON:
-        return Diagnosis("python", "ok", version)
-    oldest = ".".join(map(str, OLDEST_PYTHON))
-    return Diagnosis("python", "failed", f"{version}, {oldest} or later is needed", f"uv venv --python {oldest}")
 
 
 def _torch() -> Iterator[Diagnosis]:
@@ -91,49 +77,14 @@ def _torch() -> Iterator[Diagnosis]:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     names = ", ".join(dict.fromkeys(torch.cuda.get_device_name(index) for index in range(count)))
     yield Diagnosis("device", "ok", f"{count} × CUDA: {names}" if count else "cpu")
-    threads = f"{torch.get_num_threads()} of torch on {os.cpu_count() or 1} cores; a run computes with one"
-    yield Diagnosis("threads", "ok", threads)
 
 
-def _requirements() -> Iterator[Diagnosis]:
-    """Check that everything that esper-core requires is installed in a version that fits."""
-    from packaging.requirements import Requirement
-
+def _package(name: str) -> Diagnosis:
+    """Check that a package is installed. Loading its plugin shows whether it fits this core."""
     try:
-        requires = importlib.metadata.requires("esper-core") or []
+        return Diagnosis(name, "ok", importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        yield Diagnosis("esper-core", "warning", f"{__version__}, not installed as a package", "pip install esper-core")
-        return
-    wrong = []
-    for requirement in map(Requirement, requires):
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        installed = _version(requirement.name)
-        if installed is None or not requirement.specifier.contains(installed, prereleases=True):
-            found = f"needs {requirement}, {'not installed' if installed is None else f'{installed} is installed'}"
-            wrong.append(Diagnosis("esper-core", "failed", found, f'pip install "{requirement}"'))
-    yield from wrong or [Diagnosis("esper-core", "ok", f"{__version__}, with all that it requires")]
-
-
-def _packages() -> Iterator[Diagnosis]:
-    """Check that the project's other packages are installed and fit this core."""
-    from esper_core.plugins.discovery import FIRST_PARTY_PACKAGES, core_version_problem
-    from esper_core.plugins.records import EntryPointInfo
-
-    for package in FIRST_PARTY_PACKAGES:
-        version = _version(package)
-        if version is None:
-            if package in _NEEDED:
-                found = "not installed; the default run needs it"
-                yield Diagnosis(package, "warning", found, f"pip install {package}")
-            continue
-        requires = tuple(importlib.metadata.requires(package) or ())
-        problem = core_version_problem(EntryPointInfo(package, package, package, version, requires), package)
-        if problem is None:
-            yield Diagnosis(package, "ok", version)
-        else:
-            found = f"{version}: {problem.message.removesuffix('; its code was not run')}"
-            yield Diagnosis(package, "failed", found, f"pip install --upgrade esper-core {package}")
+        return Diagnosis(name, "warning", "not installed; the default run needs it", f"pip install {name}")
 
 
 def _plugins() -> Iterator[Diagnosis]:
@@ -155,8 +106,6 @@ def _plugins() -> Iterator[Diagnosis]:
     if is_set("ESPER_SAFE_MODE"):
         found = "on: only the project's own plugins are loaded"
         yield Diagnosis("safe mode", "warning", found, "unset ESPER_SAFE_MODE")
-    else:
-        yield Diagnosis("safe mode", "ok", "off")
 
 
 def _runs_folder(runs: Path) -> Diagnosis:
@@ -172,18 +121,3 @@ def _runs_folder(runs: Path) -> Diagnosis:
             return Diagnosis("runs folder", "ok", f"{runs}{made}")
     except OSError as error:
         return Diagnosis("runs folder", "failed", f"{place} cannot be written: {error.strerror}", f"chmod u+w {place}")
-
-
-def _terminal() -> Diagnosis:
-    encoding = getattr(sys.stdout, "encoding", None) or "unknown"
-    kind = "a terminal" if sys.stdout.isatty() else "no terminal: plain text"
-    if encoding.casefold().replace("-", "") == "utf8":
-        return Diagnosis("output", "ok", f"{kind}, {encoding}")
-    return Diagnosis("output", "warning", f"{kind}, {encoding}: some characters are escaped", "export PYTHONUTF8=1")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import traceback
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -32,9 +33,8 @@ from esper_core.plugins.discovery import (
 from esper_core.plugins.isolation import attempt, fault_problem, import_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from esper_core.plugins.discovery import Distribution
     from esper_core.plugins.records import EntryPointInfo
 
 CRASHED: Final = 1
@@ -42,50 +42,21 @@ INTERRUPTED: Final = 130
 READER_GONE: Final = 141
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltIn:
-    """A command of the core.
-
-    Attributes:
-        target: Where it is, ``module:attribute``.
-        help: Its line in ``esper --help``.
-        is_open: Whether other packages may add commands below it; then it is an ``OpenGroup``.
-    """
-
-    target: str
-    help: str
-    is_open: bool = False
-
-
-BUILT_IN: Final[Mapping[str, BuiltIn]] = {
-    "run": BuiltIn("esper_core.cli.run:run", "Run a configuration, or once more what a run directory holds."),
-    "resume": BuiltIn("esper_core.cli.run:resume", "Resume an interrupted or killed run from its newest checkpoint."),
-    "check": BuiltIn(
-        "esper_core.cli.configuration:check",
-        "Check a configuration: its values, its names, and whether its pieces fit together.",
-    ),
-    "explain": BuiltIn(
-        "esper_core.cli.configuration:explain",
-        "Explain a value: what it is, its type, its default, and where it was set.",
-    ),
-    "runs": BuiltIn("esper_core.cli.runs:runs", "List the runs, or show what one of them found."),
-    "plugins": BuiltIn(
-        "esper_core.cli.plugins:plugins", "Show the installed plugins, and what is wrong with them.", is_open=True
-    ),
-    "components": BuiltIn(
+BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
+    "run": ("esper_core.cli.run:run", "Run a configuration, or repeat the run of a run directory."),
+    "resume": ("esper_core.cli.run:resume", "Resume an interrupted or killed run from its newest checkpoint."),
+    "check": ("esper_core.cli.configuration:check", "Check a configuration without running it."),
+    "explain": ("esper_core.cli.configuration:explain", "Explain values: type, default, origin and meaning."),
+    "runs": ("esper_core.cli.runs:runs", "List runs, or show the results of one."),
+    "plugins": ("esper_core.cli.plugins:plugins", "Show the installed plugins and their problems."),
+    "components": (
         "esper_core.cli.plugins:components",
         "Show what a run can use: blueprints, hosts, policies, rewards, sinks, tasks.",
     ),
-    "schema": BuiltIn(
-        "esper_core.cli.configuration:schema",
-        "Print the JSON schema of a configuration, with what is installed, for editors.",
-    ),
-    "doctor": BuiltIn(
-        "esper_core.cli.doctor:doctor",
-        "Check what a run needs here: Python, torch, packages, plugins, folder, terminal.",
-    ),
+    "schema": ("esper_core.cli.configuration:schema", "Print the JSON schema of a configuration, for editors."),
+    "doctor": ("esper_core.cli.doctor:doctor", "Check this installation: torch, packages, plugins, folders."),
 }
-"""The core's commands, in the order of ``esper --help``."""
+"""The core's commands in the order of ``esper --help``: where each is, as ``module:attribute``, and its help."""
 
 KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     "compare": ("esper-watch", "Compare the arms of one or several finished runs."),
@@ -95,7 +66,7 @@ KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     "report": ("esper-watch", "Write the report of a run as one HTML page."),
     "watch": ("esper-watch", "Show curves and seed lives of a run."),
 }
-"""The package and the help line of commands of the project's other packages, which are not imported for ``--help``."""
+"""Commands of the project's other packages, which are not imported for ``--help``: the package and the help."""
 
 
 # --- commands of other packages
@@ -114,21 +85,6 @@ class External:
         return " and ".join(dict.fromkeys(claim.source for claim in self.claims))
 
     @property
-    def is_shadowed(self) -> bool:
-        """Whether the core has a command of this name, which comes first."""
-        return self.name in BUILT_IN
-
-    @property
-    def group(self) -> str:
-        """The command that it belongs below: ``plugins.check`` is ``esper plugins check``. Empty for one at the top."""
-        return self.name.rpartition(".")[0]
-
-    @property
-    def is_stranded(self) -> bool:
-        """Whether it is announced below a command that does not exist or takes no commands of others."""
-        return bool(self.group) and not (self.group in BUILT_IN and BUILT_IN[self.group].is_open)
-
-    @property
     def is_left_out(self) -> bool:
         """Whether safe mode leaves it out."""
         return is_set("ESPER_SAFE_MODE") and not all(is_first_party(claim.package) for claim in self.claims)
@@ -136,11 +92,6 @@ class External:
     @property
     def help(self) -> str:
         """Its line in ``esper --help``, which names its package; the command's own text would need an import."""
-        if self.is_shadowed:
-            return f"From {self.package}; not reachable: the core has a command of this name."
-        if self.is_stranded:
-            groups = " and ".join(f'"{name}"' for name, one in BUILT_IN.items() if one.is_open)
-            return f"From {self.package}; not reachable: only {groups} can have commands of other packages below it."
         if self.is_left_out:
             return f"From {self.package}; left out in safe mode."
         package, text = KNOWN_ELSEWHERE.get(self.name, ("", ""))
@@ -148,16 +99,16 @@ class External:
         return f"{text} From {self.package}." if known else f"From {self.package}."
 
 
-def external_commands(distributions: Iterable[Distribution] | None = None) -> dict[str, External]:
+def external_commands() -> dict[str, External]:
     """Return the commands that other packages announce, by name, without importing them."""
-    found, _ = discover(COMMAND_GROUP, distributions)
+    found, _ = discover(COMMAND_GROUP)
     names = dict.fromkeys(announcement.name for announcement in found)
     return {name: External(name, tuple(claim for claim in found if claim.name == name)) for name in names}
 
 
 def load_built_in(name: str) -> click.Command:
     """Import a command of the core."""
-    module, _, attribute = BUILT_IN[name].target.partition(":")
+    module, _, attribute = BUILT_IN[name][0].partition(":")
     command: click.Command = getattr(import_module(module), attribute)
     return command
 
@@ -190,92 +141,84 @@ def load_external(command: External) -> click.Command:
     return tried.value
 
 
-def no_such_command(name: str, typed: str, known: Iterable[str], context: click.Context) -> click.UsageError:
-    """Return the error for an unknown command, with the package that has it, or the most similar name."""
-    if name in KNOWN_ELSEWHERE:
-        hint = f"It comes with another package:  pip install {KNOWN_ELSEWHERE[name][0]}"
-    else:
-        close = nearest(typed, known)
-        hint = f'Did you mean "{close}"?' if close else f"All commands:  {context.command_path} --help"
-    return click.UsageError(printable(f'There is no command "{typed}". {hint}'), context)
-
-
 # --- groups of commands
 
 
-class _SuggestingGroup(click.Group):
-    """A group that suggests a name for one that it does not have."""
+class OpenGroup(click.Group):
+    """A command of the core below which other packages may add theirs, announced as ``plugins.check``."""
 
-    def full_name(self, name: str) -> str:
-        """Return the name that an entry point has for a command of this group."""
-        return name
+    @property
+    def prefix(self) -> str:
+        """What the names of other packages' commands in this group begin with: ``plugins.``."""
+        return f"{self.name}."
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that was typed, as click does; UsageError with a suggestion if there is none."""
-        if (command := self.get_command(ctx, args[0])) is not None:
-            return args[0], command, args[1:]
-        raise no_such_command(self.full_name(args[0]), args[0], self.list_commands(ctx), ctx)
+    def own_help(self) -> dict[str, str]:
+        """Return the group's own commands, each with its line of help."""
+        return {name: command.get_short_help_str(80) for name, command in self.commands.items()}
 
-
-class OpenGroup(_SuggestingGroup):
-    """A command of the core below which other packages may add theirs: announced as ``plugins.check``."""
-
-    def full_name(self, name: str) -> str:
-        """Return the name with that of the group: ``plugins.check``."""
-        return f"{self.name}.{name}"
+    def own_command(self, name: str) -> click.Command | None:
+        """Return a command of the group's own."""
+        return self.commands.get(name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List its own commands, then those of other packages."""
-        own = super().list_commands(ctx)
-        return [*own, *(name for name in self._others() if name not in own)]
+        """List the group's own commands, then those of other packages."""
+        return [*self.own_help(), *self._others()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return its own command, or import another package's; None if there is none."""
-        if (own := super().get_command(ctx, cmd_name)) is not None:
+        """Import a command; None if there is none. PluginError if its package is broken."""
+        if (own := self.own_command(cmd_name)) is not None:
             return own
         other = self._others().get(cmd_name)
         return None if other is None else load_external(other)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that was typed, as click does; UsageError with its package or a similar name if none is."""
+        typed = args[0]
+        if (command := self.get_command(ctx, typed)) is not None:
+            return typed, command, args[1:]
+        if (name := f"{self.prefix}{typed}") in KNOWN_ELSEWHERE:
+            hint = f"It comes with another package:  pip install {KNOWN_ELSEWHERE[name][0]}"
+        else:
+            close = nearest(typed, self.list_commands(ctx))
+            hint = f'Did you mean "{close}"?' if close else f"All commands:  {ctx.command_path} --help"
+        raise click.UsageError(printable(f'There is no command "{typed}". {hint}'), ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write its own commands with their help, then the others, without importing them."""
-        lines = [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
-        others = self._others().items()
-        lines += [(printable(name), printable(one.help)) for name, one in others if name not in self.commands]
-        with formatter.section("Commands"):
-            formatter.write_dl(lines)
+        """Write the commands with their help, without importing them."""
+        others = {printable(name): printable(one.help) for name, one in self._others().items()}
+        for title, texts in (("Commands", self.own_help()), ("Commands of other packages", others)):
+            if texts:
+                with formatter.section(title):
+                    formatter.write_dl(list(texts.items()))
 
     def _others(self) -> dict[str, External]:
-        own = {name: one for name, one in external_commands().items() if one.group == self.name}
-        return {name.removeprefix(f"{self.name}."): one for name, one in own.items()}
+        """Return the commands of other packages. One with the name of an own command cannot be reached."""
+        own = self.own_help()
+        found = {
+            name.removeprefix(self.prefix): one
+            for name, one in external_commands().items()
+            if name.startswith(self.prefix)
+        }
+        return {name: one for name, one in found.items() if "." not in name and name not in own}
 
 
-class LazyGroup(_SuggestingGroup):
+class LazyGroup(OpenGroup):
     """The command ``esper``: knows the names and the help of its commands without importing them.
 
     The status of a command is what it raises or gives to ``context.exit``; what it returns has no meaning.
     """
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the core's commands in the order of the table, then those of other packages."""
-        others = external_commands().items()
-        return [*BUILT_IN, *(name for name, one in others if not one.is_shadowed and not one.group)]
+    prefix = ""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is none. PluginError if its package is broken."""
-        if cmd_name in BUILT_IN:
-            return load_built_in(cmd_name)
-        external = external_commands().get(cmd_name)
-        return None if external is None or external.group else load_external(external)
+    def own_help(self) -> dict[str, str]:
+        """Return the core's commands, each with its line of help."""
+        return {name: text for name, (_, text) in BUILT_IN.items()}
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the lists of ``esper --help`` from the tables."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.help) for name, command in BUILT_IN.items()])
-        if others := {name: one for name, one in external_commands().items() if not one.group or one.is_stranded}:
-            with formatter.section("Commands of other packages"):
-                formatter.write_dl([(printable(name), printable(command.help)) for name, command in others.items()])
+    def own_command(self, name: str) -> click.Command | None:
+        """Import a command of the core."""
+        return load_built_in(name) if name in BUILT_IN else None
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run what was typed, and leave the interpreter with its status."""
@@ -284,22 +227,19 @@ class LazyGroup(_SuggestingGroup):
         if "_ESPER_COMPLETE" in os.environ:
             return super().main(prog_name="esper")
         typed = kwargs.get("args", args[0] if args else None)
-        sys.exit(run_command(self, sys.argv[1:] if typed is None else typed))
+        try:
+            status = run_command(self, sys.argv[1:] if typed is None else typed)
+        except BrokenPipeError:
+            _redirect_to_devnull()
+            status = READER_GONE
+        sys.exit(status)
 
 
 # --- running a command
 
 
 def run_command(command: click.Group, arguments: Sequence[str]) -> int:
-    """Run the command, print what went wrong, and return the status for the shell."""
-    try:
-        return _run_reporting_errors(command, arguments)
-    except BrokenPipeError:
-        _redirect_to_devnull()
-        return READER_GONE
-
-
-def _run_reporting_errors(command: click.Group, arguments: Sequence[str]) -> int:
+    """Run the command, print what went wrong, and return the status for the shell. BrokenPipeError passes."""
     context: click.Context | None = None
     try:
         with command.make_context("esper", list(arguments)) as context:
@@ -321,13 +261,12 @@ def _run_reporting_errors(command: click.Group, arguments: Sequence[str]) -> int
         return error.exit_code
     except click.ClickException as error:
         error.show()
-        if isinstance(error, click.MissingParameter) and error.param in _run_arguments(error.ctx):
-            print_line("The runs that are there:  esper runs list", stream=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         raise
     except SystemExit as end:
-        if context is None or not _is_core_command(command, context):
+        name = (context and context.invoked_subcommand) or ""
+        if name not in BUILT_IN or isinstance(load_built_in(name), OpenGroup):
             raise  # a command of another package ends as it likes
         print_problems([_exit_by_component(end)])
         return PluginError.exit_code
@@ -338,18 +277,6 @@ def _run_reporting_errors(command: click.Group, arguments: Sequence[str]) -> int
         _report_crash(None if context is None else context.invoked_subcommand)
         return CRASHED
     return 0
-
-
-def _run_arguments(context: click.Context | None) -> list[click.Parameter]:
-    """Return the arguments of the command that was typed which name a run."""
-    parameters = [] if context is None else context.command.params
-    return [one for one in parameters if one.human_readable_name.rstrip(".") == "RUN"]
-
-
-def _is_core_command(command: click.Group, context: click.Context) -> bool:
-    """Return whether a command of the core was typed, below which no other package has one."""
-    name = context.invoked_subcommand
-    return name is not None and name in BUILT_IN and not isinstance(command.get_command(context, name), OpenGroup)
 
 
 def _exit_by_component(end: SystemExit) -> Problem:
@@ -363,13 +290,11 @@ def _exit_by_component(end: SystemExit) -> Problem:
 
 
 def _damaged_packages(error: BaseException) -> list[Problem]:
-    """Return E223 for each package whose metadata cannot be read, if that is what raised ``error``.
+    """Return E223 for each package whose metadata cannot be read, if reading metadata raised ``error``.
 
     Pydantic and torch ask every installed package for their own plugins when they are first used.
     """
-    from traceback import walk_tb
-
-    modules = (str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__))
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not any(module.startswith("importlib.metadata") for module in modules):
         return []
     from esper_core.plugins import load_plugins
@@ -378,9 +303,7 @@ def _damaged_packages(error: BaseException) -> list[Problem]:
 
 
 def _report_crash(name: str | None) -> None:
-    """Print the traceback, and whom to tell of it."""
-    import traceback
-
+    """Print the traceback, and who should get it."""
     traceback.print_exc()
     versions = f"esper {__version__}, Python {platform.python_version()}, {platform.system()}"
     request = f"This is a bug in Esper: please report it, with the lines above ({versions})."
@@ -394,11 +317,7 @@ def _redirect_to_devnull() -> None:
     """Point stdout and stderr nowhere, so that the interpreter's last flush does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-        try:
-            os.dup2(nowhere, stream.fileno())
-        except (OSError, ValueError):  # a stream without a file has no last flush that could fail
-            continue
-    os.close(nowhere)
+        os.dup2(nowhere, stream.fileno())
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -407,7 +326,7 @@ def main() -> None:
     """Grow neural networks while they train.
 
     \b
-    esper run plugins.yaml          train, and see what grew
-    esper check plugins.yaml        find mistakes before
-    esper plugins list              what is installed
+    esper run plugins.yaml          train and print the results
+    esper check plugins.yaml        find mistakes without training
+    esper plugins list              list what is installed
     """

@@ -10,10 +10,9 @@ import json
 import math
 import os
 import sys
-from dataclasses import asdict, dataclass
 from shutil import get_terminal_size
-from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Final
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,14 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import TextIO
 
-    from esper_core.app.compose import Composition
     from esper_core.app.run import Outcome
     from esper_core.leyline.errors import Problem
-
-_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
-"""Stands for a space at which no line ends. It is not printable, so no printed text has one of its own."""
-
-_WARNING: Final = click.style("warning:", fg="yellow", bold=True)
 
 
 # --- lines
@@ -53,23 +46,13 @@ def print_line(text: str = "", *, stream: TextIO | None = None) -> None:
     click.echo(encodable(text, stream), file=stream, color=wants_colour(stream))
 
 
-def print_wrapped(text: str, *, under: int | None = None) -> None:
-    """Print a sentence on stdout, on a terminal wrapped between words; ``n = 8`` and ``95 %`` stay together.
-
-    Args:
-        text: The sentence.
-        under: The column in which further lines begin; by default two behind the first.
-    """
+def print_wrapped(text: str, *, indent: int = 2) -> None:
+    """Print a sentence on stdout; on a terminal it is wrapped between words, and further lines are indented."""
     shown = printable(text)
-    if not sys.stdout.isatty():
-        print_line(shown)
-        return
-    indent = " " * (len(shown) - len(shown.lstrip()) + 2 if under is None else under)
-    width = max(20, get_terminal_size().columns - 1)
-    joined = shown.replace(" = ", f"{_NO_BREAK}={_NO_BREAK}").replace(" %", f"{_NO_BREAK}%")
-    lines = wrap(joined, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-    for line in lines or [""]:
-        print_line(line.replace(_NO_BREAK, " "))
+    if sys.stdout.isatty():
+        width = max(20, get_terminal_size().columns - 1)
+        shown = fill(shown, width, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)
+    print_line(shown)
 
 
 def print_json(value: Any) -> None:
@@ -93,17 +76,12 @@ def print_problems(problems: Iterable[Problem], *, stream: TextIO | None = None)
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
-    """Print warnings on stderr, one line each."""
+    """Print warnings on stderr. Further lines of one are printed as they are."""
     for warning in warnings:
-        print_line(f"{_WARNING} {printable(warning)}", stream=sys.stderr)
-
-
-def print_warning(text: str) -> None:
-    """Print one warning on stderr, which may have several lines."""
-    first, *rest = text.split("\n")
-    print_warnings([first])
-    for line in rest:
-        print_line(printable(line), stream=sys.stderr)
+        first, *rest = warning.split("\n")
+        print_line(f"{click.style('warning:', fg='yellow', bold=True)} {printable(first)}", stream=sys.stderr)
+        for line in rest:
+            print_line(printable(line), stream=sys.stderr)
 
 
 # --- tables
@@ -111,41 +89,16 @@ def print_warning(text: str) -> None:
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table on stdout: ruled and wrapped on a terminal, aligned plain lines elsewhere."""
-    cells = [[printable(cell) for cell in row] for row in rows]
+    lines = [[printable(cell) for cell in row] for row in (head, *rows)]
     if sys.stdout.isatty():
-        _print_ruled(head, cells)
+        _print_ruled(*lines)
         return
-    for line in aligned([[printable(title) for title in head], *cells]):
-        print_line(line)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print_line("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines whose columns are two spaces apart.
-
-    >>> aligned([["id", "package"], ["tasks", "esper-tasks"]])
-    ['id     package', 'tasks  esper-tasks']
-    """
-    from rich.cells import cell_len
-
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return lines
-
-
-def fits(head: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether a table fits on the terminal without a cell being wrapped; True if stdout is no terminal."""
-    if not sys.stdout.isatty():
-        return True
-    from rich.cells import cell_len
-
-    widths = [max(cell_len(printable(cell)) for cell in column) for column in zip(head, *rows, strict=True)]
-    return sum(widths) + 2 * len(widths) <= get_terminal_size().columns
-
-
-def _print_ruled(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _print_ruled(head: Sequence[str], *rows: Sequence[str]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -153,17 +106,25 @@ def _print_ruled(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for title in head:
-        table.add_column(Text(printable(title)))
+        table.add_column(Text(title), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*map(Text, row))
     Console(file=sys.stdout, highlight=False).print(table)
+
+
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """Print names and their values on stdout, aligned below a title. Facts without a value are left out."""
+    width = max(len(name) for name, value in facts if value)
+    for name, value in facts:
+        if value:
+            print_wrapped(f"  {name:{width}}  {value}", indent=width + 4)
 
 
 # --- figures
 
 
 def value(metric: Mapping[str, Any], number: float | None) -> str:
-    """Return a figure in the metric's unit."""
+    """Return a figure in the unit of the metric."""
     if number is None or not math.isfinite(number):
         return "unknown"
     return f"{100 * number:.1f} %" if metric.get("unit") == "%" else f"{number:.4g}"
@@ -209,14 +170,11 @@ def duration(seconds: float | None) -> str:
 
 
 def print_results(results: Mapping[str, Any]) -> None:
-    """Print a table of the arms, then their comparison: one as a sentence, several as a table."""
-    metric, comparisons = results["metric"], results["comparisons"]
-    _print_arms(metric, results["arms"])
-    if len(comparisons) == 1:
-        print_wrapped(sentence(metric, comparisons[0]))
-    elif comparisons:
+    """Print a table of the arms, then one of their comparisons."""
+    _print_arms(results["metric"], results["arms"])
+    if comparisons := results["comparisons"]:
         print_line()
-        _print_comparisons(metric, comparisons)
+        _print_comparisons(results["metric"], comparisons)
     if remark := _missing_seeds(comparisons):
         print_wrapped(remark)
 
@@ -230,14 +188,7 @@ def _print_arms(metric: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
         figures = [value(metric, test["mean"]), interval, str(test["n"]), f"{arm['params']:,.0f}"]
         rows.append([name, *figures, "unknown" if reward is None else f"{reward:+.1f}"])
     less = ", less is better" if metric.get("direction") == "down" else ""
-    head = ["arm", f"test {metric['name']}{less}", "95 % interval", "n", "parameters", "reward"]
-    if fits(head, rows):
-        print_table(head, rows)
-        return
-    for name, *cells in rows:
-        print_line(printable(name))
-        for line in aligned([("", title, cell) for title, cell in zip(head[1:], cells, strict=True)]):
-            print_line(printable(line))
+    print_table(["arm", f"test {metric['name']}{less}", "95 % interval", "n", "parameters", "reward"], rows)
 
 
 def _print_comparisons(metric: Mapping[str, Any], comparisons: Sequence[Mapping[str, Any]]) -> None:
@@ -246,29 +197,10 @@ def _print_comparisons(metric: Mapping[str, Any], comparisons: Sequence[Mapping[
     for one in comparisons:
         difference = "unknown" if one["difference"] is None else _difference(metric, one["difference"])
         interval = "unknown" if one["ci_low"] is None else _interval(metric, one)
-        chances = [probability(one["p"]), probability(one.get("p_holm"))]
-        rows.append([one["a"], one["b"], difference, interval, str(one["n"]), *chances, one["verdict"]])
-    if fits(head, rows):
-        print_table(head, rows)
-        return
-    for one in comparisons:
-        print_wrapped(sentence(metric, one))
-
-
-def sentence(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
-    """Return what a comparison shows as a sentence, with the p-value that its verdict depends on."""
-    a, b, verdict = comparison["a"], comparison["b"], comparison["verdict"]
-    size = "a figure is not finite"
-    if comparison["difference"] is not None:
-        size = _difference(metric, comparison["difference"])
-    if comparison["ci_low"] is not None:
-        p = comparison["p"] if comparison.get("p_holm") is None else comparison["p_holm"]
-        adjusted = p not in (comparison["p"], comparison.get("p_margin"))
-        name = "Holm's p" if adjusted else "p"
-        size += f" (95 % interval {_interval(metric, comparison)}, n = {comparison['n']}, {name} = {probability(p)})"
-    if verdict == "no difference shown":
-        return f"{a} against {b}: no difference shown; {size}"
-    return f"{a} is {verdict} than {b} by {size}"
+        holm = one["p"] if len(comparisons) == 1 else one.get("p_holm")
+        figures = [difference, interval, str(one["n"]), probability(one["p"]), probability(holm)]
+        rows.append([one["a"], one["b"], *figures, one["verdict"]])
+    print_table(head, rows)
 
 
 def _missing_seeds(comparisons: Sequence[Mapping[str, Any]]) -> str | None:
@@ -292,12 +224,16 @@ def print_outcome(outcome: Outcome) -> None:
     print_results(outcome.results)
     print_sections([own.as_json() for own in outcome.sections])
     print_line()
-    total = outcome.timing["total"] or 1.0
-    regions = sorted(((spent, name) for name, spent in outcome.timing.items() if name != "total"), reverse=True)
-    largest = ", ".join(f"{name} {100 * spent / total:.0f} %" for spent, name in regions[:3])
-    print_wrapped(f"{outcome.named}   {outcome.timing['total']:.1f} s, of which {largest}")
+    print_wrapped(f"{outcome.named}   {timing_text(outcome.timing)}")
     if (report := outcome.named / REPORT).is_file():  # a package that writes one is installed
         print_line(printable(f"Report: {report}"))
+
+
+def timing_text(timing: Mapping[str, float]) -> str:
+    """Return the duration of a run with its three largest parts."""
+    total = timing.get("total") or 1.0
+    parts = sorted(((spent, name) for name, spent in timing.items() if name != "total"), reverse=True)[:3]
+    return f"{total:.1f} s, of which {', '.join(f'{name} {100 * spent / total:.0f} %' for spent, name in parts)}"
 
 
 def print_sections(sections: Iterable[Mapping[str, str]]) -> None:
@@ -306,41 +242,3 @@ def print_sections(sections: Iterable[Mapping[str, str]]) -> None:
         print_line(f"\n{printable(own['title'])}   (plugin {printable(own['plugin'])})")
         for line in own["text"].rstrip().splitlines():
             print_line(f"  {printable(line)}".rstrip())
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run would do, for ``esper run --dry-run``."""
-
-    arms: tuple[str, ...]
-    episodes: int
-    steps: int
-    batches: int
-    host_parameters: int
-    slots: Mapping[str, tuple[str, ...]]
-
-    @classmethod
-    def of(cls, composition: Composition) -> Plan:
-        """Return the plan of a composed configuration."""
-        config = composition.config
-        return cls(
-            arms=composition.every_arm,
-            episodes=config.rounds * config.instances,
-            steps=config.episode.steps,
-            batches=config.episode.batches,
-            host_parameters=composition.host_parameters,
-            slots=composition.space.blueprints,
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the plan as ``--dry-run --json`` prints it."""
-        return asdict(self)
-
-    def text(self) -> str:
-        """Return the plan in words."""
-        lines = [
-            f"{len(self.arms)} arms ({', '.join(self.arms)}), {self.episodes} episodes each",
-            f"of {self.steps} steps of {self.batches} batches, on a host of {self.host_parameters:,} parameters",
-        ]
-        lines += [f"slot {name}: {', '.join(blueprints)}" for name, blueprints in self.slots.items()]
-        return "\n".join([*lines, "Everything is in order; nothing was trained."])

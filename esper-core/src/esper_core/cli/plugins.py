@@ -1,6 +1,6 @@
-"""``esper plugins`` and ``esper components``: what is installed, what a run can use, and what is wrong with it.
+"""``esper plugins`` and ``esper components``: show what is installed, what a run can use, and problems with it.
 
-Listing imports plugins but none of their components, and works however broken a plugin is.
+Listing imports plugins but none of their components, and works with broken plugins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from esper_core.cli.main import OpenGroup
-from esper_core.cli.output import aligned, print_json, print_line, print_problems, print_table
+from esper_core.cli.output import print_facts, print_json, print_line, print_problems, print_table
 from esper_core.leyline.errors import ConfigError, PluginError, printable, suggestion
 from esper_core.leyline.specs import COMPONENT_KINDS, BlueprintSpec, HostSpec
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=OpenGroup)
 def plugins() -> None:
-    """Show the installed plugins, and what is wrong with them."""
+    """Show the installed plugins and their problems."""
 
 
 _local_option = click.option(
@@ -36,7 +36,7 @@ _local_option = click.option(
     multiple=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Load a one-file plugin, too, as plugins.local in a file does.",
+    help="Also load a one-file plugin, as plugins.local does.",
 )
 
 
@@ -44,14 +44,18 @@ _local_option = click.option(
 @_local_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {id, package, version, status, …} as JSON.")
 def list_plugins(local: tuple[Path, ...], *, as_json: bool) -> None:
-    """List the installed plugins, and everything that is wrong with them."""
+    """List the installed plugins and their problems."""
     found = _load(local)
     if as_json:
         print_json([record.as_json() for record in found.records])
         return
     if found.records:
         head = ["id", "package", "version", "status", "components", "import"]
-        print_table(head, [_plugin_row(record) for record in found.records])
+        rows = [
+            [one.id, one.package, one.version, one.status, str(len(one.components)), _milliseconds(one)]
+            for one in found.records
+        ]
+        print_table(head, rows)
     else:
         print_line(
             "No plugin is installed. The project's own:  pip install esper-blueprints esper-policies esper-tasks"
@@ -80,20 +84,27 @@ def show_plugin(id: str, local: tuple[Path, ...], *, as_json: bool) -> None:
         print_json([record.as_json() for record in records])
         return
     for record in records:
-        _show_plugin(record)
+        print_line(printable(record.id))
+        facts = [
+            ("status", record.status),
+            ("package", record.source),
+            ("entry point", record.origin),
+            ("API level", "unknown" if record.api is None else str(record.api)),
+            ("import", _milliseconds(record)),
+            ("hooks", ", ".join(record.hooks) or "none"),
+            ("components", ", ".join(record.components) or "none"),
+        ]
+        print_facts(facts)
     _print_problems(list(dict.fromkeys(problem for record in records for problem in record.problems)))
 
 
 def _load(local: Sequence[Path] = ()) -> Plugins:
     """Load the plugins; ConfigError if one of the files cannot be a plugin."""
     from esper_core.plugins import load_plugins
-    from esper_core.plugins.discovery import RELATIVE_PATH_HINT
 
     found = load_plugins(local=local) if local else load_plugins()
-    if unfit := [problem for problem in found.problems if problem.code == "E227"]:
-        raise ConfigError(
-            [replace(one, path=None, hint=None if one.hint == RELATIVE_PATH_HINT else one.hint) for one in unfit]
-        )
+    if refused := [replace(problem, path=None) for problem in found.problems if problem.code == "E227"]:
+        raise ConfigError(refused)
     return found
 
 
@@ -103,28 +114,8 @@ def _print_problems(problems: Sequence[Problem]) -> None:
         print_problems(problems, stream=sys.stdout)
 
 
-def _plugin_row(record: PluginRecord) -> list[str]:
-    count = str(len(record.components))
-    return [record.id, record.package, record.version, record.status, count, _milliseconds(record)]
-
-
 def _milliseconds(record: PluginRecord) -> str:
     return "not imported" if record.load_ms is None else f"{record.load_ms:.1f} ms"
-
-
-def _show_plugin(record: PluginRecord) -> None:
-    facts = [
-        ("status", record.status),
-        ("package", record.source),
-        ("entry point", record.origin),
-        ("API level", "unknown" if record.api is None else str(record.api)),
-        ("import", _milliseconds(record)),
-        ("hooks", ", ".join(record.hooks) or "none"),
-        ("components", ", ".join(record.components) or "none"),
-    ]
-    print_line(printable(record.id))
-    for line in aligned([("", name, value) for name, value in facts]):
-        print_line(printable(line))
 
 
 # --- components
@@ -177,12 +168,20 @@ def show_component(name: str, *, as_json: bool) -> None:
 
         ask = partial(ask_plugins, found.manager, found.records)
         raise unknown_of_any_kind(name, found.registry.components(), found.records, ask)
-    schemas, problems = _schemas(shown)
+    described = [_describe(one) for one in shown]
+    problems: list[Problem] = []
+    for one, facts in zip(shown, described, strict=True):
+        try:
+            model = one.settings_model()
+            facts["settings_schema"] = None if model is None else model.model_json_schema()
+        except PluginError as error:
+            facts["settings_schema"] = None
+            problems += error.problems
     if as_json:
-        print_json([{**_describe(one), "settings_schema": schema} for one, schema in zip(shown, schemas, strict=True)])
+        print_json(described)
     else:
-        for one, schema in zip(shown, schemas, strict=True):
-            _show_component(one, schema or {})
+        for facts in described:
+            _show_component(facts)
     if problems:
         raise PluginError(problems)
 
@@ -191,28 +190,21 @@ def _describe(component: Component) -> dict[str, Any]:
     """Return a component as JSON: where it comes from, then what its specification says."""
     spec = component.spec
     described: dict[str, Any] = {
-        "id": component.id,
-        "short": component.short,
-        "kind": component.kind,
-        "plugin": component.plugin,
-        "package": component.package,
-        "version": component.version,
+        **{name: getattr(component, name) for name in ("id", "short", "kind", "plugin", "package", "version")},
         "summary": spec.summary,
         "target": _target(component.target),
     }
     if isinstance(spec, BlueprintSpec):
-        described |= {
-            "accepts": list(spec.kinds),
+        return described | {
+            "accepts": spec.kinds,
             "params": spec.params,
             "starts_as_identity": spec.starts_as_identity,
-            "traits": list(spec.traits),
+            "traits": spec.traits,
             "blueprint_version": spec.version,
         }
-        return described
     if isinstance(spec, HostSpec):
         described["slots"] = {name: asdict(place) for name, place in spec.slots.items()}
-    described["settings"] = None if spec.settings is None else _target(spec.settings)
-    return described
+    return described | {"settings": None if spec.settings is None else _target(spec.settings)}
 
 
 def _target(thing: Callable[..., Any] | str) -> str:
@@ -223,32 +215,16 @@ def _target(thing: Callable[..., Any] | str) -> str:
     return f"{getattr(thing, '__module__', kind.__module__)}:{getattr(thing, '__qualname__', kind.__qualname__)}"
 
 
-def _schemas(shown: list[Component]) -> tuple[list[dict[str, Any] | None], list[Problem]]:
-    """Return the JSON schema of each component's settings, and the problems of those that have none to give."""
-    schemas: list[dict[str, Any] | None] = []
-    problems: list[Problem] = []
-    for component in shown:
-        schema = None
-        try:
-            model = component.settings_model()
-            schema = None if model is None else model.model_json_schema()
-        except PluginError as error:
-            problems.extend(error.problems)
-        schemas.append(schema)
-    return schemas, problems
-
-
-def _show_component(component: Component, schema: dict[str, Any]) -> None:
-    print_line(printable(f"{component.kind} {component.id}"))
-    if component.spec.summary:
-        print_line(printable(f"  {component.spec.summary}"))
-    shown_above = ("id", "short", "kind", "summary")
-    facts = [("", name, _plain(value)) for name, value in _describe(component).items() if name not in shown_above]
-    for line in aligned(facts):
-        print_line(printable(line))
+def _show_component(facts: dict[str, Any]) -> None:
+    print_line(printable(f"{facts['kind']} {facts['id']}"))
+    if facts["summary"]:
+        print_line(printable(f"  {facts['summary']}"))
+    shown_elsewhere = ("id", "short", "kind", "summary", "settings_schema")
+    print_facts([(name, _plain(value)) for name, value in facts.items() if name not in shown_elsewhere])
+    schema = facts["settings_schema"] or {}
     rows = []
     for name, value in schema.get("properties", {}).items():
-        default = "needed" if name in schema.get("required", ()) else f"default {_plain(value.get('default'))}"
+        default = "required" if name in schema.get("required", ()) else f"default {_plain(value.get('default'))}"
         rows.append([name, default, value.get("description", "")])
     if rows:
         print_line()
@@ -256,7 +232,7 @@ def _show_component(component: Component, schema: dict[str, Any]) -> None:
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(str(one) for one in value)
     if isinstance(value, dict):
         return ", ".join(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from esper_core.cli.output import print_json, print_line, print_warning, print_warnings
+from esper_core.cli.output import print_json, print_line, print_warnings
 from esper_core.leyline.errors import EsperError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from esper_core.runs.records import Run
 
 set_option = click.option(
-    "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one value of the file."
+    "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one value of the file; repeatable."
 )
 overlay_option = click.option(
     "--overlay",
@@ -31,14 +31,18 @@ overlay_option = click.option(
     help="Merge a partial configuration over FILE; repeatable, applied in order.",
 )
 runs_dir_option = click.option(
-    "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs are kept."
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="The folder of run directories.",
 )
-_quiet_option = click.option("--quiet", is_flag=True, help="No progress.")
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on stdout.")
+_quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object on stdout.")
 
 
 def _check_name(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
-    """Return the name of a run. It becomes part of a folder's name, and must be what ``name`` in a file can be."""
+    """Return the name of a run, which must be what ``name`` in a file can be."""
     if given is None:
         return None
     from esper_core.config.model import wrong_name
@@ -53,10 +57,10 @@ def _check_name(_context: click.Context, _parameter: click.Parameter, given: str
 @overlay_option
 @set_option
 @runs_dir_option
-@click.option("--name", callback=_check_name, help="What the run is called; default: two words.")
+@click.option("--name", callback=_check_name, help="Name of the run; default: two random words.")
 @_quiet_option
 @_json_option
-@click.option("--dry-run", is_flag=True, help="Build and check everything, and train nothing.")
+@click.option("--dry-run", is_flag=True, help="Check everything and train nothing.")
 def run(
     file: Path,
     overlays: tuple[Path, ...],
@@ -68,7 +72,7 @@ def run(
     as_json: bool,
     dry_run: bool,
 ) -> None:
-    """Run a configuration, or once more what a run directory holds.
+    """Run a configuration, or repeat the run of a run directory.
 
     \b
     esper run plugins.yaml
@@ -80,11 +84,9 @@ def run(
     print_warnings(composition.resolution.warnings)
 
     from esper_core.app.run import run as run_composition
-    from esper_core.cli.output import Plan
 
     if dry_run:
-        plan = Plan.of(composition)
-        print_json(plan.as_json()) if as_json else click.echo(plan.text())
+        _print_plan(composition, as_json=as_json)
         return
     execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
     _execute_and_show(execute, composition, quiet=quiet, as_json=as_json)
@@ -98,7 +100,7 @@ def run(
 def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
     """Resume an interrupted or killed run from its newest checkpoint.
 
-    It ends with the numbers that it would have had. RUN is the path of a run, its id, or the words of its id.
+    The results are those of a run that was not interrupted. RUN is a path, an id, or the words of an id.
 
     \b
     esper resume runs/20261121-101512-quiet-otter
@@ -109,7 +111,7 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
 
     record = load_run(run, runs_dir=runs_dir)
     if record.status == "done":
-        print_line(f"{record.path} is done: nothing is left to do. See:  esper runs show {run}", stream=sys.stderr)
+        print_line(f"{record.path} is done. Show its results:  esper runs show {run}", stream=sys.stderr)
         return
     composition = build(record.path / "config.yaml")
     changed = (*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record))
@@ -157,10 +159,39 @@ def _execute_and_show(execute: partial[Outcome], composition: Composition, *, qu
     listeners = [] if quiet or display is not None else [PlainLines()]
     found: list[Outcome] = []
     try:
-        execute(argv=sys.argv, listeners=listeners, display=display, on_outcome=found.append, on_warning=print_warning)
+        execute(
+            argv=sys.argv,
+            listeners=listeners,
+            display=display,
+            on_outcome=found.append,
+            on_warning=lambda text: print_warnings([text]),
+        )
     finally:
         for outcome in found:
             print_json(outcome.as_json()) if as_json else print_outcome(outcome)
+
+
+def _print_plan(composition: Composition, *, as_json: bool) -> None:
+    """Print what a run would do."""
+    config = composition.config
+    plan = {
+        "arms": composition.every_arm,
+        "episodes": config.rounds * config.instances,
+        "steps": config.episode.steps,
+        "batches": config.episode.batches,
+        "host_parameters": composition.host_parameters,
+        "slots": composition.space.blueprints,
+    }
+    if as_json:
+        print_json(plan)
+        return
+    print_line(
+        f"{', '.join(composition.every_arm)}: {plan['episodes']} episodes each, of {plan['steps']} steps of "
+        f"{plan['batches']} batches, on a host of {composition.host_parameters:,} parameters"
+    )
+    for name, blueprints in composition.space.blueprints.items():
+        print_line(f"slot {name}: {', '.join(blueprints)}")
+    print_line("Everything is in order; nothing was trained.")
 
 
 def _changed_plugin_files(composition: Composition, record: Run) -> Iterator[str]:

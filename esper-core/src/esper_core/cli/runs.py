@@ -1,23 +1,24 @@
-"""``esper runs``: list the runs in a folder, and show what one of them found."""
+"""``esper runs``: list the runs in a folder, and show the results of one."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from esper_core.cli.output import (
-    aligned,
     duration,
-    fits,
+    print_facts,
     print_json,
     print_line,
     print_results,
+    print_sections,
     print_table,
     print_wrapped,
+    timing_text,
     value,
 )
 from esper_core.cli.run import runs_dir_option
@@ -29,13 +30,10 @@ if TYPE_CHECKING:
 
     from esper_core.runs.records import Run, UnreadableRun
 
-MAX_REASON: Final = 100
-"""Characters that a reason may take in the list; ``runs show`` has the whole."""
-
 
 @click.group()
 def runs() -> None:
-    """List the runs, or show what one of them found."""
+    """List runs, or show the results of one."""
 
 
 @runs.command("list")
@@ -45,7 +43,7 @@ def runs() -> None:
 def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:
     """List the runs, the newest first; then folders that are not runs or cannot be read.
 
-    A run whose process is gone before its end has died.
+    The status "died" means that the process of the run ended without finishing it.
     """
     from esper_core.runs.records import list_runs
 
@@ -54,7 +52,7 @@ def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> No
     if as_json:
         print_json([_entry(one) for one in found])
     elif found:
-        _print_list([_row(one) for one in found])
+        print_table(["run", "status", "began", "took", "test"], [_row(one) for one in found])
     else:
         print_line(f"There is no run in {printable(str(runs_dir))}.")
 
@@ -64,12 +62,13 @@ def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> No
 @runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print {path, status, manifest, summary, grown} as JSON.")
 def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
-    """Show one run: how it ended, what it found, where its time went, what grew.
+    """Show one run: its status, results, what grew, and where its time went.
 
     \b
     esper runs show runs/20261121-101512-quiet-otter
     esper runs show quiet-otter                          below --runs-dir
     """
+    from esper_core.runs.directory import STATUS_RUNNING
     from esper_core.runs.records import load_run, read_growth
 
     record = load_run(run, runs_dir=runs_dir)
@@ -80,10 +79,11 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
         return
     _show_facts(record)
     if record.summary is None:
-        _show_why_no_results(record)
+        is_running = record.status == STATUS_RUNNING
+        print_line(f"\nThere are no results{' yet' if is_running else ''}.")
+        if not is_running and record.status != "done":
+            print_line(printable(record.resume_hint))
     else:
-        from esper_core.cli.output import print_sections
-
         print_line()
         print_results(record.summary["results"])
         if grown:
@@ -91,23 +91,12 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
         for arm, averages in grown.items():
             counts = ", ".join(f"{average:.2g} × {name}" for name, average in averages.items()) or "nothing"
             print_wrapped(f"{arm} grew on average: {counts}")
-        _show_timing(record.summary["timing"])
+        print_line()
+        print_wrapped(f"time: {timing_text(record.summary['timing'])}")
         print_sections(record.summary.get("sections", []))
 
 
 # --- the list
-
-
-def _print_list(rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; on a narrow terminal two lines for each run. Ids are not cut: they are there to be copied."""
-    head = ["run", "status", "began", "took", "test"]
-    if fits(head, rows):
-        print_table(head, rows)
-        return
-    for name, status, began, took, headline in rows:
-        print_line(printable(f"{name}  {status}"))
-        when = ", ".join(filter(None, (began, took)))
-        print_wrapped("  " + "; ".join(filter(None, (when, headline))))
 
 
 def _entry(one: Run | UnreadableRun) -> dict[str, Any]:
@@ -115,40 +104,32 @@ def _entry(one: Run | UnreadableRun) -> dict[str, Any]:
 
     if isinstance(one, UnreadableRun):
         return {"id": one.path.name, "path": str(one.path), "status": one.status, "problem": one.problem.as_json()}
-    results = one.results
-    arms = {} if results is None else {name: arm["test"] for name, arm in results["arms"].items()}
+    results = one.results or {"metric": None, "arms": {}}
     return {
         "id": one.id,
         "path": str(one.path),
         "status": one.status,
         "started": one.manifest["started"],
         "seconds": one.seconds,
-        "metric": None if results is None else results["metric"],
-        "arms": arms,
+        "metric": results["metric"],
+        "arms": {name: arm["test"] for name, arm in results["arms"].items()},
     }
 
 
 def _row(one: Run | UnreadableRun) -> list[str]:
+    from esper_core.config.values import cut
     from esper_core.runs.records import UnreadableRun
 
     if isinstance(one, UnreadableRun):  # without its path: its name stands in front
         reason = one.problem.message.replace(f"{one.path}{os.sep}", "").replace(str(one.path), "this")
-        return [one.path.name, one.status, "", "", _cut(reason)]
-    began = f"{one.started.astimezone():%Y-%m-%d %H:%M}"
-    return [one.path.name, one.status, began, duration(one.seconds), _headline(one)]
-
-
-def _headline(run: Run) -> str:
-    """Return the mean of each arm; without results, why there are none."""
-    if run.results is None:
-        return _cut(next(iter(run.reason.splitlines()), ""))
-    metric = run.results["metric"]
-    arms = (f"{name} {value(metric, arm['test']['mean'])}" for name, arm in run.results["arms"].items())
-    return f"{metric['name']}: {', '.join(arms)}"
-
-
-def _cut(reason: str) -> str:
-    return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 1] + "…"
+        return [one.path.name, one.status, "", "", cut(reason, 100)]
+    if one.results is None:
+        headline = cut(one.reason.partition("\n")[0], 100)
+    else:
+        metric = one.results["metric"]
+        means = (f"{name} {value(metric, arm['test']['mean'])}" for name, arm in one.results["arms"].items())
+        headline = f"{metric['name']}: {', '.join(means)}"
+    return [one.path.name, one.status, f"{one.started.astimezone():%Y-%m-%d %H:%M}", duration(one.seconds), headline]
 
 
 # --- one run
@@ -172,46 +153,14 @@ def _show_facts(run: Run) -> None:
         ("plugins", ", ".join(f"{one.get('package')} {one.get('version')}" for one in plugins)),
     ]
     print_line(printable(str(run.path)))
-    known = [("", name, text.split("\n")[0]) for name, text in facts if text]
-    under = max(len(name) for _, name, _ in known) + 4
-    for line in aligned(known):
-        print_wrapped(line, under=under)
+    print_facts([(name, text.split("\n")[0]) for name, text in facts])
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _show_why_no_results(run: Run) -> None:
-    """Print why a run has no results, and how to resume it if that is possible."""
-    from esper_core.runs.directory import STATUS_RUNNING
-    from esper_core.runs.records import DIED
-
-    if run.status == STATUS_RUNNING:
-        print_line("\nThere are no results yet: the run is still running.")
-        return
-    reasons = {
-        DIED: "the run was killed, or its machine went down",
-        "done": "its summary is missing",
-        "failed": "the run failed",
-        "interrupted": "the run was interrupted",
-        "stopped": "the governor stopped the run",
-    }
-    print_line()
-    print_wrapped(f"There are no results: {reasons.get(run.status, f'the status of the run is {run.status}')}.")
-    if run.status != "done":
-        print_line(printable(run.resume_hint))
-
-
 def _average(episodes: Sequence[Sequence[str]]) -> dict[str, float]:
     """Return how often each blueprint grew in an episode, on average, the most frequent first."""
     counts = Counter(name for grown in episodes for name in grown)
     return {name: count / len(episodes) for name, count in counts.most_common()}
-
-
-def _show_timing(timing: Mapping[str, float]) -> None:
-    total = timing.get("total") or 1.0
-    regions = sorted(((spent, name) for name, spent in timing.items() if name != "total"), reverse=True)
-    shares = [f"{name} {100 * spent / total:.0f} %" for spent, name in regions if spent >= 0.005 * total]
-    print_line()
-    print_wrapped(f"time: {timing.get('total', 0):.1f} s: {', '.join(shares)}")

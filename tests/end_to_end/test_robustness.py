@@ -168,7 +168,7 @@ def test_what_was_found_is_printed_even_where_it_cannot_be_written(
     if as_json:
         assert set(answer.json["results"]["arms"]) == {"schedule", "twin"}
     else:
-        assert "schedule against twin" in answer.out
+        assert "no difference shown" in answer.out
     assert manifest(tmp_path / "runs")["status"] == "failed"
 
 

@@ -30,7 +30,7 @@ def test_a_run_prints_a_table_and_leaves_everything_that_it_found(esper: Esper, 
     answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--name", "first")
     assert answer.code == 0
     assert "test accuracy" in answer.out
-    assert "schedule against twin: no difference shown" in answer.out  # two environments say nothing
+    assert "no difference shown" in answer.out  # two environments say nothing
     run = run_directory(tmp_path / "runs")
     assert run.name.endswith("-first")
     assert {file.name for file in run.iterdir()} >= {

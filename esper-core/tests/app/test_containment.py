@@ -107,6 +107,15 @@ def test_a_sink_is_shut_off_and_told_at_its_authors_line(body: str, install, run
 
 
 @pytest.mark.members
+def test_what_a_sink_prints_goes_to_stderr(install, run_small, capsys) -> None:
+    install("judges", JUDGES.format(body="print('from the sink')"))
+    assert run_small("sinks: [judges/pipe]\n")["manifest"]["status"] == "done"
+    said = capsys.readouterr()
+    assert "from the sink" in said.err
+    assert "from the sink" not in said.out
+
+
+@pytest.mark.members
 @pytest.mark.parametrize("error", ENDS)
 @pytest.mark.parametrize("hook", ["esper_check_health(snapshot)", "esper_run(context)"])
 def test_a_guard_and_a_wrapper_stop_it_as_a_fault_of_theirs(hook: str, error: str, install, run_small) -> None:

@@ -241,11 +241,12 @@ def test_a_newer_format_is_refused_with_its_version_and_what_reads_it(kind: str,
     assert [next(events).type, next(events).type] == ["run-started", "step-finished"]
     with pytest.raises(RunFolderError) as refusal:
         next(events)
-    first, place, mend = str(refusal.value).splitlines()
-    assert first.startswith(f"E421 events have format version {EVENT_FORMAT + 1}; esper-core 0.")
-    assert first.endswith(f" reads version {EVENT_FORMAT}")
+    first, place, reason, mend = str(refusal.value).splitlines()
+    assert first.startswith("E421 ")
+    assert reason.startswith(f"  its format version is {EVENT_FORMAT + 1}; esper-core 0.")
+    assert reason.endswith(f" reads version {EVENT_FORMAT}")
     assert place.strip() == f"{file}:3"
-    assert mend.strip() == "A newer esper-core wrote them:  pip install --upgrade esper-core"
+    assert "packages.txt" in mend
 
 
 @pytest.mark.parametrize(
@@ -257,7 +258,7 @@ def test_a_newer_format_is_refused_with_its_version_and_what_reads_it(kind: str,
         ('{"type": "from-the-future"}', "does not match any of the expected tags"),
         ('{"type": "run-finished", "v": "1", "more": 1}', "run-finished.status: Field required"),
         ('{"type": "run-finished", "v": 1, "status": "undone", "more": 1}', "run-finished.status: Input should be"),
-        ('{"type": "run-finished", "v": 0, "status": "done"}', "format version 0"),
+        ('{"type": "run-finished", "v": 0, "status": "done"}', "format version is 0"),
         ('{"type": ["run-finished"], "v": 1}', "does not match any of the expected tags"),
     ],
 )

@@ -226,7 +226,7 @@ class _Session:
         config, settings = resolved_config(resolution).model_dump(mode="json"), self.composition.config.checkpoints
         decisive = decisive_values(config)
         position.check_unchanged(decisive, path)
-        with ExitStack() as closing:
+        with output_to_stderr(), ExitStack() as closing:  # stdout is for what the command prints
             self._log_start()
             observers.configured(resolution.plugin_settings, config)
             listeners = [*self.listeners, *open_display(self.display, path, closing)]
@@ -250,7 +250,7 @@ class _Session:
                             listener.hear(event)
                 (Bus(sinks) if position.number else bus).publish(self._started(info))
                 observers.run_started(info)
-                with one_thread(), output_to_stderr():  # stdout is for what the command prints
+                with one_thread():
                     train = partial(self._train_studies, context, writer)
                     finished = run_wrapped(resolution.plugins, RunContext(info), train)
                 bus.publish(RunFinished(status="done"))

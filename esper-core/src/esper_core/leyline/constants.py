@@ -110,7 +110,7 @@ NATS_PER_PARAMETER: Final = 1e-4
 """Default price of one added parameter in nats of validation loss."""
 
 SINK_PLACES: Final = 4096
-"""Events that may wait for a sink before ``step-finished`` events are dropped."""
+"""Events and ends of steps that may wait for a sink before ``step-finished`` events are dropped."""
 
 SINK_PLACES_KEPT: Final = 4096
 """Further places for events of other types, which are few."""

@@ -1,14 +1,10 @@
-"""Telemetry: what a run tells about itself while it runs.
+"""Telemetry: what a run reports about itself while it runs.
 
-What is here:
-    event_log: the event bus, and the reader and writer of events.jsonl, the record of a run.
-    sinks: runs the sinks of plugins on threads of their own.
-    timing: sums up where the time of a run goes.
+* ``event_log``: the event bus, and the reader and writer of events.jsonl, the record of a run. Begin with its ``Bus``.
+* ``sinks``: run the sinks of plugins on threads of their own.
+* ``timing``: sum up where the time of a run goes.
 
-What is not here: the event types (``leyline.events``), how events are built from what happened
-(``trainer.event_records``), and everything that shows them (the package esper-watch).
-
-Begin with ``event_log.Bus``.
+The event types are in ``leyline.events``, and what shows them is in the package esper-watch.
 """
 
 from esper_core.telemetry.event_log import Bus, EventFile, Listener, decode, encode, read_events

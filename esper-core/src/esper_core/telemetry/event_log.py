@@ -89,9 +89,7 @@ def _reader() -> TypeAdapter[Event]:
 class EventFile:
     """Appends events to events.jsonl. Settled events survive the death of the process.
 
-    Args:
-        path: the file.
-        after: continue behind this many bytes and cut off the rest. None: append to the whole file.
+    ``after``: continue behind this many bytes and cut off the rest. None: append to the whole file.
     """
 
     def __init__(self, path: Path, *, after: int | None = None) -> None:
@@ -161,20 +159,19 @@ class EventFile:
 def read_events(
     path: str | Path, *, tell: Callable[[str], None] | None = None, end: int | None = None
 ) -> Iterator[Event]:
-    """Read the events of a file in order.
+    """Read the events of an events.jsonl file in order.
 
     Events and fields that this version does not know are skipped, and so is an incomplete last line, which a killed or
     a running process leaves behind.
 
     Args:
-        path: an events.jsonl file.
+        path: the file.
         tell: called once for each kind of skipped data with a line of text. None: log a warning.
         end: stop at this byte, as if the file ended there. None: read all of it.
 
     Raises:
         FileNotFoundError: there is no such file.
-        RunFolderError: E421 if a line is not an event, with its number; E430 if the file cannot be read, or is a
-            folder, a pipe or a device.
+        RunFolderError: a line is not an event (E421), or the file cannot be read (E430).
     """
     reported: set[str] = set()
 
@@ -192,10 +189,8 @@ def read_events(
             return
         try:
             event = _parse(line, report)
-        except ValidationError as error:
+        except ValueError as error:
             raise _not_an_event(path, number, error) from error
-        except _OtherVersionError as error:
-            raise _wrong_version(path, number, error.version) from error
         if event is not None:
             yield event
 
@@ -212,22 +207,13 @@ def _lines(path: str | Path, end: int | None) -> Iterator[bytes]:
         raise RunFolderError.unreadable(path, error) from None
 
 
-class _OtherVersionError(ValueError):
-    """A line is in another version of the event format."""
-
-    def __init__(self, version: int) -> None:
-        super().__init__(version)
-        self.version = version
-
-
 def _parse(line: bytes, report: Callable[[str], None]) -> Event | None:
-    """Return the event of a line, or None if this version does not know its type."""
+    """Return the event of a line, or None if this version does not know its type. Raises ValueError if it is none."""
     try:
         event = decode(line)
     except ValidationError as error:
         return _parse_newer(line, error, report)
-    if event.v != EVENT_FORMAT:
-        raise _OtherVersionError(event.v)
+    _check_version(event.v)
     return event
 
 
@@ -237,11 +223,9 @@ def _parse_newer(line: bytes, error: ValidationError, report: Callable[[str], No
         record = json.loads(line)
     except (ValueError, RecursionError):
         raise error from None
-    version = record.get("v") if isinstance(record, dict) else None
-    if type(version) is not int:
+    if not isinstance(record, dict) or type(record.get("v")) is not int:
         raise error
-    if version != EVENT_FORMAT:
-        raise _OtherVersionError(version)
+    _check_version(record["v"])
     if isinstance(kind := record.get("type"), str) and kind not in TYPES:
         report(f'events of type "{kind}" are skipped: esper-core {__version__} does not know them')
         return None
@@ -258,18 +242,18 @@ def _parse_newer(line: bytes, error: ValidationError, report: Callable[[str], No
     return decode(json.dumps(record))
 
 
-def _not_an_event(path: str | Path, number: int, error: ValidationError) -> RunFolderError:
-    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(step) for step in fault["loc"])
-    reason = f"{place}: {fault['msg']}" if place else fault["msg"]
+def _check_version(version: int) -> None:
+    if version != EVENT_FORMAT:
+        msg = f"its format version is {version}; esper-core {__version__} reads version {EVENT_FORMAT}"
+        raise ValueError(msg)
+
+
+def _not_an_event(path: str | Path, number: int, error: ValueError) -> RunFolderError:
+    reason = str(error)
+    if isinstance(error, ValidationError):
+        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, fault["loc"]))
+        reason = f"{place}: {fault['msg']}" if place else fault["msg"]
     message = "this line is not an event that this version of esper-core can read"
     hint = f"{reason}\nRead the file with the version that wrote it; packages.txt beside it names that version."
-    return RunFolderError(Problem("E421", message, file=str(path), line=number, hint=hint))
-
-
-def _wrong_version(path: str | Path, number: int, version: int) -> RunFolderError:
-    message = f"events have format version {version}; esper-core {__version__} reads version {EVENT_FORMAT}"
-    hint = "Read the file with the version that wrote it; packages.txt beside it names that version."
-    if version > EVENT_FORMAT:
-        hint = "A newer esper-core wrote them:  pip install --upgrade esper-core"
     return RunFolderError(Problem("E421", message, file=str(path), line=number, hint=hint))

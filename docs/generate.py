@@ -195,9 +195,11 @@ def seed_table() -> str:
 
 
 def transitions(what: str, machine: Mapping[tuple[Any, Any], Enum]) -> str:
-    """A machine's table, row by row in its own order."""
-    rows = [(str(state.value), str(event.value), str(after.value)) for (state, event), after in machine.items()]
-    return table((what, "event", "then"), rows)
+    """Format a transition table; states that an event takes to the same state share a row."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for (state, event), after in machine.items():
+        rows.setdefault((str(event.value), str(after.value)), []).append(str(state.value))
+    return table((what, "event", "then"), [(", ".join(states), *ends) for ends, states in rows.items()])
 
 
 # --- reference/hooks.md
@@ -439,19 +441,18 @@ WRITERS: dict[str, Callable[[], str | None]] = {
     "columns": columns,
     "commands": commands,
     "configuration": configuration,
-    "coverage": partial(simulated, "Intervals that hold the mean"),
     "events": event_records,
     "gardeners": gardeners,
     "hooks": hook_specs,
     "known-defects": known_defects,
-    "needed-seeds": partial(simulated, "Seeds that a verdict takes"),
+    "needed-seeds": partial(simulated, "RNG seeds needed for a verdict"),
     "observation": observation_fields,
     "reward-probes": reward_probes,
     "reward-terms": rewards_page.terms,
     "rewards": rewards_page.rewards,
     "seed-table": seed_table,
     "slot-table": slot_table,
-    "wrong-verdicts": partial(simulated, "Verdicts that are wrong"),
+    "wrong-verdicts": partial(simulated, "Wrong verdicts"),
     **{part: partial(ran, part) for part in RAN},
 }
 

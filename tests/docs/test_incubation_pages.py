@@ -1,8 +1,8 @@
-"""Is what the pages on isolation and on twins tell in tables what was measured, and is it measured so still?
+"""The tables of the pages on incubation and on twins show what was measured.
 
 The figures come from ``python -m benchmarks.science.incubation``, from the default run, and from
-``python -m benchmarks.perf --only P4``; what these wrote stands beside them. Times depend on the machine: a new run has
-to measure the same cases, and to find dear what was dear, and no more.
+``python -m benchmarks.perf --only P4``. Times depend on the machine: a new run must measure the same cases,
+and find the same order of costs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def half(low: float, high: float) -> float:
 
 
 @pytest.mark.parametrize("blueprint", ["mlp", "conv_light"])
-def test_what_is_told_of_twins_was_measured(blueprint: str) -> None:
+def test_the_table_of_twins_was_measured(blueprint: str) -> None:
     _, twin, difference = cells(DOCS / "concepts" / "twins.md", f"`{blueprint}`, worth")
     (alone,) = [one for one in read(INCUBATION)["twins"] if one["place"] == "plain"]
     arm = read(BENCHMARKS / "science" / "shown" / "results.json")["runs"]["default"]["results"]["arms"]["twin"]["test"]
@@ -86,22 +86,22 @@ def p4(tables: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize(("way", "column"), [("shadow", 1), ("branch", 2)])
-def test_what_is_told_of_the_time_was_measured(way: str, column: int) -> None:
+def test_the_times_of_incubation_were_measured(way: str, column: int) -> None:
     cell = cells(DOCS / "concepts" / "incubation.md", "time, against training host and seed together")[column]
     found = [ever for _, _, ever in timed(p4(read(BENCHMARKS / "perf" / "results.json")["tables"]), way)]
     spans = [tuple(float(one) for one in SPAN.match(ever).groups()) for ever in found]
     assert numbers(cell) == [f"{min(low for low, _ in spans):.1f}", f"{max(high for _, high in spans):.1f}"]
 
 
-def dear_before_cheap(rows: list[Mapping[str, Any]]) -> None:
+def assert_branch_costs_more(rows: list[Mapping[str, Any]]) -> None:
     """A branch costs more than the shadow, the shadow more than neither, wherever the seed is."""
     for (where, shadow, _), (same, branch, _) in zip(timed(rows, "shadow"), timed(rows, "branch"), strict=True):
         assert where == same
         assert 0.95 < shadow < branch, where
 
 
-def test_a_branch_was_dearer_than_the_shadow_everywhere() -> None:
-    dear_before_cheap(p4(read(BENCHMARKS / "perf" / "results.json")["tables"]))
+def test_a_branch_cost_more_than_the_shadow_everywhere() -> None:
+    assert_branch_costs_more(p4(read(BENCHMARKS / "perf" / "results.json")["tables"]))
 
 
 def measured_anew(*options: str) -> list[Mapping[str, Any]]:
@@ -111,24 +111,24 @@ def measured_anew(*options: str) -> list[Mapping[str, Any]]:
 
 
 @pytest.mark.slow
-def test_the_command_that_measures_the_time_tells_of_the_same_cases_still() -> None:
+def test_the_command_still_measures_the_same_cases() -> None:
     kept = p4(read(BENCHMARKS / "perf" / "results.json")["tables"])
     assert [row["what"] for row in measured_anew("--quick")] == [row["what"] for row in kept]
 
 
 @pytest.mark.slow
-def test_a_branch_is_dearer_than_the_shadow_still() -> None:
-    dear_before_cheap(measured_anew())
+def test_a_branch_still_costs_more_than_the_shadow() -> None:
+    assert_branch_costs_more(measured_anew())
 
 
-def test_what_is_told_of_operations_was_counted() -> None:
-    begin = "operations of a whole training, `conv_light` planted after step 5 of 40"
+def test_the_operations_of_incubation_were_counted() -> None:
+    begin = "operations of an episode, `conv_light` planted after step 5 of 40"
     told = cells(DOCS / "concepts" / "incubation.md", begin)[1:]
     found = [forced(read(INCUBATION), "conv_light", way)["cost"] for way in ("shadow", "branch")]
     assert [numbers(cell) for cell in told] == [[f"{one:.2f}"] for one in found]
 
 
-def test_as_many_figures_of_branch_and_shadow_differ_as_are_told() -> None:
+def test_the_page_counts_the_differences_between_branch_and_shadow() -> None:
     pairs = [one for one in read(INCUBATION)["between"] if (one["a"], one["b"]) == ("branch", "shadow")]
     figures = [one[what] for one in pairs for what in ("points", "nats")]
     sides = sorted("more" if low > 0 else "less" for _, low, high, _ in figures if low > 0 or high < 0)
@@ -139,12 +139,11 @@ def test_as_many_figures_of_branch_and_shadow_differ_as_are_told() -> None:
     most = max(abs(one["points"][0]) for one in pairs if one["points"][1] > 0 or one["points"][2] < 0)
     assert f"{most:.1f}" == "2.4"
     page = " ".join((DOCS / "concepts" / "incubation.md").read_text("utf-8").split())
-    told = "Of 54 figures that compare branch and shadow seven lie outside their 95 % interval, four to the side of the"
-    assert told in page
+    assert "of 54 figures that compare branch and shadow, seven differ, four in favour of the shadow and three" in page
 
 
 @pytest.mark.slow
-def test_the_study_comes_to_the_same_still(tmp_path: Path) -> None:
+def test_the_study_still_finds_the_same(tmp_path: Path) -> None:
     """The part that the pages tell of: the counts to the digit, the rest as far as another machine may be off."""
     command = [sys.executable, "-m", "benchmarks.science.incubation"]
     asked = ["--only", "forced plain shadow", "--into", str(tmp_path)]

@@ -134,7 +134,7 @@ class Page:
         return next((begin for begin in self.parts if paragraph.startswith(begin)), "")
 
 
-FIRST_RUN, OWN_DATA = "docs/get-started.md", "docs/guides/use-your-own-data.md"
+FIRST_RUN = "docs/get-started.md"
 POLICIES = "docs/reference/policies.md"
 EVIDENCE, STATISTICS = "docs/concepts/gates.md", "docs/concepts/statistics.md"
 GARDENERS, VERDICTS = "science/gardeners/results.json", "science/verdicts.json"

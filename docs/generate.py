@@ -33,7 +33,7 @@ from esper_core.leyline import events, lifecycle, signals
 from esper_core.leyline import observations as features
 from esper_rewards import catalogue as rewards_page
 from esper_testing import components_of
-from esper_testing.reward_episodes import probe_table
+from esper_testing.reward_episodes import PROBES, SANE, probed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -321,7 +321,14 @@ def by_environments(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 def reward_probes() -> str:
     """What each script earns from each reward that comes with Esper."""
-    return probe_table({one.short: one.load() for one in components_of("rewards")})
+    rows = []
+    for one in components_of("rewards"):
+        found = probed(one.load())
+        beaten = [probe for probe in PROBES if probe != SANE and found[probe] >= found[SANE]]
+        figures = [f"{value:.1f}".replace("-0.0", "0.0").replace("-", "−") for value in found.values()]
+        rows.append([f"`{one.short}`", *figures, ", ".join(beaten) or "none"])
+    lines = [["reward", *PROBES, "beaten by"], ["---", *["---:"] * len(PROBES), "---"], *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 # --- what runs came to, on several pages

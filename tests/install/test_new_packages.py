@@ -145,26 +145,10 @@ def test_the_configuration_in_a_new_readme_is_right(nursery: Nursery, kind: str,
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(("blueprint", "class"), "E501"), (("blueprint", "x", "--into", "nowhere"), "E503"), (("blueprint",), "NAME")],
+    [(("blueprint", "MyBlocks"), "E501"), (("blueprint", "x", "--into", "nowhere"), "E503"), (("blueprint",), "NAME")],
 )
 def test_a_mistake_ends_with_status_2(nursery: Nursery, arguments: tuple[str, ...], code: str) -> None:
     assert code in nursery.environment.run("esper", "new", *arguments, exit_code=2).stderr
-
-
-def test_an_id_that_another_package_has_is_told(nursery: Nursery, tmp_path: Path) -> None:
-    info = Path(nursery.environment.evaluate("import sysconfig; print(sysconfig.get_path('purelib'))"))
-    rival = info / "rival-1.0.dist-info"
-    rival.mkdir()
-    (rival / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 1.0\n")
-    (rival / "entry_points.txt").write_text("[esper.plugins]\nwanted = rival\n")
-    try:
-        told = nursery.environment.run("esper", "new", "reward", "wanted", "--into", str(tmp_path))
-    finally:
-        for file in rival.iterdir():
-            file.unlink()
-        rival.rmdir()
-    assert told.stderr == 'warning: rival also has a plugin "wanted"; only one of the two can be installed.\n'
-    assert (tmp_path / "esper-wanted" / "pyproject.toml").is_file()
 
 
 def test_new_packages_are_typed_as_mypy_wants_it_when_strict(nursery: Nursery, tmp_path: Path) -> None:

@@ -41,8 +41,6 @@ from esper_testing.sites import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from esper_core import BlueprintSpec, Site
     from esper_core.leyline import SiteKind
 
@@ -368,7 +366,7 @@ def _is_cpu(wanted: Any) -> bool:
     return wanted == "cpu" if isinstance(wanted, str) else isinstance(wanted, torch.device) and wanted.type == "cpu"
 
 
-CHECKS: Final[tuple[Callable[[Factory, BlueprintSpec, SiteKind], None], ...]] = (
+CHECKS: Final = (
     builds,
     keeps_shape,
     takes_one_example,

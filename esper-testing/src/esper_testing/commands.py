@@ -7,10 +7,8 @@ the jinja2 templates of this package; it needs no network.
 from __future__ import annotations
 
 import json
-import keyword
 import os
 import re
-import sys
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -181,11 +179,10 @@ PREFIX: Final = "esper-"
 LONGEST: Final = 48
 """Maximal length of a plugin's id in characters."""
 
-FIRST_PARTY: Final = frozenset({"blueprints", "core", "esper", "policies", "rewards", "tasks", "testing", "watch"})
-LIBRARIES: Final = frozenset(
-    {"click", "numpy", "packaging", "pluggy", "pydantic", "pytest", "rich", "torch", "typing-extensions", "yaml"}
+FIRST_PARTY: Final = frozenset(
+    {"blueprints", "core", "esper", "policies", "rewards", "study", "tasks", "testing", "watch"}
 )
-"""Dependencies of Esper, whose names would mislead as the name of a plugin."""
+"""Names of the project's own plugins and packages."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _PLACES: Final = {
@@ -216,19 +213,12 @@ def new(kind: str, name: str, into: Path, *, as_json: bool) -> None:
     pip install --editable ".[test]"
     pytest
     """
-    from importlib import metadata
-
     from esper_core import __version__
 
-    names = names_from(name, kind)
+    names = names_from(name)
     folder = into / names.distribution
     files = render(kind, names, __version__)
     write_package(folder, files)
-    points = metadata.entry_points(group="esper.plugins")
-    installed = [(point.name, point.dist.name) for point in points if point.dist is not None]
-    if (rival := taken(names, installed)) is not None:
-        message = f'warning: {rival} also has a plugin "{names.plugin}"; only one of the two can be installed.'
-        click.echo(message, err=True)
     component = f"{names.plugin}/{KINDS[kind].component}"
     if as_json:
         written = {"folder": str(folder), "package": names.distribution, "plugin": names.plugin}
@@ -261,78 +251,35 @@ class Names:
         return self.distribution.replace("-", "_")
 
 
-def names_from(typed: str, kind: str = "blueprint") -> Names:
+def names_from(typed: str) -> Names:
     """Return the names of a plugin that the user calls ``typed``, with or without the prefix ``esper-``.
-
-    Args:
-        typed: the name as it was typed.
-        kind: of the component, for the command in the message.
 
     Raises:
         ConfigError: the name is invalid (E501).
     """
     plugin = typed.removeprefix(PREFIX)
-    if reason := _reason_invalid(plugin):
+    reason = None
+    if plugin in FIRST_PARTY:
+        reason = "it is reserved for Esper itself"
+    elif len(plugin) > LONGEST:
+        reason = f"it has {len(plugin)} characters"
+    elif not _NAME.fullmatch(plugin):
+        reason = "it contains characters that are not allowed" if plugin else "it is empty"
+    if reason:
         shown = typed if len(typed) <= 60 else f"{typed[:60]}…"
         shown = f'"{shown}"' if shown.isprintable() else ascii(shown)
         hint = (
             f"Use lower-case letters and digits, joined by single hyphens, beginning with a letter, at most {LONGEST} "
-            f"characters.\nFor example:  esper new {kind} {_similar_name(plugin)}"
+            "characters, for example my-blocks."
         )
         raise ConfigError(Problem("E501", f"invalid plugin name: {reason}. Received: {shown}", hint=hint))
     return Names(plugin)
 
 
-def taken(names: Names, installed: Iterable[tuple[str, str]]) -> str | None:
-    """Return the installed package of another distribution that has this plugin id, or None.
-
-    Args:
-        names: of the new plugin.
-        installed: plugin ids, each with the distribution that announces it.
-    """
-    from packaging.utils import canonicalize_name
-
-    for plugin, package in installed:
-        if plugin == names.plugin and canonicalize_name(package) != names.distribution:
-            return package
-    return None
-
-
-def _reason_invalid(plugin: str) -> str | None:
-    """Return why this cannot be a plugin's id; None where it can."""
-    as_module = plugin.replace("-", "_")
-    if not plugin:
-        return "it is empty"
-    if len(plugin) > LONGEST:
-        return f"it has {len(plugin)} characters"
-    if not _NAME.fullmatch(plugin):
-        return "it contains characters that are not allowed"
-    if plugin in FIRST_PARTY:
-        return "it is reserved for Esper itself"
-    if keyword.iskeyword(as_module) or keyword.issoftkeyword(as_module):
-        return "it is a Python keyword"
-    if as_module in sys.stdlib_module_names:
-        return "it is a module of the standard library"
-    if plugin in LIBRARIES:
-        return "it is the name of a library that Esper uses"
-    return None
-
-
-def _similar_name(plugin: str) -> str:
-    """Return a valid name that is as close as possible to the one that was typed."""
-    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", plugin[: 4 * LONGEST]).lower())
-    close = "-".join(words).lstrip("0123456789-")[:LONGEST].rstrip("-")
-    candidates = [close, f"my-{close}"[:LONGEST].rstrip("-")] if close else []
-    return next((name for name in candidates if _reason_invalid(name) is None), "my-blocks")
-
-
 def render(kind: str, names: Names, core_version: str) -> dict[str, str]:
     """Return the text of each file of a new package, by its path in the package's folder.
 
-    Args:
-        kind: one of KINDS.
-        names: of the plugin.
-        core_version: the version of esper-core that the package is written for.
+    ``core_version`` is the version of esper-core that the package is written for.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -355,13 +302,7 @@ def render(kind: str, names: Names, core_version: str) -> dict[str, str]:
         "summary": own.summary,
     }
     loader = PackageLoader("esper_testing", "templates")
-    environment = Environment(
-        loader=loader,
-        autoescape=False,
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-    )
+    environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
     files = {f"src/{names.package}/py.typed": ""}
     for path in loader.list_templates():
         folder, _, name = path.removesuffix(".jinja").partition("/")
@@ -385,23 +326,15 @@ def core_range(version: str) -> str:
 
 
 def write_package(folder: Path, files: Mapping[str, str]) -> None:
-    """Create ``folder`` with ``files``, or leave nothing behind: it is written next to its place and then renamed.
-
-    Args:
-        folder: to create.
-        files: texts by their path inside the folder.
+    """Create ``folder`` with ``files``, texts by path, or leave nothing: it is written next to its place and renamed.
 
     Raises:
-        ConfigError: the folder exists (E502), its parent is no folder (E503), or the system refuses (E504).
+        ConfigError: the folder exists (E502), its parent does not (E503), or the system refuses (E504).
     """
     into, elsewhere = folder.parent, "Choose another name, or another folder:  --into FOLDER"
     if not into.is_dir():
-        if os.path.lexists(into):
-            problem = Problem("E503", f'the folder to write into is not a folder. Received: "{into}"', hint=elsewhere)
-        else:
-            message = f'the folder to write into does not exist. Received: "{into}"'
-            problem = Problem("E503", message, hint=f'Create it first:  mkdir -p "{into}"')
-        raise ConfigError(problem)
+        message = f'the folder to write into does not exist. Received: "{into}"'
+        raise ConfigError(Problem("E503", message, hint=f'Create it first:  mkdir -p "{into}"'))
     if os.path.lexists(folder):
         raise ConfigError(Problem("E502", f'"{folder}" exists already and is not overwritten', hint=elsewhere))
     try:

@@ -28,7 +28,7 @@ from esper_testing.checks import Check, NotApplicable, require, run_checks
 from esper_testing.fakes import fake_plugin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from esper_core import HostSpec
@@ -46,11 +46,8 @@ def blueprint_checks(
 ) -> Iterator[Check]:
     """Yield the checks for a blueprint, each for every kind of site that it accepts.
 
-    Args:
-        factory: builds a block for a site.
-        spec: what the blueprint is registered with.
-        name: shown in results; the factory's own name by default.
-        module: the factory's module, where the factory does not know it.
+    The block is built by ``factory(site)``; ``spec`` is what the blueprint is registered with. ``name`` is shown in
+    results, and ``module`` is the factory's, where the factory does not know it.
     """
     from esper_testing import blueprint_trials, blueprints
 
@@ -58,9 +55,8 @@ def blueprint_checks(
     module = module or getattr(factory, "__module__", None)
     yield Check(name, "is_well_declared", partial(blueprints.is_well_declared, name, spec))
     yield Check(name, "imports_cleanly", partial(blueprints.imports_cleanly, module))
-    for check in (*blueprints.CHECKS, *blueprint_trials.CHECKS):
-        for kind in [kind for kind in SITE_KINDS if kind in spec.kinds]:
-            yield Check(name, check.__name__, partial(check, factory, spec, kind), kind)  # type: ignore[arg-type]
+    cases = {kind: (factory, spec, kind) for kind in SITE_KINDS if kind in spec.kinds}
+    yield from _each(name, (*blueprints.CHECKS, *blueprint_trials.CHECKS), cases)
 
 
 def reward_checks(
@@ -72,10 +68,9 @@ def reward_checks(
     """
     from esper_testing import rewards
 
-    for check in rewards.CHECKS:
-        for direction, metric in rewards.METRICS.items():
-            run = partial(check, partial(factory, **(settings or {})), metric)
-            yield Check(name or _name_of(factory), check.__name__, run, direction)
+    make = partial(factory, **(settings or {}))
+    cases = {direction: (make, metric) for direction, metric in rewards.METRICS.items()}
+    return _each(name or _name_of(factory), rewards.CHECKS, cases)
 
 
 def host_checks(
@@ -90,9 +85,7 @@ def host_checks(
     name, make = name or _name_of(factory), partial(factory, **(settings or {}))
     yield Check(name, "is_well_declared", partial(hosts.is_well_declared, spec))
     yield Check(name, "accepts_some_data", partial(hosts.accepts_some_data, make))
-    for check in hosts.CHECKS:
-        for kind in hosts.GRID:
-            yield Check(name, check.__name__, partial(check, make, spec, kind), kind)
+    yield from _each(name, hosts.CHECKS, {kind: (make, spec, kind) for kind in hosts.GRID})
 
 
 def policy_checks(
@@ -100,18 +93,13 @@ def policy_checks(
 ) -> Iterator[Check]:
     """Yield the checks for a policy, each with 1, 2, 3 and 7 slots.
 
-    Args:
-        factory: called as ``factory(space, **settings)``.
-        settings: keyword arguments of the factory, or a function of the action space that returns them.
-        name: shown in results.
+    The policy is built by ``factory(space, **settings)``; ``settings`` may be a function of the action space.
     """
     from esper_testing import policies
 
-    for check in policies.CHECKS:
-        for slots in POLICY_SLOTS:
-            case = f"{slots} slot{'s' if slots > 1 else ''}"
-            run = partial(check, policies.maker(factory, settings), slots)
-            yield Check(name or _name_of(factory), check.__name__, run, case)
+    make = policies.maker(factory, settings)
+    cases = {f"{slots} slot{'s' if slots > 1 else ''}": (make, slots) for slots in POLICY_SLOTS}
+    return _each(name or _name_of(factory), policies.CHECKS, cases)
 
 
 def task_checks(
@@ -121,8 +109,7 @@ def task_checks(
     from esper_testing import tasks
 
     builds = tasks.TaskBuilds(partial(factory, **(settings or {})))
-    for check in tasks.TASK_CHECKS:
-        yield Check(name or _name_of(factory), check.__name__, partial(check, builds))
+    return _each(name or _name_of(factory), tasks.TASK_CHECKS, {None: (builds,)})
 
 
 def schedule_checks(
@@ -131,8 +118,8 @@ def schedule_checks(
     """Yield the checks for a schedule of learning rates. It is built by ``factory(**settings)``."""
     from esper_testing import tasks
 
-    for check in tasks.SCHEDULE_CHECKS:
-        yield Check(name or _name_of(factory), check.__name__, partial(check, partial(factory, **(settings or {}))))
+    make = partial(factory, **(settings or {}))
+    return _each(name or _name_of(factory), tasks.SCHEDULE_CHECKS, {None: (make,)})
 
 
 def sink_checks(
@@ -141,8 +128,15 @@ def sink_checks(
     """Yield the checks for a sink. It is built by ``factory(run, **settings)``, where ``run`` is an empty folder."""
     from esper_testing import sinks
 
-    for check in sinks.CHECKS:
-        yield Check(name or _name_of(factory), check.__name__, partial(check, partial(factory, **(settings or {}))))
+    make = partial(factory, **(settings or {}))
+    return _each(name or _name_of(factory), sinks.CHECKS, {None: (make,)})
+
+
+def _each(name: str, checks: Iterable[Callable[..., None]], cases: Mapping[Any, tuple[Any, ...]]) -> Iterator[Check]:
+    """Yield every check with the arguments of every case."""
+    for check in checks:
+        for case, arguments in cases.items():
+            yield Check(name, check.__name__, partial(check, *arguments), case)
 
 
 def _runner(checks: Callable[..., Iterator[Check]]) -> Callable[..., list[CheckResult]]:
@@ -232,12 +226,10 @@ def check_component(
 def check_plugin(
     plugin: Target, *, settings: Settings | None = None, expected_failures: Mapping[str, str] | None = None
 ) -> list[CheckResult]:
-    """Run every check for every component of a plugin.
+    """Run every check for every component of a plugin, which is given by its id, its package or a module with hooks.
 
-    Args:
-        plugin: its id, its package, or a module with hooks.
-        settings: by component.
-        expected_failures: by name of the check, or for one component as ``tiny-conv-keeps_shape``.
+    ``settings`` are by component, ``expected_failures`` by name of the check or, for one component, as
+    ``tiny-conv-keeps_shape``.
 
     Raises:
         ConfigError: there is no such plugin.
@@ -249,10 +241,7 @@ def check_plugin(
 def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Sequence[str] = ()) -> list[Check]:
     """Return the checks for every component of one or several plugins.
 
-    Args:
-        plugin: whose components to check.
-        settings: by component.
-        given: settings as ``NAME.path=value``, where NAME is a component's; they replace ``settings`` for it.
+    ``settings`` are by component; those that are ``given`` as ``NAME.path=value`` replace them for a component.
     """
     components = components_of(plugin)
     chosen = dict(settings or {})
@@ -271,9 +260,7 @@ def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Se
 def components_of(target: Target, local: Sequence[Path] = ()) -> tuple[Component, ...]:
     """Return the components of a plugin, a package, a module with hooks, or of several of these.
 
-    Args:
-        target: what to look up.
-        local: files of one-file plugins to load as well.
+    ``local`` are files of one-file plugins to load as well.
     """
     if isinstance(target, Component):
         return (target,)
@@ -399,15 +386,14 @@ def _validated(component: Component, name: str, given: Any) -> tuple[dict[str, A
         problems = []
         for details in error.errors(include_url=False):
             *parents, last = (name, *details["loc"])
-            path = ".".join(map(str, [*parents, last]))
-            code, message, hint = "E112", f"{details['msg']}, received {details['input']!r:.80}", None
-            if details["type"] == "extra_forbidden":
+            kind, path, hint = details["type"], ".".join(map(str, (*parents, last))), None
+            code = "E111" if kind.endswith(("_type", "_parsing")) else "E112"
+            message = f"{details['msg']}, received {details['input']!r:.80}"
+            if kind == "extra_forbidden":
                 hint = suggestion(str(last), model.model_fields) if len(parents) == 1 else None
                 code, message = "E110", f'unknown key "{last}"'
-            elif details["type"] == "missing":
+            elif kind == "missing":
                 code, message = "E113", f'the key "{last}" is missing'
-            elif details["type"].endswith(("_type", "_parsing")):
-                code = "E111"
             problems.append(Problem(code, message, path=path, hint=hint))
         return {}, problems
     return {field: getattr(settings, field) for field in model.model_fields}, []

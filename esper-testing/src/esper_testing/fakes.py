@@ -33,14 +33,45 @@ if TYPE_CHECKING:
 
 def recorded_events() -> list[Event]:
     """Return the events of a small run in which a seed germinates and is lost and the governor warns: every type."""
+    arm = "grown"
+    born = StageChanged(
+        round=0,
+        arm=arm,
+        seed=7,
+        step=0,
+        slot="early",
+        seed_id=0,
+        blueprint="tried/blueprint",
+        was=None,
+        now=Stage.GERMINATED,
+        parameters=120,
+        reason="asked for",
+    )
     return [
-        RunStarted(run="tried", arms=("grown", "twin"), rounds=1, environments=1, steps=2),
-        *_of_one_environment("grown"),
+        RunStarted(run="tried", arms=(arm, "twin"), rounds=1, environments=1, steps=2),
+        born,
+        StepFinished(round=0, arm=arm, seed=7, step=0, signals=_signals(0), action="germinate tried/blueprint"),
+        replace(born, step=1, was=Stage.GERMINATED, now=Stage.TRAINING, reason="a step began"),
+        SeedLost(
+            round=0,
+            arm=arm,
+            seed=7,
+            step=1,
+            slot="early",
+            blueprint="tried/blueprint",
+            package="tried 1.0",
+            what="made its own loss not finite",
+            withdrawn=False,
+        ),
+        replace(born, step=1, was=Stage.TRAINING, now=Stage.PRUNED, reason="lost"),
+        UpdateFinished(round=0, arm=arm, figures={"loss": 0.25}),
+        GovernorActed(round=0, arm=arm, seed=7, step=1, act="warn", verdict="warning", reason="the loss rose"),
+        StepFinished(round=0, arm=arm, seed=7, step=1, signals=_signals(1), reward={"improvement": 1.5}),
         StepFinished(round=0, arm="twin", seed=7, step=0, signals=replace(_signals(0), slots=())),
         StepFinished(round=0, arm="twin", seed=7, step=1, signals=replace(_signals(1), slots=())),
         EpisodeFinished(
             round=0,
-            arm="grown",
+            arm=arm,
             seed=7,
             test_loss=1.0,
             test_metric=0.6,
@@ -67,43 +98,6 @@ def sick_events() -> list[Event]:
     ]
 
 
-def _of_one_environment(arm: str) -> list[Event]:
-    born = StageChanged(
-        round=0,
-        arm=arm,
-        seed=7,
-        step=0,
-        slot="early",
-        seed_id=0,
-        blueprint="tried/blueprint",
-        was=None,
-        now=Stage.GERMINATED,
-        parameters=120,
-        reason="asked for",
-    )
-    lost = SeedLost(
-        round=0,
-        arm=arm,
-        seed=7,
-        step=1,
-        slot="early",
-        blueprint="tried/blueprint",
-        package="tried 1.0",
-        what="made its own loss not finite",
-        withdrawn=False,
-    )
-    return [
-        born,
-        StepFinished(round=0, arm=arm, seed=7, step=0, signals=_signals(0), action="germinate tried/blueprint"),
-        replace(born, step=1, was=Stage.GERMINATED, now=Stage.TRAINING, reason="a step began"),
-        lost,
-        replace(born, step=1, was=Stage.TRAINING, now=Stage.PRUNED, reason="lost"),
-        UpdateFinished(round=0, arm=arm, figures={"loss": 0.25}),
-        GovernorActed(round=0, arm=arm, seed=7, step=1, act="warn", verdict="warning", reason="the loss rose"),
-        StepFinished(round=0, arm=arm, seed=7, step=1, signals=_signals(1), reward={"improvement": 1.5}),
-    ]
-
-
 def _signals(step: int) -> Signals:
     seed = SeedSignals("tried/blueprint", Stage.TRAINING, 0.0, 120, step, 1.9)
     slot = SlotSignals("early", SlotState.OCCUPIED, 0, (seed,))
@@ -123,13 +117,10 @@ class FakeDistribution:
 def fake_plugin(
     module: ModuleType | str, *, id: str | None = None, version: str = "1.0", requires: Sequence[str] = ()
 ) -> FakeDistribution:
-    """Return a fake package with one plugin.
+    """Return a fake package with one plugin, whose id is that of the module by default.
 
-    Args:
-        module: with the hooks, or its name, or "module:attribute".
-        id: of the plugin; named after the module by default.
-        version: of the package.
-        requires: its requirements.
+    ``module`` is the one with the hooks, its name, or ``module:attribute``; ``version`` and ``requires`` are the
+    package's.
     """
     target = module if isinstance(module, str) else module.__name__
     own = id or target.partition(":")[0].rpartition(".")[2].lower().strip("_").replace("_", "-")
@@ -137,12 +128,7 @@ def fake_plugin(
 
 
 def write_run(folder: Path, events: Iterable[Event] | None = None) -> Path:
-    """Write the directory of a finished run: manifest.json, config.yaml, events.jsonl and growth.json.
-
-    Args:
-        folder: the run directory.
-        events: of the run; ``recorded_events`` by default.
-    """
+    """Write the directory of a finished run with these events, by default ``recorded_events``; return the folder."""
     recorded = recorded_events() if events is None else list(events)
     folder.mkdir(parents=True, exist_ok=True)
     name = next((event.run for event in recorded if isinstance(event, RunStarted)), folder.name)
@@ -160,9 +146,12 @@ def write_run(folder: Path, events: Iterable[Event] | None = None) -> Path:
         "git": None,
         "reason": "",
     }
-    folder.joinpath("manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    folder.joinpath("config.yaml").write_text("task: stripes\n", encoding="utf-8")
-    folder.joinpath("growth.json").write_text(json.dumps({"format": 1, "episodes": []}), encoding="utf-8")
-    lines = [TypeAdapter(type(event)).dump_json(event).decode() for event in recorded]
-    folder.joinpath("events.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = {
+        "manifest.json": json.dumps(manifest),
+        "config.yaml": "task: stripes\n",
+        "growth.json": json.dumps({"format": 1, "episodes": []}),
+        "events.jsonl": "".join(f"{TypeAdapter(type(event)).dump_json(event).decode()}\n" for event in recorded),
+    }
+    for name, text in files.items():
+        folder.joinpath(name).write_text(text, encoding="utf-8")
     return folder

@@ -1,18 +1,18 @@
-"""Can a learner find what is best, where it is known? Small games, told in the terms of a run, in which nothing trains.
+"""Small decision problems with a known optimum, in the terms of a run; nothing is trained.
 
     from esper_testing.games import contextual, learn
 
     scores = learn(my_policy, contextual(), rounds=50, episodes=32)    # the mean return of each round; 5 is the optimum
 
     contextual  one decision: the validation loss says which blueprint pays
-    memory      what is shown in the first step, and only there, says what pays in the last
-    delayed     who plants early is paid at the very end; something else tempts at once
-    masked      what is possible changes from step to step, and so does which of it is best
-    endless     a stream of rewards that the horizon cuts; nothing can be decided
-    arms        blueprints whose worth is fixed and hidden in noise: for a bandit
+    memory      the loss of the first step says which blueprint pays in the last step
+    delayed     one blueprint pays at the end, the more the earlier it germinates; another pays a little at once
+    masked      the possible actions change from step to step, and so does the best of them
+    endless     a constant reward in every step, cut by the horizon
+    arms        blueprints with fixed values, hidden in noise: a bandit problem
 
-A game is what ``begin`` makes of a seed, and the player's actions; no other chance plays a part. The seeds that a
-player plants only stand there: they never ask to be advanced or kept.
+An episode depends on the seed that ``begin`` is given and on the actions only. Seeds that germinate stay in training:
+no game offers to advance, fossilise or prune them.
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ SEED: Final = 100
 """Parameters of the first blueprint of a slot; the second has twice as many, the third three times, and so on."""
 
 BLUR: Final = 0.05
-"""By how much a loss that is shown may be off."""
+"""Largest difference between a loss and the level that it stands for."""
 
 Room = Mapping[str, tuple[str, ...]]
-"""For each slot the blueprints that could germinate in it."""
+"""For each slot the blueprints that can germinate in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """What grows in a slot, and since which step."""
+    """A living seed: its blueprint, and the step in which it germinated."""
 
     blueprint: str
     step: int
 
 
 Pay = Callable[[int, "Action", Mapping[str, Planted]], Mapping[str, float]]
-"""The terms of a step's reward: by step, the action in it, and what is planted after it, by slot."""
+"""The terms of a step's reward: by step, the action in it, and the living seeds after it, by slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hand:
-    """What chance dealt for one episode: for each step the loss to show and what is possible; and what pays."""
+    """The random part of one episode: for each step the loss to show and the possible actions, and what pays."""
 
     losses: Sequence[float]
     room: Sequence[Room]
@@ -85,9 +85,14 @@ class Hand:
 class Game:
     """A decision problem whose optimum is known.
 
-    best: what the best player gets for an episode, on average. worst_sane: what one gets who never acts, or does any of
-    the things that are possible, each as likely: whichever is more. rooted: whether what is planted stays to the end,
-    and its slot is taken; otherwise it is gone at once.
+    Attributes:
+        name: of the game.
+        space: its slots and blueprints.
+        steps: of an episode.
+        best: mean return of the best policy.
+        worst_sane: mean return of waiting, or of uniformly random actions if that is more.
+        deal: draws an episode.
+        rooted: whether a seed stays to the end and occupies its slot; otherwise it is gone at once.
     """
 
     name: str
@@ -99,12 +104,12 @@ class Game:
     rooted: bool = True
 
     def begin(self, seed: int) -> Scene:
-        """An episode; with the same seed the same one."""
+        """Return the episode of this seed."""
         return Scene(self, self.deal(random.Random(seed)))
 
 
 class Scene:
-    """One episode of a game: look, act, and be paid, until it is over."""
+    """One episode of a game, step by step."""
 
     def __init__(self, game: Game, hand: Hand) -> None:
         self.game = game
@@ -114,11 +119,11 @@ class Scene:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing more to decide."""
+        """Whether the episode has ended."""
         return self._step >= self.game.steps
 
     def observe(self) -> tuple[Observation, ActionMask]:
-        """What can be seen and done. When it is over: the last step once more, as it was left, and nothing to do."""
+        """Return the observation and the mask; after the end those of the last step, in which no action is possible."""
         step = min(self._step, self.game.steps - 1)
         room = self._room(step)
         slots = tuple(self._slot(name, room, step) for name in self.game.space.slots)
@@ -126,14 +131,13 @@ class Scene:
         return observation, self._mask(room).shut() if self.over else self._mask(room)
 
     def act(self, action: Action) -> RewardBreakdown:
-        """Carry out what is possible, and pay for it. ValueError for what is not, and after the end."""
+        """Take an action and return its reward. Raises ValueError if it is not possible, and after the end."""
         if self.over:
             msg = f"the episode is over after {self.game.steps} steps. Received: {action}"
             raise ValueError(msg)
         room = self._room(self._step)
         if not self._mask(room).allows(action):
-            possible = f"possible is to wait, or to germinate {dict(room)}"
-            msg = f"step {self._step} of {self.game.name}: {possible}. Received: {action}"
+            msg = f"step {self._step} of {self.game.name}: wait, or germinate {dict(room)}. Received: {action}"
             raise ValueError(msg)
         planted = dict(self._planted)
         if action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
@@ -172,14 +176,10 @@ class Scene:
         return SlotSignals(name, SlotState.OCCUPIED, fossils=0, seeds=(seed,))
 
 
-# Players.
-
-
 def play(policy: Policy, game: Game, episodes: int, first_seed: int = 0, round_: int = 0) -> Rollout:
-    """Play episodes side by side, with seeds from ``first_seed`` on, and keep them as a learner is given them.
+    """Play episodes side by side, with seeds from ``first_seed`` on; return them as a learner gets them.
 
-    The policy is asked as a run asks it: in each step once for all episodes, also where it can only wait. ValueError
-    where it does what its mask forbids.
+    The policy is called once in each step for all episodes, as in a run. Raises ValueError if it violates its mask.
     """
     scenes = [game.begin(first_seed + number) for number in range(episodes)]
     turns: list[list[Turn]] = [[] for _ in scenes]
@@ -188,20 +188,18 @@ def play(policy: Policy, game: Game, episodes: int, first_seed: int = 0, round_:
         actions = policy.act(observations, masks)
         for place, seen in enumerate(zip(observations, masks, actions, strict=True)):
             turns[place].append(Turn(*seen, scenes[place].act(seen[2])))
-    finals = [scene.observe()[0] for scene in scenes]
-    return Rollout(
-        game.name, round_, tuple(Played(tuple(own), final) for own, final in zip(turns, finals, strict=True))
-    )
+    played = tuple(Played(tuple(own), scene.observe()[0]) for own, scene in zip(turns, scenes, strict=True))
+    return Rollout(game.name, round_, played)
 
 
 def score(rollout: Rollout) -> float:
-    """What an episode brought, on average. A reward that is unknown counts as none."""
+    """Return the mean return of the episodes. An unknown reward counts as zero."""
     returns = [math.fsum(turn.reward.total for turn in one.turns if turn.reward) for one in rollout.episodes]
     return math.fsum(returns) / len(returns)
 
 
 def learn(policy: Policy, game: Game, rounds: int, episodes: int, seed: int = 0) -> tuple[float, ...]:
-    """Play rounds, each with episodes of its own, and let the policy learn after each; the score of each round."""
+    """Play rounds with new episodes, and let the policy learn after each; return the score of each round."""
     scores = []
     for round_ in range(rounds):
         rollout = play(policy, game, episodes, seed + round_ * episodes, round_)
@@ -211,9 +209,6 @@ def learn(policy: Policy, game: Game, rounds: int, episodes: int, seed: int = 0)
     return tuple(scores)
 
 
-# Games.
-
-
 def contextual() -> Game:
     """One decision: the validation loss, near 1, 2 or 3, says which of three blueprints pays 5; the others cost 1."""
     space = _space({"early": ("games/ash", "games/beech", "games/cedar")})
@@ -221,21 +216,15 @@ def contextual() -> Game:
 
     def deal(draw: random.Random) -> Hand:
         level = draw.choice(list(paying))
-
-        def pay(step: int, action: Action, planted: Mapping[str, Planted]) -> Mapping[str, float]:
-            if action.op is Op.WAIT:
-                return {"prize": 0.0}
-            return {"prize": 5.0 if action.blueprint == paying[level] else -1.0}
-
-        return Hand([_blurred(draw, level)], [space.blueprints], pay)
+        return Hand([_blurred(draw, level)], [space.blueprints], _prize(("early", paying[level]), cost=1.0))
 
     return Game("contextual", space, 1, best=5.0, worst_sane=(5.0 - 1.0 - 1.0) / 4, deal=deal)
 
 
 def memory() -> Game:
-    """The loss of the first step, near 1 or 3, says which of two blueprints brings 5 in the last; the other costs 5.
+    """The loss of the first step, near 1 or 3, says which of two blueprints pays 5 in the last; the other costs 5.
 
-    In between nothing is possible, and nothing of it can be seen: who does not remember gets 0, whatever it does.
+    In between no action is possible and the loss says nothing, so a policy without memory gets 0 on average.
     """
     space = _space({"early": ("games/left", "games/right")})
     paying = {1: "games/right", 3: "games/left"}
@@ -243,23 +232,17 @@ def memory() -> Game:
 
     def deal(draw: random.Random) -> Hand:
         level = draw.choice(list(paying))
-
-        def pay(step: int, action: Action, planted: Mapping[str, Planted]) -> Mapping[str, float]:
-            if action.op is Op.WAIT:
-                return {"prize": 0.0}
-            return {"prize": 5.0 if action.blueprint == paying[level] else -5.0}
-
         losses = [_blurred(draw, level), *(_blurred(draw, 2) for _ in range(steps - 1))]
-        return Hand(losses, [*({} for _ in range(steps - 1)), space.blueprints], pay)
+        return Hand(losses, [*({} for _ in range(steps - 1)), space.blueprints], _prize(("early", paying[level]), 5.0))
 
     return Game("memory", space, steps, best=5.0, worst_sane=0.0, deal=deal)
 
 
 def delayed() -> Game:
-    """One slot, ten steps: an oak pays at the very end, the more the earlier it was planted; a daisy pays 1 at once.
+    """One slot, ten steps: an oak pays at the end, the more the earlier it germinates; a daisy pays 1 at once.
 
-    An oak costs 0.1 in each step from the first on, and brings 8 at the end where it was planted in step 0, a fifth
-    less for each step later. A daisy brings 1 when it is planted, and nothing more. A weed costs what an oak does.
+    An oak costs 0.1 in each step from its first on, and pays 8 at the end if it germinates in step 0, a fifth less for
+    each later step. A daisy pays 1 when it germinates, and nothing more. A weed only costs what an oak does.
     """
     steps, rent, tempting, harvest, season = 10, 0.1, 1.0, 8.0, 5
     oak, daisy, weed = "games/oak", "games/daisy", "games/weed"
@@ -270,10 +253,9 @@ def delayed() -> Game:
 
     def pay(step: int, action: Action, planted: Mapping[str, Planted]) -> Mapping[str, float]:
         own = planted.get("early")
-        costs = own is not None and own.blueprint != daisy
         ripe = own is not None and own.blueprint == oak and step == steps - 1
         return {
-            "rent": -rent if costs else 0.0,
+            "rent": -rent if own is not None and own.blueprint != daisy else 0.0,
             "daisy": tempting if action.op is Op.GERMINATE and action.blueprint == daisy else 0.0,
             "harvest": crop(own.step) if own is not None and ripe else 0.0,
         }
@@ -281,7 +263,7 @@ def delayed() -> Game:
     def deal(draw: random.Random) -> Hand:
         return Hand([_blurred(draw, 2) for _ in range(steps)], [space.blueprints] * steps, pay)
 
-    # Of whom chance decides for, one in four waits in each step.
+    # Uniformly random actions wait with probability 1/4 in each step.
     chance = math.fsum(
         0.25 ** (step + 1) * (crop(step) + tempting - 2 * rent * (steps - step)) for step in range(steps)
     )
@@ -289,40 +271,38 @@ def delayed() -> Game:
 
 
 def masked() -> Game:
-    """Four steps; in each some of two blueprints in two slots are possible. The best that is pays 2, the others cost 1.
+    """Four steps, each with some of two blueprints in two slots: the best that is possible pays 2, the others cost 1.
 
-    Which is best the validation loss says: near 1, 2 or 3 each step, it stands for an order of the four.
+    The validation loss, near 1, 2 or 3 in each step, stands for an order of the four.
     """
     space = _space({"early": ("games/fern", "games/moss"), "late": ("games/fern", "games/moss")})
     every = [(slot, name) for slot, names in space.blueprints.items() for name in names]
     orders = {1: (0, 1, 2, 3), 2: (3, 0, 1, 2), 3: (1, 2, 3, 0)}
     some = [chosen for chosen in product((False, True), repeat=len(every)) if any(chosen)]
-    steps, prize, loss = 4, 2.0, -1.0
+    steps, prize = 4, 2.0
 
     def deal(draw: random.Random) -> Hand:
         levels = [draw.choice(list(orders)) for _ in range(steps)]
         possible = [draw.choice(some) for _ in range(steps)]
-        best = [
-            next(every[one] for one in orders[level] if chosen[one])
+        pays = [
+            _prize(next(every[one] for one in orders[level] if chosen[one]), cost=1.0, prize=prize)
             for level, chosen in zip(levels, possible, strict=True)
         ]
+        room = []
+        for chosen in possible:
+            pairs = [pair for pair, is_possible in zip(every, chosen, strict=True) if is_possible]
+            room.append({slot: tuple(name for own, name in pairs if own == slot) for slot, _ in pairs})
+        losses = [_blurred(draw, level) for level in levels]
+        return Hand(losses, room, lambda step, action, planted: pays[step](step, action, planted))
 
-        def pay(step: int, action: Action, planted: Mapping[str, Planted]) -> Mapping[str, float]:
-            if action.op is Op.WAIT:
-                return {"prize": 0.0}
-            return {"prize": prize if (action.slot, action.blueprint) == best[step] else loss}
-
-        room = [_by_slot([pair for pair, yes in zip(every, chosen, strict=True) if yes]) for chosen in possible]
-        return Hand([_blurred(draw, level) for level in levels], room, pay)
-
-    chance = math.fsum((prize + loss * (sum(chosen) - 1)) / (sum(chosen) + 1) for chosen in some) / len(some)
+    chance = math.fsum((prize - (sum(chosen) - 1)) / (sum(chosen) + 1) for chosen in some) / len(some)
     return Game("masked", space, steps, steps * prize, max(0.0, steps * chance), deal, rooted=False)
 
 
 def endless(steps: int = 10) -> Game:
-    """Each step brings 1, whatever is done, and would go on doing so: only the horizon ends it.
+    """Each step pays 1 whatever the action, and would go on to: the horizon cuts the episode, it does not end.
 
-    Whoever says what is to be expected from a state on has to count what would have come behind the horizon.
+    An estimate of the return must include what would follow after the horizon.
     """
     space = _space({"early": ("games/stone",)})
 
@@ -337,11 +317,11 @@ WORTH: Final[Mapping[str, Mapping[str, float]]] = {
     "early": {"games/ash": 1.0, "games/beech": 4.0},
     "late": {"games/ash": -3.0, "games/beech": 2.0},
 }
-"""What each blueprint brings in each slot, on average, in ``arms``."""
+"""The mean reward of each blueprint in each slot, in ``arms``."""
 
 
 def arms(worth: Mapping[str, Mapping[str, float]] = WORTH, noise: float = 2.0) -> Game:
-    """One decision, and nothing to see: each blueprint has in each slot a worth of its own, hidden in normal noise."""
+    """One decision without information: each blueprint has a mean reward in each slot, hidden in normal noise."""
     space = _space({slot: tuple(names) for slot, names in worth.items()})
     every = [value for names in worth.values() for value in names.values()]
 
@@ -358,30 +338,29 @@ def arms(worth: Mapping[str, Mapping[str, float]] = WORTH, noise: float = 2.0) -
 
 
 GAMES: Final[Mapping[str, Callable[[], Game]]] = {
-    "contextual": contextual,
-    "memory": memory,
-    "delayed": delayed,
-    "masked": masked,
-    "endless": endless,
-    "arms": arms,
+    game.__name__: game for game in (contextual, memory, delayed, masked, endless, arms)
 }
 
 
+def _prize(wanted: tuple[str, str], cost: float, prize: float = 5.0) -> Pay:
+    """Return the reward of a step in which one slot and blueprint pays, others cost, and waiting pays nothing."""
+
+    def pay(step: int, action: Action, planted: Mapping[str, Planted]) -> Mapping[str, float]:
+        if action.op is Op.WAIT:
+            return {"prize": 0.0}
+        return {"prize": prize if (action.slot, action.blueprint) == wanted else -cost}
+
+    return pay
+
+
 def _space(blueprints: Room) -> ActionSpace:
-    """The slots, with what is known of them."""
+    """Return the slots with their sites and candidates."""
     places = {}
     for number, (slot, names) in enumerate(blueprints.items()):
-        candidates = tuple(_candidate(name, SEED * (1 + order)) for order, name in enumerate(names))
+        sizes = [(name, SEED * (1 + order)) for order, name in enumerate(names)]
+        candidates = tuple(Candidate(name, size, 2 * size, 0, identity=False) for name, size in sizes)
         places[slot] = Place("vector", 8, (), number / len(blueprints), HOST, 2 * HOST, candidates)
     return ActionSpace(dict(blueprints), places)
-
-
-def _candidate(blueprint: str, parameters: int) -> Candidate:
-    return Candidate(blueprint, parameters, 2 * parameters, 0, identity=False)
-
-
-def _by_slot(pairs: Sequence[tuple[str, str]]) -> Room:
-    return {slot: tuple(name for own, name in pairs if own == slot) for slot, _ in pairs}
 
 
 def _blurred(draw: random.Random, level: float) -> float:

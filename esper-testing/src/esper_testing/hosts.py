@@ -209,7 +209,7 @@ def starts_afresh_each_time(make: Make, spec: HostSpec, kind: SiteKind) -> None:
         expect(not others, shape, f"is built differently after another was trained: {', '.join(others)}")
 
 
-CHECKS: Final[tuple[Callable[[Make, HostSpec, SiteKind], None], ...]] = (
+CHECKS: Final = (
     builds_or_says_why_not,
     outputs_fit,
     takes_one_example,

@@ -231,17 +231,6 @@ def probed(make: Callable[..., Any], metric: Metric | None = None) -> dict[str, 
     return {name: earned(reward, play(judged_by, probe.moves)) for name, probe in PROBES.items()}
 
 
-def probe_table(makers: Mapping[str, Callable[..., Any]]) -> str:
-    """Return a Markdown table of what each probe earns by each reward, and which probes beat the sane one."""
-    lines = [["reward", *PROBES, "beaten by"], ["---", *["---:"] * len(PROBES), "---"]]
-    for name, make in makers.items():
-        found = probed(make)
-        beaten = [probe for probe in PROBES if probe != SANE and found[probe] >= found[SANE]]
-        figures = [f"{value:.1f}".replace("-0.0", "0.0").replace("-", "−") for value in found.values()]
-        lines.append([f"`{name}`", *figures, ", ".join(beaten) or "none"])
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
 @dataclass(slots=True)
 class _Seed:
     """A seed, living or fossilised."""
@@ -306,8 +295,7 @@ class _Network:
             case "prune", Stage.BLENDING | Stage.HOLDING:
                 slot.seed.stage = Stage.DRAINING  # type: ignore[union-attr]
             case _:
-                state = stage.value if stage else "resting" if move.step < slot.rests_until else "empty"
-                msg = f"a move must be possible in the state of its slot. Received: {move}, where the slot is {state}"
+                msg = f"a move must be possible in the state of its slot. Received: {move}, stage {stage}"
                 raise ValueError(msg)
 
     def finish(self) -> None:

@@ -47,7 +47,7 @@ EPISODES: Final = 5
 
 def is_pure(make: Maker, metric: Metric) -> None:
     """Equal arguments give equal rewards, and the arguments are not modified."""
-    reward = _made(make, metric)
+    reward = make(metric=metric)
     for moment in random_episode(metric, 0):
         kept = copy.deepcopy(moment)
         first, second = _terms(reward, moment), _terms(reward, moment)
@@ -57,7 +57,7 @@ def is_pure(make: Maker, metric: Metric) -> None:
 
 def terms_add_up(make: Maker, metric: Metric) -> None:
     """Terms have names and finite values, and their sum is the total."""
-    reward = _made(make, metric)
+    reward = make(metric=metric)
     for seed in range(EPISODES):
         for moment in random_episode(metric, seed):
             breakdown = _score(reward, moment)
@@ -71,7 +71,7 @@ def terms_add_up(make: Maker, metric: Metric) -> None:
 
 def stays_finite(make: Maker, metric: Metric) -> None:
     """The reward is finite as long as the losses are; a gain may be missing or NaN."""
-    reward = _made(make, metric)
+    reward = make(metric=metric)
     for seed in range(EPISODES):
         for moment in extreme_episode(metric, seed):
             total = _score(reward, moment).total
@@ -80,7 +80,7 @@ def stays_finite(make: Maker, metric: Metric) -> None:
 
 def carries_nothing_over(make: Maker, metric: Metric) -> None:
     """Earlier episodes do not change the rewards of an episode."""
-    fresh, used = _made(make, metric), _made(make, metric)
+    fresh, used = make(metric=metric), make(metric=metric)
     for seed in range(1, EPISODES):
         earned(used, random_episode(metric, seed))
     episode = random_episode(metric, 0)
@@ -92,14 +92,14 @@ def order_does_not_matter(make: Maker, metric: Metric) -> None:
     later = random_episode(metric, 0)[1:]
     shuffled = list(range(len(later)))
     random.Random(0).shuffle(shuffled)
-    reward, in_order = _made(make, metric), _all_terms(_made(make, metric), later)
+    reward, in_order = make(metric=metric), _all_terms(make(metric=metric), later)
     out_of_order = {place: _terms(reward, later[place]) for place in shuffled}
     _demand_same([out_of_order[place] for place in range(len(later))], in_order, "in another order")
 
 
 def takes_every_stage(make: Maker, metric: Metric) -> None:
     """It accepts every stage that a seed can be in now and can have been in a step before."""
-    reward = _made(make, metric)
+    reward = make(metric=metric)
     (_, plain, *_) = random_episode(metric, 0)
     for stage in (None, *LIVING):
         for earlier in (None, *LIVING):
@@ -111,7 +111,7 @@ def takes_every_stage(make: Maker, metric: Metric) -> None:
 
 def better_never_pays_less(make: Maker, metric: Metric) -> None:
     """A better metric, everything else equal, does not lower the reward."""
-    reward = _made(make, metric)
+    reward = make(metric=metric)
     for moment in random_episode(metric, 0):
         value = moment.now.validation_metric
         for better_by in (1e-3, 0.05, 0.5):
@@ -127,19 +127,19 @@ def lower_loss_never_pays_less(make: Maker, metric: Metric) -> None:
         loss = moment.now.validation_loss
         lower = replace(moment, now=replace(moment.now, validation_loss=loss - min(0.5, loss)))
         why = f"for a loss of {lower.now.validation_loss:g}, not {loss:g}"
-        _demand_no_less(_made(make, metric), lower, moment, why)
+        _demand_no_less(make(metric=metric), lower, moment, why)
 
 
 def larger_never_pays_more(make: Maker, metric: Metric) -> None:
     """A larger network, everything else equal, does not raise the reward."""
     for moment in random_episode(metric, 0):
         larger = replace(moment, now=replace(moment.now, parameters=moment.now.parameters + HOST))
-        _demand_no_less(_made(make, metric), moment, larger, f"for {HOST} parameters less")
+        _demand_no_less(make(metric=metric), moment, larger, f"for {HOST} parameters less")
 
 
 def nothing_grown_earns_nothing(make: Maker, metric: Metric) -> None:
     """The reward is 0 as long as nothing has grown: what the host learns by itself is not rewarded."""
-    reward = _made(make, metric)
+    reward = make(metric=metric)
     for moment in idle_episode(metric, 0):
         total = _score(reward, moment).total
         where = "where nothing has grown and the network equals its twin"
@@ -148,7 +148,7 @@ def nothing_grown_earns_nothing(make: Maker, metric: Metric) -> None:
 
 def its_potential_telescopes(make: Maker, metric: Metric) -> None:
     """If it has a ``potential(signals, twin)``, the rewards of an episode add up to its final value."""
-    reward = _made(make, metric)
+    reward = make(metric=metric)
     potential = getattr(reward, "potential", None)
     fits = callable(potential) and list(signature(potential).parameters) == ["signals", "twin"]
     require(fits, "it has no potential(signals, twin)")
@@ -185,7 +185,7 @@ def abandoning_does_not_pay(make: Maker, metric: Metric) -> None:
     _demand_sane_wins(make, metric, abandoning_does_not_pay, "germinate-and-abandon")
 
 
-CHECKS: Final[tuple[Callable[[Maker, Metric], None], ...]] = (
+CHECKS: Final = (
     is_pure,
     terms_add_up,
     stays_finite,
@@ -203,11 +203,6 @@ CHECKS: Final[tuple[Callable[[Maker, Metric], None], ...]] = (
     acting_at_the_last_moment_does_not_pay,
     abandoning_does_not_pay,
 )
-
-
-def _made(make: Maker, metric: Metric) -> Reward:
-    reward: Reward = make(metric=metric)
-    return reward
 
 
 def _score(reward: Reward, moment: Moment) -> RewardBreakdown:
@@ -250,9 +245,9 @@ def _demand_sane_wins(make: Maker, metric: Metric, check: Callable[..., None], p
     def episode(name: str) -> list[Moment]:
         return scripted_episode(metric, name) if probe in SCRIPTS else play(metric, PROBES[name].moves)
 
-    exploit, sane = (earned(_made(make, metric), episode(name)) for name in (probe, SANE))
+    exploit, sane = (earned(make(metric=metric), episode(name)) for name in (probe, SANE))
     returns = f"the probe {probe} earns {exploit:g} per episode, the sane one {sane:g}"
-    declared = getattr(_made(make, metric), "exploitable", {}).get(check.__name__)
+    declared = getattr(make(metric=metric), "exploitable", {}).get(check.__name__)
     if declared is None:
         demand(exploit < sane, returns)
         return

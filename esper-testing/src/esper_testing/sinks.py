@@ -73,7 +73,7 @@ def says_nothing_once_closed(make: Maker) -> None:
             _send(sink, event, " once it is closed")
 
 
-CHECKS: Final[tuple[Callable[[Maker], None], ...]] = (
+CHECKS: Final = (
     takes_every_event,
     takes_numbers_that_are_none,
     closes_twice,

@@ -150,7 +150,7 @@ def shape_agrees_with_data(builds: TaskBuilds) -> None:
         demand(found == tuple(shape.example), f'the declared shape is {shape.example}, but "{name}" has {found}')
 
 
-TASK_CHECKS: Final[tuple[Callable[[TaskBuilds], None], ...]] = (
+TASK_CHECKS: Final = (
     splits_are_disjoint,
     is_seeded,
     inputs_are_finite,

@@ -113,16 +113,18 @@ class Basic:
     ) -> RewardBreakdown:
         """Return the reward of one step."""
         demand_pair(before, twin_before)
+        earlier = 0.0 if before is None or twin_before is None else improvement(self.metric, before, twin_before)
+        kept_gains = (max(known_gain([seed]), 0.0) for seed in lives_between(now, before).kept)
         return RewardBreakdown(
             {
-                "improvement": improved(self.metric, now, before, twin, twin_before),
+                "improvement": improvement(self.metric, now, twin) - earlier,
                 "rent": 0.0 if closes(now, before) else rent(now, self.settings.rent),
-                "bonus": bonus(now, before, self.settings.bonus),
+                "bonus": self.settings.bonus * POINTS * sum(kept_gains),
             }
         )
 
 
-class BasicPlus:
+class BasicPlus(Basic):
     """``basic``, where a part of the bonus is paid later, step by step, as long as what was kept goes on to gain.
 
     Formula: as ``basic``, with (1 − later) of the bonus; and in each step later · bonus · 100 · nats of all fossils /
@@ -144,32 +146,20 @@ class BasicPlus:
     def __init__(
         self, *, metric: Metric, rent: float = 1.0, bonus: float = 0.2, later: float = 0.5, over: int = 10
     ) -> None:
-        self.metric = metric
-        self.settings = BasicPlusSettings(rent=rent, bonus=bonus, later=later, over=over)
+        super().__init__(metric=metric, rent=rent, bonus=bonus)
+        own = BasicPlusSettings(rent=rent, bonus=bonus, later=later, over=over)
+        self.later, self.over = own.later, own.over
 
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
     ) -> RewardBreakdown:
         """Return the reward of one step."""
-        demand_pair(before, twin_before)
-        own, last = self.settings, closes(now, before)
-        each_step = own.later * own.bonus * POINTS / own.over
+        basic = super().score(now, before, twin, twin_before).terms
+        each_step = self.later * self.settings.bonus * POINTS / self.over
         return RewardBreakdown(
             {
-                "improvement": improved(self.metric, now, before, twin, twin_before),
-                "rent": 0.0 if last else rent(now, own.rent),
-                "bonus": (1.0 - own.later) * bonus(now, before, own.bonus),
-                "bonus_later": 0.0 if last else each_step * kept_contribution(now, twin),
+                **basic,
+                "bonus": (1.0 - self.later) * basic["bonus"],
+                "bonus_later": 0.0 if closes(now, before) else each_step * kept_contribution(now, twin),
             }
         )
-
-
-def improved(metric: Metric, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None) -> float:
-    """By how many points the lead over the twin grew since the step before; before the first there was none."""
-    earlier = 0.0 if before is None or twin_before is None else improvement(metric, before, twin_before)
-    return improvement(metric, now, twin) - earlier
-
-
-def bonus(now: Signals, before: Signals | None, weight: float) -> float:
-    """What is paid at once for the seeds that were kept: for those that gained, by what they gained."""
-    return weight * POINTS * sum(max(known_gain([seed]), 0.0) for seed in lives_between(now, before).kept)

@@ -28,53 +28,32 @@ class TeamSettings(BaseModel):
     price_of_flops: Amount = Field(default=0.0, description=FLOPS)
 
 
-class LossSettings(BaseModel):
+class LossSettings(TeamSettings):
     """Settings of ``loss``."""
-
-    model_config = STRICT
 
     price: Amount = Field(
         default=20.0, description="Hundredths of a nat that doubling the host must bring; a fossil costs a tenth."
     )
-    price_of_flops: Amount = Field(default=0.0, description=FLOPS)
 
 
-class EscrowSettings(BaseModel):
+class EscrowSettings(TeamSettings):
     """Settings of ``escrow``."""
 
-    model_config = STRICT
 
-    price: Amount = Field(default=20.0, description=PRICE)
-    price_of_flops: Amount = Field(default=0.0, description=FLOPS)
-
-
-class SparseSettings(BaseModel):
+class SparseSettings(TeamSettings):
     """Settings of ``sparse``."""
 
-    model_config = STRICT
 
-    price: Amount = Field(default=20.0, description=PRICE)
-    price_of_flops: Amount = Field(default=0.0, description=FLOPS)
-
-
-class MinimalSettings(BaseModel):
+class MinimalSettings(TeamSettings):
     """Settings of ``minimal``."""
 
-    model_config = STRICT
-
-    price: Amount = Field(default=20.0, description=PRICE)
-    price_of_flops: Amount = Field(default=0.0, description=FLOPS)
     haste: Amount = Field(default=0.5, description="Points that the prune of a young seed costs.")
     young: Steps = Field(default=5, description="Steps from which on a seed is old enough to be given up for nothing.")
 
 
-class SimplifiedSettings(BaseModel):
+class SimplifiedSettings(TeamSettings):
     """Settings of ``simplified``."""
 
-    model_config = STRICT
-
-    price: Amount = Field(default=20.0, description=PRICE)
-    price_of_flops: Amount = Field(default=0.0, description=FLOPS)
     churn: Amount = Field(default=0.1, description="Points that a germination or a prune costs.")
     shaping: Amount = Field(default=1.0, description=SHAPING)
     gamma: Share = Field(default=1.0, description=GAMMA)
@@ -105,12 +84,9 @@ class BasicSettings(BaseModel):
     )
 
 
-class BasicPlusSettings(BaseModel):
+class BasicPlusSettings(BasicSettings):
     """Settings of ``basic_plus``."""
 
-    model_config = STRICT
-
-    rent: Amount = Field(default=1.0, description=RENT)
     bonus: Amount = Field(
         default=0.2, description="Points for a hundredth of a nat that a seed that was kept gains, in all."
     )

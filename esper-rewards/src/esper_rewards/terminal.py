@@ -35,7 +35,7 @@ def terminal(
 
     Formula: 100 · gain − price · (added / host + 0.10 · fossils), in three parts. Range: at most 100 where the metric
     lies between 0 and 1. Direction: up with a better metric, down with parameters and fossils. Invites: nothing, and
-    tells a learner nothing until it is too late.
+    a learner is told nothing before it.
 
     >>> from esper_core.leyline import Metric, Signals
     >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
@@ -58,12 +58,12 @@ def chosen_lives(now: Signals, before: Signals | None) -> Lives:
 
 
 class Sparse:
-    """Nothing until the end, and there what ``team`` adds up to.
+    """Pays nothing until the end, and then what ``team`` adds up to.
 
     Formula: at the end 100 · gain − price · (added / host + 0.10 · fossils); before it 0.
     Range: at most 100 where the metric lies between 0 and 1.
     Direction: up with a better metric, down with parameters and fossils.
-    Invites: nothing. It is the hardest to learn from: one number for an episode.
+    Invites: nothing. It is the hardest to learn from, with one number for an episode.
 
     >>> from esper_core.leyline import Metric, Signals
     >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
@@ -86,11 +86,16 @@ class Sparse:
     ) -> RewardBreakdown:
         """Return the reward of one step."""
         demand_pair(before, twin_before)
-        return RewardBreakdown(terminal(self.metric, self.price, now, before, twin, self.price_of_flops))
+        end = terminal(self.metric, self.price, now, before, twin, self.price_of_flops)
+        return RewardBreakdown({**end, **self.on_the_way(now, before)})
+
+    def on_the_way(self, now: Signals, before: Signals | None) -> dict[str, float]:
+        """Return the terms that are paid besides those of the end; none for ``sparse``."""
+        return {}
 
 
-class Minimal:
-    """``sparse``, and a price for giving up on a seed before it could show anything.
+class Minimal(Sparse):
+    """``sparse``, with a price for pruning a seed before it can show a gain.
 
     Formula: ``sparse`` − haste · (prunes of seeds younger than ``young`` steps).
     Range: as ``sparse``, and below it by ``haste`` for each such prune.
@@ -117,24 +122,16 @@ class Minimal:
         haste: float = 0.5,
         young: int = 5,
     ) -> None:
-        self.metric = metric
+        super().__init__(metric=metric, price=price, price_of_flops=price_of_flops)
         self.settings = MinimalSettings(price=price, price_of_flops=price_of_flops, haste=haste, young=young)
-        self.price, self.price_of_flops = self.settings.price, self.settings.price_of_flops
 
-    def score(
-        self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
-    ) -> RewardBreakdown:
-        """Return the reward of one step."""
-        demand_pair(before, twin_before)
-        own = self.settings
-        hasty = haste(chosen_lives(now, before), own.young, own.haste)
-        return RewardBreakdown(
-            {**terminal(self.metric, self.price, now, before, twin, self.price_of_flops), "haste": hasty}
-        )
+    def on_the_way(self, now: Signals, before: Signals | None) -> dict[str, float]:
+        """Return the price of pruning young seeds."""
+        return {"haste": haste(chosen_lives(now, before), self.settings.young, self.settings.haste)}
 
 
-class Simplified:
-    """``sparse``, a price for being busy, and shaping that says on the way how far it is.
+class Simplified(Sparse):
+    """``sparse``, with a price for germinations and prunes, and shaping by the stages that seeds reach.
 
     Formula: ``sparse`` − churn · (germinations + prunes) + γ · Φ(now) − Φ(before), where Φ = shaping · progress, and
     Φ = 0 before the first step and at the end. progress counts 1 for a fossil, and less for an earlier stage.
@@ -161,22 +158,15 @@ class Simplified:
         shaping: float = 1.0,
         gamma: float = 1.0,
     ) -> None:
-        self.metric = metric
+        super().__init__(metric=metric, price=price, price_of_flops=price_of_flops)
         self.settings = SimplifiedSettings(
             price=price, price_of_flops=price_of_flops, churn=churn, shaping=shaping, gamma=gamma
         )
-        self.price, self.price_of_flops = self.settings.price, self.settings.price_of_flops
         self.shaping = Shaping(self.settings.shaping, self.settings.gamma)
 
-    def score(
-        self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
-    ) -> RewardBreakdown:
-        """Return the reward of one step."""
-        demand_pair(before, twin_before)
-        on_the_way = {
+    def on_the_way(self, now: Signals, before: Signals | None) -> dict[str, float]:
+        """Return the price of germinations and prunes, and the shaping."""
+        return {
             "churn": churn(chosen_lives(now, before), self.settings.churn),
             "shaping": self.shaping.score(now, before),
         }
-        return RewardBreakdown(
-            {**terminal(self.metric, self.price, now, before, twin, self.price_of_flops), **on_the_way}
-        )

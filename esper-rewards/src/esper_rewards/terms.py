@@ -45,7 +45,7 @@ def added_flops(now: Signals) -> float:
     A run counts them where a reward has an attribute ``price_of_flops`` above 0.
     """
     if now.flops is None or now.host_flops is None:
-        msg = "operations have a price, and the signals tell of none. Received: flops=None"
+        msg = "operations have a price, but the signals have no count of them. Received: flops=None"
         raise ValueError(msg)
     return (now.flops - now.host_flops) / now.host_flops
 
@@ -132,7 +132,7 @@ def nats(now: Signals, twin: Signals) -> float:
 
 
 def contribution(now: Signals, twin: Signals) -> float:
-    """What all seeds bring together, in nats: those that were kept, those that act on the host, those that incubate.
+    """Return what all seeds bring together, in nats: kept, acting on the host, or incubating.
 
     Formula: nats over the twin + Σ gain of the seeds that incubate, as far as it is known. What acts and what was kept
     is in the first part: the twin has none of it. Range: −10 to 10, cut there. Direction: up with a lower loss and with
@@ -147,7 +147,7 @@ def contribution(now: Signals, twin: Signals) -> float:
 
 
 def kept_contribution(now: Signals, twin: Signals) -> float:
-    """What the fossils bring together, in nats; 0 where there are none.
+    """Return what the fossils bring together, in nats; 0 without fossils.
 
     Formula: nats over the twin − Σ gain of the seeds that act on the host, as far as it is known. Range: −10 to 10, cut
     there. Direction: up with a lower loss. Invites: to keep early, so that it is paid for long.
@@ -163,7 +163,7 @@ def kept_contribution(now: Signals, twin: Signals) -> float:
 
 
 def kept_share(now: Signals) -> float:
-    """Which share of all that acts on the host was kept for good.
+    """Return the share of fossils in all that acts on the host.
 
     Formula: fossils / (fossils + Σ alpha of the seeds that act); 0 where nothing was kept. Range: 0 to 1. Direction: up
     with fossils, down with seeds whose fate is open. Invites: to keep something, anything, so that the rest is paid
@@ -179,22 +179,22 @@ def kept_share(now: Signals) -> float:
 
 
 def known_gain(seeds: Iterable[SeedSignals]) -> float:
-    """The sum of what seeds gained, in nats. One whose gain was not measured, or came to no number, adds nothing."""
+    """Return the sum of the gains of seeds, in nats. A gain that is unknown or not finite adds nothing."""
     gains = [seed.gain for seed in seeds]
     return math.fsum(_cut(gain.mean) for gain in gains if gain is not None and gain.finite)
 
 
 def _cut(value: float) -> float:
-    """``value`` between −MOST and MOST; NaN stays NaN, which the governor deals with."""
+    """Return ``value`` clipped to −MOST..MOST; NaN stays NaN, which the governor handles."""
     return value if math.isnan(value) else max(-MOST, min(MOST, value))
 
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """What became of seeds between two steps.
+    """Seeds that appeared or left between two steps.
 
-    born: seeds that were not there. kept: those that became fossils, as they were a step before. pulled: all others
-    that are gone, as they were a step before.
+    born: new seeds. kept: those that became fossils, as they were a step before. pulled: all others that are gone, as
+    they were a step before.
     """
 
     born: tuple[SeedSignals, ...] = ()
@@ -203,7 +203,7 @@ class Lives:
 
 
 def demand_pair(before: Signals | None, twin_before: Signals | None) -> None:
-    """ValueError where the step before is known of the network or of its twin alone."""
+    """Raise ValueError if the step before is given for the network or for its twin alone."""
     if (before is None) != (twin_before is None):
         missing, given = ("before", "twin_before") if before is None else ("twin_before", "before")
         msg = f"before and twin_before belong together. Received: {given} without {missing}"
@@ -211,7 +211,7 @@ def demand_pair(before: Signals | None, twin_before: Signals | None) -> None:
 
 
 def closes(now: Signals, before: Signals | None) -> bool:
-    """Whether this is the last moment of an episode: the same step once more, and what still grew was taken out.
+    """Return whether this is the end of an episode: its last step once more, without the living seeds.
 
     >>> from esper_core.leyline import Signals
     >>> last = Signals(39, 1.0, 1.0, 0.6, parameters=5000, host_parameters=5000, slots=())
@@ -222,10 +222,10 @@ def closes(now: Signals, before: Signals | None) -> bool:
 
 
 def lives_between(now: Signals, before: Signals | None) -> Lives:
-    """Who was born, kept and pulled since the step before, in all slots. The slots of a network stay the same.
+    """Return the seeds that were born, kept and pulled since the step before, in all slots.
 
-    A seed is known by its slot, its blueprint and the step that it was born in; two that share all three are two. What
-    a rollback takes out was pulled, and what it puts back is born once more.
+    A seed is identified by its slot, its blueprint and the step in which it was born. A rollback counts what it removes
+    as pulled, and what it restores as born.
     """
     earlier = {} if before is None else {slot.name: slot for slot in before.slots}
     born, kept, pulled = [], [], []
@@ -241,7 +241,7 @@ def lives_between(now: Signals, before: Signals | None) -> Lives:
 
 
 def _missing(slot: SlotSignals, step: int, other: SlotSignals | None, other_step: int) -> Iterator[SeedSignals]:
-    """The seeds of ``slot`` that are not in ``other``."""
+    """Yield the seeds of ``slot`` that are not in ``other``."""
     there = Counter(_birth(seed, other_step) for seed in (() if other is None else other.seeds))
     for seed in slot.seeds:
         if there[_birth(seed, step)] > 0:

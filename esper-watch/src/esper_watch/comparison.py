@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline import Metric, Problem, RunFolderError
+from esper_core.leyline import Problem, RunFolderError
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import suggestion
 from esper_core.runs.statistics import (
@@ -25,12 +25,13 @@ from esper_core.runs.statistics import (
     shared_seeds,
 )
 from esper_watch import statistics
-from esper_watch.history import CAPACITY, TWIN, is_control
+from esper_watch.history import CAPACITY, TWIN, is_control, metric_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from esper_core import Run
+    from esper_core.leyline import Metric
 
 EXPECTED_TO_DIFFER: Final = frozenset(
     (
@@ -123,12 +124,9 @@ def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool =
 def _common_metric(runs: Sequence[Run]) -> Metric:
     if problems := [_unfinished(run) for run in runs if run.results is None]:
         raise RunFolderError(problems)
-    metrics = [(run, run.results["metric"]) for run in runs if run.results is not None]
-    (first, wanted), *others = [
-        (run, Metric(one["name"], one["direction"], one.get("unit", ""))) for run, one in metrics
-    ]
-    for run, metric in others:
-        if metric != wanted:
+    first, wanted = runs[0], metric_of(runs[0].results or {})
+    for run in runs[1:]:
+        if (metric := metric_of(run.results or {})) != wanted:
             message = (
                 f"the runs have different metrics: {first.name} has {_describe(wanted)}, "
                 f"{run.name} has {_describe(metric)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import __version__
@@ -21,6 +20,7 @@ from esper_watch.formats import (
 from esper_watch.history import is_usable
 from esper_watch.pages import render
 from esper_watch.terminal import aligned, fits, wrap
+from esper_watch.views import NO_DIFFERENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 220
 """Width of the drawing of an interval."""
-
-_NO_DIFFERENCE: Final = "no difference shown"
 
 
 def comparison_text(compared: ComparedRuns) -> str:
@@ -83,7 +81,7 @@ def in_words(compared: ComparedRuns, comparison: Mapping[str, Any]) -> list[str]
     """Return what a comparison shows: the verdict, or what it lacks, then all figures."""
     metric, together = compared.metric, len(compared.comparisons)
     a, b, verdict = comparison["a"], comparison["b"], comparison["verdict"]
-    if verdict == _NO_DIFFERENCE:
+    if verdict == NO_DIFFERENCE:
         lines = [f"{a} against {b}: no difference shown, because {_lack(compared, comparison)}"]
     else:
         lines = [f"{a} is {verdict} than {b}"]
@@ -131,25 +129,16 @@ def _left_out(compared: ComparedRuns) -> str:
 # --- page
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A figure with its interval, as the page draws it. Positions are None where the figure is unknown."""
-
-    text: str
-    middle: float | None
-    low: float | None
-    high: float | None
-
-
 def _axis(figures: Iterable[float | None]) -> Scale:
     known = [figure for figure in figures if figure is not None and is_usable(figure)]
     low, high = min(known, default=0.0), max(known, default=0.0)
     return Scale(low, high, 8, WIDTH - 8) if high > low else Scale(low - 0.5, high + 0.5, 8, WIDTH - 8)
 
 
-def _interval(axis: Scale, text: str, *figures: float | None) -> Interval:
-    places = (None if one is None or not is_usable(one) else axis(one) for one in figures)
-    return Interval(text, *places)
+def _interval(axis: Scale, text: str, *figures: float | None) -> dict[str, Any]:
+    """Return a figure with its interval, as the page draws it. Positions are None where the figure is unknown."""
+    middle, low, high = (None if one is None or not is_usable(one) else axis(one) for one in figures)
+    return {"text": text, "middle": middle, "low": low, "high": high}
 
 
 def comparison_page(compared: ComparedRuns) -> str:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import Stage
 from esper_core.leyline.constants import CONFIDENCE
+from esper_core.leyline.errors import plural
 from esper_core.runs.statistics import mean_interval
-from esper_watch.formats import format_tick, format_value, plural, short_name, shorten
+from esper_watch.formats import format_tick, format_value, short_name, shorten
 from esper_watch.history import is_usable
 
 if TYPE_CHECKING:

@@ -1,9 +1,10 @@
-"""Formatting of figures: in the metric's unit, with intervals, and with no more digits than they deserve."""
+"""Formatting of figures: in the metric's unit, with intervals, and with a few significant digits."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from esper_core.leyline.errors import plural  # noqa: F401  used by the templates
 from esper_watch.history import is_usable
 
 if TYPE_CHECKING:
@@ -79,15 +80,6 @@ def format_p(p: float | None) -> str:
     if p is None or not 0 <= p <= 1:
         return UNKNOWN
     return "below 0.0001" if p < 1e-4 else f"{p:.2g}"
-
-
-def plural(number: int, one: str, more: str = "") -> str:
-    """Format a count with its noun.
-
-    >>> plural(1, "seed"), plural(1200, "seed"), plural(0, "policy", "policies")
-    ('1 seed', '1,200 seeds', '0 policies')
-    """
-    return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
 def short_name(name: str) -> str:

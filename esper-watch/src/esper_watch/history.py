@@ -26,7 +26,7 @@ from esper_core.leyline.events import (
 from esper_core.leyline.files import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from esper_core.leyline.events import Event
@@ -342,6 +342,12 @@ def read_history(run: Path) -> History:
     if history.status == UNFINISHED:
         history.status = _process_status(run) or UNFINISHED
     return history
+
+
+def metric_of(results: Mapping[str, Any]) -> Metric:
+    """Return the metric of the results in a summary."""
+    metric = results["metric"]
+    return Metric(metric["name"], metric["direction"], metric.get("unit", ""))
 
 
 def is_control(arm: str) -> bool:

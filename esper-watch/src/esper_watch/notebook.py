@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError
-from esper_core.leyline import Metric
+from esper_core.leyline.errors import plural
 from esper_watch import figures
 from esper_watch.formats import (
     format_difference,
@@ -17,15 +17,15 @@ from esper_watch.formats import (
     format_interval,
     format_p,
     format_value,
-    plural,
 )
-from esper_watch.history import History, is_usable, mean, read_history
+from esper_watch.history import History, is_usable, mean, metric_of, read_history
 from esper_watch.pages import render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from esper_core import Run
+    from esper_core.leyline import Metric
 
 MAX_ARMS: Final = 12
 """Arms that are drawn."""
@@ -45,10 +45,7 @@ def run_html(run: Run) -> str:
         history, problems = History(run.id), [problem.message for problem in error.problems]
     if not run.events.exists() and run.summary is None:
         problems = []  # it has not started to train
-    metric = history.metric
-    if run.results is not None:
-        told = run.results["metric"]
-        metric = Metric(told["name"], told["direction"], told.get("unit", ""))
+    metric = history.metric if run.results is None else metric_of(run.results)
     curves = figures.latest_curves(history, metric)
     drawn = dict(list(curves.items())[:MAX_ARMS])
     return render(

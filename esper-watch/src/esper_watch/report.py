@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from base64 import b64encode
 from hashlib import sha256
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError, load_run
@@ -22,6 +20,7 @@ from esper_watch.views import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 REPORT: Final = "report.html"
 """Name of the report in a run directory."""
@@ -141,19 +140,12 @@ def write_atomically(path: Path, text: str, hint: str) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
-        temporary = Path(file.name)
+    temporary = path.with_name(f".{os.getpid()}.part")
+    with temporary.open("x", encoding="utf-8") as file:  # a link or a file in its place is not written to
         try:
             file.write(text)
-            file.flush()
-            temporary.chmod(0o666 & ~_umask())
+            file.close()
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

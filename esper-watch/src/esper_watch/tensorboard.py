@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import fsum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from esper_core.leyline import PluginError, Problem
 from esper_core.leyline.events import (
@@ -24,23 +24,9 @@ from esper_core.leyline.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from torch.utils.tensorboard import SummaryWriter
+
     from esper_core.leyline.events import Event
-
-
-class Writer(Protocol):
-    """The methods of ``torch.utils.tensorboard.SummaryWriter`` that are used; it writes the curves of one folder."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> None:
-        """Add a point to a curve."""
-        ...
-
-    def add_text(self, tag: str, text_string: str, global_step: int, /) -> None:
-        """Add a text at a step."""
-        ...
-
-    def close(self) -> None:
-        """Write everything to disk."""
-        ...
 
 
 def tensorboard(run: str | Path, *, folder: str = "tensorboard", every: int = 1) -> TensorboardSink:
@@ -62,10 +48,7 @@ def tensorboard(run: str | Path, *, folder: str = "tensorboard", every: int = 1)
         raise PluginError(Problem("E219", message, hint=hint)) from error
     from torch.utils.tensorboard import SummaryWriter
 
-    def open_writer(path: Path) -> Writer:
-        return cast("Writer", SummaryWriter(str(path), flush_secs=5))
-
-    return TensorboardSink(Path(run, folder), open_writer, every)
+    return TensorboardSink(Path(run, folder), lambda path: SummaryWriter(str(path), flush_secs=5), every)
 
 
 class TensorboardSink:
@@ -75,11 +58,11 @@ class TensorboardSink:
     written to the folders above. An environment keeps its folder from round to round, and its steps keep counting.
     """
 
-    def __init__(self, folder: Path, open_writer: Callable[[Path], Writer], every: int = 1) -> None:
+    def __init__(self, folder: Path, open_writer: Callable[[Path], SummaryWriter], every: int = 1) -> None:
         self._folder = folder
         self._open_writer = open_writer
         self._every = every
-        self._writers: dict[Path, Writer] = {}
+        self._writers: dict[Path, SummaryWriter] = {}
         self._steps = 0
         self._environments = 1
         self._closed = False
@@ -122,10 +105,10 @@ class TensorboardSink:
         """Return the step, counted from the start of the run."""
         return max(0, round_ * self._steps + step)
 
-    def _of(self, event: StepFinished | EpisodeFinished | StageChanged | SeedLost | GovernorActed) -> Writer:
+    def _of(self, event: StepFinished | EpisodeFinished | StageChanged | SeedLost | GovernorActed) -> SummaryWriter:
         return self._writer(event.arm, f"environment-{event.seed % self._environments}")
 
-    def _writer(self, *parts: str) -> Writer:
+    def _writer(self, *parts: str) -> SummaryWriter:
         path = self._folder.joinpath(*parts)
         if path not in self._writers:
             self._writers[path] = self._open_writer(path)

@@ -8,8 +8,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline import Metric, Stage
+from esper_core.leyline import Stage
 from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
+from esper_core.leyline.errors import plural
 from esper_watch import figures
 from esper_watch.formats import (
     MAX_SECONDS,
@@ -18,14 +19,14 @@ from esper_watch.formats import (
     format_difference,
     format_difference_interval,
     format_p,
-    plural,
 )
-from esper_watch.history import CAPACITY, TWIN, is_control, is_usable
+from esper_watch.history import CAPACITY, TWIN, is_control, is_usable, metric_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from esper_core import Run
+    from esper_core.leyline import Metric
     from esper_watch.figures import ArmResult, Chart
     from esper_watch.history import History, SeedLife
 
@@ -104,10 +105,7 @@ class Report:
     @property
     def metric(self) -> Metric:
         """The metric of the task."""
-        if self.summary is None:
-            return self.history.metric
-        told = self.summary["results"]["metric"]
-        return Metric(told["name"], told["direction"], told.get("unit", ""))
+        return self.history.metric if self.summary is None else metric_of(self.summary["results"])
 
     def sections(self) -> list[Section]:
         """Return the sections that have something to show."""

@@ -12,7 +12,7 @@ import pytest
 
 Esper = Callable[..., Any]
 
-DECISION = Path(__file__).parents[2] / "docs" / "decisions" / "0011-which-incubation-by-default.md"
+DECISION = Path(__file__).parents[2] / "docs" / "decisions" / "0011-default-incubation.md"
 TOLD = re.compile(r"^\| `conv_light`, plain \| 10 \| \+(\S+) \((\S+) to (\S+)\) \|$", re.MULTILINE)
 """What a convolution came to, in points, with its interval."""
 

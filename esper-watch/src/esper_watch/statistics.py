@@ -18,8 +18,6 @@ from esper_core.runs.statistics import (
     Comparison,
     Direction,
     Interval,
-    check_level,
-    check_margin,
     check_numbers,
     moments,
 )
@@ -75,7 +73,6 @@ def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float) ->
     """
     from scipy import stats
 
-    check_level(confidence)
     check_numbers(a)
     check_numbers(b)
     (mean_a, spread_a), (mean_b, spread_b) = moments(a), moments(b)
@@ -102,7 +99,6 @@ def bootstrap_interval(differences: Sequence[float], confidence: float) -> tuple
     """
     from scipy import stats
 
-    check_level(confidence)
     check_numbers(differences)
     n = len(differences)
     if n == 1 or n > MAX_BOOTSTRAP:
@@ -130,7 +126,6 @@ def unpaired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Di
     those of ``esper_core.runs.statistics.paired_comparison``. The effect size is in units of the root of the mean of
     both variances.
     """
-    check_margin(margin)
     if direction == "down":
         a, b = [-value for value in a], [-value for value in b]
     interval = welch_interval(a, b, CONFIDENCE)

@@ -9,7 +9,6 @@ A checkpoint is written to a temporary folder, synced to disk and then renamed, 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,7 +19,7 @@ from safetensors.torch import load, save
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.protocols import State
-from esper_core.runs.directory import report_os_errors, sync_folder, write_atomically
+from esper_core.runs.directory import report_os_errors, sync_folder, write_atomically, write_synced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +53,7 @@ class Checkpoints:
         Raises:
             RunFolderError: the checkpoint cannot be written.
         """
-        path, beside = self._folder / f"{number:06}", self._folder / f".{number:06}.part"
+        path, beside = self._path(number), self._folder / f".{number:06}.part"
         plain = json.dumps({"format": FORMAT, "state": state.plain}, allow_nan=False).encode()
         files = {_TENSORS: save(dict(state.tensors)), _PLAIN: plain}
         sums = {name: _checksum(data) for name, data in files.items()}
@@ -65,7 +64,7 @@ class Checkpoints:
                 shutil.rmtree(beside, ignore_errors=True)
                 beside.mkdir()
                 for name, data in files.items():
-                    _write(beside / name, data)
+                    write_synced(beside / name, data)
                 sync_folder(beside)
                 if path.exists():  # left behind by a resume from an older one
                     shutil.rmtree(path)
@@ -76,13 +75,13 @@ class Checkpoints:
                 raise
         self.return_to(number)
         for old in self._numbers()[: -self._kept]:
-            self._discard(old)
+            shutil.rmtree(self._path(old), ignore_errors=True)
 
     def return_to(self, number: int) -> None:
         """Make this checkpoint the newest: delete the newer ones, and write its number to ``latest``."""
         for newer in self._numbers():
             if newer > number:
-                self._discard(newer)
+                shutil.rmtree(self._path(newer), ignore_errors=True)
         write_atomically(self._run / "latest", f"{number:06}\n")
 
     def newest(self, reason_unusable: Callable[[State], str | None] = lambda state: None) -> Checkpoint | None:
@@ -96,7 +95,7 @@ class Checkpoints:
         """
         skipped: list[str] = []
         for number in reversed(self._numbers()):
-            found = _read(self._folder / f"{number:06}")
+            found = _read(self._path(number))
             reason = reason_unusable(found) if isinstance(found, State) else found
             if isinstance(found, State) and reason is None:
                 return Checkpoint(number, found, tuple(skipped))
@@ -107,8 +106,8 @@ class Checkpoints:
             raise RunFolderError(Problem("E413", message, hint=hint))
         return None
 
-    def _discard(self, number: int) -> None:
-        shutil.rmtree(self._folder / f"{number:06}", ignore_errors=True)
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:06}"
 
     def _numbers(self) -> list[int]:
         try:
@@ -118,13 +117,6 @@ class Checkpoints:
         except OSError as error:
             message = f"the checkpoints in {self._folder} cannot be read: {error.strerror or error}"
             raise RunFolderError(Problem("E413", message)) from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _read(path: Path) -> State | str:

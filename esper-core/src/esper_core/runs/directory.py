@@ -52,14 +52,12 @@ _LOCK_SECONDS = 0.5
 """How long to wait for the lock, which a reader may hold for a moment to see whether the run is alive."""
 
 _ADJECTIVES = """
-bright calm clear crisp daring early eager fair gentle golden hardy humble keen late lively lucid
-mellow merry mild mossy nimble patient plain proud quick quiet ready rosy sandy silent silver slow
-snowy solid still stout sunny swift tidy upright vivid warm wild wise
+bright calm clear crisp early fair gentle golden keen late lively mellow mild nimble patient proud quiet
+quick ready silver slow snowy sunny swift tidy vivid warm wild wise
 """.split()  # noqa: SIM905
 _NOUNS = """
-acorn alder aspen badger beech birch bracken clover crane curlew elder fern finch gorse hare hazel
-heron iris ivy juniper kestrel larch lark lichen linden lotus marten moss oak osprey otter pine
-plover poplar reed robin rowan sedge sorrel sparrow swift thistle thrush vole willow wren yarrow yew
+alder aspen badger birch clover crane curlew elder fern finch hare hazel heron iris juniper lark linden lotus
+moss oak osprey otter pine poplar reed robin sparrow thistle thrush willow wren yarrow
 """.split()  # noqa: SIM905
 
 
@@ -77,18 +75,17 @@ class RunDirectory:
         Raises:
             RunFolderError: the folder cannot be created.
         """
-        began = datetime.now(UTC)
         with report_os_errors(root):
             root.mkdir(parents=True, exist_ok=True)
         for _ in range(100):
-            path = root / new_run_id(began.astimezone(), name)
+            path = root / new_run_id(datetime.now(UTC).astimezone(), name)
             with report_os_errors(path):
                 try:
                     path.mkdir()
                 except FileExistsError:
                     name = None if name is None else f"{name}-again"
                     continue
-            manifest = {"format": RUN_FORMAT, "id": path.name, "argv": argv, "started": _as_text(began)}
+            manifest = {"format": RUN_FORMAT, "id": path.name, "argv": argv, "started": _now()}
             directory = cls(path, manifest)
             directory._begin_process()
             return directory
@@ -189,18 +186,22 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     beside = path.with_name(f".{path.name}.part")
     with report_os_errors(path):
         try:
-            if os.path.lexists(beside):  # from an interrupted write, or a link
-                beside.unlink()
-            with beside.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            beside.unlink(missing_ok=True)  # from an interrupted write, or a link
+            write_synced(beside, data)
             beside.replace(path)
         except OSError:
             with suppress(OSError):
                 beside.unlink()
             raise
         sync_folder(path.parent)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a new file and flush it to disk."""
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
@@ -275,17 +276,13 @@ def installed_version(package: str) -> str | None:
 
 def changed_packages(manifest: Mapping[str, Any], run: Path) -> Iterator[str]:
     """Yield a warning for each package that the run used in another version, since its numbers may differ now."""
-    before = {"torch": manifest["machine"].get("torch"), "esper-core": manifest["machine"].get("esper-core")}
+    before = {package: manifest["machine"].get(package) for package in ("torch", "esper-core")}
     before |= {plugin["package"]: plugin["version"] for plugin in manifest.get("plugins", [])}
     for package, version in before.items():
         now = installed_version(package)
-        if version is not None and now is not None and now != version:
+        if None not in (version, now) and now != version:
             yield f"{run.name} was started with {package} {version}; {now} is installed, and results may differ"
 
 
 def _now() -> str:
-    return _as_text(datetime.now(UTC))
-
-
-def _as_text(time: datetime) -> str:
-    return time.isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")

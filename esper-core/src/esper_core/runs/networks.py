@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -146,7 +146,16 @@ def _refuse_unwritable(name: str, value: Any) -> None:
 
 
 def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
-    journal, reference = _parsed(folder / JOURNAL_FILE)
+    file = folder / JOURNAL_FILE
+    record = read_object(_bytes(file), source=str(file))
+    own, reference = record.pop("sha256", None), record.get("numbers")
+    network = parse_network(
+        json.dumps({key: value for key, value in record.items() if key != "numbers"}), source=str(file)
+    )
+    if not isinstance(reference, dict) or _TENSORS_FILE.fullmatch(str(reference.get("file"))) is None:
+        raise invalid_journal(str(file), "It does not name the file of its tensors")
+    if own != _digest(record):
+        raise invalid_journal(str(file), "Its checksum does not match its content")
     path = folder / reference["file"]
     data = _bytes(path)
     try:
@@ -154,34 +163,11 @@ def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
             msg = "its checksum differs from the one in growth.json"
             raise ValueError(msg)
         state = decode(data)
-        return journal, state | {name: state[known] for name, known in reference["aliases"].items()}
-    except (SafetensorError, KeyError, ValueError) as error:
+        return network, state | {name: state[known] for name, known in reference["aliases"].items()}
+    except (SafetensorError, LookupError, TypeError, AttributeError, ValueError) as error:
         hint = f"{type(error).__name__}: {error}\nThe file is incomplete, was changed, or belongs to another network."
         message = f"{path} does not contain the tensors of this network"
         raise GrowthError(Problem("E332", message, hint=hint)) from error
-
-
-def _parsed(path: Path) -> tuple[Network, dict[str, Any]]:
-    """Read growth.json: the network, and the reference to its tensors. Raises GrowthError if it was changed."""
-    record = read_object(_bytes(path), source=str(path))
-    own, reference = record.pop("sha256", None), record.get("numbers")
-    digest = _digest(record)
-    network = parse_network(
-        json.dumps({key: value for key, value in record.items() if key != "numbers"}), source=str(path)
-    )
-    if not _is_reference(reference):
-        raise invalid_journal(str(path), "It does not name the file of its tensors")
-    if own != digest:
-        raise invalid_journal(str(path), "Its checksum does not match its content")
-    return network, reference
-
-
-def _is_reference(value: Any) -> TypeGuard[dict[str, Any]]:
-    if not isinstance(value, dict) or value.keys() != {"file", "sha256", "aliases"}:
-        return False
-    file, aliases = value["file"], value["aliases"]
-    named = isinstance(file, str) and _TENSORS_FILE.fullmatch(file) is not None
-    return named and isinstance(aliases, dict) and all(isinstance(known, str) for known in aliases.values())
 
 
 def _digest(record: Mapping[str, Any]) -> str:

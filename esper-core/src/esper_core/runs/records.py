@@ -36,18 +36,20 @@ NOTEBOOK_GROUP: Final = "esper.notebook"
 """Entry-point group of packages that show objects in notebooks; ``run`` names a function from a Run to HTML."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
-
 _Time = Annotated[AwareDatetime, Field(strict=False)]
 """A time in JSON is a text."""
 
 
-class _Read(BaseModel):
+_Section = Annotated[dict[Literal["plugin", "title", "text"], str], Field(min_length=3)]
+
+
+class _Checked(BaseModel):
     """Strict: the text "NaN" is not taken for a number, since the values are passed on as they are."""
 
     model_config = ConfigDict(strict=True)
 
 
-class _Manifest(_Read):
+class _Manifest(_Checked):
     """The checked part of a manifest; the rest is kept as it is."""
 
     format: int
@@ -58,32 +60,32 @@ class _Manifest(_Read):
     reason: str = ""
 
 
-class _Metric(_Read):
+class _Metric(_Checked):
     name: str
     direction: Literal["up", "down"]
     unit: str = ""
 
 
-class _Figure(_Read):
+class _Figure(_Checked):
     mean: float | None
     ci_low: float | None
     ci_high: float | None
     n: int
 
 
-class _Episode(_Read):
+class _Episode(_Checked):
     seed: int
     test: float | None
 
 
-class _Arm(_Read):
+class _Arm(_Checked):
     test: _Figure
     params: float
     reward: float | None = None
     episodes: list[_Episode]
 
 
-class _Comparison(_Read):
+class _Comparison(_Checked):
     a: str
     b: str
     difference: float | None
@@ -97,19 +99,13 @@ class _Comparison(_Read):
     paired: bool = True
 
 
-class _Results(_Read):
+class _Results(_Checked):
     metric: _Metric
     arms: dict[str, _Arm]
     comparisons: list[_Comparison]
 
 
-class _Section(_Read):
-    plugin: str
-    title: str
-    text: str
-
-
-class _Summary(_Read):
+class _Summary(_Checked):
     """The checked part of a summary; the rest is kept as it is."""
 
     results: _Results
@@ -118,17 +114,12 @@ class _Summary(_Read):
     sections: list[_Section] = []
 
 
-class _Growth(_Read):
-    blueprint: str
-    slot: str
-
-
-class _Grown(_Read):
+class _Grown(_Checked):
     arm: str
-    grown: list[_Growth]
+    grown: list[dict[str, Any]]
 
 
-class _GrowthFile(_Read):
+class _GrowthFile(_Checked):
     episodes: list[_Grown]
 
 
@@ -220,31 +211,27 @@ def read_run(path: Path) -> Run:
         message = f"{path} is not a run directory: it has no manifest.json"
         hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
         raise RunFolderError(Problem("E420", message, hint=hint))
-    manifest = read_json(path / "manifest.json")
-    known = _checked(_Manifest, manifest, path / "manifest.json")
+    manifest, known = _read(_Manifest, path / "manifest.json")
     if known.format != RUN_FORMAT:
         message = f"{path} is a run directory of format {known.format}; this Esper reads format {RUN_FORMAT}"
         raise RunFolderError(Problem("E430", message, hint="Read it with the version of Esper that wrote it."))
     try:
-        summary = read_json(path / "summary.json")
+        summary, _ = _read(_Summary, path / "summary.json")
     except FileNotFoundError:
         summary = None
-    else:
-        _checked(_Summary, summary, path / "summary.json")
     died = known.status == STATUS_RUNNING and not is_locked(path)
     return Run(path, manifest, summary, DIED if died else known.status, known.started, known.finished)
 
 
 def read_growth(path: Path) -> dict[str, list[list[str]]]:
     """Return what each episode of each arm kept, as ``blueprint in slot``; empty if the run has no growth.json."""
-    file = path / "growth.json"
-    try:
-        told = read_json(file)
-    except FileNotFoundError:
-        return {}
     found: dict[str, list[list[str]]] = {}
-    for episode in _checked(_GrowthFile, told, file).episodes:
-        grown = [f"{growth.blueprint} in {growth.slot}" for growth in episode.grown]
+    try:
+        _, growth = _read(_GrowthFile, path / "growth.json")
+    except FileNotFoundError:
+        return found
+    for episode in growth.episodes:
+        grown = [f"{one.get('blueprint')} in {one.get('slot')}" for one in episode.grown]
         found.setdefault(episode.arm, []).append(grown)
     return found
 
@@ -254,9 +241,11 @@ def resume_hint(path: Path) -> str:
     return f"Resume it:  esper resume {shlex.quote(str(path))}"
 
 
-def _checked(model: type[_Model], value: Any, path: Path) -> _Model:
+def _read(model: type[_Model], path: Path) -> tuple[Any, _Model]:
+    """Return what a JSON file holds, and its checked part."""
+    value = read_json(path)
     try:
-        return model.model_validate(value)
+        return value, model.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"

@@ -75,20 +75,11 @@ class Comparison:
     def of(
         cls, interval: Interval, *, p: float, p_margin: float, spread: float | None, margin: float, paired: bool
     ) -> Comparison:
-        """Return the comparison with the verdict of a study that makes no other one; see ``judge_together``.
-
-        Args:
-            interval: Of the difference.
-            p: As the attribute.
-            p_margin: As the attribute.
-            spread: Standard deviation in which the effect size is given; None if it is unknown.
-            margin: Difference up to which both arms count as equal.
-            paired: As the attribute.
-        """
-        verdict, why = decide(interval, p_margin, margin=margin)
+        """Return the comparison as the only one of its study. The effect size is in units of ``spread``."""
         effect_size = interval.mean / spread if spread else None
         ends = interval.low, interval.high, interval.n
-        return cls(interval.mean, *ends, p, p_margin, effect_size, p_margin, verdict, why, paired)
+        verdict = decide(interval, p_margin, margin=margin)
+        return cls(interval.mean, *ends, p, p_margin, effect_size, p_margin, *verdict, paired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +103,8 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE, *, sh
     >>> round(interval.low, 3), interval.mean, round(interval.high, 3)
     (-0.484, 2.0, 4.484)
 
-    Args:
-        values: At least one finite number.
-        confidence: Level of the interval, between 0 and 1.
-        share: Whether the values are shares of a whole. The interval then ends at 0 and 1, unless a value is beyond.
+    If the values are shares of a whole, the interval ends at 0 and 1, unless a value is beyond.
     """
-    check_level(confidence)
     check_numbers(values)
     mean, deviation = moments(values)
     n = len(values)
@@ -140,18 +127,11 @@ def moments(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def paired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Direction, margin: float) -> Comparison:
-    """Compare ``a`` with ``b``, whose values belong together: the same environment seed in two arms.
+    """Compare the values of two arms, in the same order of seeds. Differences up to the margin count as none.
 
     >>> paired_comparison([.8] * 7 + [.9], [.6] * 8, direction="up", margin=0.0).verdict
     'better'
-
-    Args:
-        a: Values of one arm.
-        b: Values of the other arm, in the same order of seeds.
-        direction: Whether more or less is better.
-        margin: Difference up to which both count as equal, in the metric's unit.
     """
-    check_margin(margin)
     differences = [x - y if direction == "up" else y - x for x, y in zip(a, b, strict=True)]
     interval = mean_interval(differences)
     p = p_margin = paired_p(differences)
@@ -202,11 +182,7 @@ def decide(
 ) -> tuple[Verdict, Why | None]:
     """Return the verdict of a comparison, and what it lacks if no difference is shown.
 
-    Args:
-        interval: Of the difference.
-        p: Against a difference within the margin, adjusted for all ``comparisons``.
-        margin: Difference up to which both arms count as equal.
-        comparisons: How many comparisons are made together.
+    ``p`` is against a difference within the margin, and adjusted for all comparisons that are made together.
     """
     if interval.n < MIN_SEEDS_FOR_VERDICT or interval.low is None or interval.high is None:
         return "no difference shown", "too few seeds"
@@ -350,20 +326,6 @@ def is_usable(value: float) -> bool:
     (True, False, False)
     """
     return abs(value) < MAX_FIGURE
-
-
-def check_level(confidence: float) -> None:
-    """Raise ValueError if ``confidence`` is not a level of an interval."""
-    if not 0 < confidence < 1:
-        msg = f"confidence must lie between 0 and 1. Received: {confidence}"
-        raise ValueError(msg)
-
-
-def check_margin(margin: float) -> None:
-    """Raise ValueError if ``margin`` is negative or not finite."""
-    if not 0 <= margin < math.inf:
-        msg = f"margin must be a number from 0. Received: {margin}"
-        raise ValueError(msg)
 
 
 def check_numbers(values: Sequence[float], *, at_least: int = 1) -> None:

@@ -213,7 +213,7 @@ def test_a_save_that_ends_anywhere_leaves_one_network_whole(
         return rename(path, *rest, **more)
 
     def killed_when_tidying(path: Path, **more: Any) -> None:
-        if step == "old ones there":
+        if step == "old ones there" and not path.name.startswith("."):
             raise KeyboardInterrupt
         unlink(path, **more)
 

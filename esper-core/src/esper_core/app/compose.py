@@ -133,7 +133,7 @@ class Composition:
         if len(self.judges) > 1:
             message = f"an episode has one reward, and the configuration has {len(self.judges)}"
             hint = f"Name the arm whose reward counts: {', '.join(self.acting)}."
-            raise ConfigError(self.resolution.problem("E114", ("rewards",), message, hint))
+            raise ConfigError(self.resolution.loaded.problem("E114", ("rewards",), message, hint))
         return self.judges[0]
 
     def study(self, context: StudyContext) -> Study:
@@ -269,7 +269,7 @@ def _choose_devices(resolution: Resolution) -> tuple[torch.device, ...]:
         device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
             found = f"torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices"
-            raise ConfigError(resolution.problem("E123", path, f'there is no device "{name}": {found}'))
+            raise ConfigError(resolution.loaded.problem("E123", path, f'there is no device "{name}": {found}'))
         devices.append(device)
     return tuple(devices)
 
@@ -294,11 +294,11 @@ def _check_data(resolution: Resolution, data: Mapping[SplitName, Split]) -> None
     if config.episode.batch_size > train:
         message = f"a batch of {config.episode.batch_size} is larger than the training data"
         hint = f"There are {train} examples to train on."
-        raise ConfigError(resolution.problem("E124", ("episode", "batch_size"), message, hint))
+        raise ConfigError(resolution.loaded.problem("E124", ("episode", "batch_size"), message, hint))
     if config.growth.gates != "off" and validation < MIN_EXAMPLES_FOR_EVIDENCE:
         message = f"gates: {config.growth.gates} cannot work with {validation} validation examples"
         hint = f'A gate needs {MIN_EXAMPLES_FOR_EVIDENCE} at least: take more of the task, or write gates: "off".'
-        raise ConfigError(resolution.problem("E114", ("growth", "gates"), message, hint))
+        raise ConfigError(resolution.loaded.problem("E114", ("growth", "gates"), message, hint))
 
 
 # --- host and blueprints
@@ -324,7 +324,7 @@ def _at_slot(resolution: Resolution, problem: Problem) -> Problem:
     if name in resolution.places:
         has_place = resolution.config.slots[name].at is not None
         path = ("slots", name, "at") if has_place else ("slots", name)
-    return resolution.problem(problem.code, path, problem.message, problem.hint)
+    return resolution.loaded.problem(problem.code, path, problem.message, problem.hint)
 
 
 def _name_in_file(slot: str) -> str:
@@ -363,12 +363,14 @@ def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.dev
             if kind not in spec.kinds and (isinstance(path[-1], int) or not fitting):
                 why = f"the slot is a {kind}, the blueprint takes {' or '.join(spec.kinds)}"
                 message = f'blueprint "{component.id}" cannot grow in slot "{slot.name}": {why}'
-                misfits.append(resolution.problem("E305", path, message, "See: esper components list blueprint"))
+                misfits.append(resolution.loaded.problem("E305", path, message, "See: esper components list blueprint"))
         varieties[slot.name] = tuple(Variety(component.id, spec, component.load()) for component, spec in fitting)
         for (component, _), variety in zip(fitting, varieties[slot.name], strict=True):
             if (fault := audition(variety, slot.site, device)) is not None:
                 path = _path_of_blueprint(resolution, name, component.id)
-                faults.append(resolution.problem(fault.code, path, f"{component.title} {fault.message}", fault.hint))
+                faults.append(
+                    resolution.loaded.problem(fault.code, path, f"{component.title} {fault.message}", fault.hint)
+                )
     if misfits:
         raise ConfigError(misfits)
     if faults:
@@ -410,7 +412,7 @@ def _count_operations(resolution: Resolution, judges: Sequence[RunReward], space
     message = f"{asking[0].label} has a price for operations, and torch counts none of "
     message += ", ".join(uncounted) if host else "the host"
     path = (*asking[0].path, "settings", "price_of_flops")
-    raise ConfigError(resolution.problem("E125", path, message, "With price_of_flops: 0 they are free."))
+    raise ConfigError(resolution.loaded.problem("E125", path, message, "With price_of_flops: 0 they are free."))
 
 
 def _build_schedule(resolution: Resolution, side: str) -> Schedule | None:
@@ -426,6 +428,6 @@ def _build(resolution: Resolution, chosen: ConfiguredComponent, *arguments: Any,
         problems = []
         for problem in error.problems:
             path = (*chosen.path, "settings", *parse_path(problem.path)) if problem.path else chosen.path
-            placed = resolution.problem(problem.code, path, problem.message, problem.hint)
+            placed = resolution.loaded.problem(problem.code, path, problem.message, problem.hint)
             problems.append(placed if problem.file is None else problem)
         raise ConfigError(problems) from error

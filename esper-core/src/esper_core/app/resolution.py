@@ -20,7 +20,7 @@ from esper_core.app.components import ConfiguredComponent, host_at
 from esper_core.config import model_problems, parse_path
 from esper_core.config.model import CAPACITY
 from esper_core.leyline.errors import ConfigError, EsperError, PluginError, Problem, suggestion
-from esper_core.leyline.specs import HostSpec, RewardSpec, SlotPlace
+from esper_core.leyline.specs import HostSpec, SlotPlace
 from esper_core.plugins import load_plugins
 from esper_core.plugins.lookup_errors import unknown_plugin
 
@@ -82,14 +82,13 @@ class Resolution:
         """Return the components of a kind, in the order of the file."""
         return [chosen for chosen in self.components.values() if chosen.component.kind == kind]
 
-    def problem(self, code: str, path: KeyPath, message: str, hint: str | None = None) -> Problem:
-        """Build a problem with the value at ``path``, located in the file."""
-        return self.loaded.problem(code, path, message, hint)
-
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is wrong and does not stop the run, one line each."""
-        return (*unused_faults(self.plugins), *map(one_line, unmarked_hooks(self.plugins)))
+        broken = [one for one in self.plugins.records if one.status in ("broken", "rejected")]
+        faults = [problem for record in broken for problem in record.problems[:1]]
+        faults += [problem for problem in self.plugins.problems if problem.code == "E223"]
+        return tuple(map(one_line, (*faults, *unmarked_hooks(self.plugins))))
 
 
 def _arm_name(policy: ConfiguredComponent) -> str:
@@ -115,19 +114,6 @@ def unmarked_hooks(plugins: Plugins) -> tuple[Problem, ...]:
     return tuple(problem for record in active for problem in record.problems if problem.code == "E222")
 
 
-def unused_faults(plugins: Plugins) -> tuple[str, ...]:
-    """Return one line for each plugin that failed to load and that the run does not need."""
-    lines = []
-    for record in plugins.records:
-        if record.status in ("broken", "rejected"):
-            reason = next((f"{one.code} {one.message}" for one in record.problems), "no reason is known")
-            lines.append(
-                f'plugin "{record.id}" ({record.source}) is {record.status}, and not used: {reason}'
-                f"  More:  esper plugins show {record.id}"
-            )
-    return (*lines, *(f"{one.message}  {one.hint}" for one in plugins.problems if one.code == "E223"))
-
-
 def one_line(problem: Problem) -> str:
     """Return a problem as one line: code, message, place and hint."""
     hint = (problem.hint or "").splitlines()
@@ -136,7 +122,7 @@ def one_line(problem: Problem) -> str:
 
 def _check_required(loaded: LoadedConfig, plugins: Plugins) -> None:
     """Raise PluginError if a plugin that the configuration requires, or a one-file plugin, cannot be used."""
-    problems = [_at_named_path(loaded, problem) for problem in plugins.problems if problem.code == "E226"]
+    problems = _placed(loaded, plugins, "E226")
     local = [file.entry_point.file for file in plugins.files]
     for record in plugins.records:
         if record.id in loaded.config.plugins.require and record.status != "active":
@@ -173,10 +159,10 @@ def _plugin_settings(loaded: LoadedConfig, plugins: Plugins) -> tuple[dict[str, 
     return found, problems
 
 
-def _at_named_path(loaded: LoadedConfig, problem: Problem) -> Problem:
-    """Return the problem with the place in the file of the value that its path names."""
-    placed = loaded.problem(problem.code, parse_path(problem.path or ""), problem.message, problem.hint)
-    return replace(placed, path=problem.path)
+def _placed(loaded: LoadedConfig, plugins: Plugins, *codes: str) -> list[Problem]:
+    """Return the loader's problems of these kinds, each with its place in the file, which its path names."""
+    found = [problem for problem in plugins.problems if problem.code in codes]
+    return [loaded.problem(one.code, parse_path(one.path or ""), one.message, one.hint) for one in found]
 
 
 # --- names
@@ -210,8 +196,7 @@ def resolve(loaded: LoadedConfig, plugins: Plugins) -> Resolution:
     """
     _check_required(loaded, plugins)
     settings, problems = _plugin_settings(loaded, plugins)
-    named = [_at_named_path(loaded, one) for one in plugins.problems if one.code in ("E208", "E227")]
-    return _Resolver(loaded, plugins, [*named, *problems]).resolve(settings)
+    return _Resolver(loaded, plugins, [*_placed(loaded, plugins, "E208", "E227"), *problems]).resolve(settings)
 
 
 @dataclass(slots=True)
@@ -233,7 +218,7 @@ class _Resolver:
         config = self.loaded.config
         chosen = {path: self.choose(kind, use, path) for path, (kind, use) in named_components(config).items()}
         components = {path: component for path, component in chosen.items() if component is not None}
-        self.check_families([one for one in components.values() if isinstance(one.component.spec, RewardSpec)])
+        self.check_families([one for one in components.values() if one.component.kind == "reward"])
         places = {name: self.place(name, components.get(("host",))) for name in config.slots}
         blueprints = {name: self.blueprints(name) for name in config.slots}
         if found := sorted(self.problems + self.faults, key=lambda problem: (problem.line or 0, problem.column or 0)):
@@ -265,13 +250,13 @@ class _Resolver:
 
     def check_families(self, rewards: list[ConfiguredComponent]) -> None:
         """Report each reward whose family is not that of the first: their sums cannot be compared."""
-        families = [(own, getattr(own.component.spec, "family", "")) for own in rewards]
-        for own, family in families[1:]:
-            first, wanted = families[0]
+        named = [(f'"{own.component.id}"', getattr(own.component.spec, "family", "")) for own in rewards]
+        for own, (name, family) in zip(rewards, named, strict=True):
+            first, wanted = named[0]
             if family != wanted:
-                ids = f'"{first.component.id}" is of the family "{wanted}", "{own.component.id}" of "{family}"'
+                message = f'{first} is of the family "{wanted}", {name} of "{family}"'
                 hint = "The rewards of one run must be of one family: use one run for each family."
-                self.problems.append(self.loaded.problem("E114", own.path, ids, hint))
+                self.problems.append(self.loaded.problem("E114", own.path, message, hint))
 
     def place(self, name: str, host: ConfiguredComponent | None) -> SlotPlace | None:
         """Return where a slot goes: where the file says, else where the host suggests."""
@@ -335,12 +320,12 @@ def _replaced(part: Any, path: KeyPath, value: Any) -> Any:
     """Return a copy of a part of a configuration with another value at ``path``."""
     if not path:
         return value
-    key, *rest = path
+    key, rest = path[0], path[1:]
     if isinstance(part, Mapping):
-        return {**part, key: _replaced(part[key], tuple(rest), value)}
+        return {**part, key: _replaced(part[key], rest, value)}
     if isinstance(part, tuple):
-        return tuple(_replaced(one, tuple(rest), value) if at == key else one for at, one in enumerate(part))
-    return part.model_copy(update={key: _replaced(getattr(part, str(key)), tuple(rest), value)})
+        return tuple(_replaced(one, rest, value) if at == key else one for at, one in enumerate(part))
+    return part.model_copy(update={key: _replaced(getattr(part, str(key)), rest, value)})
 
 
 def settings_models(loaded: LoadedConfig, folder: Path) -> dict[KeyPath, type[BaseModel]]:

@@ -71,14 +71,14 @@ def test_a_configuration_file_can_be_run_from_python(configured, tmp_path) -> No
 
 
 @pytest.mark.members
-def test_a_hang_up_while_results_are_written_loses_none_of_them(configured, tmp_path) -> None:
+def test_a_hang_up_while_results_are_written_loses_none_of_them(configured, tmp_path, monkeypatch) -> None:
     """A terminal that is closed sends SIGHUP, too, when the last step is done."""
     own: list[int] = []
+    real = run_module.write_json
     before = signal.signal(signal.SIGHUP, lambda number, frame: own.append(number))
     try:
-        outcome = run(
-            prepare(configured()), runs_dir=tmp_path / "runs", on_outcome=lambda _: os.kill(os.getpid(), signal.SIGHUP)
-        )
+        monkeypatch.setattr(run_module, "write_json", lambda *file: [os.kill(os.getpid(), signal.SIGHUP), real(*file)])
+        outcome = run(prepare(configured()), runs_dir=tmp_path / "runs")
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (read_run(outcome.path).status, own) == ("done", [])

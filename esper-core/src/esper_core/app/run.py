@@ -96,10 +96,6 @@ def print_warning(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
-def ignore_outcome(outcome: Outcome) -> None:
-    """Do nothing with an outcome."""
-
-
 def run(
     configuration: Composition | Path | str,
     *,
@@ -108,7 +104,6 @@ def run(
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
     display: Component | None = None,
-    on_outcome: Callable[[Outcome], None] = ignore_outcome,
     on_warning: Callable[[str], None] = print_warning,
 ) -> Outcome:
     """Run a study in a new run directory.
@@ -120,7 +115,6 @@ def run(
         argv: The command, for the manifest.
         listeners: Get every event.
         display: A sink that shows the run on the terminal. It gets every event on the run's own thread.
-        on_outcome: Gets the outcome before it is written, so that a full disk does not take it away.
         on_warning: Gets each warning, once.
     """
     composition = prepare(configuration) if isinstance(configuration, Path | str) else configuration
@@ -128,7 +122,7 @@ def run(
     directory = RunDirectory.create(Path.cwd() / runs_dir, name=name, argv=list(argv))
     named = Path(runs_dir) / directory.path.name
     with run_lock(directory.path):
-        session = _Session(composition, directory, named, Position(), listeners, display, on_outcome, on_warning)
+        session = _Session(composition, directory, named, Position(), listeners, display, on_warning)
         return session.execute(partial(_write_start, directory, composition))
 
 
@@ -139,7 +133,6 @@ def resume(
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
     display: Component | None = None,
-    on_outcome: Callable[[Outcome], None] = ignore_outcome,
     on_warning: Callable[[str], None] = print_warning,
 ) -> Outcome:
     """Resume a run from its newest usable checkpoint. It ends with the numbers that it would have had.
@@ -157,7 +150,7 @@ def resume(
             message = f"{path} was just finished by another process"
             raise RunFolderError(Problem("E412", message, hint="See:  esper runs"))
         directory, position = RunDirectory(path, dict(now.manifest)), find_position(path, Checkpoints(path))
-        session = _Session(composition, directory, record.path, position, listeners, display, on_outcome, on_warning)
+        session = _Session(composition, directory, record.path, position, listeners, display, on_warning)
         return session.execute(partial(directory.resume, list(argv), position.number or None))
 
 
@@ -171,7 +164,6 @@ class _Session:
     position: Position
     listeners: Sequence[Listener]
     display: Component | None
-    on_outcome: Callable[[Outcome], None]
     on_warning: Callable[[str], None]
 
     def execute(self, begin: Callable[[], None]) -> Outcome:
@@ -181,17 +173,16 @@ class _Session:
             begin: Writes to the run directory that the run starts or is resumed.
         """
         plugins, path = self.composition.resolution.plugins, self.directory.path
-        info, observers = self._info(), Observers(plugins)
+        device = str(self.composition.recipe.device)
+        info, observers = RunInfo(id=path.name, path=path, device=device, **self._size()), Observers(plugins)
         with handled_signals(self.named) as raise_if_interrupted, _logging(path, self.on_warning) as warnings:
             try:
                 begin()
                 warnings += self.position.state.plain["warnings"]
                 finished, clock = self._train(info, observers, warnings, raise_if_interrupted)
-                timing = {key: round(value, 4) for key, value in clock.summary().items()}
-                found = self._results(finished)
                 sections = collect_sections(plugins, info)
-                outcome = Outcome(path, self.named, found, timing, tuple(warnings), sections)
-                self.on_outcome(outcome)
+                timing = {region: round(seconds, 4) for region, seconds in clock.summary().items()}
+                outcome = Outcome(path, self.named, self._results(finished), timing, tuple(warnings), sections)
                 _write_results(path, finished, outcome)
                 self.directory.finish(status="done", exit_code=0)
             except BaseException as error:
@@ -206,17 +197,10 @@ class _Session:
             observers.run_finished(info, RunOutcome("done", results=frozen(outcome.results)))
         return outcome
 
-    def _info(self) -> RunInfo:
-        config = self.composition.config
-        return RunInfo(
-            id=self.directory.path.name,
-            path=self.directory.path,
-            arms=self.composition.every_arm,
-            rounds=config.rounds,
-            environments=config.instances,
-            steps=config.episode.steps,
-            device=str(self.composition.recipe.device),
-        )
+    def _size(self) -> dict[str, Any]:
+        """Return what both plugins and the first event say of the run."""
+        config, arms = self.composition.config, self.composition.every_arm
+        return {"arms": arms, "rounds": config.rounds, "environments": config.instances, "steps": config.episode.steps}
 
     def _train(
         self, info: RunInfo, observers: Observers, warnings: list[str], raise_if_interrupted: Callable[[], None]
@@ -248,7 +232,8 @@ class _Session:
                     for event in read_events(path / "events.jsonl"):
                         for listener in listeners:
                             listener.hear(event)
-                (Bus(sinks) if position.number else bus).publish(self._started(info))
+                started = RunStarted(run=info.id, metric=self.composition.task.metric, **self._size())
+                (Bus(sinks) if position.number else bus).publish(started)
                 observers.run_started(info)
                 with one_thread():
                     train = partial(self._train_studies, context, writer)
@@ -268,16 +253,6 @@ class _Session:
         if position.skipped:
             reasons = "; ".join(position.skipped)
             log.warning("resuming from checkpoint %06d: newer ones cannot be used (%s)", position.number, reasons)
-
-    def _started(self, info: RunInfo) -> RunStarted:
-        return RunStarted(
-            run=info.id,
-            arms=info.arms,
-            rounds=info.rounds,
-            environments=info.environments,
-            steps=info.steps,
-            metric=self.composition.task.metric,
-        )
 
     def _train_studies(self, context: StudyContext, writer: CheckpointWriter) -> list[EpisodeFinished]:
         """Train the study of the configuration, then that of its controls; return how every episode ended."""

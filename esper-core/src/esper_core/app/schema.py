@@ -5,6 +5,7 @@ A name that is not installed stays valid: a file may be written on another machi
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from esper_core.config import RunConfig
@@ -19,10 +20,16 @@ if TYPE_CHECKING:
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins import Component, Plugins, Registry
 
-DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-
-_USES: Final[Mapping[str, ComponentKind]] = {"task": "task", "host": "host", "reward": "reward"}
-"""Top-level keys whose value is one component, each with its kind."""
+_KINDS: Final[Mapping[str, ComponentKind]] = {
+    "task": "task",
+    "host": "host",
+    "reward": "reward",
+    "rewards": "reward",
+    "sinks": "sink",
+    "policy": "policy",
+    "schedule": "schedule",
+}
+"""The keys whose values are components, each with its kind."""
 
 Schema = dict[str, Any]
 
@@ -31,29 +38,20 @@ def config_schema(plugins: Plugins) -> Schema:
     """Return the schema as plain data."""
     schema = RunConfig.model_json_schema()
     definitions = schema["$defs"]
+    del definitions["Use"]
+    for owner in (schema, *definitions.values()):
+        properties = owner.get("properties", {})
+        for key in properties.keys() & _KINDS.keys():
+            text = json.dumps(properties[key]).replace('"#/$defs/Use"', f'"#/$defs/use-{_KINDS[key]}"')
+            properties[key] = json.loads(text)
     for kind in COMPONENT_KINDS:
         definitions[f"use-{kind}"] = _use(cast("ComponentKind", kind), plugins.registry, definitions)
-    top = schema["properties"]
-    for key, kind in _USES.items():
-        top[key] = _described(top[key], {"$ref": f"#/$defs/use-{kind}"})
-    top["policy"] = _described(top["policy"], {"anyOf": [{"$ref": "#/$defs/use-policy"}, {"type": "null"}]})
-    top["sinks"]["items"] = {"$ref": "#/$defs/use-sink"}
-    top["rewards"]["items"] = {"$ref": "#/$defs/use-reward"}
-    own = definitions["OptimizerConfig"]["properties"]
-    own["schedule"] = _described(own["schedule"], {"anyOf": [{"$ref": "#/$defs/use-schedule"}, {"type": "null"}]})
-    arm = definitions["ArmConfig"]["properties"]
-    arm["policy"] = _described(arm["policy"], {"$ref": "#/$defs/use-policy"})
-    slot = definitions["SlotConfig"]["properties"]
-    slot["blueprints"]["items"] = _names(plugins.registry.components("blueprint"), slot["blueprints"]["items"])
-    own = definitions["PluginsConfig"]["properties"]["settings"]
-    own["properties"] = {id_: _embedded(model, f"plugin.{id_}", definitions) for id_, model in plugins.settings.items()}
-    definitions.pop("Use", None)
-    return {"$schema": DIALECT, "title": "A run of Esper", **{key: schema[key] for key in schema if key != "title"}}
-
-
-def _described(before: Schema, now: Schema) -> Schema:
-    """Return a new schema for a key that keeps its description and default."""
-    return {**{key: before[key] for key in ("description", "default") if key in before}, **now}
+    blueprints = definitions["SlotConfig"]["properties"]["blueprints"]
+    blueprints["items"] = _names(plugins.registry.components("blueprint"), blueprints["items"])
+    definitions["PluginsConfig"]["properties"]["settings"]["properties"] = {
+        id_: _embedded(model, f"plugin.{id_}", definitions) for id_, model in plugins.settings.items()
+    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "A run of Esper"}
 
 
 def _use(kind: ComponentKind, registry: Registry, definitions: Schema) -> Schema:
@@ -62,8 +60,8 @@ def _use(kind: ComponentKind, registry: Registry, definitions: Schema) -> Schema
     names = _names(components, {"type": "string", "minLength": 1, "maxLength": 100})
     conditions = []
     for component in components:
-        settings = _settings(component, definitions)
         called = {"properties": {"use": {"enum": _names_of(component, components)}}, "required": ["use"]}
+        settings = _settings(component, definitions)
         conditions.append({"if": called, "then": {"properties": {"settings": settings}}})
     mapping: Schema = {
         "type": "object",
@@ -74,18 +72,16 @@ def _use(kind: ComponentKind, registry: Registry, definitions: Schema) -> Schema
         "required": ["use"],
         "additionalProperties": False,
     }
-    if conditions:
-        mapping["allOf"] = conditions
-    return {"anyOf": [names, mapping]}
+    return {"anyOf": [names, {**mapping, "allOf": conditions} if conditions else mapping]}
 
 
 def _names(components: Sequence[Component], otherwise: Schema) -> Schema:
     """Return the schema of a name: an installed one, with its summary, or any other."""
-    known = [
-        {"const": name, "description": _line(component)}
-        for component in components
-        for name in _names_of(component, components)
-    ]
+    known = []
+    for component in components:
+        summary = getattr(component.spec, "summary", "")
+        description = f"{summary}  ({component.source})" if summary else component.source
+        known += [{"const": name, "description": description} for name in _names_of(component, components)]
     return {"anyOf": [*known, otherwise]}
 
 
@@ -93,11 +89,6 @@ def _names_of(component: Component, components: Sequence[Component]) -> list[str
     """Return the names of a component: its id, and its short name if that is unique."""
     unique = [one.short for one in components].count(component.short) == 1
     return [component.short, component.id] if unique else [component.id]
-
-
-def _line(component: Component) -> str:
-    summary = getattr(component.spec, "summary", "")
-    return f"{summary}  ({component.source})" if summary else component.source
 
 
 def _settings(component: Component, definitions: Schema) -> Schema:

@@ -238,7 +238,9 @@ def test_b8_drl_09_rewards_of_two_families_are_refused_when_the_file_is_read(con
 def test_an_episode_needs_one_reward_or_the_arm_whose_reward_counts(configured) -> None:
     with pytest.raises(ConfigError, match="an episode has one reward, and the configuration has 2"):
         Episode.of(configured(PRICES))
-    with pytest.raises(ConfigError, match=r'no arm "shedule@price-5" with a policy\n  Did you mean "schedule@price-5"'):
+    with pytest.raises(
+        ConfigError, match=r'no arm "shedule@price-5" with a policy\n  Name the arm .*: schedule@price-5, '
+    ):
         Episode.of(configured(PRICES), arm="shedule@price-5")
     for arm, price in zip(PLANNED, (5, 50), strict=True):
         assert Episode.of(configured(PRICES), arm=arm).begin(0).observation.price == price

@@ -205,7 +205,7 @@ def test_a_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(e
     outcome = resume(prepare(halfway / "config.yaml"), read_run(halfway), on_warning=said.append)
     warning = (
         f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: events.jsonl has "
-        f"{length - missing:,} bytes, and had {length:,} when the checkpoint was written)"
+        f"{length - missing:,} bytes, and no line ends at byte {length:,}, where the checkpoint was written)"
     )
     assert said == [warning]
     assert outcome.warnings[-1] == warning

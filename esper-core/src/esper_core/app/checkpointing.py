@@ -119,11 +119,9 @@ def _reason_events_missing(path: Path, position: int) -> str | None:
             before = file.read(1)
     except OSError as error:
         return f"{path.name} cannot be read: {error.strerror or error}"
-    if length < position:
-        return f"{path.name} has {length:,} bytes, and had {position:,} when the checkpoint was written"
-    if before != b"\n":
-        return f"{path.name} was changed: no line of it ends at byte {position:,}, where the checkpoint was written"
-    return None
+    if length >= position and before == b"\n":
+        return None
+    return f"{path.name} has {length:,} bytes, and no line ends at byte {position:,}, where the checkpoint was written"
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from esper_core.growth import (
 )
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
-from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem, suggestion
+from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split, SplitName
 from esper_core.leyline.specs import BlueprintSpec, Operations
 from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, attributed_to, output_to_stderr
@@ -120,21 +120,15 @@ class Composition:
         return {name: judge for arm in self.arms for name, judge in zip(arm.names, self.judges, strict=True)}
 
     def judge_of(self, arm: str | None) -> RunReward:
-        """Return the reward of an arm, or the only one of the run if ``arm`` is None.
-
-        Raises:
-            ConfigError: There is no such arm, or there are several rewards and no arm is named (E114).
-        """
-        if arm is not None:
-            if arm not in self.rewards:
-                message = f'there is no arm "{arm}" with a policy'
-                raise ConfigError(Problem("E114", message, hint=suggestion(arm, self.rewards)))
+        """Return the reward of an arm, or the only one of the run if ``arm`` is None; ConfigError (E114) otherwise."""
+        if arm is None and len(self.judges) == 1:
+            return self.judges[0]
+        if arm is not None and arm in self.rewards:
             return self.rewards[arm]
-        if len(self.judges) > 1:
-            message = f"an episode has one reward, and the configuration has {len(self.judges)}"
-            hint = f"Name the arm whose reward counts: {', '.join(self.acting)}."
-            raise ConfigError(self.resolution.loaded.problem("E114", ("rewards",), message, hint))
-        return self.judges[0]
+        message = f"an episode has one reward, and the configuration has {len(self.judges)}"
+        if arm is not None:
+            message = f'there is no arm "{arm}" with a policy'
+        raise ConfigError(Problem("E114", message, hint=f"Name the arm whose reward counts: {', '.join(self.acting)}."))
 
     def study(self, context: StudyContext) -> Study:
         """Return the study of all arms and their twin."""
@@ -263,9 +257,9 @@ def _compose(resolution: Resolution) -> Composition:
 def _choose_devices(resolution: Resolution) -> tuple[torch.device, ...]:
     """Return the devices that the file asks for; ConfigError (E123) if this machine lacks one."""
     config = resolution.config
-    wanted: list[tuple[str, KeyPath]] = [(name, ("devices", index)) for index, name in enumerate(config.devices)]
+    wanted: dict[KeyPath, str] = {("devices", index): name for index, name in enumerate(config.devices)}
     devices = []
-    for name, path in wanted or [(config.device, ("device",))]:
+    for path, name in (wanted or {("device",): config.device}).items():
         device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
             found = f"torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices"

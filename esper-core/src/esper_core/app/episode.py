@@ -11,7 +11,6 @@ There are no events, arms or rounds here. The twin of a seed is trained once, be
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -108,7 +107,7 @@ class Episode:
         if config.compute.allocator == "tuned":
             tune_allocator()
         self.steps = config.episode.steps
-        self._twins: OrderedDict[int, TwinEpisode] = OrderedDict()
+        self._twins: dict[int, TwinEpisode] = {}
         self._pool = Pool(
             composition.recipe,
             [PLAYER],
@@ -127,11 +126,6 @@ class Episode:
     @classmethod
     def of(cls, file: Path | str, overrides: Sequence[str] = (), *, arm: str | None = None) -> Episode:
         """Build an episode of a configuration file, as ``esper run`` takes it. Its policies are not asked.
-
-        Args:
-            file: The configuration file.
-            overrides: Changes to it, as those of ``--set``.
-            arm: The arm whose reward is used. Needed only where the configuration has several rewards.
 
         Raises:
             ConfigError: The configuration is invalid, has no such arm, or has several rewards and ``arm`` is None.
@@ -208,15 +202,9 @@ class Episode:
         """Return the state of the episode after the latest step."""
         now = self._latest()
         moment = {"reward": plain_of(now.reward), "rolled_back": now.rolled_back, "ending": plain_of(now.ending)}
-        return State.of(
-            {
-                "pool": self._pool.state_dict(),
-                "ledger": encode_state(self._rewards.state_dict()),
-                "moment": encode_state(moment),
-            },
-            seed=self._seed,
-            step=self.steps if self._result is None else self._result.step,
-        )
+        parts = {"ledger": encode_state(self._rewards.state_dict()), "moment": encode_state(moment)}
+        step = self.steps if self._result is None else self._result.step
+        return State.of({"pool": self._pool.state_dict(), **parts}, seed=self._seed, step=step)
 
     def load_state_dict(self, state: State) -> EpisodeStep:
         """Restore a state of this or another episode of the same file, and return what there was then.
@@ -251,7 +239,7 @@ class Episode:
         """Add a twin that another episode of the same file has trained."""
         self._twins[seed] = twin
         while len(self._twins) > TWINS_KEPT:
-            self._twins.popitem(last=False)
+            del self._twins[next(iter(self._twins))]
 
     def close(self) -> None:
         """Release the networks."""

@@ -211,7 +211,11 @@ class _Session:
         decisive = decisive_values(config)
         position.check_unchanged(decisive, path)
         with output_to_stderr(), ExitStack() as closing:  # stdout is for what the command prints
-            self._log_start()
+            start = f"resumes from checkpoint {position.number}" if position.number else "starts"
+            log.info("run %s %s", info.id, start)
+            if position.skipped:
+                reasons = "; ".join(position.skipped)
+                log.warning("resuming from checkpoint %06d: newer ones cannot be used (%s)", position.number, reasons)
             observers.configured(resolution.plugin_settings, config)
             listeners = [*self.listeners, *open_display(self.display, path, closing)]
             sinks = open_sinks(resolution.of_kind("sink"), path, closing)
@@ -243,16 +247,6 @@ class _Session:
                 bus.publish(RunFinished(status=_status_of(error)[0], reason=_reason(error)))
                 raise
             return finished, clock
-
-    def _log_start(self) -> None:
-        position, run = self.position, self.directory.path.name
-        if not position.number:
-            log.info("run %s starts", run)
-            return
-        log.info("run %s resumes from checkpoint %s", run, position.number)
-        if position.skipped:
-            reasons = "; ".join(position.skipped)
-            log.warning("resuming from checkpoint %06d: newer ones cannot be used (%s)", position.number, reasons)
 
     def _train_studies(self, context: StudyContext, writer: CheckpointWriter) -> list[EpisodeFinished]:
         """Train the study of the configuration, then that of its controls; return how every episode ended."""

@@ -27,7 +27,7 @@ from esper_core import cli
 from esper_core.cli.main import external_commands
 from esper_core.config.errors import Entry, entry_at
 from esper_core.config.explain import type_text
-from esper_core.config.model import FIRST_PAGE, RunConfig, Use
+from esper_core.config.model import RunConfig, Use
 from esper_core.hooks import spec as hooks
 from esper_core.leyline import events, lifecycle, signals
 from esper_core.leyline import observations as features
@@ -40,6 +40,21 @@ if TYPE_CHECKING:
     from enum import Enum
 
 DOCS = Path(__file__).parent
+
+FIRST_PAGE: Mapping[str, tuple[str, ...]] = {
+    "RunConfig": (
+        *("name", "task", "host", "slots", "policy", "arms", "reward", "twin"),
+        *("seed", "environments", "rounds", "episode", "optimizer", "growth", "device"),
+    ),
+    "Use": ("use", "settings"),
+    "SlotConfig": ("at", "blueprints"),
+    "ArmConfig": ("policy",),
+    "EpisodeConfig": ("steps", "batches", "batch_size"),
+    "OptimizersConfig": ("host", "seed"),
+    "OptimizerConfig": ("kind", "learning_rate", "weight_decay"),
+    "GrowthConfig": ("incubation", "gates", "price", "nursery", "parameters"),
+}
+"""Options by the model that has them which the reference lists first. All others are advanced."""
 ROOT = DOCS.parent
 MEASURED = ROOT / "benchmarks" / "perf" / "results.json"
 GARDENERS = ROOT / "benchmarks" / "science" / "gardeners" / "results.md"

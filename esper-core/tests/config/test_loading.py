@@ -327,9 +327,9 @@ def test_the_origin_of_a_value(small):
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("rounds: 1000000\nenvironments: 64\n", "128,000,000: 1,000,000 rounds × 64 environments × 2 arms"),
-        ("rounds: 1000000\n", "16,000,000: 1,000,000 rounds × 8 environments × 2 arms"),
-        ("rounds: 1000000\ntwin: false\nenvironments: 11\n", "11,000,000: 1,000,000 rounds × 11 environments × 1 arm"),
+        ("rounds: 1000000\nenvironments: 64\n", "128,000,000"),
+        ("rounds: 1000000\n", "16,000,000"),
+        ("rounds: 1000000\ntwin: false\nenvironments: 11\n", "11,000,000"),
     ],
 )
 def test_more_episodes_than_a_run_can_have_are_refused(small, more, told):
@@ -337,7 +337,7 @@ def test_more_episodes_than_a_run_can_have_are_refused(small, more, told):
         parse_config((small + more).encode(), file="f.yaml")
     (problem,) = caught.value.problems
     assert (problem.code, problem.line, problem.path) == ("E114", 7, "rounds")
-    assert problem.message == f"expected at most 10,000,000 episodes in a run, received {told}"
+    assert problem.message == f"expected at most 10,000,000 episodes (rounds × environments × arms), received {told}"
 
 
 @pytest.mark.parametrize("more", ["rounds: 1000000\nenvironments: 5\n", "rounds: 2441\nenvironments: 2048\n"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from esper_core.cli.output import print_json, print_line, print_warnings
-from esper_core.leyline.errors import EsperError
+from esper_core.leyline.errors import EsperError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,11 +44,10 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print the r
 
 def _check_name(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
     """Return the name of a run, which must be what ``name`` in a file can be."""
-    if given is None:
-        return None
-    from esper_core.config.model import wrong_name
+    from esper_core.config.model import NAME_PATTERN
 
-    if (message := wrong_name(given)) is not None:
+    if given is not None and not re.fullmatch(NAME_PATTERN, given):
+        message = printable(f'expected a letter, then at most 49 letters, digits, - and _; received "{given}"')
         raise click.BadParameter(message)
     return given
 

@@ -111,8 +111,7 @@ def parse_config(
     except ValidationError as error:
         problems = model_problems(error, RunConfig, root)
     else:
-        found = contradictions(config)
-        problems = [root.problem(one.code, one.path, one.message, one.hint, key=one.is_key) for one in found]
+        problems = list(contradictions(config, root))
         if not problems:
             return LoadedConfig(config, file, data, root, tuple(overrides), tuple(overlays))
     files = [file, *(overlay.file for overlay in overlays), *map(_label, overrides), None]

@@ -11,19 +11,19 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    TypeAdapter,
-    ValidationError,
     field_validator,
     model_serializer,
     model_validator,
 )
 
-from esper_core.config.values import KeyPath, shown
 from esper_core.leyline import constants
 from esper_core.leyline.specs import SiteKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from esper_core.config.values import KeyPath, Node
+    from esper_core.leyline.errors import Problem
 
 MAX_EPISODES: Final = 10_000_000
 """Episodes of a run: rounds × environments × arms, with the twin."""
@@ -45,13 +45,12 @@ class Described:
     text: str
 
 
+NAME_PATTERN: Final = r"^[A-Za-z][A-Za-z0-9_-]{0,49}$"
+"""Of the names of runs, slots and arms."""
+
 Count = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=100), Described("a name of 1 to 100 characters")]
-Key = Annotated[
-    str,
-    Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,49}$"),
-    Described("a letter, then at most 49 letters, digits, - and _"),
-]
+Key = Annotated[str, Field(pattern=NAME_PATTERN), Described("a letter, then at most 49 letters, digits, - and _")]
 FilePath = Annotated[str, Field(min_length=1, max_length=4096), Described("a path of 1 to 4096 characters")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"), Described("auto, cpu, cuda or cuda:N")]
@@ -97,8 +96,7 @@ class SlotConfig(Section):
     """Where something may grow, and what."""
 
     at: Name | None = Field(
-        default=None,
-        description="Name of a module of the host, * for any part; null: the host's suggested slot of this name.",
+        default=None, description="Name of a module of the host, * for any part; null: the host's slot of this name."
     )
     kind: SiteKind | None = Field(default=None, description="What the module outputs; null: inferred from its shape.")
     blueprints: Names = Field(description="What may grow here: names or globs.", min_length=1)
@@ -122,9 +120,7 @@ class OptimizerConfig(Section):
     weight_decay: float = Field(default=0.0, ge=0, le=MAX_AMOUNT, description="Weight decay.")
     clip_norm: float | None = Field(default=None, gt=0, description="Maximum global gradient norm; null: no clipping.")
     schedule: Use | None = Field(
-        default=None,
-        description="Factor on the learning rate, counted from the step in which training of the parameters begins; "
-        "null: always 1.",
+        default=None, description="Factor on the learning rate from the step in which training begins; null: always 1."
     )
     implementation: Literal["fused", "foreach", "plain"] = Field(
         default="fused", description="Implementation of torch; they differ in speed and in the last bits."
@@ -151,16 +147,13 @@ class GrowthConfig(Section):
         default=constants.NATS_PER_PARAMETER,
         ge=0,
         le=MAX_PRICE,
-        description="Gain in validation loss, in nats, that a gate asks of a seed for each of its parameters.",
+        description="Gain in nats that gates ask per parameter.",
     )
     auto_advance: bool = Field(
-        default=True,
-        description="Blend in a seed that is alone in its slot as soon as its gate opens and no other seed acts.",
+        default=True, description="Blend in a seed alone in its slot once its gate opens and no other seed acts."
     )
     nursery: Count = Field(
-        default=1,
-        le=64,
-        description="Seeds of different blueprints that incubate in a slot at the same time; one advances.",
+        default=1, le=64, description="Seeds of different blueprints that incubate in a slot at once; one advances."
     )
     dependence: bool = Field(
         default=True, description="Measure in each step how much the network depends on each seed that acts in it."
@@ -184,57 +177,38 @@ class GovernorConfig(Section):
         default=True, description="Roll an environment in trouble back to a snapshot; false: stop the run."
     )
     rollbacks: int = Field(
-        default=constants.ROLLBACKS_IN_EPISODE,
-        ge=0,
-        le=100_000,
-        description="Rollbacks of an environment in an episode; the next panic stops the run.",
+        default=constants.ROLLBACKS_IN_EPISODE, ge=0, le=100_000, description="Rollbacks in an episode before a stop."
     )
     penalty: float = Field(
-        default=constants.ROLLBACK_PENALTY,
-        ge=0,
-        le=MAX_AMOUNT,
-        description="Cost of a rollback, in units of the reward.",
+        default=constants.ROLLBACK_PENALTY, ge=0, le=MAX_AMOUNT, description="Cost of a rollback in units of reward."
     )
     snapshot_steps: Count = Field(
-        default=constants.SNAPSHOT_STEPS,
-        le=100_000,
-        description="Steps after which a snapshot is taken even though nothing improved.",
+        default=constants.SNAPSHOT_STEPS, le=100_000, description="Maximum number of steps between snapshots."
     )
     snapshots: Count = Field(default=constants.SNAPSHOTS_KEPT, le=8, description="Snapshots kept of an environment.")
     history_steps: int = Field(
         default=constants.HISTORY_STEPS, ge=2, le=100_000, description="Healthy steps that losses are compared with."
     )
     surge_sigmas: float = Field(
-        default=constants.SURGE_SIGMAS,
-        ge=0,
-        description="Standard deviations above the mean at which a loss surges; surge_ratio must hold, too.",
+        default=constants.SURGE_SIGMAS, ge=0, description="Standard deviations above the mean that a surge exceeds."
     )
     surge_ratio: float = Field(
-        default=constants.SURGE_RATIO,
-        ge=1,
-        description="Multiple of the mean at which a loss surges; surge_sigmas must hold, too.",
+        default=constants.SURGE_RATIO, ge=1, description="Multiple of the mean that a surge exceeds, too."
     )
     surge_steps: Count = Field(
         default=constants.SURGE_STEPS, le=100_000, description="Consecutive steps of a surge that are a panic."
     )
     collapse_share: float = Field(
-        default=constants.COLLAPSE_SHARE,
-        gt=0,
-        le=1,
-        description="Share of the improvement over guessing whose loss is a collapse.",
+        default=constants.COLLAPSE_SHARE, gt=0, le=1, description="Share of the improvement whose loss is a collapse."
     )
     watch_steps: int = Field(
-        default=constants.WATCH_STEPS,
-        ge=0,
-        le=100_000,
-        description="Steps after a mutation in which a panic is attributed to it.",
+        default=constants.WATCH_STEPS, ge=0, le=100_000, description="Steps in which a mutation is blamed for a panic."
     )
     patience: Count | None = Field(
         default=None, description="Steps without improvement after which an episode ends early; null: never."
     )
     memory_mib: Count | None = Field(
-        default=None,
-        description="Maximum MiB of one network: parameters, gradients, optimizer state and snapshots; null: no limit.",
+        default=None, description="Maximum MiB of a network with its optimizers and snapshots; null: no limit."
     )
 
 
@@ -243,7 +217,7 @@ class ComputeConfig(Section):
 
     precision: Literal["float32", "bfloat16", "float16", "auto"] = Field(
         default="float32",
-        description="Number format of passes, except for losses and parameters; auto: the shortest that a GPU has.",
+        description="Number format of passes, but not of losses; auto: the shortest that the GPU has.",
     )
     micro_batches: Count = Field(
         default=1, le=1_000_000, description="Parts of a batch that are computed in turn; their gradients are added."
@@ -253,8 +227,7 @@ class ComputeConfig(Section):
         default="tuned", description="Whether glibc is told to keep freed memory; it changes speed only."
     )
     layout: Literal["auto", "plain"] = Field(
-        default="auto",
-        description="Memory layout of images; auto: channels last, which is faster, where host and blueprints can.",
+        default="auto", description="Memory layout of images; auto: channels last where host and blueprints allow it."
     )
     data: Literal["resident", "streamed"] = Field(
         default="resident", description="Keep data on the device, or on the CPU and send batches to the device."
@@ -310,15 +283,10 @@ class RunConfig(Section):
     policy: Use | None = Field(default=None, description="Chooses the actions; short for a single arm.")
     arms: dict[Key, ArmConfig] = Field(default_factory=dict, description="Matched arms to compare.", max_length=32)
     twin: bool = Field(default=True, description="Train the same hosts without growth, too.")
-    capacity: bool = Field(
-        default=True,
-        description="Train what an arm grew from the start on the same seeds, as a control.",
-    )
+    capacity: bool = Field(default=True, description="Train what an arm grew from the start, as a control.")
     reward: Use = Field(default=Use(use="team"), description="The reward of a step.")
     rewards: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
-        default=(),
-        description="Several rewards in place of one: each seed runs under each of them.",
-        max_length=32,
+        default=(), description="Several rewards in place of one: each seed runs under each of them.", max_length=32
     )
     sinks: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
         default=(), description="Sinks that also receive the events.", max_length=32
@@ -340,17 +308,13 @@ class RunConfig(Section):
         default=(), description="Several devices in place of one; environments take them in turn.", max_length=64
     )
     lanes: Lanes = Field(
-        default="auto",
-        description="Environments that compute at the same time: workers on a CPU, streams on each GPU; "
-        "auto: as many as fit.",
+        default="auto", description="Environments computed at once, as workers or GPU streams; auto: as many as fit."
     )
     workers: Literal["auto", "threads", "processes"] = Field(
-        default="threads",
-        description="What lanes are on a CPU; each process has some of the seeds; auto: processes where they may pay.",
+        default="threads", description="What lanes are on a CPU; auto: processes where they may pay."
     )
     randomness: Literal["auto", "always"] = Field(
-        default="auto",
-        description="Whether networks may draw random numbers in a pass; auto: found out by a trial before the run.",
+        default="auto", description="Whether networks may draw random numbers in a pass; auto: tried before the run."
     )
     checkpoints: CheckpointConfig = Field(
         default_factory=CheckpointConfig, description="How often checkpoints are written."
@@ -370,21 +334,6 @@ class RunConfig(Section):
         return self.environments // max(1, len(self.rewards))
 
 
-FIRST_PAGE: Final[Mapping[str, tuple[str, ...]]] = {
-    "RunConfig": (
-        *("name", "task", "host", "slots", "policy", "arms", "reward", "twin"),
-        *("seed", "environments", "rounds", "episode", "optimizer", "growth", "device"),
-    ),
-    "Use": ("use", "settings"),
-    "SlotConfig": ("at", "blueprints"),
-    "ArmConfig": ("policy",),
-    "EpisodeConfig": ("steps", "batches", "batch_size"),
-    "OptimizersConfig": ("host", "seed"),
-    "OptimizerConfig": ("kind", "learning_rate", "weight_decay"),
-    "GrowthConfig": ("incubation", "gates", "price", "nursery", "parameters"),
-}
-"""Options by the model that has them which the reference lists first. All others are advanced."""
-
 REMOVED: Final[Mapping[KeyPath, str]] = {
     ("base",): "Give the other file first and this one as an overlay:  esper run OTHER --overlay THIS",
     ("compute", "cuda_graphs"): "It was removed: CUDA graphs are no longer supported. Delete the key.",
@@ -394,60 +343,36 @@ REMOVED: Final[Mapping[KeyPath, str]] = {
 """Options of older versions, and values below their option, with the hint for each."""
 
 
-def wrong_name(name: str) -> str | None:
-    """Return what is wrong with the name of a run, or None.
-
-    >>> wrong_name("../x")
-    'expected a letter, then at most 49 letters, digits, - and _; received "../x"'
-    """
-    try:
-        TypeAdapter(Key).validate_python(name)
-    except ValidationError:
-        return f"expected a letter, then at most 49 letters, digits, - and _; received {shown(name)}"
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """Options that exclude each other. ``is_key`` locates it at the key of ``path`` and not at its value."""
-
-    path: KeyPath
-    message: str
-    hint: str
-    code: str = "E114"
-    is_key: bool = False
-
-
-def contradictions(config: RunConfig) -> Iterator[Contradiction]:
-    """Yield every contradiction between the options of a configuration."""
+def contradictions(config: RunConfig, root: Node) -> Iterator[Problem]:
+    """Yield a problem for every contradiction between the options of a configuration; ``root`` has their places."""
     for check in (_arms, _folders, _size, _rewards, _gates, _nursery, _micro_batches):
-        yield from check(config)
+        yield from check(config, root)
 
 
-def _arms(config: RunConfig) -> Iterator[Contradiction]:
+def _arms(config: RunConfig, root: Node) -> Iterator[Problem]:
     """Either policy or arms is given, and arms have names that are free."""
     if config.policy is not None and config.arms:
         message = 'expected either "policy" or "arms", received both'
         hint = 'policy is short for a single arm. Move it into arms: {NAME: {policy: …}}, or write "policy: null".'
-        yield Contradiction(("arms",), message, hint, is_key=True)
+        yield root.problem("E114", ("arms",), message, hint, key=True)
     if config.policy is None and not config.arms:
         left = "only the twin would run" if config.twin else "nothing would run"
         hint = (
             'Add "policy: {use: schedule, settings: {plan: []}}" and fill in the plan. '
             'For training without growth, write "policy: static" and "twin: false".'
         )
-        yield Contradiction((), f'expected "policy" or "arms", received neither: {left}', hint, "E113")
+        yield root.problem("E113", (), f'expected "policy" or "arms", received neither: {left}', hint)
     if config.twin and "twin" in config.arms:
         message = 'an arm is named "twin", which is the name of the arm without growth'
-        yield Contradiction(("arms", "twin"), message, 'Rename it, or write "twin: false".', is_key=True)
+        yield root.problem("E114", ("arms", "twin"), message, 'Rename it, or write "twin: false".', key=True)
     controls = {CAPACITY} if len(config.arms) == 1 else {f"{CAPACITY}-of-{arm}" for arm in config.arms}
     for arm in config.arms:
         if config.capacity and arm in controls:
             message = f'an arm is named "{arm}", which is the name of a control'
-            yield Contradiction(("arms", arm), message, 'Rename it, or write "capacity: false".', is_key=True)
+            yield root.problem("E114", ("arms", arm), message, 'Rename it, or write "capacity: false".', key=True)
 
 
-def _folders(config: RunConfig) -> Iterator[Contradiction]:
+def _folders(config: RunConfig, root: Node) -> Iterator[Problem]:
     """Policies that learn save to different folders: of two in one folder only the last would be left."""
     owners: dict[str, str] = {}
     for arm, own in config.arms.items():
@@ -455,23 +380,20 @@ def _folders(config: RunConfig) -> Iterator[Contradiction]:
         if isinstance(folder, str) and (first := owners.setdefault(posixpath.normpath(folder), arm)) != arm:
             message = f'the arms "{first}" and "{arm}" save to the same folder, received "{folder}" for both'
             path = ("arms", arm, "policy", "settings", "save")
-            yield Contradiction(path, message, "Give each arm a folder of its own.")
+            yield root.problem("E114", path, message, "Give each arm a folder of its own.")
 
 
-def _size(config: RunConfig) -> Iterator[Contradiction]:
+def _size(config: RunConfig, root: Node) -> Iterator[Problem]:
     """A run has a finite number of episodes."""
     arms = max(1, len(config.arms)) + config.twin
     episodes = config.rounds * config.environments * arms
     if episodes > MAX_EPISODES:
-        message = (
-            f"expected at most {MAX_EPISODES:,} episodes in a run, received {episodes:,}: {config.rounds:,} rounds × "
-            f"{config.environments:,} environments × {arms} {'arm' if arms == 1 else 'arms'}"
-        )
+        message = f"expected at most {MAX_EPISODES:,} episodes (rounds × environments × arms), received {episodes:,}"
         path = ("rounds",) if config.rounds > 1 else ("environments",)
-        yield Contradiction(path, message, "Use fewer rounds or fewer environments.")
+        yield root.problem("E114", path, message, "Use fewer rounds or fewer environments.")
 
 
-def _rewards(config: RunConfig) -> Iterator[Contradiction]:
+def _rewards(config: RunConfig, root: Node) -> Iterator[Problem]:
     """Every seed runs under every reward, so that their results can be compared."""
     several, environments = len(config.rewards), config.environments
     if several and environments % several:
@@ -479,10 +401,10 @@ def _rewards(config: RunConfig) -> Iterator[Contradiction]:
         fitting = f"{below} or {below + several}" if below else str(several)
         path = ("environments",) if "environments" in config.model_fields_set else ("rewards",)
         message = f"environments must be a multiple of the number of rewards ({several}), received {environments}"
-        yield Contradiction(path, message, f"Use {fitting}.")
+        yield root.problem("E114", path, message, f"Use {fitting}.")
 
 
-def _gates(config: RunConfig) -> Iterator[Contradiction]:
+def _gates(config: RunConfig, root: Node) -> Iterator[Problem]:
     """A gate has something to measure a seed against, and time to do it."""
     gates, steps = config.growth.gates, config.episode.steps
     if gates == "off":
@@ -490,28 +412,28 @@ def _gates(config: RunConfig) -> Iterator[Contradiction]:
     if not config.twin and config.growth.incubation != "branch":
         message = f"with gates {gates} and without a twin, no seed that is blended in can show a gain"
         hint = 'Write "twin: true", "growth.incubation: branch", or gates: "off".'
-        yield Contradiction(("growth", "gates"), message, hint)
+        yield root.problem("E114", ("growth", "gates"), message, hint)
     if steps <= constants.FIRST_LOOK:
         message = (
             f"with gates {gates} an episode needs more than {constants.FIRST_LOOK} steps, after which a gate first "
             f"judges a seed; received {steps} steps"
         )
-        yield Contradiction(("episode", "steps"), message, 'Use longer episodes, or gates: "off".')
+        yield root.problem("E114", ("episode", "steps"), message, 'Use longer episodes, or gates: "off".')
 
 
-def _nursery(config: RunConfig) -> Iterator[Contradiction]:
+def _nursery(config: RunConfig, root: Node) -> Iterator[Problem]:
     """A nursery is within the limit on seeds."""
     growth = config.growth
     if growth.seeds is not None and growth.seeds < growth.nursery:
         message = f"growth.nursery is larger than growth.seeds ({growth.seeds}), received {growth.nursery}"
         hint = f"Use growth.seeds: {growth.nursery} or more, or a smaller nursery."
-        yield Contradiction(("growth", "nursery"), message, hint)
+        yield root.problem("E114", ("growth", "nursery"), message, hint)
 
 
-def _micro_batches(config: RunConfig) -> Iterator[Contradiction]:
+def _micro_batches(config: RunConfig, root: Node) -> Iterator[Problem]:
     """Each part of a batch has an example."""
     parts, size = config.compute.micro_batches, config.episode.batch_size
     if size < parts:
         message = f"compute.micro_batches is larger than episode.batch_size ({size}), received {parts}"
         hint = f"Use compute.micro_batches: {size} at most, or larger batches."
-        yield Contradiction(("compute", "micro_batches"), message, hint)
+        yield root.problem("E114", ("compute", "micro_batches"), message, hint)

@@ -263,9 +263,9 @@ def test_seeds_are_clipped_apart_from_the_host(make_recipe: Make) -> None:
 
 
 FAULTY = {
-    "germinate": ({}, GERMINATE, ["keeper.adopt", "begin"]),
+    "germinate": ({}, GERMINATE, ["keeper.adopt", "Shadow"]),
     "advance": ({0: GERMINATE}, ADVANCE, ["Alpha.aim"]),
-    "fossilise": ({0: GERMINATE, 1: ADVANCE}, FOSSILISE, ["keeper.hand_over"]),
+    "fossilise": ({0: GERMINATE, 1: ADVANCE}, FOSSILISE, ["keeper.settle"]),
     "prune at once": ({0: GERMINATE}, PRUNE, ["keeper.release"]),
     "prune with a drain": ({0: GERMINATE, 1: ADVANCE}, PRUNE, ["Alpha.aim"]),
 }
@@ -285,7 +285,7 @@ def test_b8_drl_02_a_fault_inside_a_transition_leaves_everything_as_it_was(
     owner, name = {
         "keeper": (environment.keeper, call.partition(".")[2]),
         "Alpha": (Alpha, "aim"),
-        "begin": (garden_module, "begin"),
+        "Shadow": (garden_module, "Shadow"),
     }[call.partition(".")[0]]
     real = getattr(owner, name)
 

@@ -2,18 +2,18 @@
 
 With h the host's output, s the block's and α the seed's strength, the operators are
 
-    add        (1 − α)·h + α·s                replaces the host by degrees
+    add        (1 − α)·h + α·s                replaces the host's output by degrees
     residual   h + α·g·(s − h)                a learned gain g on what the block changes
     multiply   h·(1 + α·tanh(s − h))          scales the host's features, to nothing or to twice at most
     gate       h + α·γ(h)·(s − h)             a gate γ = 2·sigmoid(w·mean(h) + b) for each example, 1 at birth
 
-At α = 0 neither block nor operator is called. A block that starts as the identity stays it under each operator; one
+At α = 0 neither block nor operator is called. A block that starts as the identity remains it under each operator; one
 that does not is put behind a gain that starts at 0 (``Eased``; ``residual`` has one of its own). Only one factor on
 each path from the loss to a parameter is zero at birth, so every parameter has a gradient within two steps. Whether a
 block starts as the identity is therefore measured, not only declared.
 
-``SeedBuilder`` builds a newborn seed. A blueprint with the trait ``informed_birth`` chooses its first weights from what
-passes at its slot in one batch, and from its gradient.
+``SeedBuilder`` builds a newborn seed. A blueprint with the trait ``informed_birth`` chooses its first weights by the
+activations at its slot in one batch, and by their gradients.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from esper_core.leyline.specs import BlueprintSpec, Site
 
     Tap = Callable[[], AbstractContextManager[list[Tensor]]]
-    """Starts to collect what leaves a slot, as leaves for autograd."""
+    """A block in which the outputs of a slot are collected, as leaves for autograd."""
 
 
 STEEPNESS: Final = 12.0
-"""Of the sigmoid: it is within 0.3 % of its ends when it sets out, and is stretched to reach them exactly."""
+"""Of the sigmoid: unscaled, it starts and ends within 0.3 % of 0 and 1."""
 
 
 def _sigmoid(share: float) -> float:
@@ -66,12 +66,12 @@ CURVES: Mapping[Curve, Callable[[float], float]] = MappingProxyType(
         Curve.SIGMOID: _sigmoid,
     }
 )
-"""For each curve the share of the way that lies behind alpha when a share of its time has passed."""
+"""For each curve, the share of the way that alpha has gone after a share of its time."""
 
 
 @dataclass(slots=True)
 class Alpha:
-    """A seed's strength: 0 is absent, 1 is whole. One tick is one training batch."""
+    """A seed's strength, from 0 to 1. One tick is one training batch."""
 
     value: float = 0.0
     target: float = 0.0
@@ -81,41 +81,35 @@ class Alpha:
     curve: Curve = Curve.LINEAR
 
     def aim(self, target: float, ticks: int, curve: Curve = Curve.LINEAR) -> None:
-        """Set out from where alpha is now and be at ``target`` after ``ticks`` ticks; 0 ticks is at once."""
-        if not 0.0 <= target <= 1.0:
-            msg = f"alpha stays between 0 and 1. Received: {target}"
-            raise ValueError(msg)
-        if ticks < 0:
-            msg = f"alpha cannot arrive before it sets out. Received: {ticks} ticks"
-            raise ValueError(msg)
+        """Start from the present value, and be at ``target`` after ``ticks`` ticks; 0 ticks is at once."""
         self.start, self.target, self.ticks, self.done, self.curve = self.value, target, ticks, 0, curve
         if ticks == 0:
             self.value = target
 
     def tick(self) -> None:
-        """Let one batch pass. At its target alpha stays."""
+        """Advance by one batch. At its target alpha stays."""
         if not self.moving:
             return
         self.done += 1
         way = self.target - self.start
-        behind = CURVES[self.curve](self.done / self.ticks)
-        self.value = self.target if self.done == self.ticks else self.start + way * behind
+        share = CURVES[self.curve](self.done / self.ticks)
+        self.value = self.target if self.done == self.ticks else self.start + way * share
 
     @property
     def moving(self) -> bool:
-        """Whether the target is still ahead."""
+        """Whether the target is not reached yet."""
         return self.done < self.ticks
 
 
 NOTICEABLE: Final = 1e-3
-"""Change of a newborn block, as a share of what it changes, from which on it is eased."""
+"""A newborn block is eased if it changes its input by more than this share."""
 
 
 class Add(nn.Module):
     """(1 − α)·h + α·s. Exactly s at α = 1."""
 
     def forward(self, host: Tensor, seed: Tensor, alpha: float) -> Tensor:
-        """The blended output."""
+        """Return the blended output."""
         return torch.lerp(host, seed, alpha)
 
 
@@ -127,7 +121,7 @@ class Residual(nn.Module):
         self.gain = nn.Parameter(torch.tensor(gain))
 
     def forward(self, host: Tensor, seed: Tensor, alpha: float) -> Tensor:
-        """The blended output."""
+        """Return the blended output."""
         return host + (alpha * self.gain) * (seed - host)
 
 
@@ -135,15 +129,14 @@ class Multiply(nn.Module):
     """h·(1 + α·tanh(s − h))."""
 
     def forward(self, host: Tensor, seed: Tensor, alpha: float) -> Tensor:
-        """The blended output."""
+        """Return the blended output."""
         return host * (1.0 + alpha * torch.tanh(seed - host))
 
 
 class GatedBlend(nn.Module):
     """h + α·γ·(s − h), where γ = 2·sigmoid(w·mean(h) + b) is one number for each example, between 0 and 2.
 
-    ``channels`` is the width of the features, ``axis`` the dimension in which they lie; the others are averaged. With
-    w and b at 0 the gate starts at 1: as ``add`` does.
+    The features are in dimension ``axis``; the others are averaged. With w and b at 0 the gate starts at 1, as ``add``.
     """
 
     def __init__(self, channels: int, axis: int) -> None:
@@ -153,7 +146,7 @@ class GatedBlend(nn.Module):
         self.bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, host: Tensor, seed: Tensor, alpha: float) -> Tensor:
-        """The blended output."""
+        """Return the blended output."""
         features = host.movedim(self.axis, 1).flatten(2).mean(2) if host.ndim > 2 else host
         gate = 2.0 * torch.sigmoid(features @ self.weight + self.bias)
         return host + alpha * gate.reshape(-1, *[1] * (host.ndim - 1)) * (seed - host)
@@ -168,28 +161,21 @@ class Eased(nn.Module):
         self.gain = nn.Parameter(torch.zeros(()))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         outputs: Tensor = inputs + self.gain * (in_shape(self.block(inputs), inputs) - inputs)
         return outputs
 
 
-class OutOfShapeError(ValueError):
-    """A block put out another shape than it was given."""
-
-
 def in_shape(outputs: Tensor, inputs: Tensor) -> Tensor:
-    """``outputs``; OutOfShapeError where they have another shape than ``inputs``: broadcasting would hide it."""
+    """Return ``outputs``; ValueError if their shape is not that of ``inputs``, which broadcasting would hide."""
     if outputs.shape != inputs.shape:
         msg = f"put out the shape {tuple(outputs.shape)} for {tuple(inputs.shape)}"
-        raise OutOfShapeError(msg)
+        raise ValueError(msg)
     return outputs
 
 
 def changes_at_birth(block: nn.Module, site: Site) -> bool:
-    """Whether a newborn block noticeably changes what passes through it; tried on random numbers, and no trace is left.
-
-    A block that gives back something else than its input's like does: others will tell.
-    """
+    """Whether a newborn block noticeably changes random inputs; the block is not changed."""
     tensor = next((tensor for tensor in block.parameters() if tensor.is_floating_point()), torch.zeros(()))
     kept, training = KeptBuffers(block), block.training
     try:
@@ -200,31 +186,22 @@ def changes_at_birth(block: nn.Module, site: Site) -> bool:
         block.train(training)
         kept.put_back()
     if not isinstance(outputs, Tensor) or outputs.shape != inputs.shape:
-        return True
+        return True  # it is refused elsewhere
     return not bool((outputs - inputs).norm() <= NOTICEABLE * inputs.norm())
 
 
-_MAKERS: Mapping[Blend, Callable[[Site, bool], nn.Module]] = MappingProxyType(
-    {
-        Blend.ADD: lambda site, identity: Add(),
-        Blend.RESIDUAL: lambda site, identity: Residual(1.0 if identity else 0.0),
-        Blend.MULTIPLY: lambda site, identity: Multiply(),
-        Blend.GATE: lambda site, identity: GatedBlend(site.channels, -1 if site.kind == "tokens" else 1),
-    }
-)
-
-
-def joined(block: nn.Module, blend: Blend, site: Site, *, identity: bool) -> tuple[nn.Module, nn.Module]:
-    """What a seed is made of: the block, eased where need be, and the operator that blends it in.
-
-    ``identity`` says whether the block starts as the identity.
-    """
-    eased = block if identity or blend is Blend.RESIDUAL else Eased(block)
-    return eased, _MAKERS[blend](site, identity)
+def blended(block: nn.Module, blend: Blend, site: Site, *, identity: bool) -> tuple[nn.Module, nn.Module]:
+    """Return the two parts of a seed: the block, eased unless it starts as the identity, and its blend operator."""
+    if blend is Blend.RESIDUAL:
+        return block, Residual(1.0 if identity else 0.0)
+    eased = block if identity else Eased(block)
+    if blend is Blend.GATE:
+        return eased, GatedBlend(site.channels, -1 if site.kind == "tokens" else 1)
+    return eased, Add() if blend is Blend.ADD else Multiply()
 
 
 def blend_parameters(blend: Blend, site: Site, *, identity: bool) -> int:
-    """How many parameters come on top of the block's own.
+    """Return how many parameters a seed has beside those of its block.
 
     >>> from esper_core.leyline.specs import Site
     >>> blend_parameters(Blend.GATE, Site("vector", 8), identity=True)
@@ -235,12 +212,12 @@ def blend_parameters(blend: Blend, site: Site, *, identity: bool) -> int:
 
 
 class Presence(StrEnum):
-    """What a seed is to the host's own pass: how it incubates decides it, until it is blended in."""
+    """How a seed takes part in the host's own pass."""
 
     ACTING = "acting"
-    """It acts at the strength of its alpha, which is 0 while it is in the shadow."""
+    """At the strength of its alpha, which is 0 while it is in the shadow."""
     BRANCHED = "branched"
-    """It is not there: it acts on the branch, and only while that is switched in."""
+    """Not at all: it acts on its branch, and only while that is switched in."""
 
     @classmethod
     def _missing_(cls, value: object) -> Presence | None:
@@ -250,7 +227,7 @@ class Presence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AlphaSchedule:
-    """Where a seed's strength goes when it is blended in: how far, in how many decision steps, on which curve."""
+    """How a seed is blended in: to which alpha, in how many decision steps, on which curve."""
 
     target: float = FULL
     speed: int = RAMP_STEPS
@@ -258,11 +235,19 @@ class AlphaSchedule:
 
 
 class Seed(nn.Module):
-    """One seed: ``block`` is what trains, ``operator`` how it joins in, ``alpha`` how strongly.
+    """One seed: a ``block``, the ``operator`` that blends it in, and its strength ``alpha``.
 
-    ``blueprint`` is the full id, ``number`` counts the seeds of one model from 0, ``course`` is what was planned for
-    its strength at its germination, ``identity`` whether the block started as the identity, or so near to it that it is
-    taken for it (None: it is tried), ``born`` the step of its germination and ``kept`` that of its fossilisation.
+    Args:
+        block: built by the blueprint.
+        blueprint: its full id.
+        spec: what it declares.
+        site: what the slot sees.
+        number: counts the seeds of one model from 0.
+        blend: the operator.
+        schedule: how alpha is to move when the seed is blended in.
+        identity: whether the block starts as the identity, or very nearly; None: it is measured.
+
+    ``born`` is the step of its germination, ``kept`` that of its fossilisation.
     """
 
     def __init__(
@@ -281,7 +266,7 @@ class Seed(nn.Module):
         if identity is None:
             identity = spec.starts_as_identity or not changes_at_birth(block, site)
         self.identity = identity
-        self.block, self.operator = joined(block, blend, site, identity=identity)
+        self.block, self.operator = blended(block, blend, site, identity=identity)
         self.blueprint = blueprint
         self.version = spec.version
         self.blend = blend
@@ -295,25 +280,25 @@ class Seed(nn.Module):
         self.kept: int | None = None
 
     def forward(self, host: Tensor, alpha: float) -> Tensor:
-        """What leaves the slot when the seed acts at strength ``alpha`` > 0."""
-        changed = in_shape(self.block(host), host)
-        blended: Tensor = self.operator(host, changed.to(host.dtype), alpha)  # under autocast a block may change it
+        """Return what leaves the slot when the seed acts at strength ``alpha`` > 0."""
+        outputs = in_shape(self.block(host), host)
+        blended: Tensor = self.operator(host, outputs.to(host.dtype), alpha)  # under autocast a block may change it
         return blended.to(host.dtype)
 
     def pass_on(self, event: SeedEvent) -> Stage:
-        """Move to the stage after ``event`` and return the one before; LifecycleError where there is none."""
+        """Move to the stage after ``event`` and return the one before; LifecycleError if it is not possible."""
         before = self.stage
         self.stage = next_stage(before, event)
         return before
 
     @property
     def incubating(self) -> bool:
-        """Whether the host does not see the seed yet."""
+        """Whether the seed does not act on the host yet."""
         return self.stage in INCUBATING
 
     @property
     def parameter_count(self) -> int:
-        """How many numbers it trains."""
+        """Number of its parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
@@ -321,10 +306,11 @@ _PLACE: Final = re.compile(r"\((?:[^()]*[/\\])([^()/\\]+:\d+)\)")
 
 
 class SeedFault(PluginError):
-    """A seed raised, or put out what cannot be.
+    """A seed raised, or returned something invalid.
 
-    ``slots`` are those whose living seeds are to blame; none where it was a fossil, which cannot be taken out.
-    ``number`` says which seed of a nursery it was; None: all that live there.
+    Attributes:
+        slots: the slots whose living seeds are at fault; none for a fossil, which cannot be removed.
+        number: which seed of a nursery it was; None: all that live there.
     """
 
     def __init__(self, slots: Iterable[str], what: str, *, number: int | None = None) -> None:
@@ -336,25 +322,25 @@ class SeedFault(PluginError):
 
 
 def describe_error(error: BaseException, maker: object = None) -> str:
-    """What an error says of itself, and on which line of its author's, in one line.
+    """Return the type and message of an error, and the line of its author's code, in one line.
 
-    maker: what built the seed, or the seed's block: it says in which package the author's lines are, and is named
-    where the error passed through none of them.
+    ``maker`` built the seed, or is its block: its package is where the author's code is, and is named if the error
+    passed through none of its lines.
     """
-    said = (str(error).strip().splitlines() or [""])[0][:200]
+    message = (str(error).strip().splitlines() or [""])[0][:200]
     target = None if maker is None else target_of(maker)
     file, line = location_of(error, target)
     where = f"{file}:{line}" if file else target if target and is_third_party(target) else None
-    return f"raised {type(error).__name__}: {said}" + (f" ({where})" if where else "")
+    return f"raised {type(error).__name__}: {message}" + (f" ({where})" if where else "")
 
 
-def remove_folders(said: str) -> str:
-    """What ``describe_error`` gave, with the name alone of the file that it names: an event holds no path of a machine.
+def remove_folders(description: str) -> str:
+    """Remove folders from what ``describe_error`` returned: an event holds no path of a machine.
 
     >>> remove_folders("raised ValueError: too large (/home/me/odd.py:54)")
     'raised ValueError: too large (odd.py:54)'
     """
-    return _PLACE.sub(r"(\1)", said)
+    return _PLACE.sub(r"(\1)", description)
 
 
 TRAIT = "informed_birth"
@@ -363,35 +349,33 @@ TRAIT = "informed_birth"
 def inform(
     block: nn.Module, model: nn.Module, tap: Tap, loss: Callable[[nn.Module], Tensor], stream: RandomStream
 ) -> None:
-    """Let a newborn block look at what passes at its slot; ``loss`` runs the model on a batch and returns the mean.
+    """Let a newborn block choose its weights by the activations at its slot, which ``tap`` collects.
 
-    tap: a block in which the slot's outputs are collected, as leaves.
-
-    The model is run as in training, with random numbers from ``stream``; its buffers are put back.
+    ``loss`` runs the model on a batch, in training mode, with random numbers from ``stream``; buffers are put back.
     """
     kept = KeptBuffers(model)
     try:
         with stream, torch.enable_grad(), tap() as tapped:
-            whole = loss(model)
+            mean = loss(model)
             (hidden,) = tapped
-            (gradients,) = torch.autograd.grad(whole, [hidden])
+            (gradients,) = torch.autograd.grad(mean, [hidden])
     finally:
         kept.put_back()
-    choosing: Any = block
+    informed: Any = block
     with stream, torch.no_grad():
-        choosing.inform(hidden.detach(), gradients)
+        informed.inform(hidden.detach(), gradients)
 
 
 @dataclass(frozen=True, slots=True)
 class Variety:
-    """A blueprint that may grow here: its full id, what it says of itself, and what builds it."""
+    """A blueprint that may grow here: its full id, its spec, and the factory of its blocks."""
 
     id: str
     spec: BlueprintSpec
     factory: Callable[[Site], nn.Module]
 
     def most_parameters(self, site: Site) -> int:
-        """How many parameters a seed of it has at ``site``, under the operator that takes the most."""
+        """Return how many parameters a seed of it has at ``site`` at most, over all blend operators."""
         identity = self.spec.starts_as_identity
         own = evaluate_formula(self.spec.params, site.formula_variables())
         return own + max(blend_parameters(blend, site, identity=identity) for blend in Blend)
@@ -399,9 +383,12 @@ class Variety:
 
 @dataclass(frozen=True, slots=True)
 class SeedBuilder:
-    """Where seeds are planted: the model, the seed of its random numbers, and the loss on a batch to look at.
+    """Builds newborn seeds for one model.
 
-    probe: runs the model on the batch and returns the mean loss; None: no block gets to look at anything.
+    Attributes:
+        model: grafted.
+        seed: of the random numbers.
+        probe: computes the mean loss on a batch, for informed births; None: there are none.
     """
 
     model: nn.Module
@@ -411,12 +398,9 @@ class SeedBuilder:
     def build(
         self, variety: Variety, action: Action, site: Site, dtype: torch.dtype, tap: Tap, *, number: int, step: int
     ) -> Seed:
-        """A newborn seed, not in its slot yet. SeedFault where its block cannot be built.
+        """Return a newborn seed for the slot of ``action``; SeedFault if its block cannot be built.
 
-        site, dtype, tap: of the slot that ``action`` names.
-
-        Its first weights hang on where and when it is born, and on nothing that was tried before: whoever plants the
-        same at the same time has the same seed, on whatever way he came there.
+        Its first weights depend on where and when it is born, and on nothing else that happened.
         """
         birth = (action.slot or "", variety.id, step)
         device = device_of(self.model)
@@ -436,8 +420,8 @@ class SeedBuilder:
                 schedule=AlphaSchedule(action.target, action.speed, action.curve),
             )
         except BaseException as error:
-            others = isinstance(error, PluginError) and not isinstance(error, SeedFault)  # a task that was asked, say
-            if isinstance(error, KeyboardInterrupt) or others:
+            of_task = isinstance(error, PluginError) and not isinstance(error, SeedFault)
+            if isinstance(error, KeyboardInterrupt) or of_task:
                 raise
             what = f'of blueprint "{variety.id}" {describe_error(error, variety.factory)} when it was built'
             raise SeedFault([], what) from error

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils import checkpoint
 
 from esper_core.growth.dry_runs import dtype_of, observe_sites
-from esper_core.growth.seeds import OutOfShapeError, Presence, SeedFault, describe_error
+from esper_core.growth.seeds import Presence, SeedFault, describe_error
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import SlotPlace
 
@@ -29,10 +29,10 @@ JOURNAL: Final = "for_esper_core.load"
 
 
 class Slot(nn.Module):
-    """A place where seeds grow, one behind the other: fossils first, then the living seed, or those of a nursery.
+    """A place where seeds grow, one after the other: fossils first, then the living seed, or those of a nursery.
 
-    The slot is itself the forward hook of the module that it stands behind. So a deep copy of the model carries a
-    copy of the slot, ``.to()`` moves its seeds, and an empty slot adds no key to the state dict and no arithmetic.
+    The slot is itself the forward hook of the module that it is behind. So a deep copy of the model has a copy of the
+    slot, ``.to()`` moves its seeds, and an empty slot adds no key to the state dict and no arithmetic.
     """
 
     def __init__(self, name: str, at: str, *, kind: SiteKind | None = None, limit: int = 1) -> None:
@@ -48,20 +48,20 @@ class Slot(nn.Module):
         self.embargo = 0
         self.seeds = nn.ModuleList()
         self._tried: int | None = None
-        """Number of the seed that is tried; a seed as attribute would be registered as a submodule."""
+        """Number of the seed in trial; a seed as attribute would be registered as a submodule."""
         self._disabled = False
         self._tapped: list[Tensor] | None = None
 
     def forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
-        """Return ``output`` with the seeds applied; None, which keeps it, where none acts."""
+        """Return ``output`` with the seeds applied; None, which keeps it, if none acts."""
         hidden = output
         for seed in self.stack:
             alpha = self._strength(seed)
             if alpha > 0.0:
-                hidden = self._grown(seed, hidden, alpha)
+                hidden = self._blend(seed, hidden, alpha)
         if self._tapped is not None:
             self._tapped.append(hidden.detach().requires_grad_())
-            hidden = self._tapped[-1].clone()  # a leaf itself must not be written to, and hosts write in place
+            hidden = self._tapped[-1].clone()  # hosts write in place, which a leaf does not allow
         return None if hidden is output else hidden
 
     def _strength(self, seed: Seed) -> float:
@@ -72,24 +72,19 @@ class Slot(nn.Module):
             return seed.schedule.target
         return 0.0 if seed.presence is Presence.BRANCHED and not tried else seed.alpha.value
 
-    def _grown(self, seed: Seed, hidden: Tensor, alpha: float) -> Tensor:
+    def _blend(self, seed: Seed, hidden: Tensor, alpha: float) -> Tensor:
         # A compiler takes a plain number for a constant and compiles anew for each value, but not for a tensor.
         strength: Any = hidden.new_ones(()) * alpha if torch.compiler.is_compiling() else alpha
         try:
-            grown: Tensor = seed(hidden, strength)
-        except OutOfShapeError as error:
-            raise self._fault(seed, str(error)) from error
+            outputs: Tensor = seed(hidden, strength)
         except BaseException as error:
             # Checkpointing ends a second pass that has seen enough by an exception of its own.
             if isinstance(error, KeyboardInterrupt) or type(error).__module__ == checkpoint.__name__:
                 raise
-            raise self._fault(seed, describe_error(error, seed.block)) from error
-        return grown
-
-    def _fault(self, seed: Seed, what: str) -> SeedFault:
-        """Return the fault of a seed; it names no slot for a fossil, which cannot be taken out."""
-        slots = [] if seed.stage is Stage.FOSSILISED else [self.name]
-        return SeedFault(slots, f'of blueprint "{seed.blueprint}" {what}', number=seed.number)
+            slots = [] if seed.stage is Stage.FOSSILISED else [self.name]  # a fossil cannot be removed
+            what = f'of blueprint "{seed.blueprint}" {describe_error(error, seed.block)}'
+            raise SeedFault(slots, what, number=seed.number) from error
+        return outputs
 
     @property
     def stack(self) -> Iterator[Seed]:
@@ -98,28 +93,28 @@ class Slot(nn.Module):
 
     @property
     def living(self) -> Seed | None:
-        """The seed that is neither kept nor pruned, if there is one; of a nursery the eldest."""
-        return next((seed for seed in self.stack if seed.stage is not Stage.FOSSILISED), None)
+        """The seed that is neither fossilised nor pruned, if there is one; of a nursery the eldest."""
+        return next(iter(self.nursery), None)
 
     @property
     def nursery(self) -> tuple[Seed, ...]:
-        """The seeds that are neither kept nor pruned: several only while they incubate."""
+        """The seeds that are neither fossilised nor pruned: several only while they incubate."""
         return tuple(seed for seed in self.stack if seed.stage is not Stage.FOSSILISED)
 
     @property
     def strength(self) -> float:
-        """How strongly the living seed acts now; 0 where there is none."""
+        """How strongly the living seed acts now; 0 if there is none."""
         seed = self.living
         return 0.0 if seed is None else self._strength(seed)
 
     @property
     def fossils(self) -> tuple[Seed, ...]:
-        """The seeds that were kept for good."""
+        """The seeds that were fossilised."""
         return tuple(seed for seed in self.stack if seed.stage is Stage.FOSSILISED)
 
     @contextmanager
     def trying(self, seed: Seed) -> Iterator[None]:
-        """Within the block an incubating seed acts at the target of its alpha."""
+        """Run a block in which an incubating seed acts at the target of its alpha."""
         try:
             self._tried = seed.number
             yield
@@ -128,7 +123,7 @@ class Slot(nn.Module):
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """Within the block no living seed acts; fossils do."""
+        """Run a block in which no living seed acts; fossils do."""
         before, self._disabled = self._disabled, True
         try:
             yield
@@ -137,7 +132,7 @@ class Slot(nn.Module):
 
     @contextmanager
     def tapped(self) -> Iterator[list[Tensor]]:
-        """Within the block what leaves the slot is collected, as leaves for autograd."""
+        """Run a block in which the outputs of the slot are collected, as leaves for autograd."""
         try:
             self._tapped = []
             yield self._tapped
@@ -151,10 +146,10 @@ class Slot(nn.Module):
 
 
 class Slots(nn.ModuleDict):
-    """All slots of a model: its one child ``_esper``, in the order in which they were asked for."""
+    """All slots of a model, in the order of ``graft``; a child of the model, called ``_esper``."""
 
     def forward(self, hidden: Any) -> Any:
-        """Return ``hidden``: a Sequential runs each of its children, this one, too."""
+        """Return ``hidden``: a Sequential calls each of its children, and so this one."""
         return hidden
 
     def each(self) -> tuple[Slot, ...]:
@@ -171,7 +166,7 @@ _TAKEN = frozenset(dir(Slots()))
 
 
 def key_of(name: str) -> str:
-    """Return the module key of a slot's name.
+    """Return the key in ``Slots`` of a slot's name.
 
     >>> key_of("blocks.0"), key_of("values")
     ('blocks/0', 'values_')
@@ -183,8 +178,8 @@ def key_of(name: str) -> str:
 def observe(model: nn.Module, slots: Sequence[Slot], example: Tensor) -> None:
     """Run ``model`` on one batch in both modes and set the site and dtype that each slot sees.
 
-    Parameters, buffers, modes and random numbers are unchanged afterwards. GraftError where a module is not called
-    exactly once in each mode, or returns something else than one batch of numbers.
+    Nothing about the model is changed. GraftError if a module is not called exactly once in each mode, or returns
+    something else than one batch of numbers.
     """
     places = {slot.name: SlotPlace(slot.at, slot.kind, slot.limit) for slot in slots}
     for slot, (site, dtype) in zip(slots, observe_sites(model, places, example, ignore=HOME), strict=True):
@@ -194,7 +189,7 @@ def observe(model: nn.Module, slots: Sequence[Slot], example: Tensor) -> None:
 def host_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of ``model`` without those of its seeds, for an OptimizerKeeper.
 
-    It may be a grafted model, a wrapper around one, or a model that was never grafted.
+    The model may be grafted, wrap a grafted one, or have no slots.
 
     >>> from torch import nn
     >>> len(host_parameters(nn.Linear(4, 4)))

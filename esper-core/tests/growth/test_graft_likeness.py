@@ -222,7 +222,7 @@ class Parts(nn.Module):
         (nn.LazyBatchNorm1d, "0", INPUTS, "E318 the model has parameters without a shape: 1.weight, 1.bias, 1.runn"),
         (nn.ReLU, "0", (INPUTS, INPUTS), "E318 the example is not one tensor with a batch of inputs"),
         (nn.ReLU, "0", torch.tensor(1.0), "E318 the example is not one tensor with a batch of inputs"),
-        (Parts, "maker", INPUTS, "E318 Parts has no forward to see slots at work in\n  Graft its parts, each with an "),
+        (Parts, "maker", INPUTS, "E318 Parts has no forward to observe slots in\n  Graft its parts, each with an "),
     ],
 )
 def test_what_cannot_be_looked_at_is_told(build: Callable[[], nn.Module], at: str, example: Any, said: str) -> None:

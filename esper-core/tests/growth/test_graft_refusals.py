@@ -127,9 +127,9 @@ def refusal(model: nn.Module, slots: Any, example: Tensor | None = None) -> str:
         (Parcel, "returns a Parcel, not one tensor"),
     ],
 )  # fmt: skip
-def test_what_is_no_tensor_is_refused_and_the_names_of_others_are_told(wrap: Callable[..., Any], said: str) -> None:
+def test_an_output_that_is_not_a_tensor_is_refused(wrap: Callable[..., Any], said: str) -> None:
     told = refusal(Host(Wrapping(wrap)), ["odd"], torch.zeros(3, 4))
-    assert told == f'E317 slot "odd": module "odd" {said}\n  odd\n  Called once: first, last'
+    assert told == f'E317 slot "odd": module "odd" {said}\n  odd'
 
 
 @pytest.mark.parametrize(
@@ -173,28 +173,15 @@ def test_a_module_that_is_called_several_times_is_refused_and_what_comes_after_i
     assert is_grafted(graft(Shared(times=1), ["block"], example=example))
 
 
-@pytest.mark.parametrize(("at", "mode", "named"), [("work", "evaluation", "rest"), ("rest", "training", "work")])
-def test_a_module_that_is_called_in_one_mode_alone_is_refused(at: str, mode: str, named: str) -> None:
+@pytest.mark.parametrize(("at", "mode"), [("work", "evaluation"), ("rest", "training")])
+def test_a_module_that_is_called_in_one_mode_alone_is_refused(at: str, mode: str) -> None:
     told = refusal(Moody(), [at], torch.zeros(3, 4))
-    assert told == f'E317 slot "{at}": module "{at}" is not called in {mode}\n  {at}\n  Called once: {named}, last'
+    assert told == f'E317 slot "{at}": module "{at}" is not called in {mode}\n  {at}'
 
 
-def test_attention_and_its_projection_are_refused_with_names() -> None:
+def test_attention_and_its_projection_are_refused() -> None:
     for at, said in (("attention", "returns a tuple"), ("attention.out_proj", "is not called in training")):
-        told = refusal(Attending(), [at], torch.zeros(2, 3, 4))
-        assert said in told
-        assert told.endswith("Called once: embed, norm")
-
-
-def test_names_that_would_do_begin_with_the_nearest() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), Attending())
-    told = refusal(model, ["1.attention.out_proj"], torch.zeros(2, 3, 4))
-    assert told.endswith("Called once: 1.embed, 1.norm, 1, 0")
-
-
-def test_what_is_called_several_times_is_not_among_the_names() -> None:
-    told = refusal(nn.Sequential(Attending(), Shared()), ["0.attention"], torch.zeros(2, 3, 4))
-    assert told.endswith("Called once: 0.embed, 0.norm, 0, 1.last, 1")
+        assert said in refusal(Attending(), [at], torch.zeros(2, 3, 4))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -202,8 +189,8 @@ def test_what_is_called_several_times_is_not_among_the_names() -> None:
 def test_a_slot_in_an_encoder_that_packs_its_batches_is_refused_and_one_behind_it_is_not(at: str) -> None:
     example = torch.randn(3, 5, 4)
     told = refusal(Packing(), [at], example)
-    assert "lies in a TransformerEncoder that packs padded batches in evaluation" in told
-    assert told.endswith('Build it with enable_nested_tensor=False, or put the slot behind "encoder" as a whole.')
+    assert "returns a nested tensor" in told
+    assert told.endswith("build it with enable_nested_tensor=False.")
     assert is_grafted(graft(Packing(), ["encoder"], example=example))
     model = Packing()
     model.encoder.use_nested_tensor = False
@@ -214,7 +201,7 @@ def test_a_slot_in_an_encoder_that_packs_its_batches_is_refused_and_one_behind_i
 @pytest.mark.parametrize("at", ["odd", "odd.0", "odd.0.0"])
 def test_script_modules_are_refused_and_all_that_is_in_them(at: str) -> None:
     inner = nn.Sequential(nn.Sequential(nn.Linear(4, 4)))
-    hint = "Graft its plain twin; what comes out can be traced or exported, not scripted."
+    hint = "Graft the module that it was scripted from; the grafted one can be traced or exported."
     for odd in (torch.jit.script(inner), torch.jit.trace(inner, torch.zeros(3, 4))):
         told = refusal(Host(odd), [at], torch.zeros(3, 4))
         assert told == f'E315 "{at}" is a script module and takes no slot\n  {hint}'
@@ -240,16 +227,16 @@ class Lists(nn.Module):
 @pytest.mark.parametrize(
     ("slots", "said"),
     [
-        (["layers"], 'E317 "layers" is a ModuleList, which is never called\n  Within it are: layers.0, layers.1'),
-        (["heads"], 'E317 "heads" is a ModuleDict, which is never called\n  Within it are: heads.one'),
-        (["alias"], 'E313 "alias" is another name of the module "layers.1"\n  Name it "layers.1".'),
+        (["layers"], 'E317 "layers" is a ModuleList, which is never called\n  It contains: layers.0, layers.1'),
+        (["heads"], 'E317 "heads" is a ModuleDict, which is never called\n  It contains: heads.one'),
+        (["alias"], 'E313 no module of Lists is called "alias"'),
         (["layer.0"], 'E313 no module of Lists is called "layer.0"\n  Did you mean "layers.0"?'),
-        ([""], "E313 a slot stands behind a part of a model, not behind the whole"),
-        ({"all": ""}, "E313 a slot stands behind a part of a model, not behind the whole"),
-        (["layers.*", "layers.1"], 'E316 "layers.1" would carry two slots, "layers.1" and "layers.1"'),
-        ({"a": "layers.*", "b": "*.1"}, 'E316 "layers.1" would carry two slots, "a:layers.1" and "b"'),
+        ([""], 'E313 no module of Lists is called ""'),
+        ({"all": ""}, 'E313 no module of Lists is called ""'),
+        (["layers.*", "layers.1"], 'E316 "layers.1" would have two slots, "layers.1" and "layers.1"'),
+        ({"a": "layers.*", "b": "*.1"}, 'E316 "layers.1" would have two slots, "a:layers.1" and "b"'),
         ({}, "E312 no slot was asked for"),
-        ([None], "E312 a slot is named by text"),
+        ([None], "E312 a slot needs a name and a pattern"),
     ],
 )
 def test_a_slip_in_a_name_is_told_even_without_an_example(slots: Any, said: str) -> None:

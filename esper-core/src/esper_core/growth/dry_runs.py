@@ -6,11 +6,8 @@ Buffers, modes, gradients and random numbers are afterwards what they were.
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -21,12 +18,9 @@ from esper_core.leyline.errors import GraftError, Problem
 from esper_core.leyline.specs import Site, SiteKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from esper_core.leyline.specs import SlotPlace
-
-_SHOWN: Final = 12
-"""How many names of modules a hint lists."""
 
 _KIND_BY_DIMENSIONS: Final[dict[int, SiteKind]] = {2: "vector", 3: "sequence", 4: "image"}
 _DIMENSIONS: Final = {"vector": 2, "sequence": 3, "tokens": 3, "image": 4}
@@ -107,16 +101,8 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     return next(kinds, torch.get_default_dtype())
 
 
-def observe_sites(
-    model: nn.Module, places: Mapping[str, SlotPlace], example: Tensor, *, ignore: str
-) -> list[tuple[Site, torch.dtype]]:
-    """Run ``model`` on one batch in both modes and return the site and dtype at each place.
-
-    Args:
-        model: unchanged afterwards.
-        places: by slot name, where to look.
-        example: a batch of inputs.
-        ignore: name of a child of the model whose modules no hint mentions.
+def observe_sites(model: nn.Module, places: Mapping[str, SlotPlace], example: Tensor) -> list[tuple[Site, torch.dtype]]:
+    """Run ``model`` on one batch in both modes and return the site and dtype at each of ``places``, by slot name.
 
     Raises:
         GraftError: a module is not called exactly once in each mode, or returns something else than one batch of
@@ -127,18 +113,15 @@ def observe_sites(
     dtypes: dict[str, torch.dtype] = {}
     for training in (True, False):
         outputs = _outputs_at(model, places, example, training=training)
-        found: dict[str, Problem] = {}
         for name, place in places.items():
-            site = _site(model, name, place, outputs[name], training=training, batch=len(example))
+            site = _site(name, place, outputs[name], training=training, batch=len(example))
             if isinstance(site, Problem):
-                found[name] = site
+                problems.setdefault(name, site)
                 continue
             dtypes[name] = outputs[name][0].dtype
             if sites.setdefault(name, site) != site:
-                found[name] = _refusal(name, place, "returns another shape in training than in evaluation")
-        if new := {name: problem for name, problem in found.items() if name not in problems}:
-            called = [name for name in _called_once(model, example, training=training) if name.split(".")[0] != ignore]
-            problems |= {name: _with_names(problem, places[name].at, called) for name, problem in new.items()}
+                why = "returns another shape in training than in evaluation"
+                problems.setdefault(name, _refusal(name, place, why))
     if not problems:
         problems = _batch_elsewhere(model, places, sites, example)
     if problems:
@@ -175,52 +158,11 @@ def _batch_elsewhere(
     if not doubtful or not fewer:
         return {}
     outputs = _outputs_at(model, doubtful, example[:fewer], training=False)
-    found = {
-        name: _site(model, name, place, outputs[name], training=False, batch=fewer) for name, place in doubtful.items()
-    }
+    found = {name: _site(name, place, outputs[name], training=False, batch=fewer) for name, place in doubtful.items()}
     return {name: outcome for name, outcome in found.items() if isinstance(outcome, Problem)}
 
 
-def _with_names(problem: Problem, at: str, called: list[str]) -> Problem:
-    """Add the names of modules that would do, the nearest first, where the problem has no hint."""
-    near = sorted((name for name in called if name != at), key=lambda name: -_shared_parts(name, at))
-    shown = ", ".join(near[:_SHOWN]) + (", …" if len(near) > _SHOWN else "")
-    return replace(problem, hint=problem.hint or f"Called once: {shown or 'none'}")
-
-
-def _called_once(model: nn.Module, example: Tensor, *, training: bool) -> list[str]:
-    """Return the names of modules that are called once in a pass and return one tensor."""
-    called: Counter[str] = Counter()
-    fit: list[str] = []
-
-    def note(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            called[name] += 1
-            if isinstance(output, Tensor) and output.is_floating_point() and output.shape[:1] == example.shape[:1]:
-                fit.append(name)
-
-        return hook
-
-    with untouched(model), in_mode(model, training=training), ExitStack() as stack:
-        for name, module in model.named_modules():
-            if name and not isinstance(module, torch.jit.ScriptModule):
-                stack.callback(module.register_forward_hook(note(name)).remove)
-        try:
-            model(example.clone())
-        except Exception:  # the model does not run with a hook on every module: no name is known
-            return []
-    return [name for name in fit if called[name] == 1]
-
-
-def _shared_parts(name: str, other: str) -> int:
-    """Return how many parts two dotted names share from the left."""
-    pairs = zip(name.split("."), other.split("."), strict=False)
-    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-
-
-def _site(
-    model: nn.Module, name: str, place: SlotPlace, outputs: list[Any], *, training: bool, batch: int
-) -> Site | Problem:
+def _site(name: str, place: SlotPlace, outputs: list[Any], *, training: bool, batch: int) -> Site | Problem:
     mode = "training" if training else "evaluation"
     if not outputs:
         return _refusal(name, place, f"is not called in {mode}")
@@ -231,7 +173,8 @@ def _site(
     if not isinstance(output, Tensor):
         return _refusal(name, place, f"returns a {type(output).__name__}, not one tensor")
     if output.is_nested:
-        return _nested(model, name, place)
+        hint = "A TransformerEncoder packs padded batches in evaluation: build it with enable_nested_tensor=False."
+        return _refusal(name, place, "returns a nested tensor, not rows of one length", hint)
     received = f"Received: {output.dtype}, shape {tuple(output.shape)} for a batch of {batch}"
     if output.ndim > 1 and output.shape[0] != batch and output.shape[1] == batch:
         hint = f"Put the batch first, or wrap the module in one of your own that transposes. {received}"
@@ -243,17 +186,6 @@ def _site(
         received = f"Received: shape {tuple(output.shape)}"
         return _refusal(name, place, f"does not return a {kind or 'vector, sequence or image'}", received)
     return Site.of(kind, tuple(output.shape[1:]))
-
-
-def _nested(model: nn.Module, name: str, place: SlotPlace) -> Problem:
-    """Describe a nested tensor, most likely that of an encoder that was given a padding mask."""
-    parts = place.at.split(".")
-    for depth in range(len(parts)):
-        encoder = model.get_submodule(path := ".".join(parts[:depth]))
-        if isinstance(encoder, nn.TransformerEncoder) and getattr(encoder, "use_nested_tensor", False):
-            hint = f'Build it with enable_nested_tensor=False, or put the slot behind "{path}" as a whole.'
-            return _refusal(name, place, "lies in a TransformerEncoder that packs padded batches in evaluation", hint)
-    return _refusal(name, place, "returns a nested tensor, not rows of one length")
 
 
 def _refusal(name: str, place: SlotPlace, why: str, hint: str | None = None) -> Problem:

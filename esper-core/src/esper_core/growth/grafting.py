@@ -1,4 +1,4 @@
-"""Grafting: put slots behind modules of a model that knows nothing of them.
+"""Grafting: put slots behind modules of a model that was not written for it.
 
 A slot is registered as a forward hook of its module and, so that ``.to()``, ``state_dict()`` and deep copies include
 its seeds, as a child of one module ``_esper`` of the root. No number of the model changes, and with an example the
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def outputs(model: nn.Module, example: Tensor) -> dict[bool, Any]:
-    """What comes out in training (True) and in evaluation, with random numbers that are the same each time."""
+    """Return what the model puts out in training (True) and in evaluation, with the same random numbers each time."""
     seen: dict[bool, Any] = {}
     for training in (True, False):
         with untouched(model), in_mode(model, training=training):
@@ -43,9 +43,9 @@ def outputs(model: nn.Module, example: Tensor) -> dict[bool, Any]:
 
 
 def refuse_unlike(model: nn.Module, example: Tensor, plain: Mapping[bool, Any]) -> None:
-    """GraftError if the model, grafted by now, puts out something else than ``plain``.
+    """Raise GraftError if the model, grafted by now, puts out something else than ``plain``.
 
-    One that does not repeat itself, since it draws numbers from elsewhere, is not judged.
+    A model that does not repeat itself, because it draws random numbers from elsewhere, is not judged.
     """
     grafted = outputs(model, example)
     unlike = [training for training in (True, False) if not alike(plain[training], grafted[training])]
@@ -55,10 +55,8 @@ def refuse_unlike(model: nn.Module, example: Tensor, plain: Mapping[bool, Any]) 
     if any(alike(grafted[training], again[training]) for training in unlike):
         mode = "training" if unlike[0] else "evaluation"
         message = f"the model puts out something else in {mode} once it has slots"
-        hint = f'Does it go through its own children? There is one more now, "{HOME}". '
-        raise GraftError(
-            Problem("E318", message, hint=f"{hint}Put the model into a module of your own, and graft that.")
-        )
+        hint = f'It may iterate over its own children, and now has one more, "{HOME}". {_WRAP}'
+        raise GraftError(Problem("E318", message, hint=hint))
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -68,7 +66,7 @@ def alike(one: Any, other: Any) -> bool:
     (True, False)
     """
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return _numbers_alike(one, other)
+        return _tensors_alike(one, other)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return list(one) == list(other) and all(alike(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
@@ -76,13 +74,13 @@ def alike(one: Any, other: Any) -> bool:
     return type(one) is type(other)
 
 
-def _numbers_alike(one: Tensor, other: Tensor) -> bool:
+def _tensors_alike(one: Tensor, other: Tensor) -> bool:
     if one.is_nested or other.is_nested or one.layout != torch.strided or other.layout != torch.strided:
         return one.is_nested == other.is_nested and one.layout == other.layout
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not (one.is_floating_point() or one.is_complex()) or not one.numel():
-        return True  # what is counted or chosen may turn with a last bit
+        return True  # counts and choices may depend on a last bit
     few = torch.finfo(one.dtype).eps ** 0.5
     if one.dtype.itemsize < torch.float32.itemsize:
         one, other = one.float(), other.float()
@@ -91,63 +89,51 @@ def _numbers_alike(one: Tensor, other: Tensor) -> bool:
 
 
 def _own(module: nn.Module) -> dict[str, nn.Module]:
-    """The children that the module had before."""
+    """Return the children that the module had before the graft."""
     return {name: child for name, child in module.named_children() if name != HOME}
 
 
-def _refuse(module: nn.Module, kind: str) -> NoReturn:
-    hint = "Change its layers first, and graft then."
-    raise GraftError(Problem("E319", f"the layers of a grafted {kind} cannot be exchanged", hint=hint))
+class _Container:
+    """A container with slots in it: they are not among its items, and its items cannot be exchanged."""
 
-
-class GraftedSequential(nn.Sequential):
-    """A Sequential with slots in it."""
-
-    def __len__(self) -> int:
+    def __len__(self: Any) -> int:
         return len(_own(self))
 
-    def __iter__(self) -> Iterator[nn.Module]:
+    def __iter__(self: Any) -> Iterator[Any]:
         return iter(_own(self).values())
+
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
+        message = f"the layers of a grafted {type(self).__name__} cannot be exchanged"
+        raise GraftError(Problem("E319", message, hint="Change its layers first, and graft then."))
+
+    __setitem__ = __delitem__ = append = insert = pop = clear = __imul__ = _refuse
+
+
+class GraftedSequential(_Container, nn.Sequential):
+    """A Sequential with slots in it."""
+
+    extend = __iadd__ = _Container._refuse
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return nn.Sequential(OrderedDict(list(_own(self).items())[index]))
         return list(_own(self).values())[index]
 
-    def _exchange(self, *arguments: Any, **named: Any) -> NoReturn:
-        _refuse(self, "Sequential")
 
-    __setitem__ = __delitem__ = append = insert = extend = pop = __iadd__ = __imul__ = _exchange
-
-
-class GraftedList(nn.ModuleList):
-    """A ModuleList with slots in it. One of this class that is built anew is filled as any other."""
-
-    def __len__(self) -> int:
-        return len(_own(self))
-
-    def __iter__(self) -> Iterator[nn.Module]:
-        return iter(_own(self).values())
+class GraftedList(_Container, nn.ModuleList):
+    """A ModuleList with slots in it. A new one of this class, a slice for example, can be filled."""
 
     def __getitem__(self, index: Any) -> Any:
         layers = list(_own(self).values())
         return self.__class__(layers[index]) if isinstance(index, slice) else layers[index]
 
     def extend(self, modules: Any) -> Any:
-        """Refused, but for one that is built anew."""
-        return _refuse(self, "ModuleList") if len(self) else super().extend(modules)
-
-    def _exchange(self, *arguments: Any, **named: Any) -> NoReturn:
-        _refuse(self, "ModuleList")
-
-    __setitem__ = __delitem__ = append = insert = pop = _exchange
+        """Fill a new list; GraftError for one with layers."""
+        return self._refuse() if len(self) else super().extend(modules)
 
 
-class GraftedDict(nn.ModuleDict):
-    """A ModuleDict with slots in it. One of this class that is built anew is filled as any other."""
-
-    def __len__(self) -> int:
-        return len(_own(self))
+class GraftedDict(_Container, nn.ModuleDict):
+    """A ModuleDict with slots in it. A new one of this class can be filled."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(_own(self))
@@ -156,31 +142,26 @@ class GraftedDict(nn.ModuleDict):
         return key in _own(self)
 
     def keys(self) -> KeysView[str]:
-        """The host's own."""
+        """Return the names of the host's own modules."""
         return _own(self).keys()
 
     def items(self) -> ItemsView[str, nn.Module]:
-        """The host's own."""
+        """Return the host's own modules with their names."""
         return _own(self).items()
 
     def values(self) -> ValuesView[nn.Module]:
-        """The host's own."""
+        """Return the host's own modules."""
         return _own(self).values()
 
     def update(self, modules: Any) -> None:
-        """Refused, but for one that is built anew."""
+        """Fill a new dict; GraftError for one with layers."""
         if len(self):
-            _refuse(self, "ModuleDict")
+            self._refuse()
         for name, module in dict(modules).items():
             self.add_module(name, module)
 
-    def _exchange(self, *arguments: Any, **named: Any) -> NoReturn:
-        _refuse(self, "ModuleDict")
 
-    __setitem__ = __delitem__ = clear = pop = _exchange
-
-
-_FACES: tuple[tuple[type[nn.Module], type[nn.Module]], ...] = (
+_CONTAINERS: tuple[tuple[type[nn.Module], type[nn.Module]], ...] = (
     (nn.Sequential, GraftedSequential),
     (nn.ModuleList, GraftedList),
     (nn.ModuleDict, GraftedDict),
@@ -188,16 +169,16 @@ _FACES: tuple[tuple[type[nn.Module], type[nn.Module]], ...] = (
 
 
 def parents_of(plain: type[nn.Module]) -> tuple[type[nn.Module], ...]:
-    """What the class of a module of class ``plain`` with slots in it derives from.
+    """Return the bases of the class of a grafted module whose class was ``plain``.
 
     >>> [parent.__name__ for parent in parents_of(nn.Sequential)], [parent.__name__ for parent in parents_of(nn.Linear)]
     (['GraftedSequential'], ['Linear'])
     """
-    for kind, face in _FACES:
+    for kind, container in _CONTAINERS:
         if plain is kind:
-            return (face,)
+            return (container,)
         if issubclass(plain, kind):
-            return (plain, face)
+            return (plain, container)
     return (plain,)
 
 
@@ -213,8 +194,7 @@ def is_never_called(module: nn.Module) -> bool:
 class Family:
     """The classes of one grafted model: one for each plain class and each set of places below it.
 
-    Blocks that are alike share one, so that they share what is compiled for it. A copy of the model has a family of
-    its own.
+    Like blocks share one, so that they share what is compiled for it. A copy of the model has its own family.
     """
 
     def __init__(self) -> None:
@@ -224,10 +204,7 @@ class Family:
         return (Family, ())
 
     def class_of(self, plain: type[nn.Module], places: tuple[str, ...]) -> type[nn.Module]:
-        """The subclass of ``plain``, under the same name, of modules with slots at ``places``.
-
-        An instance copies and pickles as one of ``plain`` with slots.
-        """
+        """Return the subclass of ``plain``, under the same name, for modules with slots at ``places``."""
         known = self._classes.get((plain, places))
         if known is not None:
             return known
@@ -240,7 +217,7 @@ class Family:
             "_esper_class": (plain, self, places),
         }
         if issubclass(plain, fx.GraphModule):
-            namespace["__call__"] = _call  # recompile() wraps it, and would else wrap the parent's wrapper
+            namespace["__call__"] = _call  # recompile() would wrap the parent's wrapper
         return self._classes.setdefault((plain, places), type(plain.__name__, parents_of(plain), namespace))
 
 
@@ -267,7 +244,9 @@ def _call(module: nn.Module, *args: Any, **named: Any) -> Any:
 
 
 MATCH_LIMIT = 256
-"""Modules that one pattern may match; more is taken for a slip."""
+"""Modules that one pattern may match; more is taken for a mistake."""
+
+_WRAP = "Put the model into a module of your own, and graft that."
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -281,15 +260,15 @@ def graft(
     """Put slots behind modules of ``model``, in place, and return it.
 
     Args:
-        model: any module. It is changed in its class and by one child, ``_esper``; not in any number.
-        slots: names of modules, ``*`` for any part of a name (``"blocks.*.mlp"``), or a mapping from names of slots
-            to such patterns or to SlotPlace. Without names of their own slots are called after their modules.
-        example: one batch of inputs. With it each slot is seen firing, in training and in evaluation, or refused, and
-            the model is seen to put out what it did; without it slots are seen by the first ``observe``.
+        model: any module. Its class changes, and it gets a child ``_esper``; no number changes.
+        slots: names of modules, ``*`` for any part of a name (``"blocks.*.mlp"``), or a mapping from slot names to such
+            patterns or to SlotPlace. Without a mapping slots have the names of their modules.
+        example: one batch of inputs. With it slots are observed at once, in training and evaluation, and the outputs
+            are compared with those before; without it the first ``observe`` does so.
 
     Raises:
-        GraftError: nothing matches, too much matches, a module cannot carry a slot, or the model would put out
-            something else. The model is as it was.
+        GraftError: nothing matches, too much matches, a module cannot carry a slot, or the outputs would change. The
+            model is unchanged.
 
     >>> from torch import nn
     >>> model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"])
@@ -298,14 +277,14 @@ def graft(
     """
     _refuse_unfit(model)
     if example is not None:
-        _refuse_unseen(model, example)
+        _refuse_example(model, example)
     planned = [Slot(name, place.at, kind=place.kind, limit=place.stack) for name, place in _places(model, slots)]
     home, family = Slots({key_of(slot.name): slot for slot in planned}), Family()
     home.register_state_dict_post_hook(add_to_state_dict)  # type: ignore[no-untyped-call]
     home.register_load_state_dict_pre_hook(take_from_state_dict)  # type: ignore[no-untyped-call]
     before = None if example is None else outputs(model, example)
     with ExitStack() as undo:
-        for module, places in _ways(model, [slot.at for slot in planned]):
+        for module, places in _with_slots_below(model, [slot.at for slot in planned]):
             undo.callback(setattr, module, "__class__", type(module))
             _change_class(module, family, places)
         model.add_module(HOME, home)
@@ -324,40 +303,36 @@ def _refuse_unfit(model: nn.Module) -> None:
         hint = "Graft all slots in one call, on a fresh model."
         raise GraftError(Problem("E310", "this model has slots already", hint=hint))
     if HOME in vars(model) or any(name == HOME for name, _ in model.named_children()):
-        hint = "That is where its seeds would live. Give it another name."
+        hint = "Its seeds would be there. Give it another name."
         raise GraftError(Problem("E318", f'this model has a "{HOME}" of its own', hint=hint))
     if any(name == "_orig_mod" for name, _ in model.named_children()):
         raise GraftError(Problem("E318", "this model is compiled already", hint="Graft first, and compile then."))
 
 
-def _refuse_unseen(model: nn.Module, example: Any) -> None:
-    """GraftError where the model cannot be looked at with this example."""
+def _refuse_example(model: nn.Module, example: Any) -> None:
+    """Raise GraftError if the model cannot be run on the example."""
     if not isinstance(example, Tensor) or not example.ndim:
-        hint = "Put a model that takes more into a module of your own whose forward takes one tensor."
-        received = (
-            f"a tensor of shape {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
-        )
-        message = "the example is not one tensor with a batch of inputs"
-        raise GraftError(Problem("E318", message, hint=f"{hint} Received: {received}"))
+        received = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
+        hint = f"Wrap a model that takes more in a module whose forward takes one tensor. Received: {received}"
+        raise GraftError(Problem("E318", "the example is not one tensor with a batch of inputs", hint=hint))
     if is_never_called(model) and type(model).__call__ is nn.Module.__call__:
-        called = [name for name, child in model.named_children() if not is_never_called(child)]
-        hint = f"Graft its parts, each with an example of its own: {', '.join(called[:8]) or 'none'}"
-        raise GraftError(Problem("E318", f"{type(model).__name__} has no forward to see slots at work in", hint=hint))
+        message = f"{type(model).__name__} has no forward to observe slots in"
+        raise GraftError(Problem("E318", message, hint="Graft its parts, each with an example of its own."))
     unset = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if is_lazy(tensor)]
     if unset:
         message = f"the model has parameters without a shape: {', '.join(unset[:3])}{', …' if unset[3:] else ''}"
-        raise GraftError(Problem("E318", message, hint="Let it see a batch first: model(example)"))
+        raise GraftError(Problem("E318", message, hint="Run it on a batch first: model(example)"))
 
 
-def _ways(model: nn.Module, slots: Sequence[str]) -> list[tuple[nn.Module, tuple[str, ...]]]:
-    """The root and every module on the way to a slot that has code of its own; with the slots' places seen from it."""
+def _with_slots_below(model: nn.Module, slots: Sequence[str]) -> list[tuple[nn.Module, tuple[str, ...]]]:
+    """Return the root and every called module between it and a slot, with the slots' names relative to it."""
     places: dict[str, list[str]] = {"": list(slots)}
     for at in slots:
         parts = at.split(".")
         for depth in range(1, len(parts)):
             places.setdefault(".".join(parts[:depth]), []).append(".".join(parts[depth:]))
-    ways = [(model.get_submodule(name), tuple(below)) for name, below in places.items()]
-    return [(module, below) for module, below in ways if not is_never_called(module)]
+    found = [(model.get_submodule(name), tuple(below)) for name, below in places.items()]
+    return [(module, below) for module, below in found if not is_never_called(module)]
 
 
 def _change_class(module: nn.Module, family: Family, places: tuple[str, ...]) -> None:
@@ -366,8 +341,7 @@ def _change_class(module: nn.Module, family: Family, places: tuple[str, ...]) ->
         module.__class__ = family.class_of(plain, places)
     except Exception as error:
         message = f"the class {plain.__name__} cannot be derived from: {error}"
-        hint = "Put the model into a module of your own, and graft that."
-        raise GraftError(Problem("E318", message, hint=hint)) from error
+        raise GraftError(Problem("E318", message, hint=_WRAP)) from error
 
 
 def is_grafted(model: nn.Module) -> bool:
@@ -376,24 +350,23 @@ def is_grafted(model: nn.Module) -> bool:
 
 
 def slots_of(model: nn.Module) -> Slots:
-    """The slots of a grafted model."""
+    """Return the slots of a grafted model."""
     if not is_grafted(model):
         raise GraftError(Problem("E311", f"{type(model).__name__} has no slots", hint="Call esper_core.graft first."))
     return cast("Slots", getattr(model, HOME))
 
 
 def _places(model: nn.Module, slots: Any) -> list[tuple[str, SlotPlace]]:
-    """Name and place of each slot to be, or a GraftError with everything that is wrong."""
+    """Return the name and place of each slot; GraftError with everything that is wrong."""
     if isinstance(slots, str) or not isinstance(slots, (Mapping, Sequence)):
-        raise GraftError(
-            Problem("E312", "slots are a list of names or a mapping", hint=f'Write ["{slots}"]. Received: {slots!r}')
-        )
+        hint = f'For example ["layer2"]. Received: {slots!r}'
+        raise GraftError(Problem("E312", "slots must be a list of names or a mapping", hint=hint))
     known = [name for name, _ in model.named_modules() if name]
     wanted = list(slots.items()) if isinstance(slots, Mapping) else [(None, pattern) for pattern in slots]
     for name, pattern in wanted:
         if not isinstance(pattern, (str, SlotPlace)) or not (name is None or (isinstance(name, str) and name)):
             received = repr(pattern) if name is None else f"{name!r}: {pattern!r}"
-            raise GraftError(Problem("E312", "a slot is named by text", hint=f"Received: {received}"))
+            raise GraftError(Problem("E312", "a slot needs a name and a pattern", hint=f"Received: {received}"))
     places: list[tuple[str, SlotPlace]] = []
     problems: list[Problem] = []
     for name, pattern in wanted:
@@ -416,7 +389,8 @@ def _match_problems(
 ) -> list[Problem]:
     path = None if name is None else f"slots.{name}"
     if not found:
-        message, hint = _nothing_found(model, pattern, known)
+        message = f'no module of {type(model).__name__} is called "{pattern}"'
+        hint = suggestion(pattern, known) if pattern else "A slot is behind a part of a model, not the whole."
         return [Problem("E313", message, path=path, hint=hint)]
     if len(found) > MATCH_LIMIT:
         message = f'"{pattern}" matches {len(found)} modules, more than {MATCH_LIMIT}'
@@ -425,26 +399,15 @@ def _match_problems(
     return [problem for problem in outcomes if problem is not None]
 
 
-def _nothing_found(model: nn.Module, pattern: str, known: list[str]) -> tuple[str, str | None]:
-    """Message and hint for a pattern that no name fits."""
-    if not pattern:
-        return "a slot stands behind a part of a model, not behind the whole", "Put it into a module of your own."
-    for alias, module in model.named_modules(remove_duplicate=False):
-        if alias == pattern:
-            first = next(name for name, other in model.named_modules() if other is module)
-            return f'"{pattern}" is another name of the module "{first}"', f'Name it "{first}".'
-    return f'no module of {type(model).__name__} is called "{pattern}"', suggestion(pattern, known)
-
-
 def _unfit(name: str, module: nn.Module, path: str | None) -> Problem | None:
-    """Why a slot could never stand behind the module; None where a probe will tell."""
+    """Return why no slot can be behind the module, as far as that can be known without running it."""
     if isinstance(module, torch.jit.ScriptModule):
-        hint = "Graft its plain twin; what comes out can be traced or exported, not scripted."
+        hint = "Graft the module that it was scripted from; the grafted one can be traced or exported."
         return Problem("E315", f'"{name}" is a script module and takes no slot', path=path, hint=hint)
     if is_never_called(module):
         within = ", ".join(f"{name}.{child}" for child, _ in islice(module.named_children(), 8))
         message = f'"{name}" is a {type(module).__name__}, which is never called'
-        return Problem("E317", message, path=path, hint=f"Within it are: {within or 'none'}")
+        return Problem("E317", message, path=path, hint=f"It contains: {within or 'nothing'}")
     return None
 
 
@@ -455,10 +418,10 @@ def _collisions(places: list[tuple[str, SlotPlace]]) -> list[Problem]:
     for name, module in ((name, place.at) for name, place in places):
         if (other := keys.setdefault(key_of(name), name)) != name:
             hint = "Give one of them another name."
-            problems.append(Problem("E316", f'the slots "{other}" and "{name}" would have one key', hint=hint))
+            problems.append(Problem("E316", f'the slots "{other}" and "{name}" would have the same key', hint=hint))
         if module in seen:
-            message = f'"{module}" would carry two slots, "{seen[module]}" and "{name}"'
-            problems.append(Problem("E316", message, hint="One slot takes several seeds, one behind the other: stack."))
+            message = f'"{module}" would have two slots, "{seen[module]}" and "{name}"'
+            problems.append(Problem("E316", message, hint="One slot can keep several seeds: stack."))
         seen[module] = name
     return problems
 

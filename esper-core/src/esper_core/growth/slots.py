@@ -182,7 +182,7 @@ def observe(model: nn.Module, slots: Sequence[Slot], example: Tensor) -> None:
     something else than one batch of numbers.
     """
     places = {slot.name: SlotPlace(slot.at, slot.kind, slot.limit) for slot in slots}
-    for slot, (site, dtype) in zip(slots, observe_sites(model, places, example, ignore=HOME), strict=True):
+    for slot, (site, dtype) in zip(slots, observe_sites(model, places, example), strict=True):
         slot.site, slot.dtypes = site, (dtype, dtype_of(model))
 
 

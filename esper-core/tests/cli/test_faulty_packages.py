@@ -139,7 +139,7 @@ LIES = {
     ),
     "nothing to train": (
         BUILD.format("self.requires_grad_(False)"),
-        f"E327 {WHO} has no parameter that could be trained\n  WHERE\n  A seed that cannot learn is no seed.\n",
+        f"E327 {WHO} has no trainable parameter\n  WHERE\n  A seed must be able to learn.\n",
     ),
     "raises when built": (
         BUILD.format("raise KeyError(site.kind)"),
@@ -164,8 +164,8 @@ def test_a_lie_is_refused_before_anything_is_trained(name: str, command: str, li
 @pytest.mark.parametrize("command", ["check", "run"])
 def test_a_false_count_is_refused_before_anything_is_trained(command: str, lie, esper, tmp_path) -> None:
     told = (
-        f'E325 {WHO} says it has 128 parameters at a sequence of shape (8, 16), by "2*c*c", and has 144\n  WHERE\n'
-        "  Mend params in its BlueprintSpec; biases count.\n"
+        f'E325 {WHO} declares 128 parameters for a sequence of shape (8, 16), by "2*c*c", and has 144\n  WHERE\n'
+        "  Correct params in its BlueprintSpec; biases count.\n"
     )
     _refused(esper, command, lie("    pass", params="2*c*c"), tmp_path, told)
 

@@ -139,12 +139,12 @@ def test_a_liar_is_found_out(factory: Callable[[Site], nn.Module], code: str, sa
 def test_a_false_count_is_found_out() -> None:
     assert tried(Honest, "2*c*c") == (
         "E325",
-        'says it has 32 parameters at a sequence of shape (4, 12), by "2*c*c", and has 40',
+        'declares 32 parameters for a sequence of shape (4, 12), by "2*c*c", and has 40',
     )
 
 
 def test_one_with_nothing_to_train_is_no_seed() -> None:
-    assert tried(Idle, "0") == ("E327", "has no parameter that could be trained")
+    assert tried(Idle, "0") == ("E327", "has no trainable parameter")
 
 
 def test_who_does_not_claim_to_be_the_identity_need_not_be() -> None:

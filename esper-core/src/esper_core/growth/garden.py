@@ -1,7 +1,7 @@
 """Garden: the seeds of one model, what actions and time do to them, and their state.
 
 ``apply`` carries out an action of a policy; ``open_step``, ``tick`` and ``close_step`` let time pass; ``incubate``
-trains a seed that does not act on the host yet. Each transition happens whole or not at all.
+trains a seed that does not act on the host yet. A transition that fails changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.rebuilding import replant
 from esper_core.growth.seeds import Presence, Seed, SeedBuilder, SeedFault, Variety, describe_error
 from esper_core.growth.serialization import decode_state, load_model_state, model_state, state_mismatch
-from esper_core.growth.transitions import EVENT_OF_OP, FaultBook, Rules, refuse_invalid, whole_or_nothing
+from esper_core.growth.transitions import EVENT_OF_OP, FaultBook, Rules, refuse_invalid, transaction
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggestion
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state
@@ -66,11 +66,11 @@ class Garden:
         keeper: owns the host's parameters; the garden gives it those of the seeds.
         varieties: for each slot the blueprints that may grow in it.
         seed: from which the random numbers of newborn seeds are derived.
-        batches: training batches in a decision step; alpha moves with each.
+        batches: training batches in a decision step; alpha moves in each.
         settings: embargoes, limits on growth, incubation, whether fossils learn.
         faults: counts faults over all models of a run; a withdrawn blueprint grows no more.
         probe: computes the mean loss on a batch, for blueprints that choose their first weights by it.
-        gates: what seeds must show before they pass. None: gates by ``settings``.
+        gates: what seeds must gain before they pass. None: gates by ``settings``.
         deterministic: neither model nor seeds are known to draw random numbers.
 
     ``born`` counts the seeds that were born here; it is the number of the next one.
@@ -252,7 +252,7 @@ class Garden:
     def _transaction(self) -> Iterator[None]:
         born = self.born
         try:
-            with whole_or_nothing(self.model, tuple(self.slots.values()), self.keeper, self._incubations):
+            with transaction(self.model, tuple(self.slots.values()), self.keeper, self._incubations):
                 yield
         except BaseException:
             self.born = born
@@ -301,7 +301,8 @@ class Garden:
     def _incubation(self, slot: Slot, seed: Seed) -> Incubation:
         number = derive_seed(self._builder.seed, "incubation", seed.number)
         stream = RandomStream(number, device_of(self.model), idle=self._deterministic)
-        on_branch = self._settings.incubation == "branch" or seed.presence is Presence.BRANCHED
+        opens = self._settings.incubation == "branch" and not self.blended  # a loaded network may hold acting seeds
+        on_branch = opens or seed.presence is Presence.BRANCHED
         return (Branch if on_branch else Shadow)(self.model, slot, seed, self.keeper, stream)
 
     def _acting(self) -> list[tuple[Slot, Seed]]:

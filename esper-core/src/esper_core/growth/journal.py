@@ -10,7 +10,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import torch
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
@@ -36,17 +36,11 @@ MAX_BYTES: Final = 2**26
 
 _DIMENSIONS: Final[dict[SiteKind, int]] = {"vector": 1, "sequence": 2, "tokens": 2, "image": 3}
 
-DTYPES: Final = {
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
-"""The dtypes in which a seed may compute, by name."""
-
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Strength = Annotated[float, Field(ge=0.0, le=FULL, allow_inf_nan=False)]
 DtypeName = Literal["float16", "bfloat16", "float32", "float64"]
+DTYPES: Final[dict[str, torch.dtype]] = {name: getattr(torch, name) for name in get_args(DtypeName)}
+"""The dtypes in which a seed may compute, by name."""
 
 
 def _check_shape(shape: tuple[int, ...]) -> tuple[int, ...]:

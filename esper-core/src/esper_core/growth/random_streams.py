@@ -1,8 +1,8 @@
-"""Random streams: random numbers of one's own, and checks of torch's global state.
+"""Random streams: independent random numbers, and checks of torch's global state.
 
 Layers such as dropout draw from torch's default generators. A RandomStream lends its own state to them while a block
-runs and takes it back, so whoever runs next finds them untouched. The default generators belong to the process, and so
-does the turn to use them: another thread's block waits for it.
+runs and takes it back, so the code that runs next finds them unchanged. The default generators belong to the process,
+so another thread's block waits until this one ends.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-class _Turn:
-    """Whose turn it is to use the default generators: one thread's, as often as it took it.
+class _GeneratorLock:
+    """A reentrant lock on the default generators that can be released however deep it is held.
 
-    Each of ``take`` and ``give`` is one line, which an exception out of the blue comes before, or behind.
+    Each of ``acquire`` and ``release`` is one line, so that a KeyboardInterrupt comes before or after it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._takers: list[int] = []
+        self._holders: list[int] = []
 
-    def take(self) -> None:
-        """Wait for it, unless this thread has it."""
-        self._lock.acquire() and self._takers.append(threading.get_ident())  # type: ignore[func-returns-value]
+    def acquire(self) -> None:
+        """Wait for the lock, unless this thread holds it."""
+        self._lock.acquire() and self._holders.append(threading.get_ident())  # type: ignore[func-returns-value]
 
-    def give(self) -> None:
-        """Give it back, once."""
-        self._takers.pop() and self._lock.release()  # type: ignore[func-returns-value]
+    def release(self) -> None:
+        """Release the lock once."""
+        self._holders.pop() and self._lock.release()  # type: ignore[func-returns-value]
 
-    def taken(self) -> int:
-        """How often this thread took it."""
-        return self._takers.count(threading.get_ident())
+    def depth(self) -> int:
+        """Return how often this thread holds the lock."""
+        return self._holders.count(threading.get_ident())
 
-    def give_back(self, taken: int) -> None:
-        """Let it be as when this thread had taken it so often, whatever went wrong since."""
-        while self.taken() > taken:
-            self.give()
+    def release_to(self, depth: int) -> None:
+        """Release the lock until this thread holds it ``depth`` times."""
+        while self.depth() > depth:
+            self.release()
 
 
-TURN: Final = _Turn()
-"""That of the process: torch's default generators are the process's, too."""
+GENERATOR_LOCK: Final = _GeneratorLock()
+"""The lock of the process: torch's default generators are the process's, too."""
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A seed for each purpose out of what names the purpose: ``derive_seed(7, "order")``. Stable over versions.
+    """Return a seed for the purpose that ``parts`` name. It is the same in all versions.
 
     >>> derive_seed(7, "order") == derive_seed(7, "order") != derive_seed(7, "host")
     True
@@ -60,9 +60,12 @@ def derive_seed(*parts: int | str) -> int:
 
 
 class RandomStream:
-    """A stream of random numbers that a ``with`` block draws from through torch's default generators.
+    """A stream of random numbers that a ``with`` block draws through torch's default generators.
 
-    idle: it is known that its blocks draw nothing (``growth.trials``): nothing is lent, and nobody waits.
+    Args:
+        seed: of the stream.
+        device: of the numbers.
+        idle: the blocks are known to draw nothing, so nothing is lent, and no thread waits.
     """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu", *, idle: bool = False) -> None:
@@ -75,17 +78,17 @@ class RandomStream:
     def __enter__(self) -> RandomStream:
         if self.idle:
             return self
-        TURN.take()
+        GENERATOR_LOCK.acquire()
         try:
             self._lend()
         except BaseException:
-            TURN.give()  # or every other thread would wait for ever
+            GENERATOR_LOCK.release()
             raise
         return self
 
     def _lend(self) -> None:
         if self._lender is not None:
-            msg = "this stream is in use already; a stream feeds one block at a time"
+            msg = "this stream is in use; it can feed one block at a time"
             raise RuntimeError(msg)
         lender = torch.get_rng_state(), torch.cuda.get_rng_state(self.device) if self._cuda is not None else None
         torch.set_rng_state(self._cpu)
@@ -108,15 +111,15 @@ class RandomStream:
                 self._cuda = torch.cuda.get_rng_state(self.device)
                 torch.cuda.set_rng_state(cuda, self.device)
         finally:
-            TURN.give()
+            GENERATOR_LOCK.release()
 
     def load_state_dict(self, state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
-        """Stand where another stream stood: ``state`` is what it gave."""
+        """Continue from the state of another stream."""
         cpu, cuda = state
         self._cpu, self._cuda = cpu, self._cuda if cuda is None else cuda
 
     def state_dict(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Where the stream stands: copies of the CPU's and the device's generator state."""
+        """Return copies of the states of the CPU's and the device's generator."""
         return self._cpu.clone(), None if self._cuda is None else self._cuda.clone()
 
 
@@ -124,7 +127,7 @@ DTYPE = torch.float32
 
 
 def restore_torch_defaults() -> str | None:
-    """Restore gradient mode and default dtype; return what had changed, in words, or None."""
+    """Restore gradient mode and default dtype; return a description of what had changed, or None."""
     found = []
     if not torch.is_grad_enabled():
         torch.set_grad_enabled(True)

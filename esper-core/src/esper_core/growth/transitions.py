@@ -1,4 +1,4 @@
-"""Transitions: which actions are legal now, and how one is carried out whole or not at all.
+"""Transitions: which actions are legal now, and all-or-nothing changes.
 
 ``leyline.lifecycle`` has the tables of stages. Beside them stand conditions on numbers, which ``Rules`` checks: alpha,
 the limits on growth, gates, open branches, and blueprints that were withdrawn after too many faults (``FaultBook``).
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from esper_core.growth.dry_runs import device_of
-from esper_core.growth.random_streams import TURN
+from esper_core.growth.random_streams import GENERATOR_LOCK
 from esper_core.growth.seeds import Presence, SeedFault
 from esper_core.growth.slots import HOME, key_of
 from esper_core.leyline.actions import ARGUMENTS, Action, ActionMask, Blend, Curve, Op
@@ -42,7 +42,7 @@ EVENT_OF_OP: Final = {
     Op.PRUNE: SeedEvent.PRUNE,
     Op.FOSSILISE: SeedEvent.FOSSILISE,
 }
-"""The event in a seed's life that an op causes."""
+"""The lifecycle event that an op causes."""
 
 
 class FaultBook:
@@ -58,7 +58,7 @@ class FaultBook:
         return self._counts[blueprint] == self._limit
 
     def is_withdrawn(self, blueprint: str) -> bool:
-        """Whether the blueprint grows no more in this run."""
+        """Whether the blueprint is withdrawn."""
         return self._counts[blueprint] >= self._limit
 
     def state_dict(self) -> State:
@@ -79,7 +79,7 @@ class Rules:
         varieties: for each slot, by full id, the blueprints that may grow there.
         settings: the limits on growth.
         faults: which blueprints are withdrawn.
-        gates: what seeds must show first.
+        gates: what seeds must gain first.
     """
 
     slots: Mapping[str, Slot]
@@ -114,10 +114,10 @@ class Rules:
     def variety_for(self, slot: Slot, blueprint: str) -> Variety:
         """Return the blueprint that is to germinate in the slot; an error says why it cannot."""
         variety = self.varieties[slot.name].get(blueprint)
-        if variety is not None and slot.nursery and (full := self.reason_occupied(slot, variety)):
-            ops = frozenset[Op]().union(*self.ops_by_blueprint(slot).values())
+        if variety is not None and (why := self.reason_closed(slot, variety)):
+            ops = frozenset[Op]().union(*self.ops_by_blueprint(slot).values()) or {Op.WAIT}
             legal, state = [op.value for op in ops], slot.state.value
-            raise LifecycleError(what="slot", state=state, event="germinate", legal=legal, name=slot.name, why=full)
+            raise LifecycleError(what="slot", state=state, event="germinate", legal=legal, name=slot.name, why=why)
         if variety is None or (why := self.reason_not_allowed(slot, variety)):
             message = f'"{blueprint}" cannot grow in slot "{slot.name}"' + (f": {why}" if variety else "")
             raise GrowthError(Problem("E303", message, hint=suggestion(blueprint, self.fitting(slot))))
@@ -125,15 +125,11 @@ class Rules:
 
     def reason_not_allowed(self, slot: Slot, variety: Variety) -> str | None:
         """Return why the blueprint cannot germinate in the slot now; None if it can."""
-        if (reason := self.reason_occupied(slot, variety)) is not None:
+        if (reason := self.reason_closed(slot, variety)) is not None:
             return reason
         if slot.site is None or slot.site.kind not in variety.spec.kinds:
             seen = "nothing yet" if slot.site is None else f"a {slot.site.kind}"
             return f"the slot sees {seen}, and the blueprint takes {' or '.join(variety.spec.kinds)}"
-        living = ((other, seed) for other in self.slots.values() for seed in other.nursery)
-        branched = [other.name for other, seed in living if seed.presence is Presence.BRANCHED]
-        if any(name != slot.name for name in branched):
-            return f"a branch of the host is open in slot {branched[0]}, and only one slot can have branches at a time"
         if self.faults.is_withdrawn(variety.id):
             return "it failed too often and is withdrawn from this run"
         seeds = [seed for other in self.slots.values() for seed in other.stack]
@@ -145,12 +141,20 @@ class Rules:
             return f"growth has added {added:,} of {budget:,} parameters (growth.parameters), and it takes {new:,}"
         return None
 
-    def reason_occupied(self, slot: Slot, variety: Variety) -> str | None:
-        """Return why the slot takes in no seed of the blueprint now; None if it does.
+    def reason_closed(self, slot: Slot, variety: Variety) -> str | None:
+        """Return why the slot accepts no seed of the blueprint now; None if it does.
 
-        A nursery takes in several seeds while all of them incubate, each of another blueprint, by which actions name
-        them.
+        A nursery accepts several seeds while all of them incubate, each of another blueprint, by which actions name
+        them. A branch holds all of the host that learns, so seeds in other slots may neither act nor have a branch.
         """
+        for other in self.slots.values():
+            presences = {seed.presence for seed in other.nursery} if other is not slot else set()
+            if Presence.BRANCHED in presences:
+                return (
+                    f"a branch of the host is open in slot {other.name}, and only one slot can have branches at a time"
+                )
+            if presences and self.settings.incubation == "branch":
+                return f"a seed in slot {other.name} is not on a branch, and no branch can be opened beside it"
         if slot.state is SlotState.FREE:
             return None
         seeds = slot.nursery
@@ -175,9 +179,9 @@ class Rules:
         }
 
     def reason_op_not_allowed(self, seed: Seed, op: Op) -> str | None:
-        """Return what beside its stage keeps a seed from an op: its alpha, or a gate; None if nothing does."""
+        """Return why a seed's alpha or a gate does not allow an op; None if they do."""
         if op is Op.RETARGET and seed.alpha.moving:
-            return f"alpha is on its way to {seed.alpha.target:g}"
+            return f"alpha is moving to {seed.alpha.target:g}"
         if op is Op.FOSSILISE and seed.alpha.value != FULL:
             return f"alpha is {seed.alpha.value:g}, and only at 1 can a seed be kept"
         return self.gates.refusal(seed, op)
@@ -189,9 +193,9 @@ class Rules:
             raise LifecycleError(what="seed", state=seed.stage.value, event=op.value, legal=legal, why=why)
 
     def seeds_meant(self, slot: Slot, action: Action) -> tuple[Seed, ...]:
-        """Return the seeds that ``action``, which is no germination, is about.
+        """Return the seeds that ``action``, other than a germination, applies to.
 
-        Without a blueprint an ADVANCE means the able seed with the largest gain, and any other op all seeds.
+        Without a blueprint an ADVANCE applies to the seed with the largest gain that allows it, other ops to all seeds.
         """
         seeds = slot.nursery
         if not seeds:
@@ -201,9 +205,9 @@ class Rules:
             )
         named = action.blueprint if "blueprint" in ARGUMENTS[action.op] else None
         if named is None:
-            able = self.ops_by_blueprint(slot)
-            willing = [seed for seed in seeds if action.op in able[seed.blueprint]]
-            return (max(willing or seeds, key=self.gates.lead),) if action.op is Op.ADVANCE else seeds
+            ops = self.ops_by_blueprint(slot)
+            able = [seed for seed in seeds if action.op in ops[seed.blueprint]]
+            return (max(able or seeds, key=self.gates.lead),) if action.op is Op.ADVANCE else seeds
         if found := tuple(seed for seed in seeds if seed.blueprint == named):
             return found
         message = f'no seed of "{named}" lives in slot "{slot.name}"'
@@ -226,11 +230,11 @@ def refuse_invalid(action: Action) -> None:
             hint = f"{_choice(kind)} Received: {getattr(action, name)!r}"
             raise GrowthError(Problem("E307", f"there is no such {name}", hint=hint))
     if "target" in reads and not (_is_number(action.target) and 0.0 < action.target <= FULL):
-        hint = f"To take a seed out, prune it. Received: {action.target!r}"
-        raise GrowthError(Problem("E307", "a target lies above 0 and is 1 at most", hint=hint))
+        hint = f"To remove a seed, prune it. Received: {action.target!r}"
+        raise GrowthError(Problem("E307", "a target must be above 0 and at most 1", hint=hint))
     if "speed" in reads and (type(action.speed) is not int or action.speed < 0):
         hint = f"0 is at once. Received: {action.speed!r}"
-        raise GrowthError(Problem("E307", "a speed is a whole number of decision steps, 0 or more", hint=hint))
+        raise GrowthError(Problem("E307", "a speed must be a whole number of decision steps, 0 or more", hint=hint))
 
 
 def _is_number(value: object) -> bool:
@@ -242,25 +246,23 @@ def _choice(kind: type[StrEnum]) -> str:
 
 
 @contextmanager
-def whole_or_nothing(
+def transaction(
     model: nn.Module, slots: Sequence[Slot], keeper: OptimizerKeeper, incubations: dict[int, Incubation]
 ) -> Iterator[None]:
-    """Run a block after which slots, seeds, optimizers and incubations agree; if it fails, they are restored.
-
-    torch's default generators and its gradient mode are restored, too: a block may fail while they are changed.
+    """Run a block, and restore slots, seeds, optimizers, incubations and torch's global state if it fails.
 
     Raises:
         GrowthError: the block left a trainable parameter without exactly one optimizer.
-        SeedFault: the same, where a seed that lived before is to blame.
+        SeedFault: the same, if the parameter is that of a seed that lived before.
     """
-    living = {slot.name: slot for slot in slots if slot.living is not None}
+    living = [slot for slot in slots if slot.living is not None]
     before = [_SlotState(slot) for slot in slots]
     put_keeper_back, incubating = keeper.undo(), dict(incubations)
     put_torch_back = _torch_state(device_of(model))
     try:
         yield
         if misowned := keeper.misowned(model):
-            prefixes = {name: f"{HOME}.{key_of(name)}." for name in living}
+            prefixes = {slot.name: f"{HOME}.{key_of(slot.name)}." for slot in living}
             culprits = [name for name, prefix in prefixes.items() if any(own.startswith(prefix) for own in misowned)]
             if culprits:
                 raise SeedFault(culprits, f"has parameters that it was not born with: {', '.join(misowned[:5])}")
@@ -279,11 +281,11 @@ def whole_or_nothing(
 
 def _torch_state(device: torch.device) -> Callable[[], None]:
     """Return a function that restores torch's default generators and gradient mode as they are now."""
-    cpu, gradients, turns = torch.get_rng_state(), torch.is_grad_enabled(), TURN.taken()
+    cpu, gradients, depth = torch.get_rng_state(), torch.is_grad_enabled(), GENERATOR_LOCK.depth()
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     def put_back() -> None:
-        TURN.give_back(turns)
+        GENERATOR_LOCK.release_to(depth)
         torch.set_grad_enabled(gradients)
         torch.set_rng_state(cpu)
         if cuda is not None:
@@ -293,7 +295,7 @@ def _torch_state(device: torch.device) -> Callable[[], None]:
 
 
 class _SlotState:
-    """All that a transition may change of one slot and its seeds."""
+    """What a transition may change of one slot and its seeds."""
 
     def __init__(self, slot: Slot) -> None:
         self._slot = slot

@@ -39,63 +39,59 @@ LEARNING_RATE = 0.05
 
 
 def audition(variety: Variety, site: Site, device: torch.device) -> Problem | None:
-    """The first thing that is wrong with ``variety`` at ``site``; None where it keeps its word."""
+    """Return the first thing that is wrong with ``variety`` at ``site``; None if it does what its spec says."""
+    place = f"a {site.kind} of shape {site.example_shape}"
     with RandomStream(derive_seed(0, "audition", variety.id), device), torch.enable_grad():
         built = attempt(lambda: variety.factory(site))
         if built.error is not None:
-            said = describe_error(built.error, variety.factory)
-            return Problem("E321", f"{said} when it was built for {_place(site)}")
+            return Problem("E321", f"{describe_error(built.error, variety.factory)} when it was built for {place}")
         block = built.value
         if not isinstance(block, nn.Module):
-            return Problem("E321", f"builds a {type(block).__name__}, not a torch.nn.Module, for {_place(site)}")
-        tried = attempt(lambda: _first_lie(block, variety, site, device))
+            return Problem("E321", f"builds a {type(block).__name__}, not a torch.nn.Module, for {place}")
+        inputs = torch.randn(BATCH, *site.example_shape, device=device)
+        tried = attempt(lambda: next(_problems(block.to(device), variety, site, inputs), None))
         if tried.error is not None:
-            said = describe_error(tried.error, variety.factory)
-            return Problem("E322", f"{said} when it was tried on {_place(site)}")
+            return Problem("E322", f"{describe_error(tried.error, variety.factory)} when it was tried on {place}")
         return tried.value
 
 
-def _first_lie(block: nn.Module, variety: Variety, site: Site, device: torch.device) -> Problem | None:
-    inputs = torch.randn(BATCH, *site.example_shape, device=device)
-    return next(_lies(block.to(device), variety, site, inputs), None)
-
-
-def _lies(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) -> Iterator[Problem]:
-    yield from _miscount(block, variety, site)
+def _problems(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) -> Iterator[Problem]:
+    yield from _wrong_count(block, variety, site)
     if TRAIT in variety.spec.traits:
-        choosing: Any = block
+        informed: Any = block
         with torch.no_grad():
-            choosing.inform(inputs.clone(), torch.randn_like(inputs))
+            informed.inform(inputs.clone(), torch.randn_like(inputs))
     for training in (True, False):
         block.train(training)
         given = inputs.clone()
         with torch.no_grad():
             outputs = block(given)
         if not torch.equal(given, inputs):
-            yield Problem(
-                "E323", "writes to its input", hint="The host goes on with it: no inplace=True on what comes in."
-            )
-        yield from _unfit(outputs, inputs)
+            hint = "The host uses its input afterwards: no inplace=True on it."
+            yield Problem("E323", "writes to its input", hint=hint)
+        yield from _wrong_outputs(outputs, inputs)
         if variety.spec.starts_as_identity and not torch.equal(outputs, inputs):
             distance = (outputs - inputs).abs().max().item()
             hint = "Zero the last layer at birth, or do not claim starts_as_identity."
             yield Problem("E326", f"says it starts as the identity, and is off by up to {distance:.3g}", hint=hint)
-    yield from _dead(block.train(), inputs)
+    yield from _untrained(block.train(), inputs)
 
 
-def _miscount(block: nn.Module, variety: Variety, site: Site) -> Iterator[Problem]:
+def _wrong_count(block: nn.Module, variety: Variety, site: Site) -> Iterator[Problem]:
     counted = sum(parameter.numel() for parameter in block.parameters())
+    place = f"a {site.kind} of shape {site.example_shape}"
     try:
-        told = evaluate_formula(variety.spec.params, site.formula_variables())
+        declared = evaluate_formula(variety.spec.params, site.formula_variables())
     except FormulaError as error:
-        yield Problem("E325", f"has a formula that gives nothing for {_place(site)}: {error}")
+        yield Problem("E325", f"has a formula without a value for {place}: {error}")
         return
-    if told != counted:
-        message = f'says it has {told:,} parameters at {_place(site)}, by "{variety.spec.params}", and has {counted:,}'
-        yield Problem("E325", message, hint="Mend params in its BlueprintSpec; biases count.")
+    if declared != counted:
+        formula = variety.spec.params
+        message = f'declares {declared:,} parameters for {place}, by "{formula}", and has {counted:,}'
+        yield Problem("E325", message, hint="Correct params in its BlueprintSpec; biases count.")
 
 
-def _unfit(outputs: object, inputs: Tensor) -> Iterator[Problem]:
+def _wrong_outputs(outputs: object, inputs: Tensor) -> Iterator[Problem]:
     if not isinstance(outputs, torch.Tensor):
         yield Problem("E323", f"puts out a {type(outputs).__name__}, not a tensor")
     elif outputs.shape != inputs.shape:
@@ -107,14 +103,14 @@ def _unfit(outputs: object, inputs: Tensor) -> Iterator[Problem]:
         yield Problem("E324", "puts out numbers that are not finite for ordinary inputs")
 
 
-def _dead(block: nn.Module, inputs: Tensor) -> Iterator[Problem]:
-    """Two steps towards something else than it puts out must reach every parameter that can be trained."""
+def _untrained(block: nn.Module, inputs: Tensor) -> Iterator[Problem]:
+    """Yield a problem if two steps towards other outputs do not reach every trainable parameter."""
     trainable = {name: parameter for name, parameter in block.named_parameters() if parameter.requires_grad}
     if not trainable:
-        yield Problem("E327", "has no parameter that could be trained", hint="A seed that cannot learn is no seed.")
+        yield Problem("E327", "has no trainable parameter", hint="A seed must be able to learn.")
         return
     target = torch.randn_like(inputs)
-    alive: set[str] = set()
+    reached: set[str] = set()
     for _ in range(2):
         loss = (block(inputs) - target).square().mean()
         gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
@@ -126,46 +122,33 @@ def _dead(block: nn.Module, inputs: Tensor) -> Iterator[Problem]:
                     yield Problem("E324", f"has a gradient that is not finite: {name}")
                     return
                 if gradient.any():
-                    alive.add(name)
+                    reached.add(name)
                 parameter.sub_(LEARNING_RATE * gradient)
-    if dead := [name for name in trainable if name not in alive]:
+    if missed := [name for name in trainable if name not in reached]:
+        message = f"has parameters that no gradient reaches in two steps: {', '.join(missed[:5])}"
         hint = "Zero only the last layer at birth, with no normalisation or ReLU behind it."
-        yield Problem("E327", f"has parameters that no gradient reaches in two steps: {', '.join(dead[:5])}", hint=hint)
-
-
-def _place(site: Site) -> str:
-    return f"a {site.kind} of shape {site.example_shape}"
+        yield Problem("E327", message, hint=hint)
 
 
 class Draws(IntEnum):
-    """When random numbers are drawn. Of several networks the one that draws most decides."""
+    """When a network draws random numbers. For several networks, take the maximum."""
 
     NEVER = 0
     FORWARD = 1
     """In the forward pass alone."""
     ANYWHERE = 2
-    """In the backward pass, too, or the forward pass is computed again there."""
+    """In the backward pass, too, or the forward pass is recomputed there."""
 
 
 EXAMPLES: Final = 4
-"""On which a block is tried."""
+"""The batch on which a block is tried."""
 
-DRAWING: Final = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-    nn.RReLU,
-    nn.FractionalMaxPool2d,
-    nn.FractionalMaxPool3d,
-)
-"""Modules that are taken to draw, though they may have been told not to: somebody may turn them up later."""
+DRAWING: Final = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+"""Modules that count as drawing even at a rate of 0, which may be changed later."""
 
 
 def draws_of(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Draws:
-    """When ``model`` draws. ``loss`` runs it on a few examples; afterwards the model is what it was."""
+    """Return when ``model``, which is not changed, draws random numbers; ``loss`` runs it on a few examples."""
     was, kept = model.training, KeptBuffers(model)
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
@@ -177,14 +160,14 @@ def draws_of(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Draws:
         kept.put_back()
         for parameter, gradient in gradients:
             parameter.grad = gradient
-    looks_so = any(isinstance(module, DRAWING) or _drops_out(module) for module in model.modules())
-    return max(training, evaluation, Draws.FORWARD if looks_so else Draws.NEVER)
+    declared = any(isinstance(module, DRAWING) or _drops_out(module) for module in model.modules())
+    return max(training, evaluation, Draws.FORWARD if declared else Draws.NEVER)
 
 
 def draws_of_variety(
     variety: Variety, site: Site, device: torch.device, *, memory_format: torch.memory_format = torch.contiguous_format
 ) -> Draws:
-    """When a block of the blueprint draws that stands at ``site``. memory_format: of images it is tried on."""
+    """Return when a block of the blueprint at ``site`` draws, tried on images in ``memory_format``."""
     with RandomStream(derive_seed(0, "drawing", variety.id), device):
         block = variety.factory(site).to(device)
         inputs = torch.randn(EXAMPLES, *site.example_shape, device=device)
@@ -194,27 +177,22 @@ def draws_of_variety(
 
 
 def _tried(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Draws:
-    before, again = _generators(model), 0
-
-    def computed_again(*_: Any) -> None:
-        nonlocal again
-        again += 1
-
-    whole = loss(model)
+    before, recomputed = _generators(model), []
+    mean = loss(model)
     between = _generators(model)
     with ExitStack() as hooks:
         for module in model.modules():
-            hooks.callback(module.register_forward_pre_hook(computed_again).remove)
-        if whole.requires_grad:
-            whole.backward()
+            hooks.callback(module.register_forward_pre_hook(lambda *_: recomputed.append(True)).remove)
+        if mean.requires_grad:
+            mean.backward()
     in_forward, in_backward = _differ(before, between), _differ(between, _generators(model))
-    if in_backward or (again and in_forward):
+    if in_backward or (recomputed and in_forward):
         return Draws.ANYWHERE
     return Draws.FORWARD if in_forward else Draws.NEVER
 
 
 def _drops_out(module: nn.Module) -> bool:
-    """Whether it says of itself that it does, as recurrent layers and attention do."""
+    """Whether the module has a dropout rate, as recurrent layers and attention do."""
     share = getattr(module, "dropout", None)
     return isinstance(share, float) and share > 0.0
 
@@ -229,18 +207,21 @@ def _differ(before: list[Tensor], after: list[Tensor]) -> bool:
     return any(not torch.equal(then, now) for then, now in zip(before, after, strict=True))
 
 
-STIR = 0.2
-"""Deviation of the weights under which it is looked how far a block sees: one that begins as nothing sees nothing."""
+WEIGHT_DEVIATION = 0.2
+"""Of the random weights for measuring the receptive field: a block that starts as the identity has none."""
 
-STIRS = 8
-"""How often: a rectifier that blocks everything under some weights lets something pass under others."""
+WEIGHT_DRAWS = 8
+"""Random weights that are tried, because a ReLU may block everything under some of them."""
 
 
 class PlaceDescriptions(Mapping[str, Place]):
-    """The places of a run, each counted when it is first looked up, and then known.
+    """Descriptions of the slots of a run, each made when it is first looked up.
 
-    host: a host whose slots were observed, empty. sites: of each slot. example: what goes into the host; of its first
-    row the operations are counted.
+    Args:
+        host: a host whose slots were observed, empty.
+        sites: by slot.
+        varieties: by slot.
+        example: a batch of inputs; operations are counted on its first row.
     """
 
     def __init__(
@@ -282,13 +263,13 @@ class PlaceDescriptions(Mapping[str, Place]):
 
 
 def describe(variety: Variety, site: Site) -> Candidate:
-    """What is known of a blueprint at ``site``. What cannot be counted is unknown; nothing is refused here."""
+    """Return what is known of a blueprint at ``site``; what cannot be counted is None."""
     block = _built(variety, site)
-    some = torch.zeros(1, *site.example_shape)
+    example = torch.zeros(1, *site.example_shape)
     return Candidate(
         blueprint=variety.id,
         parameters=variety.most_parameters(site) if block is None else _parameters(block, variety, site),
-        flops=None if block is None else flops(lambda: block(some)),
+        flops=None if block is None else flops(lambda: block(example)),
         reach=None if block is None else reach(block, site),
         identity=variety.spec.starts_as_identity,
         traits=variety.spec.traits,
@@ -296,9 +277,9 @@ def describe(variety: Variety, site: Site) -> Candidate:
 
 
 def flops(run: Callable[[], object]) -> int | None:
-    """Floating-point operations of ``run``, as torch counts them: of products and convolutions. None: it fails.
+    """Return the floating-point operations of ``run`` as torch counts them, in products and convolutions.
 
-    Attention is computed as the products that it is made of: torch does not count every one of its shortcuts.
+    None if it fails. Attention is computed by plain products: torch does not count every faster backend.
     """
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
@@ -313,16 +294,16 @@ def flops(run: Callable[[], object]) -> int | None:
 
 
 def reach(block: nn.Module, site: Site) -> int | None:
-    """Positions of the input, along the longest side, that the middle of the output can depend on; 0 without any.
+    """Return the receptive field of the middle of the output along the longest side; 0 without positions.
 
-    The block's parameters are other ones afterwards. None where the block cannot be asked.
+    The block's parameters are changed. None if the block fails.
     """
     if not site.size:
         return 0
     seen = torch.zeros(site.size, dtype=torch.bool)
     try:
         with RandomStream(derive_seed(0, "reach")), torch.enable_grad(), in_mode(block, training=False):
-            for _ in range(STIRS):
+            for _ in range(WEIGHT_DRAWS):
                 seen |= _seen_by_the_middle(block, site)
     except Exception:
         return None
@@ -333,10 +314,10 @@ def reach(block: nn.Module, site: Site) -> int | None:
 
 
 def _seen_by_the_middle(block: nn.Module, site: Site) -> Tensor:
-    """Which positions of its input the middle of the output depends on, under weights that were just drawn."""
+    """Return which positions of the input the middle of the output depends on, under random weights."""
     with torch.no_grad():
         for parameter in block.parameters():
-            parameter.normal_(0.0, STIR)
+            parameter.normal_(0.0, WEIGHT_DEVIATION)
     example = torch.randn(2, *site.example_shape, requires_grad=True)
     middle = _positions_last(block(example), site)
     for length in site.size:
@@ -346,10 +327,10 @@ def _seen_by_the_middle(block: nn.Module, site: Site) -> Tensor:
 
 
 def _parameters(block: nn.Module, variety: Variety, site: Site) -> int:
-    """Of a seed that is added: the block's own, and the gain it is eased with unless it begins as the identity."""
+    """Return how many parameters a seed with the operator ``add`` has."""
     try:
         identity = variety.spec.starts_as_identity or not changes_at_birth(block, site)
-    except Exception:  # it cannot be tried, and nothing will grow of it
+    except Exception:  # it cannot be tried, and will be refused
         identity = False
     own = sum(parameter.numel() for parameter in block.parameters())
     return own + blend_parameters(Blend.ADD, site, identity=identity)
@@ -364,5 +345,5 @@ def _built(variety: Variety, site: Site) -> nn.Module | None:
 
 
 def _positions_last(tensor: Tensor, site: Site) -> Tensor:
-    """(N, C, *positions), whatever the kind."""
+    """Return (N, C, *positions) for any kind of site."""
     return tensor.movedim(-1, 1) if site.kind == "tokens" else tensor

@@ -156,7 +156,7 @@ def test_rows_of_different_lengths_are_refused() -> None:
 @pytest.mark.parametrize("steps", [5, 3])
 def test_a_batch_in_the_second_dimension_is_refused_even_where_both_are_as_long(steps: int) -> None:
     told = refusal(Turned(), {"slot": SlotPlace("mix", "tokens")}, torch.zeros(3, steps, 4))
-    assert 'module "mix" returns the batch in its second dimension' in told
+    assert 'module "mix" does not return one row of numbers per example' in told
     assert "Put the batch first" in told
 
 

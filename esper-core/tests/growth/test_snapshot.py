@@ -119,7 +119,7 @@ def test_a_snapshot_from_before_a_fossil_is_not_restored(environment) -> None:
     environment.train()
     assert snapshot.flaw(environment.garden) is None
     environment.network.apply(FOSSILISE, 2)
-    assert snapshot.flaw(environment.garden) == "a seed was kept for good since it was taken"
+    assert snapshot.flaw(environment.garden) == "a seed was fossilised since it was taken"
     snapshot.take(environment.garden)
     assert snapshot.flaw(environment.garden) is None
 

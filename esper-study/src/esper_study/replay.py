@@ -6,7 +6,7 @@ has to produce the recorded numbers, to the last bit, up to the step in which an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
@@ -254,7 +254,7 @@ def _difference_at_end(
     }
     if end is not None and end.ending is not None:
         pairs["closing"] = (recorded.closing, {} if end.reward is None else end.reward.terms)
-        pairs["grown"] = (list(recorded.grown), [one.as_json() for one in end.ending.growth])
+        pairs["grown"] = (list(recorded.grown), [asdict(one) for one in end.ending.growth])
     for name, (own, theirs) in pairs.items():
         for what, one, other in _differences(own, theirs, name):
             return Difference(None, what, one, other)

@@ -176,11 +176,10 @@ def _site(name: str, place: SlotPlace, outputs: list[Any], *, training: bool, ba
         hint = "A TransformerEncoder packs padded batches in evaluation: build it with enable_nested_tensor=False."
         return _refusal(name, place, "returns a nested tensor, not rows of one length", hint)
     received = f"Received: {output.dtype}, shape {tuple(output.shape)} for a batch of {batch}"
-    if output.ndim > 1 and output.shape[0] != batch and output.shape[1] == batch:
-        hint = f"Put the batch first, or wrap the module in one of your own that transposes. {received}"
-        return _refusal(name, place, "returns the batch in its second dimension", hint)
     if not output.is_floating_point() or output.ndim < 2 or output.shape[0] != batch:
-        return _refusal(name, place, "does not return one row of numbers per example", received)
+        return _refusal(
+            name, place, "does not return one row of numbers per example", f"Put the batch first. {received}"
+        )
     kind = place.kind or _KIND_BY_DIMENSIONS.get(output.ndim)
     if kind is None or output.ndim != _DIMENSIONS[kind]:
         received = f"Received: shape {tuple(output.shape)}"

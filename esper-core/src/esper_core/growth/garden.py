@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from esper_core.config import GrowthConfig
@@ -331,7 +331,7 @@ class Garden:
         parts = {"keeper": self.keeper.state_dict(), "gates": self.gates.state_dict()}
         return State.of(
             {"numbers": model_state(self.model), **parts, "incubations": State.of(incubations)},
-            grown=json.loads(json.dumps(network.as_json())),
+            grown=json.loads(json.dumps(asdict(network))),
             born=self.born,
             incubating=list(self._incubations),
         )

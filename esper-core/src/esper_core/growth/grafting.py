@@ -169,11 +169,7 @@ _CONTAINERS: tuple[tuple[type[nn.Module], type[nn.Module]], ...] = (
 
 
 def parents_of(plain: type[nn.Module]) -> tuple[type[nn.Module], ...]:
-    """Return the bases of the class of a grafted module whose class was ``plain``.
-
-    >>> [parent.__name__ for parent in parents_of(nn.Sequential)], [parent.__name__ for parent in parents_of(nn.Linear)]
-    (['GraftedSequential'], ['Linear'])
-    """
+    """Return the bases of the class of a grafted module whose class was ``plain``."""
     for kind, container in _CONTAINERS:
         if plain is kind:
             return (container,)
@@ -183,11 +179,7 @@ def parents_of(plain: type[nn.Module]) -> tuple[type[nn.Module], ...]:
 
 
 def is_never_called(module: nn.Module) -> bool:
-    """Whether the module only holds others: a ModuleList, a ModuleDict.
-
-    >>> is_never_called(nn.ModuleList()), is_never_called(nn.Sequential())
-    (True, False)
-    """
+    """Whether the module only holds others, as a ModuleList or ModuleDict does."""
     return getattr(module.forward, "__func__", None) is nn.Module.forward
 
 

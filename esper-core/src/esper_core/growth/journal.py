@@ -26,7 +26,7 @@ from esper_core.leyline.signals import RECORD
 from esper_core.leyline.specs import SiteKind  # noqa: TC001  pydantic reads it
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from esper_core.growth.seeds import Seed
     from esper_core.growth.slots import Slot, Slots
@@ -97,10 +97,6 @@ class Growth:
     kept: Count | None
     parameters: Count
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the entry as plain data."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class SlotEntry:
@@ -131,10 +127,6 @@ class Network:
     seeds: tuple[Growth, ...]
     format: Annotated[int, Field(ge=1)] = GROWTH_FORMAT
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the record as plain data."""
-        return asdict(self)
-
     @property
     def grown(self) -> tuple[Growth, ...]:
         """The seeds that were fossilised."""
@@ -142,45 +134,44 @@ class Network:
 
 
 def _check_network(network: Network) -> Network:
-    """Raise ValueError if entries of the journal contradict each other."""
-    slots = {slot.name: slot for slot in network.slots}
-    for what, names, known in (
-        ("slot", [slot.name for slot in network.slots], slots),
-        ("seed", [seed.number for seed in network.seeds], {seed.number for seed in network.seeds}),
-    ):
-        _require(len(names) == len(known), f"a {what} is listed twice")
-    for slot in network.slots:
-        _check_site(f'slot "{slot.name}"', slot)
-        own = [seed for seed in network.seeds if seed.slot == slot.name]
-        kept = [seed for seed in own if seed.stage is Stage.FOSSILISED]
-        alive = own[len(kept) :]
-        limit = f'slot "{slot.name}" holds {len(own)} seeds, and its stack is {slot.stack}'
-        _require(len(kept) + bool(alive) <= slot.stack, limit)
-        _require(kept == own[: len(kept)], f'slot "{slot.name}": a living seed comes before a fossil')
-        acting = len(alive) > 1 and any(seed.stage not in INCUBATING for seed in alive)
-        _require(not acting, f'slot "{slot.name}": one of {len(alive)} living seeds acts')
-    for seed in network.seeds:
-        where = f"seed {seed.number}"
-        _check_site(where, seed)
-        _require(seed.slot in slots, f'{where}: there is no slot "{seed.slot}"')
-        alike = _site_key(seed) == _site_key(slots[seed.slot])
-        _require(alike, f"{where}: at, kind or channels differ from those of its slot")
-        _require(seed.ramp.done <= seed.ramp.ticks, f"{where}: {seed.ramp.done} of {seed.ramp.ticks} ticks are done")
-        _require(seed.stage is not Stage.PRUNED, f"{where} is pruned, and a journal holds no pruned seeds")
-        fossil = seed.stage is Stage.FOSSILISED and seed.alpha != FULL
-        _require(not fossil, f"{where} is a fossil, and its alpha is {seed.alpha}")
+    if (contradiction := next(_contradictions(network), None)) is not None:
+        raise ValueError(contradiction)
     return network
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
-def _check_site(where: str, entry: Growth | SlotEntry) -> None:
-    shape, kind = entry.example_shape, entry.kind
-    fits = shape is None or (kind is not None and len(shape) == _DIMENSIONS[kind])
-    _require(fits, f"{where}: example_shape is {shape}, and kind {kind}")
+def _contradictions(network: Network) -> Iterator[str]:
+    slots = {slot.name: slot for slot in network.slots}
+    if len(slots) < len(network.slots):
+        yield "a slot is listed twice"
+    if len({seed.number for seed in network.seeds}) < len(network.seeds):
+        yield "a seed is listed twice"
+    entries: tuple[SlotEntry | Growth, ...] = (*network.slots, *network.seeds)
+    for entry in entries:
+        shape, kind = entry.example_shape, entry.kind
+        if shape is not None and (kind is None or len(shape) != _DIMENSIONS[kind]):
+            yield f"example_shape is {shape}, and kind {kind}"
+    for slot in network.slots:
+        own = [seed for seed in network.seeds if seed.slot == slot.name]
+        kept = [seed for seed in own if seed.stage is Stage.FOSSILISED]
+        alive = own[len(kept) :]
+        if len(kept) + bool(alive) > slot.stack:
+            yield f'slot "{slot.name}" holds {len(own)} seeds, and its stack is {slot.stack}'
+        if kept != own[: len(kept)]:
+            yield f'slot "{slot.name}": a living seed comes before a fossil'
+        elif len(alive) > 1 and any(seed.stage not in INCUBATING for seed in alive):
+            yield f'slot "{slot.name}": one of {len(alive)} living seeds acts'
+    for seed in network.seeds:
+        where = f"seed {seed.number}"
+        if seed.slot not in slots:
+            yield f'{where}: there is no slot "{seed.slot}"'
+        elif _site_key(seed) != _site_key(slots[seed.slot]):
+            yield f"{where}: at, kind or channels differ from those of its slot"
+        if seed.ramp.done > seed.ramp.ticks:
+            yield f"{where}: {seed.ramp.done} of {seed.ramp.ticks} ticks are done"
+        if seed.stage is Stage.PRUNED:
+            yield f"{where} is pruned, and a journal holds no pruned seeds"
+        if seed.stage is Stage.FOSSILISED and seed.alpha != FULL:
+            yield f"{where} is a fossil, and its alpha is {seed.alpha}"
 
 
 def _site_key(entry: Growth | SlotEntry) -> tuple[str, SiteKind | None, int]:
@@ -290,7 +281,7 @@ def add_to_state_dict(slots: Slots, state: dict[str, Any], prefix: str, metadata
     """Put the journal into a state dict if there are seeds; a state dict post-hook."""
     network = read_network(slots, "")
     if network.seeds:
-        text = json.dumps(network.as_json()).encode()
+        text = json.dumps(asdict(network)).encode()
         state[prefix + JOURNAL] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 

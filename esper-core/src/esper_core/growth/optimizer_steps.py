@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -27,62 +27,57 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import State
 
 
-class _WithoutCompiler(torch.optim.Optimizer):
-    """Keeps torch from importing its compiler when the first optimizer is built, which takes a second."""
+class _Fused(torch.optim.Optimizer):
+    """A fused optimizer with one group of parameters."""
+
+    _kernel: ClassVar[Callable[..., None]]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, without the decorator that imports the compiler."""
+        """Add a group of parameters without torch's decorator, which imports the compiler and takes a second."""
         add = torch.optim.Optimizer.add_param_group
         getattr(add, "__wrapped__", add)(self, param_group)
 
-
-class FusedAdam(_WithoutCompiler, torch.optim.Adam):
-    """Fused Adam with one group of parameters."""
-
     def fast_step(self) -> None:
         """Take one step."""
-        _step(self, adam)
+        (group,) = self.param_groups
+        learning = [parameter for parameter in group["params"] if parameter.grad is not None]
+        memory = [self.state[parameter] or _initial(self.state[parameter], parameter) for parameter in learning]
+        beta1, beta2 = group["betas"]
+        with torch.no_grad():
+            self._kernel(
+                learning,
+                [parameter.grad for parameter in learning],
+                [own["exp_avg"] for own in memory],
+                [own["exp_avg_sq"] for own in memory],
+                [],
+                [own["step"] for own in memory],
+                fused=True,
+                foreach=False,
+                amsgrad=False,
+                maximize=False,
+                beta1=beta1,
+                beta2=beta2,
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+            )
 
 
-class FusedAdamW(_WithoutCompiler, torch.optim.AdamW):
-    """Fused AdamW with one group of parameters."""
+class FusedAdam(_Fused, torch.optim.Adam):
+    """Fused Adam."""
 
-    def fast_step(self) -> None:
-        """Take one step."""
-        _step(self, adamw)
+    _kernel = staticmethod(adam)
+
+
+class FusedAdamW(_Fused, torch.optim.AdamW):
+    """Fused AdamW."""
+
+    _kernel = staticmethod(adamw)
 
 
 def step_optimizer(optimizer: torch.optim.Optimizer) -> None:
     """Take one step, by ``fast_step`` if the optimizer has it."""
-    if isinstance(optimizer, FusedAdam | FusedAdamW):
-        optimizer.fast_step()
-    else:
-        optimizer.step()
-
-
-def _step(optimizer: torch.optim.Optimizer, arithmetic: Callable[..., None]) -> None:
-    (group,) = optimizer.param_groups
-    learning = [parameter for parameter in group["params"] if parameter.grad is not None]
-    memory = [optimizer.state[parameter] or _initial(optimizer.state[parameter], parameter) for parameter in learning]
-    beta1, beta2 = group["betas"]
-    with torch.no_grad():
-        arithmetic(
-            learning,
-            [parameter.grad for parameter in learning],
-            [own["exp_avg"] for own in memory],
-            [own["exp_avg_sq"] for own in memory],
-            [],
-            [own["step"] for own in memory],
-            fused=True,
-            foreach=False,
-            amsgrad=False,
-            maximize=False,
-            beta1=beta1,
-            beta2=beta2,
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-        )
+    (optimizer.fast_step if isinstance(optimizer, _Fused) else optimizer.step)()
 
 
 def _initial(memory: dict[str, Tensor], parameter: nn.Parameter) -> dict[str, Tensor]:

@@ -201,12 +201,7 @@ def blended(block: nn.Module, blend: Blend, site: Site, *, identity: bool) -> tu
 
 
 def blend_parameters(blend: Blend, site: Site, *, identity: bool) -> int:
-    """Return how many parameters a seed has beside those of its block.
-
-    >>> from esper_core.leyline.specs import Site
-    >>> blend_parameters(Blend.GATE, Site("vector", 8), identity=True)
-    9
-    """
+    """Return how many parameters a seed has beside those of its block."""
     own = {Blend.ADD: 0, Blend.RESIDUAL: 1, Blend.MULTIPLY: 0, Blend.GATE: site.channels + 1}[blend]
     return own if identity or blend is Blend.RESIDUAL else own + 1
 
@@ -218,11 +213,6 @@ class Presence(StrEnum):
     """At the strength of its alpha, which is 0 while it is in the shadow."""
     BRANCHED = "branched"
     """Not at all: it acts on its branch, and only while that is switched in."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> Presence | None:
-        """Read ``whispering``, which journals of earlier versions hold, as an incubating seed that does not act."""
-        return cls.ACTING if value == "whispering" else None
 
 
 @dataclass(frozen=True, slots=True)

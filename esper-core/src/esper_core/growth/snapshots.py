@@ -1,7 +1,7 @@
 """Snapshots: copy a host's parameters and buffers, and restore them in place.
 
-The memory of a copy is allocated once; it is pinned if the host is on a GPU. Taking a snapshot waits for nothing.
-Restoring one waits for the current stream only.
+The memory of a copy is allocated once, and pinned if the host is on a GPU. Taking a snapshot waits for nothing;
+restoring one waits for the current stream only.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-"""What numbers of so many bytes are read as when their bits are added up; larger ones as 64-bit integers."""
+"""The dtype as which values of so many bytes are summed up; larger ones as int64."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One parameter or buffer: where it belongs, the object that it is, and its copy."""
+    """One parameter or buffer, where it is registered, and its copy."""
 
     module: nn.Module
     attribute: str
@@ -41,46 +41,47 @@ class _Cell:
 
 
 class Snapshot:
-    """Parameters and buffers of a model, without those of its living seeds, as they were when it was taken last."""
+    """A copy of the parameters and buffers of a model, without those of its living seeds."""
 
     def __init__(self, garden: Garden) -> None:
         self._cells: list[_Cell] = []
         self.take(garden)
 
     def take(self, garden: Garden) -> None:
-        """Write down what the model is now, in the memory that is there already as far as it fits."""
+        """Copy the model as it is now, into the memory of the previous copy if it fits."""
         spare = [cell.copy for cell in self._cells]
         self._cells = []
         self._fossils = _fossils(garden)
         self._device = device_of(garden.model)
-        seals: list[Tensor] = []
+        checksums: list[Tensor] = []
         with torch.no_grad():
             for place, (module, attribute, name, tensor, is_buffer) in enumerate(_host_tensors(garden)):
                 copy = _room(tensor, spare[place] if place < len(spare) else None)
                 copy.copy_(tensor, non_blocking=True)
-                seals.append(_seal(tensor))
+                checksums.append(_checksum(tensor))
                 self._cells.append(_Cell(module, attribute, name, tensor, copy, is_buffer))
-            self._seal = torch.stack(seals) if seals else torch.zeros(0, dtype=torch.int64)
+            self._checksums = torch.stack(checksums) if checksums else torch.zeros(0, dtype=torch.int64)
 
     def flaw(self, garden: Garden) -> str | None:
-        """Why it cannot be restored: it is of another structure, damaged, or of a sick state; None where it can."""
+        """Return why it cannot be restored, because it is outdated, damaged or not finite; None if it can."""
         if _fossils(garden) != self._fossils:
-            return "a seed was kept for good since it was taken"
-        _wait_for_lane(self._device)
-        for cell, seal in zip(self._cells, self._seal.tolist(), strict=True):
-            if _seal(cell.copy).item() != seal:
+            return "a seed was fossilised since it was taken"
+        _wait_for_stream(self._device)
+        for cell, checksum in zip(self._cells, self._checksums.tolist(), strict=True):
+            if _checksum(cell.copy).item() != checksum:
                 return f'its copy of "{cell.name}" is damaged'
-            if not _sane(cell):
+            if not _is_finite(cell):
                 return f'"{cell.name}" was not finite when it was taken'
         return None
 
     def restore(self, garden: Garden) -> None:
-        """Write everything back where it was, and forget what the optimizers remember of the time since.
+        """Restore parameters and buffers in place, and reset the state of the host's optimizers.
 
-        Parameters and buffers are the objects that they were. GrowthError, and nothing changed, where there is a flaw.
+        Raises:
+            GrowthError: there is a flaw; then nothing was changed.
         """
         if why := self.flaw(garden):
-            hint = "Only a snapshot of the same network, whole and finite, brings it back."
+            hint = "Use a snapshot of the same network that is intact and finite."
             raise GrowthError(Problem("E308", f"the snapshot cannot be restored: {why}", hint=hint))
         with torch.no_grad():
             for cell in self._cells:
@@ -89,23 +90,23 @@ class Snapshot:
                     setattr(cell.module, cell.attribute, cell.tensor)
         garden.keeper.zero_grad()
         garden.keeper.forget_host_state()
-        _wait_for_lane(self._device)
+        _wait_for_stream(self._device)
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """The copies by the names of what they are copies of."""
-        _wait_for_lane(self._device)
+        """Return the copies by the names of the parameters and buffers."""
+        _wait_for_stream(self._device)
         return {cell.name: cell.copy for cell in self._cells}
 
     def state_dict(self) -> State:
-        """The copies, and the seals by which damage to them shows."""
-        seals = dict(zip((cell.name for cell in self._cells), self._seal.tolist(), strict=True))
-        return encode_state({"copies": dict(self.tensors()), "seals": seals})
+        """Return the copies, and the checksums that reveal damage to them."""
+        checksums = dict(zip((cell.name for cell in self._cells), self._checksums.tolist(), strict=True))
+        return encode_state({"copies": dict(self.tensors()), "seals": checksums})
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what another snapshot held, of a network that has grown as this one has.
+        """Load the copies of another snapshot, of a network that has grown alike. Later buffers are left out.
 
-        A buffer that came later was not in it, and is not in this one then. GrowthError, and nothing changed, where it
-        is of another network.
+        Raises:
+            GrowthError: it is of another network; then nothing was changed.
         """
         known = decode_state(state)
         copies, cells = known["copies"], {cell.name: cell for cell in self._cells}
@@ -119,12 +120,12 @@ class Snapshot:
         with torch.no_grad():
             for cell in self._cells:
                 cell.copy.copy_(copies[cell.name])
-        seals = [known["seals"][cell.name] for cell in self._cells]
-        self._seal = torch.tensor(seals, dtype=torch.int64)
+        checksums = [known["seals"][cell.name] for cell in self._cells]
+        self._checksums = torch.tensor(checksums, dtype=torch.int64)
 
 
 def _host_tensors(garden: Garden) -> Iterator[tuple[nn.Module, str, str, Tensor, bool]]:
-    """Each parameter once, and each module's buffers, with where it belongs; nothing of living seeds."""
+    """Yield each parameter once, and each module's buffers, without those of living seeds."""
     living = garden.living_seeds()
     own = {id(parameter) for seed in living for parameter in seed.parameters()}
     left_out = {id(module) for seed in living for module in seed.modules()}
@@ -140,7 +141,7 @@ def _host_tensors(garden: Garden) -> Iterator[tuple[nn.Module, str, str, Tensor,
 
 
 def _room(tensor: Tensor, spare: Tensor | None) -> Tensor:
-    """Memory for a copy: ``spare``, where it fits."""
+    """Return memory for a copy: ``spare`` if it fits."""
     pinned = tensor.is_cuda
     if spare is not None and (spare.shape, spare.dtype, spare.is_pinned()) == (tensor.shape, tensor.dtype, pinned):
         return spare
@@ -148,26 +149,26 @@ def _room(tensor: Tensor, spare: Tensor | None) -> Tensor:
 
 
 def _fits(cell: _Cell, copy: Tensor) -> bool:
-    """Whether it can be a copy of what stands there. A buffer may have had another shape then."""
+    """Whether it can be a copy of the cell. A buffer may have had another shape."""
     return cell.is_buffer or form_of(cell.copy) == form_of(copy)
 
 
 def _of_form(cell: _Cell, copy: Tensor) -> _Cell:
-    """The cell, with room for what is like ``copy``."""
+    """Return the cell with room for ``copy``."""
     if form_of(cell.tensor) == form_of(copy):
         return cell
     tensor = torch.empty(copy.shape, dtype=copy.dtype, device=cell.tensor.device)
     return replace(cell, tensor=tensor, copy=_room(tensor, cell.copy))
 
 
-def _seal(tensor: Tensor) -> Tensor:
-    """The sum of its bits read as integers: the same on every device, in any order, and other for any one change."""
+def _checksum(tensor: Tensor) -> Tensor:
+    """Return the sum of its bits read as integers: the same on every device, and other after any single change."""
     flat = tensor.contiguous().reshape(-1)
     return flat.view(_BITS.get(flat.element_size(), torch.int64)).sum(dtype=torch.int64)
 
 
-def _sane(cell: _Cell) -> bool:
-    """Whether what is trained is finite, and what is not is a number: a mask may well hold infinities."""
+def _is_finite(cell: _Cell) -> bool:
+    """Whether trained values are finite, and others not NaN: a mask may hold infinities."""
     if not (cell.copy.is_floating_point() or cell.copy.is_complex()):
         return True
     return bool(cell.copy.isfinite().all() if cell.tensor.requires_grad else not cell.copy.isnan().any())
@@ -177,7 +178,7 @@ def _fossils(garden: Garden) -> tuple[tuple[str, int], ...]:
     return tuple((slot.name, seed.number) for slot in garden.slots.values() for seed in slot.fossils)
 
 
-def _wait_for_lane(device: torch.device) -> None:
-    """Wait for what this environment's lane was told to do; the other lanes go on."""
+def _wait_for_stream(device: torch.device) -> None:
+    """Wait for the current stream of the device; others continue."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()

@@ -256,7 +256,7 @@ def transaction(
         SeedFault: the same, if the parameter is that of a seed that lived before.
     """
     living = [slot for slot in slots if slot.living is not None]
-    before = [_SlotState(slot) for slot in slots]
+    undo_slots = [_undo_slot(slot) for slot in slots]
     put_keeper_back, incubating = keeper.undo(), dict(incubations)
     put_torch_back = _torch_state(device_of(model))
     try:
@@ -268,8 +268,8 @@ def transaction(
                 raise SeedFault(culprits, f"has parameters that it was not born with: {', '.join(misowned[:5])}")
             raise GrowthError(Problem("E304", f"not owned by exactly one optimizer: {', '.join(misowned[:5])}"))
     except BaseException:
-        for state in before:
-            state.restore()
+        for put_slot_back in undo_slots:
+            put_slot_back()
         put_keeper_back()
         incubations.clear()
         incubations.update(incubating)
@@ -294,22 +294,21 @@ def _torch_state(device: torch.device) -> Callable[[], None]:
     return put_back
 
 
-class _SlotState:
-    """What a transition may change of one slot and its seeds."""
+def _undo_slot(slot: Slot) -> Callable[[], None]:
+    """Return a function that restores what a transition may change of a slot and its seeds."""
+    state, embargo = slot.state, slot.embargo
+    seeds = [(seed, seed.stage, seed.kept, replace(seed.alpha), seed.presence) for seed in slot.stack]
+    trained = [(parameter, parameter.requires_grad) for parameter in slot.parameters()]
 
-    def __init__(self, slot: Slot) -> None:
-        self._slot = slot
-        self._state, self._embargo = slot.state, slot.embargo
-        self._seeds = [(seed, seed.stage, seed.kept, replace(seed.alpha), seed.presence) for seed in slot.stack]
-        self._trained = [(parameter, parameter.requires_grad) for parameter in slot.parameters()]
-
-    def restore(self) -> None:
-        self._slot.state, self._slot.embargo = self._state, self._embargo
-        for seed, stage, kept, alpha, presence in self._seeds:
+    def put_back() -> None:
+        slot.state, slot.embargo = state, embargo
+        for seed, stage, kept, alpha, presence in seeds:
             seed.stage, seed.kept, seed.alpha, seed.presence = stage, kept, alpha, presence
-        for parameter, trained in self._trained:
-            parameter.requires_grad_(trained)
-        if [id(seed) for seed in self._slot.stack] != [id(seed) for seed, *_ in self._seeds]:
-            while len(self._slot.seeds):
-                del self._slot.seeds[-1]
-            self._slot.seeds.extend(seed for seed, *_ in self._seeds)
+        for parameter, requires_grad in trained:
+            parameter.requires_grad_(requires_grad)
+        if [id(seed) for seed in slot.stack] != [id(seed) for seed, *_ in seeds]:
+            while len(slot.seeds):
+                del slot.seeds[-1]
+            slot.seeds.extend(seed for seed, *_ in seeds)
+
+    return put_back

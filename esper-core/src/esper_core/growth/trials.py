@@ -236,7 +236,16 @@ class PlaceDescriptions(Mapping[str, Place]):
 
     def __getitem__(self, slot: str) -> Place:
         if slot not in self._known:
-            self._known[slot] = self._place(slot, self._sites[slot])
+            site = self._sites[slot]
+            self._known[slot] = Place(
+                kind=site.kind,
+                channels=site.channels,
+                size=site.size,
+                depth=list(self._sites).index(slot) / len(self._sites),
+                host_parameters=sum(parameter.numel() for parameter in self._host.parameters()),
+                host_flops=self._host_flops,
+                candidates=tuple(describe(variety, site) for variety in self._varieties.get(slot, ())),
+            )
         return self._known[slot]
 
     def __iter__(self) -> Iterator[str]:
@@ -244,17 +253,6 @@ class PlaceDescriptions(Mapping[str, Place]):
 
     def __len__(self) -> int:
         return len(self._sites)
-
-    def _place(self, slot: str, site: Site) -> Place:
-        return Place(
-            kind=site.kind,
-            channels=site.channels,
-            size=site.size,
-            depth=list(self._sites).index(slot) / len(self._sites),
-            host_parameters=sum(parameter.numel() for parameter in self._host.parameters()),
-            host_flops=self._host_flops,
-            candidates=tuple(describe(variety, site) for variety in self._varieties.get(slot, ())),
-        )
 
     @cached_property
     def _host_flops(self) -> int | None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -64,7 +65,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
     name = f"model-{digest[:8]}.safetensors"
     write_atomically(folder / name, data)
     reference = {"file": name, "sha256": digest, "aliases": aliases}
-    record = {**network.as_json(), "numbers": reference}
+    record = {**asdict(network), "numbers": reference}
     write_json(folder / JOURNAL_FILE, {**record, "sha256": _digest(record)})
     with report_os_errors(folder):
         for path in folder.iterdir():

@@ -6,7 +6,7 @@ record is written as plain data by ``plain_of`` and read back by ``record_of``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar, cast
 
@@ -226,7 +226,7 @@ def episode_finished(
         steps=member.steps,
         reward=reward,
         closing={} if closing is None else closing.terms,
-        grown=tuple(growth.as_json() for growth in ending.growth),
+        grown=tuple(asdict(growth) for growth in ending.growth),
     )
 
 

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from esper_core.growth import (
-    NUMBERS,
-    WIDTH,
     Counterfactuals,
     SeedFault,
     decode_state,
@@ -42,9 +42,9 @@ from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
 from esper_core.trainer.batches import chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from esper_core.growth import Garden, RandomStream, Seed
     from esper_core.leyline.protocols import Split, Task
@@ -66,22 +66,12 @@ class Evaluation:
         return torch.stack([self.losses.mean(), self.metric])
 
 
-def call_model(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the model's outputs, computed as the model is written."""
-    outputs: Tensor = model(inputs)
-    return outputs
-
-
 def evaluate(
-    model: nn.Module, task: Task, split: Split, run: Callable[[nn.Module, Tensor], Tensor] = call_model
+    model: nn.Module, task: Task, split: Split, run: Callable[[nn.Module, Tensor], Tensor] = nn.Module.__call__
 ) -> Evaluation:
     """Evaluate ``model`` on the whole split in inference mode, and leave it in training mode.
 
-    Args:
-        model: The network.
-        task: Computes losses and scores.
-        split: The examples.
-        run: Computes the outputs of a batch.
+    ``run`` computes the outputs of a batch.
     """
     model.eval()
     losses: list[Tensor] = []
@@ -115,7 +105,7 @@ class SeedGains:
         self._garden = garden
         self._stream = stream
         self._lead: Tensor | None = None
-        self._fossils: tuple[Seed, ...] = ()
+        self._fossils: list[int] = []
         self.gains: dict[int, Tensor] = {}
 
     def measure(self, evaluate: Callable[[], Evaluation], losses: Tensor, undisturbed: Tensor | None) -> None:
@@ -127,14 +117,14 @@ class SeedGains:
             undisturbed: The twin's losses; None where there is no twin.
         """
         self.gains = {}
-        acting = self._garden.blended
+        acting, slots = self._garden.blended, self._garden.slots.values()
         for number in self._garden.incubating:
             if number not in acting:
                 self.gains[number] = paired(losses, self._try_seed(number, evaluate))
         if undisturbed is None:
             return
-        fossils = tuple(seed for slot in self._garden.slots.values() for seed in slot.fossils)
-        if not any(slot.strength > 0.0 for slot in self._garden.slots.values()):
+        fossils = [seed.number for slot in slots for seed in slot.fossils]
+        if not any(slot.strength > 0.0 for slot in slots):
             self._lead, self._fossils = undisturbed - losses, fossils
         elif len(acting) != 1 or fossils != self._fossils:
             self._lead = None
@@ -147,21 +137,13 @@ class SeedGains:
 
     def state_dict(self) -> State:
         """Return the gains, the twin's lead with the fossils that it was measured with, and the random stream."""
-        return encode_state(
-            {
-                "gains": self.gains,
-                "lead": self._lead,
-                "fossils": [seed.number for seed in self._fossils],
-                "stream": self._stream.state_dict(),
-            }
-        )
+        stream = self._stream.state_dict()
+        return encode_state({"gains": self.gains, "lead": self._lead, "fossils": self._fossils, "stream": stream})
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for a garden that has grown alike."""
         known = decode_state(state, device_of(self._garden.model))
-        fossils = {seed.number: seed for slot in self._garden.slots.values() for seed in slot.fossils}
-        self.gains, self._lead = known["gains"], known["lead"]
-        self._fossils = tuple(fossils[number] for number in known["fossils"])
+        self.gains, self._lead, self._fossils = known["gains"], known["lead"], known["fossils"]
         self._stream.load_state_dict(known["stream"])
 
     def _try_seed(self, number: int, evaluate: Callable[[], Evaluation]) -> Tensor:
@@ -179,38 +161,29 @@ class SeedDependence:
 
     Args:
         garden: The seeds.
-        seed: Of the random numbers that the network draws, which are the same with and without a seed.
-        deterministic: Whether the network is known to draw no random numbers.
-        run: Computes the outputs of a batch.
+        counterfactuals: Evaluates the network with each seed left out.
     """
 
-    def __init__(
-        self,
-        garden: Garden,
-        seed: int,
-        *,
-        deterministic: bool = False,
-        run: Callable[[nn.Module, Tensor], Tensor] = call_model,
-    ) -> None:
+    def __init__(self, garden: Garden, counterfactuals: Counterfactuals) -> None:
         self._garden = garden
-        self._counterfactuals = Counterfactuals(garden.model, seed=seed, deterministic=deterministic, run=run)
+        self._counterfactuals = counterfactuals
         self.dependences: dict[int, Tensor] = {}
 
     def measure(self, task: Task, split: Split) -> None:
         """Measure each acting seed on ``split``, and leave the model in training mode."""
-        self.dependences = {}
         model, known = self._garden.model, self._counterfactuals.reason
         model.eval()
         try:
-            batches = chunks(split, device_of(model))
-            measured = self._counterfactuals.measure(batches, task.losses)
+            measured = self._counterfactuals.measure(chunks(split, device_of(model)), task.losses)
         finally:
             model.train()
         if (reason := self._counterfactuals.reason) not in (None, known):
             log.info("%s is evaluated in whole passes with each seed left out: %s", type(model).__name__, reason)
-        for name, losses in measured.items():
-            if name is not None and (seed := self._garden.slots[name].living) is not None:
-                self.dependences[seed.number] = paired(losses, measured[None])
+        self.dependences = {
+            seed.number: paired(measured[slot.name], measured[None])
+            for slot in self._garden.slots.values()
+            if (seed := slot.living) is not None and slot.name in measured
+        }
 
     def state_dict(self) -> State:
         """Return the dependences."""
@@ -241,13 +214,13 @@ class Measurements:
     train_loss: float
     validation_loss: float
     validation_metric: float
-    host_finite: bool = True
-    loss_scale: float | None = None
-    incubation_losses: Mapping[int, float] = field(default_factory=dict)
-    gradients: Mapping[int, GradientHealth] = field(default_factory=dict)
-    gains: Mapping[int, Gain] = field(default_factory=dict)
-    dependences: Mapping[int, Gain] = field(default_factory=dict)
-    non_finite_seeds: tuple[int, ...] = ()
+    host_finite: bool
+    loss_scale: float | None
+    incubation_losses: Mapping[int, float]
+    gradients: Mapping[int, GradientHealth]
+    gains: Mapping[int, Gain]
+    dependences: Mapping[int, Gain]
+    non_finite_seeds: tuple[int, ...]
 
 
 class StepMeasurements:
@@ -257,24 +230,18 @@ class StepMeasurements:
         garden: The network and its seeds.
         gains: Gains of seeds.
         dependence: Dependence on seeds.
-        device: Where the network is.
         operations: Operations of host and blueprints, where a reward prices them.
     """
 
     def __init__(
-        self,
-        garden: Garden,
-        gains: SeedGains,
-        dependence: SeedDependence,
-        device: torch.device,
-        operations: Operations | None = None,
+        self, garden: Garden, gains: SeedGains, dependence: SeedDependence, operations: Operations | None
     ) -> None:
         self._garden = garden
         self._operations = operations
         self._gains = gains
         self._dependence = dependence
         self._host_parameters = sum(parameter.numel() for parameter in host_parameters(garden.model))
-        self.train_loss = torch.full((), math.nan, device=device)
+        self.train_loss = torch.full((), math.nan, device=device_of(garden.model))
         self.incubation_losses: dict[int, Tensor] = {}
         self.gradients: dict[int, Tensor] = {}
 
@@ -286,8 +253,11 @@ class StepMeasurements:
 
     def forget(self, number: int) -> None:
         """Drop what was measured of a seed that is gone."""
-        for known in (self.incubation_losses, self.gradients, self._gains.gains, self._dependence.dependences):
+        for known in self._by_seed():
             known.pop(number, None)
+
+    def _by_seed(self) -> tuple[dict[int, Tensor], ...]:
+        return self.incubation_losses, self.gradients, self._gains.gains, self._dependence.dependences
 
     def numbers(self, evaluation: Tensor) -> Tensor:
         """Return all that is to be read of this step in one tensor, in the order that ``read`` expects.
@@ -296,23 +266,22 @@ class StepMeasurements:
             evaluation: Mean loss and metric on the validation split.
         """
         scale = self._loss_scale()
-        by_seed = [
-            *(loss.reshape(1) for loss in self.incubation_losses.values()),
-            *self.gradients.values(),
-            *self._gains.gains.values(),
-            *self._dependence.dependences.values(),
-        ]
-        numbers = [self.train_loss.reshape(1), evaluation, self._is_host_finite(scale), *scale, *by_seed]
-        return torch.cat([number.double() for number in numbers])
+        by_seed = [tensor for known in self._by_seed() for tensor in known.values()]
+        numbers = [self.train_loss, evaluation, self._is_host_finite(scale), *scale, *by_seed]
+        return torch.cat([number.double().reshape(-1) for number in numbers])
 
     def read(self, numbers: Sequence[float]) -> Measurements:
         """Name the numbers of the tensor that ``numbers`` returned, after it was copied to the host."""
-        train_loss, validation_loss, validation_metric, finite, *rest = numbers
-        scale = rest.pop(0) if self._garden.keeper.scaler is not None else None
-        losses = {number: loss for number, (loss,) in _dealt(rest, self.incubation_losses, 1)}
-        health = {number: read_health(own) for number, own in _dealt(rest, self.gradients, WIDTH)}
-        gains = {number: read_gain(own) for number, own in _dealt(rest, self._gains.gains, NUMBERS)}
-        dependences = {number: read_gain(own) for number, own in _dealt(rest, self._dependence.dependences, NUMBERS)}
+        rest = iter(numbers)
+        train_loss, validation_loss, validation_metric, finite = islice(rest, 4)
+        scale = None if self._garden.keeper.scaler is None else next(rest)
+        losses_of, gradients_of, gains_of, dependences_of = (
+            {number: list(islice(rest, tensor.numel())) for number, tensor in known.items()}
+            for known in self._by_seed()
+        )
+        losses = {number: loss for number, (loss,) in losses_of.items()}
+        health = {number: read_health(own) for number, own in gradients_of.items()}
+        gains = {number: read_gain(own) for number, own in gains_of.items()}
         non_finite = [number for number, loss in losses.items() if not math.isfinite(loss)]
         if math.isfinite(validation_loss):
             non_finite += [n for n, gain in gains.items() if not gain.finite and n in self._garden.incubating]
@@ -325,7 +294,7 @@ class StepMeasurements:
             incubation_losses=losses,
             gradients={number: one for number, one in health.items() if not math.isnan(one.non_finite)},
             gains=gains,
-            dependences=dependences,
+            dependences={number: read_gain(own) for number, own in dependences_of.items()},
             non_finite_seeds=tuple(dict.fromkeys(non_finite)),
         )
 
@@ -364,19 +333,14 @@ class StepMeasurements:
 
     def state_dict(self) -> State:
         """Return what was measured in training; the rest is measured again in the next step."""
-        return encode_state(
-            {
-                "train_loss": self.train_loss,
-                "incubation_losses": self.incubation_losses,
-                "gradients": self.gradients,
-            }
-        )
+        by_seed = {"incubation_losses": self.incubation_losses, "gradients": self.gradients}
+        return encode_state({"train_loss": self.train_loss, **by_seed})
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for a garden that has grown alike."""
         known = decode_state(state, self.train_loss.device)
-        self.train_loss, self.incubation_losses = known["train_loss"], known["incubation_losses"]
-        self.gradients = known["gradients"]
+        self.train_loss, self.gradients = known["train_loss"], known["gradients"]
+        self.incubation_losses = known["incubation_losses"]
 
     def _flops(self) -> int | None:
         """Return the operations of one inference; a seed in isolation takes no part in it."""
@@ -396,30 +360,19 @@ class StepMeasurements:
         return [] if scaler is None else [scaler.scale(torch.ones(1, device=self.train_loss.device))]
 
     def _is_host_finite(self, scale: Sequence[Tensor]) -> Tensor:
-        """Return 1.0 where every parameter and gradient of host and fossils is finite, else 0.0.
+        """Return whether every parameter and gradient of host and fossils is finite.
 
         A scaled loss may overflow in backward: the optimizer leaves that step out, and the factor is halved. Gradients
         that are not finite count only once the factor is below 1, since then it cannot be the cause.
         """
         keeper = self._garden.keeper
         own = [parameter for share in (keeper.host, *keeper.fossils.values()) for parameter in share.parameters]
-        gradients = [parameter.grad for parameter in own if parameter.grad is not None]
-        finite = [_values(tensor).isfinite().all() for tensor in own]
-        of_gradients = [_values(tensor).isfinite().all() for tensor in gradients]
-        for factor in scale:
-            of_gradients = [one | (factor >= 1.0).all() for one in of_gradients]
-        finite += of_gradients
-        device = self.train_loss.device
-        return (torch.stack(finite).all() if finite else torch.ones((), device=device)).double().reshape(1)
+        finite = [_is_finite(parameter) for parameter in own]
+        of_gradients = [_is_finite(parameter.grad) for parameter in own if parameter.grad is not None]
+        finite += [torch.stack([one, *(factor[0] >= 1.0 for factor in scale)]).any() for one in of_gradients]
+        return torch.stack(finite).all() if finite else torch.ones((), device=self.train_loss.device)
 
 
-def _values(tensor: Tensor) -> Tensor:
-    """Return a tensor's values; those that are stored, of a sparse one."""
-    return tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
-
-
-def _dealt(numbers: list[float], seeds: Iterable[int], width: int) -> Iterator[tuple[int, list[float]]]:
-    """Yield each seed with the next ``width`` numbers, which are removed from the list."""
-    for seed in list(seeds):
-        yield seed, numbers[:width]
-        del numbers[:width]
+def _is_finite(tensor: Tensor) -> Tensor:
+    """Return whether all values of a tensor are finite; of a sparse one, those that are stored."""
+    return (tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()).isfinite().all()

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from dataclasses import asdict
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 
 from esper_core.growth import (
+    Counterfactuals,
     Draws,
     Garden,
     Gates,
@@ -43,9 +43,8 @@ from esper_core.growth import (
     restore_torch_defaults,
     summed,
 )
-from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
-from esper_core.trainer.event_records import LostSeed
+from esper_core.trainer.event_records import LostSeed, plain_of, record_of
 from esper_core.trainer.measurements import SeedDependence, SeedGains, StepMeasurements
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from esper_core.trainer.forward import CompiledHost, Loss
     from esper_core.trainer.measurements import Evaluation, Measurements
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -88,13 +88,13 @@ class SeedLosses:
         records, self.records = self.records, []
         return [one.counted(self._faults) for one in records]
 
-    def run_without_faulty(self, act: Callable[[], T]) -> T:
-        """Return what ``act`` gives, repeated without the seeds that fail in it."""
+    def run_without_faulty(self, act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Return what ``act`` gives for these arguments, repeated without the seeds that fail in it."""
         while True:
             try:
-                return act()
+                return act(*arguments, **named)
             except SeedFault as fault:
-                restore_torch_defaults()  # restores torch's settings after an error in the middle of a pass
+                restore_torch_defaults()  # an error in the middle of a pass may leave others
                 self.remove(fault)
 
     def remove_seed(self, number: int, what: str, *, blamed: bool = True) -> None:
@@ -128,14 +128,11 @@ class SeedLosses:
 
     def state_dict(self) -> State:
         """Return the records."""
-        return encode_state([asdict(one) for one in self.records])
+        return encode_state([plain_of(one) for one in self.records])
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned."""
-        self.records = [
-            LostSeed(**{**one, "ending": None if one["ending"] is None else _transition(one["ending"])})
-            for one in decode_state(state)
-        ]
+        self.records = [record_of(LostSeed, one) for one in decode_state(state)]
 
 
 class GrowingNetwork:
@@ -201,20 +198,22 @@ class GrowingNetwork:
             for purpose in ("training", "evaluation", "trial")
         )
         self.gains = SeedGains(self.garden, trial_stream)
-        self.dependence = SeedDependence(
-            self.garden, derive_seed(seed, "counterfactuals"), deterministic=deterministic, run=outputs
-        )
-        self.measurements = StepMeasurements(self.garden, self.gains, self.dependence, device, operations)
+        left_out = derive_seed(seed, "counterfactuals")
+        counterfactuals = Counterfactuals(model, seed=left_out, deterministic=deterministic, run=outputs)
+        self.dependence = SeedDependence(self.garden, counterfactuals)
+        self.measurements = StepMeasurements(self.garden, self.gains, self.dependence, operations)
         self.lost = SeedLosses(self.garden, self.measurements, faults)
         self.compiled = None if compile_host is None else compile_host(self.garden)
-        self.measured: Measurements | None = None
+        self.measured: Measurements
         """What was read last."""
         self.evaluation: Evaluation
         """The latest evaluation on the validation split; whoever evaluates sets it."""
         self.incubation_seconds = 0.0
         """Seconds that incubating seeds took in the current step."""
         self._step_start: tuple[Snapshot, Tensor] | None = None
+        """Host and fossils, and the training loss, before a step in which seeds act."""
         self._snapshot: Snapshot | None = None
+        """The latest such snapshot, whose memory is reused."""
 
     # Training.
 
@@ -222,7 +221,13 @@ class GrowingNetwork:
         """Begin a decision step: newborn seeds start to train."""
         self.incubation_seconds = 0.0
         transitions = self.lost.run_without_faulty(self.garden.open_step)
-        self._step_start = (self._take_snapshot(), self.measurements.train_loss) if self.garden.blended else None
+        self._step_start = None
+        if self.garden.blended:
+            if self._snapshot is None:
+                self._snapshot = Snapshot(self.garden)
+            else:
+                self._snapshot.take(self.garden)
+            self._step_start = self._snapshot, self.measurements.train_loss
         self.model.train()
         return transitions
 
@@ -237,11 +242,11 @@ class GrowingNetwork:
         """
         self.garden.tick()
         with self._drawing(Draws.ANYWHERE):
-            loss = self.lost.run_without_faulty(partial(self._train_host, losses))
+            loss = self.lost.run_without_faulty(self._train_host, losses)
         if incubating := self.garden.incubating:
             began = perf_counter()
             for number in incubating:
-                self.lost.run_without_faulty(partial(self._incubate, number, losses))
+                self.lost.run_without_faulty(self._incubate, number, losses)
             self.incubation_seconds += perf_counter() - began
         return loss
 
@@ -298,20 +303,12 @@ class GrowingNetwork:
         draws = Draws.ANYWHERE if compiles else self._draws
         return self.training_stream if draws is when else nullcontext()
 
-    def _take_snapshot(self) -> Snapshot:
-        """Return a snapshot of host and fossils, in memory that is reused."""
-        if self._snapshot is None:
-            self._snapshot = Snapshot(self.garden)
-        else:
-            self._snapshot.take(self.garden)
-        return self._snapshot
-
     # Measuring.
 
     def evaluate(self, evaluate: Callable[[], Evaluation]) -> Evaluation:
         """Return what ``evaluate``, which runs the model on a split, gives for the network as it acts now."""
         with self.evaluation_stream:
-            return self.lost.run_without_faulty(partial(self.lost.check_settings, evaluate))
+            return self.lost.run_without_faulty(self.lost.check_settings, evaluate)
 
     def measure_gains(self, evaluate: Callable[[], Evaluation], undisturbed: Tensor | None) -> None:
         """Measure what living seeds gain on the validation split, after ``evaluation`` was set to its result.
@@ -320,12 +317,11 @@ class GrowingNetwork:
             evaluate: Runs the model on the validation split.
             undisturbed: The twin's losses on it, one for each example; None where there is no twin.
         """
-        losses = self.evaluation.losses
-        self.lost.run_without_faulty(partial(self.gains.measure, evaluate, losses, undisturbed))
+        self.lost.run_without_faulty(self.gains.measure, evaluate, self.evaluation.losses, undisturbed)
 
     def measure_dependence(self, task: Task, split: Split) -> None:
         """Measure on ``split`` how much the network depends on each acting seed."""
-        self.lost.run_without_faulty(partial(self.dependence.measure, task, split))
+        self.lost.run_without_faulty(self.dependence.measure, task, split)
 
     def numbers(self) -> Tensor:
         """Return all that is to be read of this step, on the device."""
@@ -333,9 +329,8 @@ class GrowingNetwork:
 
     def conclude_step(self, step: int, numbers: Sequence[float]) -> Signals:
         """Read the numbers of a step, let the gates look at them once, and return the step's signals."""
-        self.measured = self.measurements.read(numbers)
-        self.garden.gates.look(self.garden.living_seeds(), self.measured.gains)
-        return self.measurements.signals(step, self.measured)
+        self.garden.gates.look(self.garden.living_seeds(), self.measurements.read(numbers).gains)
+        return self.signals(step, numbers)
 
     def signals(self, step: int, numbers: Sequence[float]) -> Signals:
         """Return the signals of a network that was changed and measured again in a step that is concluded."""
@@ -353,7 +348,7 @@ class GrowingNetwork:
         Returns:
             Whether any seed was taken out.
         """
-        sick = () if self.measured is None else self.measured.non_finite_seeds
+        sick = self.measured.non_finite_seeds
         if math.isfinite(signals.train_loss) and math.isfinite(signals.validation_loss):
             for number in sick:
                 self.lost.remove_seed(number, "made its own loss not finite")
@@ -369,8 +364,7 @@ class GrowingNetwork:
 
     def judge(self, signals: Signals, opinion: Verdict) -> Decision:
         """Return what the governor decides after a step."""
-        finite = self.measured is None or self.measured.host_finite
-        return self.governor.decide(signals, opinion=opinion, host_finite=finite)
+        return self.governor.decide(signals, opinion=opinion, host_finite=self.measured.host_finite)
 
     def roll_back(self, decision: Decision) -> RolledBack:
         """Return to the state that ``decision`` names, and forget what was measured since."""
@@ -403,33 +397,25 @@ class GrowingNetwork:
 
         It leaves out what every step measures before it is read, and what a step can be undone by while it lasts.
         """
-        streams = self.training_stream.state_dict(), self.evaluation_stream.state_dict()
-        return State.of(
-            {
-                "garden": self.garden.state_dict(),
-                "governor": self.governor.state_dict(),
-                "streams": encode_state(streams),
-                "scales": self.gains.state_dict(),
-                "leaning": self.dependence.state_dict(),
-                "reading": self.measurements.state_dict(),
-                "mishaps": self.lost.state_dict(),
-            }
-        )
+        streams = encode_state((self.training_stream.state_dict(), self.evaluation_stream.state_dict()))
+        parts = {name: part.state_dict() for name, part in self._parts().items()}
+        return State.of({"garden": self.garden.state_dict(), "streams": streams, **parts})
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, in a network that was just made with the same settings."""
         self.garden.load_state_dict(state.part("garden"))
         self.governor.begin(self.garden)  # its snapshots fit the network as it is now; the state's own follow
-        self.governor.load_state_dict(state.part("governor"))
         training, evaluation = decode_state(state.part("streams"))
         self.training_stream.load_state_dict(training)
         self.evaluation_stream.load_state_dict(evaluation)
-        self.gains.load_state_dict(state.part("scales"))
-        self.dependence.load_state_dict(state.part("leaning"))
-        self.measurements.load_state_dict(state.part("reading"))
-        self.lost.load_state_dict(state.part("mishaps"))
+        for name, part in self._parts().items():
+            part.load_state_dict(state.part(name))
 
-
-def _transition(known: dict[str, Any]) -> Transition:
-    was = None if known["was"] is None else Stage(known["was"])
-    return Transition(**{**known, "was": was, "now": Stage(known["now"])})
+    def _parts(self) -> dict[str, Governor | SeedGains | SeedDependence | StepMeasurements | SeedLosses]:
+        return {
+            "governor": self.governor,
+            "scales": self.gains,
+            "leaning": self.dependence,
+            "reading": self.measurements,
+            "mishaps": self.lost,
+        }

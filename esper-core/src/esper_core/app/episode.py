@@ -5,7 +5,7 @@
     while not now.over:
         now = episode.act(choose(now.observation, now.mask))
 
-The steps are those of the training loop (``trainer.steps``): the same seed and actions give the same numbers in a run.
+The steps are those of the training loop (``trainer.loop``): the same seed and actions give the same numbers in a run.
 There are no events, arms or rounds here. The twin of a seed is trained once, before the episode, and kept.
 """
 
@@ -24,9 +24,9 @@ from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
 from esper_core.plugins.dispatch import health_check
 from esper_core.trainer.event_records import Ending, plain_of, record_of
+from esper_core.trainer.loop import Stepper, StepResult
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.rollouts import EpisodeRewards
-from esper_core.trainer.steps import Stepper, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,12 +2,11 @@
 
 Begin reading with ``loop``. What is here, from top to bottom:
 
-- ``loop``: the training loop of a study, in reading order
-- ``steps``: the order of a decision step, shared by the loop and by manual stepping (``app.episode``)
+- ``loop``: the training loop of a study, in reading order, whose steps manual stepping shares (``app.episode``)
 - ``progress``: position of a study, and its checkpoint state
 - ``rollouts``: rewards of episodes, and rollouts for learners
 - ``study``: what a study is made of: pool, arms, rewards
-- ``workers``, ``worker_process``: environments in several processes
+- ``workers``: environments in several processes
 - ``pool``: the environments of every arm, and each phase of a step for all of them
 - ``lanes``: threads and CUDA streams
 - ``environment``: one host in training, on the data of a task

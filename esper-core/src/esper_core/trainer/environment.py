@@ -6,6 +6,7 @@ Its seed, its recipe and the actions that are carried out in it define every num
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -28,7 +29,6 @@ from esper_core.growth import (
     state_mismatch,
 )
 from esper_core.leyline.constants import PROBE_EXAMPLES
-from esper_core.leyline.errors import GrowthError
 from esper_core.leyline.protocols import State
 from esper_core.trainer.batches import BatchOrder, feed_for, sent
 from esper_core.trainer.forward import (
@@ -62,21 +62,15 @@ class Recipe:
     """What all environments of a run have in common.
 
     Attributes:
-        task: Computes losses and scores.
         data: The splits, on the device or, if streamed, on the host (the CPU).
         build_host: Builds a host from torch's default generator.
         slots: Where hosts have slots.
         varieties: For each slot what may grow in it.
-        episode: Number of steps, batches and examples.
-        optimizers: Settings of the host's and the seeds' optimizers.
-        growth: How seeds grow.
-        governor: Settings of the governor.
         device: Where networks are trained.
         host_schedule: Learning rate schedule of the host; None: constant.
         seed_schedule: Learning rate schedule of seeds; None: constant.
         draws: When host and blueprints draw random numbers, as far as a dry run showed.
         operations: Operations of host and blueprints, where a reward prices them.
-        compute: How batches are computed.
         compiler: Compiles a host where ``compute.compile`` is set.
         notices: Warnings that the run gives once.
     """
@@ -101,22 +95,18 @@ class Recipe:
 
     def on(self, device: torch.device) -> Recipe:
         """Return the recipe for another device, with the data on it unless they are streamed."""
-        if device == self.device:
-            return self
-        if self.compute.data == "streamed":
-            return replace(self, device=device)
-        data = {name: type(own)(own.inputs.to(device), own.targets.to(device)) for name, own in self.data.items()}
+        data = self.data
+        if self.compute.data == "resident" and device != self.device:
+            data = {name: type(own)(own.inputs.to(device), own.targets.to(device)) for name, own in data.items()}
         return replace(self, device=device, data=data)
 
     def laid_out(self, host: nn.Module) -> Recipe:
         """Return the recipe with channels-last hosts and images, where ``compute.layout`` allows it and it works.
 
-        Args:
-            host: A host of this recipe, grafted. Its own weights are laid out as those of the recipe returned.
+        ``host`` is a host of this recipe, grafted. Its own weights are laid out as those of the recipe returned.
         """
-        if self.compute.layout == "plain":
-            return self
-        if not takes_channels_last(host, self.varieties, self.task, self.data["train"], self.device):
+        train, device = self.data["train"], self.device
+        if self.compute.layout == "plain" or not takes_channels_last(host, self.varieties, self.task, train, device):
             return self
         streamed = self.compute.data == "streamed"  # they may lie in a file, and stay as they are
         data = self.data if streamed else {name: channels_last(split) for name, split in self.data.items()}
@@ -175,10 +165,7 @@ class Environment:
     def reset(self, round_: int, seed: int, *, bare: bool = False) -> None:
         """Begin an episode with a new host, whose random numbers all derive from ``seed``.
 
-        Args:
-            round_: The round.
-            seed: The seed.
-            bare: Whether to leave out implants, for a state that is loaded next.
+        ``bare`` leaves out implants, for a state that is loaded next.
         """
         recipe, self.round, self.seed = self.recipe, round_, seed
         train, episode = recipe.data["train"], recipe.episode
@@ -251,8 +238,7 @@ class Environment:
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
         """Measure gain and dependence of living seeds, after every environment was evaluated on the validation split.
 
-        Args:
-            undisturbed: The losses of the twin, one for each example; None where there is no twin.
+        ``undisturbed`` holds the losses of the twin, one for each example; None where there is no twin.
         """
         self.network.measure_gains(partial(self._evaluate, "validation"), undisturbed)
         if self.recipe.growth.dependence:
@@ -274,32 +260,23 @@ class Environment:
 
     def state_dict(self) -> State:
         """Return the state between two steps. Faults of blueprints belong to the pool, and data to the task."""
-        network = self.network.state_dict()
-        own = State.of(
-            {"order": self.order.state_dict()}, round=self.round, seed=self.seed, steps=self.steps, over=self.over
-        )
+        position = {name: getattr(self, name) for name in ("round", "seed", "steps", "over")}
+        own, network = State.of({"order": self.order.state_dict()}, **position), self.network.state_dict()
         return State({**own.plain, **network.plain}, {**own.tensors, **network.tensors})
 
     def load_state_dict(self, state: State) -> None:
         """Go on, bit for bit, from where an environment of an equal recipe stood.
 
         Raises:
-            GrowthError: The state does not fit. The environment is at the beginning of an episode then.
+            GrowthError: The state does not fit. The environment must be reset, or given another state.
         """
         try:
-            round_, seed, steps = (state.plain[name] for name in ("round", "seed", "steps"))
-            if not all(type(number) is int for number in (round_, seed, steps)):
-                why = f"round, seed and steps are whole numbers. Received: {round_!r}, {seed!r}, {steps!r}"
-                raise state_mismatch(why)
+            round_, seed, steps = (operator.index(state.plain[name]) for name in ("round", "seed", "steps"))
             self.reset(round_, seed, bare=True)
             self.network.load_state_dict(state)
             self.order.load_state_dict(state.part("order"))
             self.steps, self.over = steps, cast("bool", state.plain["over"])
-        except (GrowthError, LookupError, TypeError, ValueError, AttributeError) as error:
-            self.reset(self.round, self.seed, bare=True)
-            self.governor.begin(self.garden)
-            if isinstance(error, GrowthError):
-                raise
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             why = f"it cannot be read: {type(error).__name__}: {error}"
             raise state_mismatch(why) from error
 

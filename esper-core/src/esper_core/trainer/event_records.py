@@ -39,10 +39,7 @@ class Member(Protocol):
 
     Attributes:
         place: Its place among the environments of the run.
-        arm: Name of the arm that it belongs to.
-        index: Which of the arm's environments it is.
-        round: Round of the current episode.
-        seed: Seed of the current episode.
+        index: Which of its arm's environments it is.
         steps: Decision steps that the network was trained for in this episode.
         over: Whether the episode ended before its last step; nothing is trained or asked any more then.
         seconds: Seconds of the latest step's training: all of it, and what incubating seeds took of it.
@@ -65,8 +62,6 @@ class LostSeed:
     """A seed that failed and was taken out, or that could not be built.
 
     Attributes:
-        slot: Name of the slot.
-        blueprint: Full id of the seed's blueprint.
         what: What the seed did.
         ending: The seed's last transition; None where it could not even be built.
         blamed: Whether the loss counts against the blueprint.
@@ -207,14 +202,7 @@ def governor_acted(
 def episode_finished(
     member: Member, ending: Ending, closing: RewardBreakdown | None, reward: float | None
 ) -> EpisodeFinished:
-    """Build the event of an episode's end.
-
-    Args:
-        member: Whose episode ended.
-        ending: How it ended.
-        closing: Reward of the end itself; None where it is unknown.
-        reward: Sum of the episode's rewards; None where it is unknown.
-    """
+    """Build the event of an episode's end, with the reward of the end itself, and the sum of all; None: unknown."""
     return EpisodeFinished(
         **_episode(member),
         test_loss=ending.test_loss,

@@ -28,12 +28,11 @@ from torch.amp import GradScaler
 
 from esper_core.growth import KeptBuffers, draws_of, draws_of_variety, restore_torch_defaults, slots_of
 from esper_core.leyline.constants import PROBE_EXAMPLES
-from esper_core.plugins.isolation import attempt
+from esper_core.plugins.isolation import attempt, summarise
 from esper_core.trainer.batches import IMAGES, sent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from esper_core.config import ComputeConfig
     from esper_core.growth import Garden, Variety
@@ -54,11 +53,6 @@ class ForwardPass:
     """Computes outputs and losses of batches as ``compute`` says.
 
     Each micro-batch is a pass of its own: BatchNorm sees the micro-batch, and random numbers are drawn for each.
-
-    Args:
-        settings: Precision and number of micro-batches.
-        task: Computes the losses.
-        device: Where the network is.
     """
 
     def __init__(self, settings: ComputeConfig, task: Task, device: torch.device) -> None:
@@ -72,7 +66,9 @@ class ForwardPass:
         if self._half is None:
             outputs: Tensor = model(inputs)
             return outputs
-        with self._autocast(self._half):
+        # The cache of shortened weights belongs to the process: threads would clear each other's, and gradients of a
+        # weight that is used twice would be rounded differently.
+        with torch.autocast(self._device.type, dtype=self._half, cache_enabled=False):
             outputs = model(inputs)
         return outputs.float()
 
@@ -86,11 +82,6 @@ class ForwardPass:
     def new_scaler(self) -> GradScaler | None:
         """Return a scaler of the loss for float16, in which small gradients would vanish; None otherwise."""
         return GradScaler(self._device.type) if self._half is torch.float16 else None
-
-    def _autocast(self, half: torch.dtype) -> AbstractContextManager[Any]:
-        # The cache of shortened weights belongs to the process: threads would clear each other's, and gradients of a
-        # weight that is used twice would be rounded differently.
-        return torch.autocast(self._device.type, dtype=half, cache_enabled=False)
 
     def _mean(self, inputs: Tensor, targets: Tensor, model: nn.Module) -> Tensor:
         return self._task.losses(self.outputs(model, inputs), targets).mean()
@@ -119,12 +110,6 @@ class Notices:
         self._told: set[str] = set()
         self._lock = threading.Lock()
 
-    def warn_of(self, what: str, error: BaseException) -> None:
-        """Warn that ``what`` failed with this error, unless the run was warned of it before."""
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        self.warn(what, reason[:500])
-
     def warn(self, what: str, reason: str) -> None:
         """Warn that ``what`` failed for this reason, unless the run was warned of it before."""
         with self._lock:
@@ -145,15 +130,9 @@ def torch_compiler(model: nn.Module) -> Any:
 
 
 class CompiledHost:
-    """Runs the training pass of one garden's network compiled, or as written where that fails.
+    """Runs the training pass of one garden's network compiled, or as written where that fails."""
 
-    Args:
-        garden: The network and its seeds.
-        notices: Where a failure is warned of.
-        compiler: Compiles a model.
-    """
-
-    def __init__(self, garden: Garden, notices: Notices, compiler: Compiler = torch_compiler) -> None:
+    def __init__(self, garden: Garden, notices: Notices, compiler: Compiler) -> None:
         self._garden = garden
         self._notices = notices
         self._compiler = compiler
@@ -183,7 +162,7 @@ class CompiledHost:
                 kept.put_back()
             result = train(model)
             compiled = None
-            self._notices.warn_of("the host cannot be compiled (compute.compile)", error)
+            self._notices.warn("the host cannot be compiled (compute.compile)", summarise(error))
         self._structure, self._compiled = structure_of(self._garden), compiled
         return result
 

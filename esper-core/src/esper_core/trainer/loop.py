@@ -11,8 +11,9 @@ episode is a number of decision steps; a decision step is a number of batches. I
     6. each arm's policy decides for its environments                                  decide, below
     7. what it decided is carried out, and everything that happened is published       Pool.apply
 
-Steps 1 to 5 are ``Stepper.advance``, and 7 is ``Stepper.act`` (``trainer.steps``). At the end of a round the networks
-are evaluated on the test split, and policies that learn are updated.
+Steps 1 to 5 are ``Stepper.advance``, and 7 is ``Stepper.act``; who steps through an episode manually uses them, too
+(``app.episode``). At the end of a round the networks are evaluated on the test split, and policies that learn are
+updated.
 
 Where to read on: ``trainer.study`` says what a study is made of, ``trainer.pool`` runs the phases of a step in all
 environments, ``trainer.environment`` is one of them, ``trainer.network`` is the growing network in it, and
@@ -21,24 +22,37 @@ environments, ``trainer.environment`` is one of them, ``trainer.network`` is the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from esper_core.governor import Act
 from esper_core.leyline.actions import WAIT
+from esper_core.leyline.errors import GovernorStop, Problem
 from esper_core.leyline.events import UpdateFinished
-from esper_core.trainer.event_records import episode_finished, stages_changed
-from esper_core.trainer.steps import Stepper
+from esper_core.leyline.signals import HealthSnapshot
+from esper_core.telemetry import Bus, Clock
+from esper_core.trainer.event_records import (
+    episode_finished,
+    governor_acted,
+    seeds_lost,
+    stages_changed,
+    steps_finished,
+)
 from esper_core.trainer.study import warn_of_loss_scales
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from esper_core.governor import Decision, RolledBack
     from esper_core.leyline.actions import Action
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.leyline.signals import Signals
+    from esper_core.leyline.signals import RewardBreakdown, Signals, Verdict
     from esper_core.trainer.event_records import Ending, Member
     from esper_core.trainer.progress import StudyProgress
     from esper_core.trainer.rollouts import RolloutRecorder
-    from esper_core.trainer.study import Study
+    from esper_core.trainer.study import AnyPool, Study
+
+    Score = Callable[[Sequence[Signals], Mapping[int, Decision]], Sequence[RewardBreakdown | None]]
 
 
 def run_study(
@@ -143,3 +157,114 @@ def _learn(study: Study, recorder: RolloutRecorder, round_: int, endings: Sequen
     if events := [UpdateFinished(round=round_, arm=arm, figures=figures) for arm, figures in updates]:
         study.bus.publish(*events)
         study.bus.settle()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step brought, before anything is decided.
+
+    Attributes:
+        signals: Signals of each environment, as they are after healing and rollbacks.
+        rewards: What the step was worth, and so the action before it; None where that is unknown.
+        decisions: The governor's decision, by the places of the environments whose episode goes on.
+        rolled: What was rolled back, by place.
+    """
+
+    step: int
+    signals: Sequence[Signals]
+    rewards: Sequence[RewardBreakdown | None]
+    decisions: Mapping[int, Decision]
+    rolled: Mapping[int, RolledBack]
+
+
+class Stepper:
+    """Takes the environments of a pool through decision steps, and publishes what happens.
+
+    Args:
+        pool: The environments.
+        score: Rewards the signals of a step; None: nothing is rewarded.
+        check_health: A second opinion on an environment, which can raise the alarm and not call it off.
+        bus: Where events are published.
+        clock: Measures where the time goes.
+        packages: The package behind each blueprint.
+    """
+
+    def __init__(
+        self,
+        pool: AnyPool,
+        score: Score | None,
+        check_health: Callable[[HealthSnapshot], Verdict],
+        *,
+        bus: Bus | None = None,
+        clock: Clock | None = None,
+        packages: Mapping[str, str] | None = None,
+    ) -> None:
+        self._pool = pool
+        self._score = score
+        self._check_health = check_health
+        self._bus = Bus() if bus is None else bus
+        self._clock = Clock() if clock is None else clock
+        self._packages = packages or {}
+
+    def advance(self, step: int) -> StepResult:
+        """Train every environment for one step, measure, heal, judge, roll back where necessary, and reward.
+
+        Raises:
+            GovernorStop: An environment cannot be rolled back.
+        """
+        pool, bus, clock = self._pool, self._bus, self._clock
+        with clock.region("train"):
+            passed = pool.train(step)
+        clock.split("train", "shadow", pool.incubation_share)
+        with clock.region("evaluate"):
+            pool.evaluate(step)
+            pool.synchronise(step)  # the one sync of the step
+            lost = pool.heal(step)
+        with clock.region("telemetry"):
+            members = pool.environments
+            bus.publish(*stages_changed(members, passed, step), *seeds_lost(members, lost, step, self._packages))
+
+        with clock.region("govern"):
+            decisions = pool.judge(self._opinions())
+            self._stop_if_hopeless(decisions, step)
+            rolled, pruned = pool.carry_out(decisions, step)
+            bus.publish(*governor_acted(members, decisions, rolled), *stages_changed(members, pruned, step))
+        signals_E = pool.latest
+        with clock.region("policy"):
+            rewards_E = [None] * len(signals_E) if self._score is None else self._score(signals_E, decisions)
+        return StepResult(step, signals_E, rewards_E, decisions, rolled)
+
+    def act(self, result: StepResult, actions_E: Sequence[Action]) -> None:
+        """Carry out one action in each environment, and end the step."""
+        step, members = result.step, self._pool.environments
+        with self._clock.region("grow"):
+            changes, unborn = self._pool.apply(actions_E, step)
+        with self._clock.region("telemetry"):
+            self._bus.publish(
+                *stages_changed(members, changes, step),
+                *seeds_lost(members, unborn, step, self._packages),
+                *steps_finished(members, result.signals, result.rewards, actions_E, step),
+            )
+            self._bus.settle()
+
+    def _opinions(self) -> dict[int, Verdict]:
+        """Return the second opinion on each environment whose episode goes on, by its place."""
+        latest = self._pool.latest
+        return {
+            one.place: self._check_health(HealthSnapshot(one.round, one.arm, one.seed, latest[one.place]))
+            for one in self._pool.running()
+        }
+
+    def _stop_if_hopeless(self, decisions: Mapping[int, Decision], step: int) -> None:
+        """Raise GovernorStop for the first environment that cannot be rolled back."""
+        hopeless = {place: decision for place, decision in decisions.items() if decision.act is Act.STOP}
+        for place, decision in hopeless.items():
+            members, signals_E = self._pool.environments, self._pool.latest
+            nothing = [None] * len(members), [WAIT] * len(members)
+            self._bus.publish(*steps_finished(members, signals_E, *nothing, step))
+            self._bus.publish(*governor_acted(members, hopeless, {}))
+            self._bus.settle()
+            where = f'arm "{members[place].arm}", seed {members[place].seed}, step {decision.step}'
+            hint = "A smaller optimizer.host.learning_rate or a clip_norm may help."
+            problem = Problem("E402", f"{where}: {decision.reason}", hint=None if decision.second_opinion else hint)
+            raise GovernorStop(problem)

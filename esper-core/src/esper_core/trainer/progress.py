@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from torch import Tensor
-
 from esper_core.growth import decode_state, encode_state
 from esper_core.growth.serialization import stored_copy
 from esper_core.leyline.errors import GrowthError, PluginError, Problem
 from esper_core.leyline.protocols import Resumable, State
-from esper_core.plugins.isolation import attributed_to
+from esper_core.plugins.isolation import attributed_to, summarise
 from esper_core.trainer.rollouts import EpisodeRewards, RolloutRecorder
 
 if TYPE_CHECKING:
@@ -90,12 +88,7 @@ class StudyProgress:
         )
 
     def load_state_dict(self, state: State, finished: Iterable[EpisodeFinished]) -> None:
-        """Restore what ``state_dict`` returned.
-
-        Args:
-            state: The state.
-            finished: The episodes that were over then, as the events record them.
-        """
+        """Restore what ``state_dict`` returned; ``finished`` are the episodes that were over then."""
         self.round, self.step, self.finished = state.plain["round"], state.plain["step"], list(finished)
         if len(self.finished) != state.plain["finished"]:
             msg = f"{state.plain['finished']} episodes were over. Received: {len(self.finished)}"
@@ -111,29 +104,22 @@ class StudyProgress:
 
 
 def _state_of_policy(arm: Arm) -> State | None:
-    """Return the state of an arm's policy, checked; None where it has none."""
+    """Return the state of an arm's policy as a checkpoint would give it back; None where it has none.
+
+    Raises:
+        PluginError: The checkpoint would lose something of it.
+    """
     if not isinstance(arm.policy, Resumable):
         return None
     with attributed_to(arm.label, "when it was asked for its state"):
         given = arm.policy.state()
     try:
-        return _restored(given)
+        plain = dict(given.plain)
+        if json.loads(json.dumps(plain, allow_nan=False)) != plain:
+            why = "JSON changes its plain data: a key is not text, or a value is a tuple"
+        else:
+            return State(plain, {name: stored_copy(name, tensor) for name, tensor in given.tensors.items()})
     except (GrowthError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        said = error.problems[0].message if isinstance(error, GrowthError) else str(error)
-        message = f"{arm.label} returned a state that cannot be saved in a checkpoint: {said}"
-        raise PluginError(Problem("E231", message, hint=_STATES)) from error
-
-
-def _restored(given: State) -> State:
-    """Return the state as a checkpoint would give it back; raise an error where anything would be lost."""
-    if not isinstance(given, State):
-        msg = f"it is not a State. Received: {type(given).__name__}"
-        raise TypeError(msg)
-    written = dict(given.plain)
-    if json.loads(json.dumps(written, allow_nan=False)) != written:
-        msg = "JSON changes its plain data: a key is not text, or a value is a tuple"
-        raise ValueError(msg)
-    if strange := [name for name, tensor in given.tensors.items() if not isinstance(tensor, Tensor)]:
-        msg = f"{strange[0]!r} is not a tensor. Received: {type(given.tensors[strange[0]]).__name__}"
-        raise TypeError(msg)
-    return State(written, {name: stored_copy(name, tensor) for name, tensor in given.tensors.items()})
+        why = summarise(error)
+    message = f"{arm.label} returned a state that cannot be saved in a checkpoint: {why}"
+    raise PluginError(Problem("E231", message, hint=_STATES))

@@ -4,54 +4,65 @@ Environments of one index, and so a twin and what is compared with it, share a p
 concerns the whole run stays here: places, faults of blueprints, and warnings that are given once. The numbers are those
 of a single process. Threads of one process wait for Python, and for each other where networks draw random numbers;
 processes do not, but each has fixed environments, and is idle when it is done with them.
+
+A process is forked from the run, with everything that was prepared, in shared memory. It computes with one thread,
+ignores the signals that ask a run to end, since its parent handles them, and exits as soon as its parent does. It must
+never wait for a lock that another thread of its parent held when it was forked, for it has no such thread. So it has
+streams of its own. Python and glibc take care of their locks, and torch of its engine, as long as nobody has used an
+accelerator.
+
+Requests and replies are records, pickled between a process and its own fork; states travel as safetensors bytes.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
 import threading
-from dataclasses import replace
+import traceback
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain, pairwise, product
-from typing import TYPE_CHECKING, Any, Final
+from multiprocessing import Pipe
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
+
+import torch
+from safetensors.torch import load, save
 
 from esper_core.governor import Act
 from esper_core.growth import FaultBook
 from esper_core.leyline.actions import Action, Op
+from esper_core.leyline.errors import EsperError, Problem, WorkerLost
+from esper_core.leyline.protocols import State
+from esper_core.trainer.forward import Notices
 from esper_core.trainer.lanes import usable_cores
-from esper_core.trainer.pool import Roster
-from esper_core.trainer.worker_process import (
-    EnvironmentStatus,
-    ForkedPool,
-    Lifeline,
-    Reply,
-    Request,
-    WorkerProcess,
-    can_fork,
-    pack,
-    serve,
-    unpack,
-)
+from esper_core.trainer.pool import Pool, Roster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import torch
+    from collections.abc import Callable, Sequence
+    from multiprocessing.connection import Connection
 
     from esper_core.config import RunConfig
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
     from esper_core.leyline.actions import ActionMask
-    from esper_core.leyline.protocols import State
     from esper_core.leyline.signals import Signals, Verdict
     from esper_core.trainer.environment import Recipe
-    from esper_core.trainer.event_records import Changes, Ending, LostSeeds
+    from esper_core.trainer.event_records import Changes, Ending, LostSeeds, Member
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 log = logging.getLogger("esper")
 
 UNEVEN: Final = 1.15
 """How much longer than evenly shared work the largest share may take for processes to be chosen."""
+
+_END_SIGNALS: Final = {one for one in signal.Signals if one.name in ("SIGHUP", "SIGINT", "SIGTERM")}
 
 
 def processes_for(config: RunConfig, devices: Sequence[torch.device]) -> int:
@@ -74,18 +85,74 @@ def _is_worth_it(config: RunConfig, count: int) -> bool:
     return even and alone and not config.compute.compile
 
 
+def can_fork() -> bool:
+    """Return whether worker processes can be used: on Linux, without an accelerator, which no fork could use."""
+    return sys.platform == "linux" and not torch.accelerator.is_available()
+
+
+# What is sent.
+
+
+@dataclass(slots=True)
+class EnvironmentStatus:
+    """Status of an environment in a worker process, with the attributes of ``Member``."""
+
+    place: int
+    arm: str
+    index: int
+    round: int = 0
+    seed: int = 0
+    steps: int = 0
+    over: bool = False
+    seconds: tuple[float, float] = (0.0, 0.0)
+    signals: Signals | None = None
+
+
+Request = tuple[str, tuple[Any, ...], State]
+"""A method of ``ForkedPool``, its arguments, and the state of the run's ``FaultBook``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The reply to a request: what the method returned, or raised with its traceback, and what else is new.
+
+    Attributes:
+        statuses: Status of each environment that has another one than before.
+        logged: Log messages since the last reply, with their levels.
+        notices: Warnings that the run gives once.
+    """
+
+    value: Any
+    error: BaseException | None
+    trace: str
+    statuses: list[EnvironmentStatus]
+    logged: list[tuple[int, str]]
+    notices: list[tuple[str, str]]
+
+
+PackedState = tuple[Mapping[str, Any], tuple[str, ...], bytes]
+"""Plain data of a ``State``, the names of its tensors in order, and the tensors as safetensors bytes."""
+
+
+def pack(state: State) -> PackedState:
+    """Pack a state whose tensors share no memory, as those of a checkpoint."""
+    return state.plain, tuple(state.tensors), save(dict(state.tensors))
+
+
+def unpack(packed: PackedState) -> State:
+    """Return the state that was packed."""
+    plain, names, tensors = packed
+    by_name = load(tensors)
+    return State(plain, {name: by_name[name] for name in names})
+
+
+# In the run's own process.
+
+
 class WorkerPool(Roster[EnvironmentStatus]):
-    """The environments of every arm, as ``Pool`` has them, in several processes on a CPU.
+    """The environments of every arm in several processes on a CPU, with the interface and arguments of ``Pool``.
 
     ``environments`` holds the status of each after the latest request.
-
-    Args:
-        recipe: What the environments have in common.
-        arms: Names of the arms.
-        environments: How many environments each arm has.
-        processes: How many processes to start.
-        twin: The arm that never grows, with which seeds are compared.
-        implants: For an arm and a seed, what the host has grown from the start.
     """
 
     def __init__(
@@ -118,39 +185,36 @@ class WorkerPool(Roster[EnvironmentStatus]):
             raise
 
     def reset(self, round_: int, first_seed: int) -> None:
-        """Begin a round, as ``Pool.reset``."""
-        self._call("reset", round_, first_seed)
+        """Begin a round."""
+        self._call(ForkedPool.reset, round_, first_seed)
 
     def train(self, step: int) -> Changes:
-        """Train every environment for one step, as ``Pool.train``."""
+        """Train every environment for one step, and return what time brought to the seeds."""
         turns = [one.place for one in self.turns(step)]
-        changes: Changes = self._call("train", step)
-        return sorted(changes, key=lambda change: turns.index(change[0]))
+        return sorted(self._call(ForkedPool.train, step), key=lambda change: turns.index(change[0]))
 
     def evaluate(self, step: int) -> None:
-        """Measure every environment, as ``Pool.evaluate``."""
-        self._call("evaluate", step)
+        """Measure every environment on the validation split."""
+        self._call(ForkedPool.evaluate, step)
 
     def synchronise(self, step: int) -> list[Signals]:
-        """Read what was measured, as ``Pool.synchronise``."""
-        signals: list[Signals] = self._call("synchronise", step)
-        return signals
+        """Read what was measured."""
+        return self._call(ForkedPool.synchronise, step)
 
     def heal(self, step: int) -> LostSeeds:
-        """Take out seeds that broke a loss, as ``Pool.heal``."""
-        return self._counted(self._call("heal", step))
+        """Take out seeds that broke a loss."""
+        return self._counted(self._call(ForkedPool.heal, step))
 
     def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
-        """Return the governor's decisions, as ``Pool.judge``."""
-        decisions: dict[int, Decision] = self._call("judge", opinions)
-        return decisions
+        """Return the governor's decisions."""
+        return self._call(ForkedPool.judge, opinions)
 
     def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
-        """Roll environments back, and end episodes, as ``Pool.carry_out``."""
+        """Roll environments back, and end episodes, as the governor decided."""
         active = {place: one for place, one in decisions.items() if one.act is Act.ROLL_BACK or one.truncated}
         if not active:
             return {}, []
-        rolled, changes = self._call("carry_out", active, step)
+        rolled, changes = self._call(ForkedPool.carry_out, active, step)
         counted = {
             place: replace(one, withdrawn=decisions[place].counted(self.faults)) for place, one in rolled.items()
         }
@@ -158,28 +222,26 @@ class WorkerPool(Roster[EnvironmentStatus]):
 
     def masks(self) -> list[ActionMask]:
         """Return what can be done now, for each environment."""
-        masks: list[ActionMask] = self._call("masks")
-        return masks
+        return self._call(ForkedPool.masks)
 
     def apply(self, actions: Sequence[Action], step: int) -> tuple[Changes, LostSeeds]:
-        """Carry out one action in each environment, as ``Pool.apply``."""
+        """Carry out one action in each environment."""
         if all(action.op is Op.WAIT for action in actions):
             return [], []
-        changes, lost = self._call("apply", actions, step)
+        changes, lost = self._call(ForkedPool.apply, actions, step)
         return changes, self._counted(lost)
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
-        """End the episodes, as ``Pool.conclude``."""
-        concluded: tuple[Changes, list[Ending]] = self._call("conclude", step)
-        return concluded
+        """End the episodes."""
+        return self._call(ForkedPool.conclude, step)
 
     def states(self) -> dict[int, State]:
         """Return the state of each environment, by its place."""
-        return {place: unpack(state) for place, state in self._call("packed_states").items()}
+        return {place: unpack(state) for place, state in self._call(ForkedPool.packed_states).items()}
 
     def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
         """Restore the state and the latest signals of each environment, by its place."""
-        self._call("load_packed_states", {place: pack(state) for place, state in states.items()}, latest)
+        self._call(ForkedPool.load_packed_states, {place: pack(state) for place, state in states.items()}, latest)
 
     def close(self) -> None:
         """End the processes, whatever they are doing."""
@@ -189,11 +251,13 @@ class WorkerPool(Roster[EnvironmentStatus]):
             process.close()
         self.environments = []
 
-    def _call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of every process, and return what they return, joined in the order of places."""
+    def _call(self, method: Callable[Concatenate[ForkedPool, P], T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Call a method of every process's pool, and return what they return, joined in the order of places."""
+        request: Request = method.__name__, arguments, self.faults.state_dict()
         for process in self._processes:
-            process.send(Request(method, arguments, self.faults.state_dict()))
-        return joined(self._receive_all())
+            process.send(request)
+        result: T = joined(self._receive_all())
+        return result
 
     def _receive_all(self) -> list[Any]:
         """Wait for all replies, and return their values; if several raised an error, raise the first one."""
@@ -241,3 +305,201 @@ def split(environments: int, processes: int) -> list[range]:
     count = min(environments, processes)
     ends = [-(-environments * number // count) for number in range(count + 1)]
     return [range(begin, end) for begin, end in pairwise(ends)]
+
+
+# In the worker process.
+
+
+class ForkedPool(Pool):
+    """The environments of one process."""
+
+    def packed_states(self) -> dict[int, PackedState]:
+        """Return the state of each environment, by its place."""
+        return {place: pack(state) for place, state in self.states().items()}
+
+    def load_packed_states(self, states: Mapping[int, PackedState], latest: Sequence[Signals]) -> None:
+        """Restore the state and the latest signals of each environment, by its place."""
+        self.load_states({place: unpack(state) for place, state in states.items()}, latest)
+
+
+def serve(make: Callable[[Recipe], ForkedPool], recipe: Recipe, pipe: Connection[Any, Any]) -> None:
+    """Make a pool, and answer requests until the pipe ends (EOFError).
+
+    The first reply, before any request, says whether the pool could be made.
+    """
+    logged = _Logged()
+    log.handlers, log.propagate = [logged], False
+    notices = _ForwardedNotices()
+    pool: ForkedPool | None = None
+    sent: list[EnvironmentStatus] = []
+
+    def reply(act: Callable[[], Any]) -> None:
+        nonlocal sent
+        value, error, trace = None, None, ""
+        try:
+            value = act()
+        except BaseException as raised:  # whatever it is, it is raised again in the parent
+            error, trace = sendable(raised), "".join(traceback.format_exception(raised))
+        before, sent = sent, [] if pool is None else [_status_of(one) for one in pool.environments]
+        changed = [status for status in sent if status not in before]
+        pipe.send(Reply(value, error, trace, changed, logged.kept, notices.kept))
+        logged.kept, notices.kept = [], []
+
+    def begin() -> None:
+        nonlocal pool
+        pool = make(replace(recipe, notices=notices))
+
+    def answer(request: Request) -> Any:
+        method, arguments, faults = request
+        assert pool is not None
+        pool.faults.load_state_dict(faults)
+        return getattr(pool, method)(*arguments)
+
+    reply(begin)
+    while True:
+        reply(partial(answer, pipe.recv()))
+
+
+def sendable(error: BaseException) -> BaseException:
+    """Return ``error`` if it can be sent to the parent, else a RuntimeError with its message."""
+    home = type(error).__module__
+    ours = isinstance(error, EsperError) and home.startswith("esper_core.")
+    plain = home == "builtins" and all(isinstance(one, str | int | float | None) for one in error.args)
+    if ours or (plain and not vars(error)):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _status_of(member: Member) -> EnvironmentStatus:
+    return EnvironmentStatus(**{one.name: getattr(member, one.name) for one in fields(EnvironmentStatus)})
+
+
+class _Logged(logging.Handler):
+    """Keeps log messages for the next reply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[tuple[int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.kept.append((record.levelno, record.getMessage()))
+
+
+class _ForwardedNotices(Notices):
+    """Keeps notices for the next reply; the parent gives each of them once."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[str, str]] = []
+
+    def warn(self, what: str, reason: str) -> None:
+        self.kept.append((what, reason))
+
+
+# The process itself.
+
+
+class Lifeline:
+    """A pipe that nothing is written to. Its end tells every fork that the parent let go of it, or died."""
+
+    def __init__(self) -> None:
+        self._end, self._own = os.pipe()
+
+    def hold_on(self) -> None:
+        """In a fork: exit as soon as nobody holds the other end."""
+        os.close(self._own)
+
+        def wait() -> None:
+            os.read(self._end, 1)
+            os._exit(0)
+
+        threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+    def cut(self) -> None:
+        """In the parent: let go. May be called twice."""
+        for end in {self._own, self._end} if self._own >= 0 else ():
+            os.close(end)
+        self._own = self._end = -1
+
+
+class WorkerProcess:
+    """A forked process that runs ``serve`` with its end of a pipe, as long as the parent holds on to ``lifeline``.
+
+    Error messages name what the process is for, ``whose``.
+    """
+
+    def __init__(self, serve: Callable[[Connection[Any, Any]], None], lifeline: Lifeline, whose: str) -> None:
+        self._whose = whose
+        self._status: int | None = None
+        self._pipe, other = Pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # about threads: see the module docstring
+                self.pid = os.fork()
+            if self.pid == 0:
+                _run_fork(serve, other, lifeline)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        other.close()
+
+    def send(self, message: Any) -> None:
+        """Send a message; WorkerLost if the process is gone."""
+        try:
+            self._pipe.send(message)
+        except OSError as error:
+            raise self._lost() from error
+
+    def receive(self) -> Any:
+        """Return the next message; WorkerLost if the process is gone."""
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+
+    def close(self) -> None:
+        """Kill the process. A cut lifeline is not enough, because forks that came later hold it as well."""
+        self._pipe.close()
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+        self._wait()
+
+    def _wait(self) -> int:
+        """Wait for the process, and return its exit code, or the negative number of the signal that ended it."""
+        if self._status is None:
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._status
+
+    def _lost(self) -> WorkerLost:
+        status = self._wait()
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended by itself, with code {status}"
+        hint = (
+            "What was written before is intact: esper resume goes on from the last checkpoint. A system that runs out\n"
+            'of memory ends processes so. Fewer lanes take less of it, and so does "workers: threads".'
+        )
+        return WorkerLost(Problem("E403", f"the process of {self._whose} {how}", hint=hint))
+
+
+def _run_fork(
+    serve: Callable[[Connection[Any, Any]], None], pipe: Connection[Any, Any], lifeline: Lifeline
+) -> NoReturn:
+    """Run the forked process to its end."""
+    code = 1
+    try:
+        for one in _END_SIGNALS:
+            signal.signal(one, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _END_SIGNALS)
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123  for as long as there is this process
+        own = open(2, "w", buffering=1, closefd=False, errors="replace", encoding="utf-8")  # noqa: SIM115
+        sys.stdout = sys.stderr = own
+        lifeline.hold_on()
+        torch.set_num_threads(1)
+        serve(pipe)
+        code = 0
+    except EOFError:
+        code = 0  # the parent closed the pipe
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)

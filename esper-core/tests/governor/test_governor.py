@@ -112,7 +112,6 @@ def test_where_every_snapshot_is_damaged_the_governor_stops_and_touches_nothing(
         copy["head.weight"][0, 0] = torch.nan
     decision = driven.poisoned_step()
     assert decision.act is Act.STOP
-    assert decision.terminal
     assert decision.reason.endswith(
         "there is no sound snapshot to go back to: "
         'of step 2: its copy of "head.weight" is damaged; of step 1: its copy of "head.weight" is damaged'
@@ -179,7 +178,7 @@ def test_sim_low_1_an_episode_on_a_plateau_ends_early_and_is_cut_not_terminal(dr
     driven = drive(Governor(settings(patience=3)))
     decisions = [heed(driven, loss, signals) for loss in [2.0, 1.9, 1.9, 1.9, 1.9]]
     assert [one.act for one in decisions] == [*[Act.CONTINUE] * 4, Act.EARLY_STOP]
-    assert (decisions[-1].truncated, decisions[-1].terminal) == (True, False)
+    assert decisions[-1].truncated
     assert decisions[-1].reason == "no improvement for 3 steps (governor.patience)"
 
 

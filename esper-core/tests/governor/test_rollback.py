@@ -90,7 +90,7 @@ def test_run_09_numbers_that_are_none_in_a_batch_are_rolled_back_in_that_very_st
             continue
         before = driven.numbers()
         decision = driven.poisoned_step()
-        assert (decision.act, decision.step, decision.terminal, decision.penalty) == (Act.ROLL_BACK, at, True, 7.0)
+        assert (decision.act, decision.step, decision.penalty) == (Act.ROLL_BACK, at, 7.0)
         assert decision.back_to == at - 1
         assert decision.culprit is None
         assert all(torch.equal(one, before[name]) for name, one in driven.numbers().items())

@@ -214,7 +214,7 @@ class World:
         elif decision.truncated and one is self.grown:
             told.append(one.garden.remove("the episode is over"))
             one.over = True
-        if decision.terminal or one.over:
+        if decision.act in (Act.ROLL_BACK, Act.STOP) or one.over:
             told.append(one.measure_again(step))
         return told
 

@@ -9,21 +9,18 @@ Begin reading with ``Governor.decide``. What is here:
 Seeds that break a loss are taken out before the governor is asked (``trainer.network``).
 """
 
-from esper_core.governor.attribution import Culprit, Mutation, MutationWatch
+from esper_core.governor.attribution import MutationWatch
 from esper_core.governor.governor import Act, Decision, Governor, MemoryBudget, RolledBack
-from esper_core.governor.judgement import Judgement, LossHistory, judge, judge_step
+from esper_core.governor.judgement import Judgement, LossHistory, judge_step
 
 __all__ = [
     "Act",
-    "Culprit",
     "Decision",
     "Governor",
     "Judgement",
     "LossHistory",
     "MemoryBudget",
-    "Mutation",
     "MutationWatch",
     "RolledBack",
-    "judge",
     "judge_step",
 ]

@@ -22,14 +22,9 @@ _MOVING = frozenset({Stage.BLENDING, Stage.DRAINING})
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """What was done to a network.
+    """What was done to a network, in which step.
 
-    Attributes:
-        step: When it was done.
-        op: What was done.
-        slot: In which slot.
-        blueprint: Full id of the seed's blueprint.
-        stirred: The latest step in which it still changed the network: a ramp takes some steps.
+    ``stirred`` is the latest step in which it still changed the network: a ramp takes some steps.
     """
 
     step: int
@@ -46,10 +41,7 @@ class Mutation:
 class Culprit:
     """The mutation that a panic is attributed to.
 
-    Attributes:
-        mutation: The mutation.
-        blamed: Whether it counts as a fault of the blueprint. It does where the seed acts on the host, and not where
-            the seed still incubates or was taken out.
+    It is ``blamed`` on the blueprint where the seed acts on the host, and not where it incubates or was taken out.
     """
 
     mutation: Mutation
@@ -57,11 +49,7 @@ class Culprit:
 
 
 class MutationWatch:
-    """The mutations of one environment that are recent enough to cause a panic.
-
-    Args:
-        steps: For how many steps each is watched.
-    """
+    """The mutations of one environment that are recent enough to cause a panic: each is watched for ``steps``."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -72,8 +60,7 @@ class MutationWatch:
         for change in changes:
             harmless = change.was in INCUBATING and change.now is Stage.PRUNED  # it never acted on the host
             if (op := op_of(change)) is not None and not harmless:
-                mutation = Mutation(step, op, change.slot, change.blueprint, step)
-                self._mutations = (*self._mutations, mutation)
+                self._mutations += (Mutation(step, op, change.slot, change.blueprint, step),)
 
     def advance(self, signals: Signals) -> None:
         """Count a measured step: ramps that move are watched on, and mutations that are old are dropped."""
@@ -84,8 +71,7 @@ class MutationWatch:
     def culprit(self, acting: Collection[str]) -> Culprit | None:
         """Return the latest mutation that reached the host, or the latest one if none did; None if none is watched.
 
-        Args:
-            acting: The slots whose living seeds act on the host.
+        ``acting`` names the slots whose living seeds act on the host.
         """
         suspects = [Culprit(one, _acts(one, acting)) for one in self._mutations]
         reached = [one for one in suspects if one.blamed or one.mutation.op is Op.PRUNE]

@@ -7,7 +7,7 @@ changed in the garden. It also holds what it needs for that: snapshots of health
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from esper_core.config import OptimizerConfig, OptimizersConfig
     from esper_core.growth import Garden, Transition, Variety
     from esper_core.leyline.signals import Metric, Signals
-    from esper_core.leyline.specs import Site
 
 
 class Act(StrEnum):
@@ -48,9 +47,6 @@ class Decision:
     """What to do after a step.
 
     Attributes:
-        act: What to do.
-        step: The step.
-        verdict: Why.
         culprit: The mutation that a panic is attributed to; None if none is recent enough.
         back_to: The step after which the snapshot was taken that a rollback restores; -1: before any training.
         penalty: What is subtracted from the step's reward.
@@ -64,11 +60,6 @@ class Decision:
     back_to: int | None = None
     penalty: float = 0.0
     second_opinion: bool = False
-
-    @property
-    def terminal(self) -> bool:
-        """Whether the episode ends in this step for the learner, with no value left in its last state."""
-        return self.act in (Act.ROLL_BACK, Act.STOP)
 
     @property
     def truncated(self) -> bool:
@@ -89,13 +80,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """What a rollback did.
+    """What a rollback did: which seeds it dropped, and whether it withdraws the culprit's blueprint from the run.
 
-    Attributes:
-        transitions: The seeds that were dropped.
-        withdrawn: Whether the culprit's blueprint is withdrawn from the run by it.
-        train_loss: Training loss of the last healthy step before the restored state, or the loss of guessing before
-            any; None where it is unknown.
+    ``train_loss`` is that of the last healthy step before the restored state, or the loss of guessing before any; None
+    where it is unknown.
     """
 
     transitions: tuple[Transition, ...]
@@ -106,10 +94,8 @@ class RolledBack:
 class Governor:
     """Watches one environment, episode after episode.
 
-    Args:
-        settings: Bounds, windows, and what the governor may do.
-        metric: The task's metric, whose improvement counts as progress; None: only the loss counts.
-        faults: Counts failures of blueprints, over all environments of a run.
+    An improvement of ``metric`` counts as progress, besides one of the loss. ``faults`` counts failures of blueprints
+    over all environments of a run.
     """
 
     def __init__(
@@ -120,17 +106,12 @@ class Governor:
         self._faults = FaultBook() if faults is None else faults
         self._watch = MutationWatch(self._settings.watch_steps)
         self._snapshots = SnapshotShelf(self._settings.snapshots)
-        self._history = LossHistory()
-        self._rollbacks = 0
         self._warned, self._calm = False, True
 
     def begin(self, garden: Garden, guessing_loss: float | None = None) -> None:
         """Begin an episode with an untrained host.
 
-        Args:
-            garden: The host and its seeds.
-            guessing_loss: Validation loss of this host, or what the task says that guessing has; None: unknown, and a
-                collapse cannot be detected.
+        ``guessing_loss`` is the validation loss of this host; None: unknown, and a collapse cannot be detected.
         """
         self._garden = garden
         known = guessing_loss is not None and math.isfinite(guessing_loss)
@@ -154,10 +135,8 @@ class Governor:
     def decide(self, signals: Signals, *, opinion: Verdict = CALM, host_finite: bool | None = None) -> Decision:
         """Decide what to do after a step, and take a snapshot of a healthy one if it is time.
 
-        Args:
-            signals: The step's measurements.
-            opinion: The verdict of plugins, who can raise the alarm and not call it off.
-            host_finite: Whether the host's parameters and gradients are finite; None: not checked.
+        ``opinion`` is the verdict of plugins, who can raise the alarm and not call it off. ``host_finite`` says whether
+        the host's parameters and gradients are finite; None: not checked.
         """
         judged = judge_step(
             self._history,
@@ -196,10 +175,7 @@ class Governor:
         """Carry out a rollback: host and fossils are bit for bit what they were when the snapshot was taken.
 
         Seeds that are not fossilised are dropped, and their slots rest. Optimizers lose their state, and the governor
-        knows only what it knew then.
-
-        Args:
-            decision: What ``decide`` returned last.
+        knows only what it knew then. ``decision`` is what ``decide`` returned last.
         """
         if self._planned is None or self._planned[0] != decision:
             msg = f"only the latest decision to roll back can be carried out. Received: {decision}"
@@ -219,7 +195,7 @@ class Governor:
         """Return the state between two steps, when no rollback is planned; snapshots are part of it."""
         return State.of(
             {"shelf": self._snapshots.state_dict()},
-            history=self._history.as_json(),
+            history=asdict(self._history),
             rollbacks=self._rollbacks,
             warned=self._warned,
             calm=self._calm,
@@ -229,7 +205,7 @@ class Governor:
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for the garden that ``begin`` was given, which has grown alike."""
         known = state.plain
-        self._history = LossHistory.from_json(known["history"])
+        self._history = LossHistory(**known["history"])
         self._rollbacks, self._warned, self._calm = known["rollbacks"], known["warned"], known["calm"]
         self._planned = None
         self._watch.load_state_dict(known["watch"])
@@ -243,8 +219,8 @@ class Governor:
         """
         if self._garden.blended:
             return False
-        latest = self._snapshots.latest
-        return improved or latest is None or signals.step - latest >= self._settings.snapshot_steps
+        kept = self._snapshots.kept
+        return improved or not kept or signals.step - kept[0].step >= self._settings.snapshot_steps
 
     def _plateau(self, signals: Signals) -> str | None:
         """Return why nothing more is expected: no progress for long, and no living seed. None where that is not so."""
@@ -254,26 +230,23 @@ class Governor:
         return f"no improvement for {stale} steps (governor.patience)"
 
     def _panic(self, signals: Signals, verdict: Verdict, *, second_opinion: bool) -> Decision:
-        culprit = self._watch.culprit(self._garden.blended_slots)
-        kept, why = self._restorable()
-        if kept is None:
-            final = Verdict(Level.PANIC, f"{verdict.reason}; {why}")
-            return Decision(Act.STOP, signals.step, final, culprit, second_opinion=second_opinion)
-        penalty = self._settings.penalty
-        decision = Decision(
-            Act.ROLL_BACK, signals.step, verdict, culprit, kept.step, penalty, second_opinion=second_opinion
-        )
-        self._planned = decision, kept
-        return decision
-
-    def _restorable(self) -> tuple[KeptSnapshot | None, str]:
-        """Return the snapshot to go back to, or None and why there is none."""
-        if not self._settings.rollback:
-            return None, "rolling back is switched off (governor.rollback)"
-        if self._rollbacks >= self._settings.rollbacks:
-            return None, f"it was rolled back {self._rollbacks} times already (governor.rollbacks)"
-        kept, flaws = self._snapshots.newest_sound(self._garden)
-        return kept, f"there is no sound snapshot to go back to: {'; '.join(flaws)}"
+        settings, culprit = self._settings, self._watch.culprit(self._garden.blended_slots)
+        if not settings.rollback:
+            why = "rolling back is switched off (governor.rollback)"
+        elif self._rollbacks >= settings.rollbacks:
+            why = f"it was rolled back {self._rollbacks} times already (governor.rollbacks)"
+        else:
+            kept, flaws = self._snapshots.newest_sound(self._garden)
+            if kept is not None:
+                penalty = settings.penalty
+                decision = Decision(
+                    Act.ROLL_BACK, signals.step, verdict, culprit, kept.step, penalty, second_opinion=second_opinion
+                )
+                self._planned = decision, kept
+                return decision
+            why = f"there is no sound snapshot to go back to: {'; '.join(flaws)}"
+        final = Verdict(Level.PANIC, f"{verdict.reason}; {why}")
+        return Decision(Act.STOP, signals.step, final, culprit, second_opinion=second_opinion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,20 +259,11 @@ class KeptSnapshot:
 
 
 class SnapshotShelf:
-    """The latest snapshots of one environment, the newest first, in memory that is reused.
-
-    Args:
-        room: How many are kept.
-    """
+    """The latest snapshots of one environment, ``room`` of them, the newest first, in memory that is reused."""
 
     def __init__(self, room: int) -> None:
         self._room = room
         self.kept: list[KeptSnapshot] = []
-
-    @property
-    def latest(self) -> int | None:
-        """The step of the newest snapshot."""
-        return self.kept[0].step if self.kept else None
 
     def take(self, garden: Garden, step: int, history: LossHistory) -> None:
         """Take a snapshot, in the place of the oldest one if there is no room."""
@@ -327,14 +291,14 @@ class SnapshotShelf:
 
     def state_dict(self) -> State:
         """Return the snapshots, the newest first."""
-        kept = [{"step": kept.step, "history": kept.history.as_json()} for kept in self.kept]
+        kept = [{"step": kept.step, "history": asdict(kept.history)} for kept in self.kept]
         return State.of({str(place): kept.snapshot.state_dict() for place, kept in enumerate(self.kept)}, kept=kept)
 
     def load_state_dict(self, state: State, garden: Garden) -> None:
         """Restore what ``state_dict`` returned, for a garden that has grown alike."""
         self.kept.clear()
         for place, known in reversed(list(enumerate(state.plain["kept"]))):
-            self.take(garden, known["step"], LossHistory.from_json(known["history"]))
+            self.take(garden, known["step"], LossHistory(**known["history"]))
             self.kept[0].snapshot.load_state_dict(state.part(str(place)))
 
 
@@ -352,7 +316,6 @@ class MemoryBudget:
 
     Attributes:
         settings: The budget, and how many snapshots are kept.
-        optimizers: Which optimizers train host and seeds.
         varieties: For each slot what may grow in it.
         incubation: How seeds begin; each one on a branch takes a copy of the host.
     """
@@ -364,15 +327,17 @@ class MemoryBudget:
 
     def restrict(self, garden: Garden, mask: ActionMask) -> ActionMask:
         """Return ``mask`` without blueprints that would exceed the budget, so that a policy is not offered them."""
-        if self.settings.memory_mib is None:
+        most = self.settings.memory_mib
+        if most is None:
             return mask
-        varieties = {(slot, one.id): one for slot, several in self.varieties.items() for one in several}
-        blueprints = {
-            slot: tuple(
-                one for one in fitting if not self._is_too_large(garden, garden.slots[slot].site, varieties[slot, one])
+        blueprints = {}
+        for slot, fitting in mask.blueprints.items():
+            varieties, site = {one.id: one for one in self.varieties[slot]}, garden.slots[slot].site
+            blueprints[slot] = tuple(
+                one
+                for one in fitting
+                if site is None or self.mebibytes(garden, varieties[one].most_parameters(site)) <= most
             )
-            for slot, fitting in mask.blueprints.items()
-        }
         ops = {slot: ops if blueprints.get(slot) else ops - {Op.GERMINATE} for slot, ops in mask.ops.items()}
         return replace(mask, ops=ops, blueprints=blueprints)
 
@@ -390,13 +355,6 @@ class MemoryBudget:
         of_fossils = self._copies(self.optimizers.host)
         of_host = of_fossils + branches * (1 + _kept_by(self.optimizers.host))
         return (host * of_host + fossils * of_fossils + seeds * self._copies(self.optimizers.seed)) / _MIB
-
-    def _is_too_large(self, garden: Garden, site: Site | None, variety: Variety) -> bool:
-        """Return whether the network would exceed the budget with a seed of this variety."""
-        most = self.settings.memory_mib
-        if most is None or site is None:
-            return False
-        return self.mebibytes(garden, variety.most_parameters(site)) > most
 
     def _copies(self, optimizer: OptimizerConfig) -> int:
         """Return how many numbers are kept for each parameter: value, gradient, optimizer's state, snapshots."""

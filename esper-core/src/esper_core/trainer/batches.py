@@ -84,14 +84,9 @@ class Resident:
 
 
 class Streamed:
-    """Batches of data on the host, gathered one ahead by a thread of the feed's own.
+    """Batches of data on the host, gathered one ahead by a thread that ends with the feed.
 
-    The thread ends with the feed, or when the feed is garbage-collected.
-
-    Args:
-        split: The data.
-        device: Where batches are sent.
-        stream: The stream of a GPU on which they are sent; whoever reads a batch waits for it there.
+    On a GPU they are sent on ``stream``, and whoever reads a batch waits for it there.
     """
 
     def __init__(self, split: Split, device: torch.device, stream: CudaStream | None = None) -> None:

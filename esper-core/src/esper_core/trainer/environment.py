@@ -64,15 +64,11 @@ class Recipe:
     Attributes:
         data: The splits, on the device or, if streamed, on the host (the CPU).
         build_host: Builds a host from torch's default generator.
-        slots: Where hosts have slots.
         varieties: For each slot what may grow in it.
-        device: Where networks are trained.
-        host_schedule: Learning rate schedule of the host; None: constant.
-        seed_schedule: Learning rate schedule of seeds; None: constant.
+        host_schedule: Learning rate schedule of the host; None: constant. So is ``seed_schedule``.
         draws: When host and blueprints draw random numbers, as far as a dry run showed.
         operations: Operations of host and blueprints, where a reward prices them.
         compiler: Compiles a host where ``compute.compile`` is set.
-        notices: Warnings that the run gives once.
     """
 
     task: Task
@@ -116,13 +112,8 @@ class Recipe:
 class Environment:
     """One host in training, with its seeds. Its attributes are those of ``Member``.
 
-    Args:
-        recipe: What all environments have in common.
-        arm: The arm that it belongs to.
-        index: Which of the arm's environments it is; those of one index share their seeds.
-        place: Its place among the environments of the run.
-        faults: Counts failures of blueprints over the whole run.
-        implants: For an episode's seed, what the host has grown from the start, as if it had been fossilised there.
+    Environments of one index share their seeds. ``implants`` gives, for an episode's seed, what the host has grown
+    from the start, as if it had been fossilised there.
     """
 
     def __init__(

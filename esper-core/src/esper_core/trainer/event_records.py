@@ -64,8 +64,7 @@ class LostSeed:
     Attributes:
         what: What the seed did.
         ending: The seed's last transition; None where it could not even be built.
-        blamed: Whether the loss counts against the blueprint.
-        withdrawn: Whether the blueprint is withdrawn from the run because of it.
+        blamed: Whether the loss counts against the blueprint, which may be withdrawn from the run because of it.
     """
 
     slot: str

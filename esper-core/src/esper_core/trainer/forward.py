@@ -189,10 +189,9 @@ def channels_last(split: Split) -> Split:
 def takes_channels_last(
     host: nn.Module, varieties: Mapping[str, Sequence[Variety]], task: Task, train: Split, device: torch.device
 ) -> bool:
-    """Try the host, and each block that may grow in it, on channels-last images, forward and backward.
+    """Return whether host and blueprints work on channels-last images, forward and backward, as a dry run shows.
 
-    Returns:
-        Whether the data are images and everything works. If so the host's weights are channels-last afterwards.
+    If so the host's weights are channels-last afterwards.
     """
     if train.inputs.dim() != IMAGES:
         return False

@@ -109,12 +109,7 @@ class Lanes:
 
 
 def lanes_for(devices_E: Sequence[torch.device], lanes: int | None = None) -> Lanes:
-    """Return lanes for environments on these devices.
-
-    Args:
-        devices_E: The device of each environment.
-        lanes: How many threads on a CPU, or streams on each GPU; None: as many as fit.
-    """
+    """Return lanes for environments: ``lanes`` threads on a CPU, or streams on each GPU; None: as many as fit."""
     if any(device.type == "cuda" for device in devices_E):
         return Lanes(assigned(devices_E, lanes or STREAMS_PER_GPU, CudaStream))
     return Lanes(workers=min(lanes or usable_cores(), len(devices_E)))

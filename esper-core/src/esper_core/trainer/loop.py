@@ -58,15 +58,10 @@ if TYPE_CHECKING:
 def run_study(
     progress: StudyProgress, pause: Callable[[StudyProgress], None] = lambda progress: None
 ) -> list[EpisodeFinished]:
-    """Train a study from where ``progress`` stands to its end.
+    """Train a study from where ``progress`` stands to its end, and return how each episode ended.
 
-    Args:
-        progress: The study, and its position in rounds and steps.
-        pause: Called after each step and each round, when everything that happened is published. It writes
-            checkpoints, and raises to end the run there.
-
-    Returns:
-        How each episode ended.
+    ``pause`` is called after each step and each round, when everything that happened is published. It writes
+    checkpoints, and raises to end the run there.
 
     Raises:
         GovernorStop: An environment went wrong and cannot be rolled back.
@@ -104,17 +99,10 @@ def run_study(
 def decide(
     study: Study, recorder: RolloutRecorder, signals_E: Sequence[Signals], rolled: Collection[int] = ()
 ) -> list[Action]:
-    """Ask each arm's policy for its environments' actions.
+    """Ask each arm's policy for its environments' actions, and record its decisions.
 
-    Args:
-        study: The study.
-        recorder: Where decisions are recorded for policies that learn.
-        signals_E: Signals of each environment.
-        rolled: Places that were rolled back in this step, which ends an episode for a policy that learns. They, and
-            those whose episode is over, can only wait.
-
-    Returns:
-        An action for each environment; WAIT where no policy is asked.
+    ``rolled`` are the places that were rolled back in this step, which ends an episode for a policy that learns. They,
+    and those whose episode is over, can only wait.
     """
     masks_E = [mask.shut() if place in rolled else mask for place, mask in enumerate(study.pool.masks())]
     actions_E, running = [WAIT] * len(signals_E), {one.place for one in study.pool.running()}
@@ -181,11 +169,8 @@ class Stepper:
     """Takes the environments of a pool through decision steps, and publishes what happens.
 
     Args:
-        pool: The environments.
         score: Rewards the signals of a step; None: nothing is rewarded.
         check_health: A second opinion on an environment, which can raise the alarm and not call it off.
-        bus: Where events are published.
-        clock: Measures where the time goes.
         packages: The package behind each blueprint.
     """
 

@@ -96,9 +96,7 @@ def count_parameters(model: nn.Module) -> int:
 class SeedGains:
     """Gains of the living seeds in the latest step, as tensors of ``growth.paired``, by the seeds' numbers.
 
-    Args:
-        garden: The seeds.
-        stream: Random numbers that trials draw, so that they take none from the host's evaluation.
+    Trials draw from ``stream``, so that they take no random numbers from the host's evaluation.
     """
 
     def __init__(self, garden: Garden, stream: RandomStream) -> None:
@@ -157,12 +155,7 @@ class SeedGains:
 
 
 class SeedDependence:
-    """Dependence of the network on each acting seed in the latest step: losses with the seed left out.
-
-    Args:
-        garden: The seeds.
-        counterfactuals: Evaluates the network with each seed left out.
-    """
+    """Dependence of the network on each acting seed in the latest step: losses with the seed left out."""
 
     def __init__(self, garden: Garden, counterfactuals: Counterfactuals) -> None:
         self._garden = garden
@@ -199,13 +192,8 @@ class Measurements:
     """The numbers of one step on the host (the CPU), by name; those of seeds by the seeds' numbers.
 
     Attributes:
-        train_loss: Mean over the batches of the step.
-        validation_loss: Mean over the examples.
-        validation_metric: The task's metric.
         host_finite: Whether parameters and gradients of host and fossils are finite.
         loss_scale: Factor on the training loss (float16); None without one.
-        incubation_losses: Losses of incubating seeds.
-        gradients: Gradient statistics of seeds in training.
         gains: Gains over the undisturbed host.
         dependences: Dependence of the network on acting seeds.
         non_finite_seeds: Incubating seeds whose own loss, or the network's in their trial, is not finite.
@@ -226,11 +214,7 @@ class Measurements:
 class StepMeasurements:
     """Collects what is measured in a step on the device, and reads it at once.
 
-    Args:
-        garden: The network and its seeds.
-        gains: Gains of seeds.
-        dependence: Dependence on seeds.
-        operations: Operations of host and blueprints, where a reward prices them.
+    ``operations`` are those of host and blueprints, where a reward prices them.
     """
 
     def __init__(
@@ -262,8 +246,7 @@ class StepMeasurements:
     def numbers(self, evaluation: Tensor) -> Tensor:
         """Return all that is to be read of this step in one tensor, in the order that ``read`` expects.
 
-        Args:
-            evaluation: Mean loss and metric on the validation split.
+        ``evaluation`` holds mean loss and metric on the validation split.
         """
         scale = self._loss_scale()
         by_seed = [tensor for known in self._by_seed() for tensor in known.values()]

@@ -70,10 +70,7 @@ T = TypeVar("T")
 class SeedLosses:
     """Takes seeds out of a network where they fail, and keeps a record of each.
 
-    Args:
-        garden: The seeds.
-        measurements: Forgets what was measured of a lost seed.
-        faults: Counts failures of blueprints over all networks of the run.
+    ``faults`` counts failures of blueprints over all networks of the run.
     """
 
     def __init__(self, garden: Garden, measurements: StepMeasurements, faults: FaultBook) -> None:
@@ -232,13 +229,9 @@ class GrowingNetwork:
         return transitions
 
     def train_batch(self, losses: Sequence[Loss]) -> Tensor:
-        """Train host and acting seeds on one batch, and then each incubating seed.
+        """Train host and acting seeds on one batch, and each incubating seed; return the batch's mean loss, detached.
 
-        Args:
-            losses: The loss of each part of the batch; together they add up to its mean loss.
-
-        Returns:
-            The mean loss of the batch, detached.
+        ``losses`` are those of each part of the batch; together they add up to its mean loss.
         """
         self.garden.tick()
         with self._drawing(Draws.ANYWHERE):
@@ -253,8 +246,7 @@ class GrowingNetwork:
     def close_step(self, batch_losses: Sequence[Tensor]) -> list[Transition]:
         """End the training of a decision step: ramps that have arrived are noticed, and seeds that are ready advance.
 
-        Args:
-            batch_losses: What ``train_batch`` returned for each batch of the step.
+        ``batch_losses`` is what ``train_batch`` returned for each batch of the step.
         """
         self.measurements.record_training(batch_losses)
         return self.lost.run_without_faulty(self.garden.close_step)
@@ -313,9 +305,7 @@ class GrowingNetwork:
     def measure_gains(self, evaluate: Callable[[], Evaluation], undisturbed: Tensor | None) -> None:
         """Measure what living seeds gain on the validation split, after ``evaluation`` was set to its result.
 
-        Args:
-            evaluate: Runs the model on the validation split.
-            undisturbed: The twin's losses on it, one for each example; None where there is no twin.
+        ``undisturbed`` holds the twin's losses on it, one for each example; None where there is no twin.
         """
         self.lost.run_without_faulty(self.gains.measure, evaluate, self.evaluation.losses, undisturbed)
 
@@ -340,13 +330,10 @@ class GrowingNetwork:
     # What goes wrong.
 
     def heal(self, signals: Signals) -> bool:
-        """Take out the seeds that made a loss non-finite, and restore the host if they harmed it.
+        """Take out the seeds that made a loss non-finite, and restore the host if they harmed it; return whether any was.
 
         An incubating seed cannot harm the host. An acting one can: the host returns to what it was when this step began
         and its optimizers start afresh. If no living seed is to blame nothing is done here; the governor decides.
-
-        Returns:
-            Whether any seed was taken out.
         """
         sick = self.measured.non_finite_seeds
         if math.isfinite(signals.train_loss) and math.isfinite(signals.validation_loss):

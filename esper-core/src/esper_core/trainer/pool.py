@@ -42,10 +42,7 @@ M = TypeVar("M", bound=Member)
 class Roster(ABC, Generic[M]):
     """Environments by their places, which are the same whichever process an environment lives in.
 
-    Args:
-        environments: In the order of their places.
-        whole: How many the run has, where some live in other processes.
-        faults: Counts failures of blueprints over all of them.
+    The run has ``whole`` of them, where some live in other processes.
     """
 
     def __init__(self, environments: Sequence[M], whole: int, faults: FaultBook) -> None:
@@ -113,8 +110,6 @@ class Pool(Roster[Environment]):
     """The environments of every arm, in this process.
 
     Args:
-        recipe: What they have in common.
-        arms: Names of the arms.
         environments: How many environments each arm has.
         twin: The arm that never grows, with which seeds are compared.
         devices: Those of one index share a device, and the next index takes the next one; none: the recipe's.
@@ -217,8 +212,7 @@ class Pool(Roster[Environment]):
     def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
         """Return the governor's decision for each environment whose episode goes on, by its place.
 
-        Args:
-            opinions: What plugins say about an environment's health, by its place.
+        ``opinions`` is what plugins say about an environment's health, by its place.
         """
         decisions: dict[int, Decision] = {}
         for one in self.running():
@@ -233,11 +227,7 @@ class Pool(Roster[Environment]):
     def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
         """Roll environments back, and end episodes, as the governor decided.
 
-        An environment that was rolled back is measured again. So is one whose episode ends here: seeds that are not
-        fossilised are pruned first.
-
-        Returns:
-            What was rolled back, by its place, and the seeds that were pruned.
+        Where an episode ends, seeds that are not fossilised are pruned first. Return what was rolled back, by its place, and the seeds that were pruned.
         """
         changes: Changes = []
         rolled: dict[int, RolledBack] = {}

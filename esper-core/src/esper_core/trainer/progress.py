@@ -28,8 +28,6 @@ class StudyProgress:
     """Where a study is, and everything that the loop needs to go on from there, in this process or another one.
 
     Attributes:
-        study: The study.
-        round: The round that it is in.
         step: How many steps of the round are done.
         finished: The episodes that are over, in their order.
         rewards: The rewards of this round.
@@ -104,11 +102,7 @@ class StudyProgress:
 
 
 def _state_of_policy(arm: Arm) -> State | None:
-    """Return the state of an arm's policy as a checkpoint would give it back; None where it has none.
-
-    Raises:
-        PluginError: The checkpoint would lose something of it.
-    """
+    """Return the state of an arm's policy as a checkpoint would give it back; None where it has none."""
     if not isinstance(arm.policy, Resumable):
         return None
     with attributed_to(arm.label, "when it was asked for its state"):

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 class EpisodeRewards:
-    """The rewards of one round. The reward of an environment without a twin is unknown, not 0.
-
-    Args:
-        rewards: For each place of the pool what rewards its environment.
-        twins: For each place that of its twin, or None.
-    """
+    """The rewards of one round, for each place of the pool. That of an environment without a twin is unknown, not 0."""
 
     def __init__(self, rewards: Sequence[RunReward], twins: Sequence[int | None]) -> None:
         self._rewards = rewards
@@ -42,11 +37,9 @@ class EpisodeRewards:
     ) -> list[RewardBreakdown | None]:
         """Return what a step was worth in each environment; None where that is unknown.
 
-        Args:
-            signals_E: Signals of each environment.
-            decisions: The governor's decisions, whose penalties are subtracted, by the places of the environments whose
-                episode goes on; None at the end, when all are scored. An environment whose episode ended early, and its
-                twin, stay for the end as they were in its last step.
+        ``decisions`` are the governor's, whose penalties are subtracted, by the places of the environments whose episode
+        goes on; None at the end, when all are scored. An environment whose episode ended early, and its twin, stay for
+        the end as they were in its last step.
         """
         return [self._score(place, signals_E, decisions) for place in range(len(self._twins))]
 

@@ -38,8 +38,6 @@ class Arm:
     """One arm of a study: a policy in environments of its own.
 
     Attributes:
-        name: Name of the arm.
-        policy: Decides in its environments.
         label: The policy and its package, as messages name them.
         parts: Names of its environments under each of several rewards; () where the run has one reward.
     """
@@ -55,11 +53,7 @@ class Arm:
         return self.parts or (self.name,)
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
-        """Return the policy's actions.
-
-        Raises:
-            PluginError: They are not one legal action for each environment.
-        """
+        """Return the policy's actions; PluginError if they are not one legal action for each environment."""
         with attributed_to(self.label, "when it was asked to act"):
             actions = list(self.policy.act(observations, masks))
         if len(actions) != len(observations):
@@ -106,20 +100,13 @@ class Study:
     """Everything that the loop works with.
 
     Attributes:
-        pool: The environments of every arm.
         arms: The arms that have a policy.
         twin: The arm that never grows, with which the others are compared; None without one.
         reward: Rewards every environment that ``rewards`` does not name.
-        rounds: How many rounds there are.
         environments: How many seeds are played in a round, for each name in the pool.
-        steps: Decision steps of an episode.
         first_seed: Seed of the first episode.
-        bus: Where events are published.
-        clock: Measures where the time goes.
         packages: The package behind each blueprint, by the blueprint's full id.
-        check_health: A second opinion on each environment after each step, which can raise the alarm and not call it
-            off.
-        rewards: By name of an environment, what rewards it.
+        check_health: A second opinion on each environment after each step, which can only raise the alarm.
     """
 
     pool: AnyPool
@@ -152,12 +139,7 @@ class Study:
         return [own[environment.index] for environment in self.pool.environments]
 
     def observe(self, signals_E: Sequence[Signals], rolled: Collection[int] = ()) -> list[Observation]:
-        """Return what a policy sees of each environment: its signals, those of its twin, and the reward's price.
-
-        Args:
-            signals_E: Signals of each environment.
-            rolled: Places that were rolled back in this step.
-        """
+        """Return what a policy sees of each environment: its signals, those of its twin, and the reward's price."""
         seen = zip(signals_E, self.twins(), self.rewards_of_places(), strict=True)
         return [
             Observation(own.step, self.steps, own, beside, reward.price, place in rolled)
@@ -186,8 +168,7 @@ class Study:
 def warn_of_loss_scales(environments: Sequence[Member], signals_E: Sequence[Signals]) -> None:
     """Log a warning if arms of one seed ended a round with different loss scales (float16).
 
-    Each environment adapts a loss scale of its own: a step that overflows is left out and halves it. Arms with
-    different ones were not trained on the same batches.
+    A step that overflows is left out and halves the scale, so these arms were not trained on the same batches.
     """
     scales: dict[int, dict[str, float]] = {}
     for environment, signals in zip(environments, signals_E, strict=True):

@@ -116,10 +116,8 @@ Request = tuple[str, tuple[Any, ...], State]
 class Reply:
     """The reply to a request: what the method returned, or raised with its traceback, and what else is new.
 
-    Attributes:
-        statuses: Status of each environment that has another one than before.
-        logged: Log messages since the last reply, with their levels.
-        notices: Warnings that the run gives once.
+    ``statuses`` are those of environments that have another one than before. ``notices`` are warnings that the run
+    gives once.
     """
 
     value: Any

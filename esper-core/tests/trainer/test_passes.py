@@ -94,7 +94,7 @@ def test_a_seed_lives_its_life_in_short_numbers_and_what_is_kept_and_judged_is_f
     assert seen == {getattr(torch, precision)}
     assert len(grown.garden.slots["early"].fossils) == 1
     assert {tensor.dtype for tensor in grown.model.parameters()} == {torch.float32}
-    assert grown.losses().dtype is torch.float32
+    assert grown.network.evaluation.losses.dtype is torch.float32
     assert told[-1][0].train_loss < told[0][0].train_loss
     assert told[-1][0].loss_scale == (65536.0 if precision == "float16" else None)
 
@@ -113,7 +113,7 @@ def test_what_is_left_out_and_what_is_tried_are_computed_as_what_is_evaluated(ma
     (signals, _) = live(pool, 4, {0: GERMINATE, 1: ADVANCE})[-1]
     grown, _ = pool.environments
     (slot,), split = grown.garden.slots.values(), grown.recipe.data["validation"]
-    own = grown.losses()
+    own = grown.network.evaluation.losses
     with slot.disabled():
         without = evaluate(grown.model, grown.recipe.task, split, grown.forward.outputs).losses
         rounded_otherwise = evaluate(grown.model, grown.recipe.task, split).losses
@@ -125,7 +125,7 @@ def test_what_is_left_out_and_what_is_tried_are_computed_as_what_is_evaluated(ma
     (grown,) = pool.environments
     with grown.garden.trial(0):
         tried = evaluate(grown.model, grown.recipe.task, split, grown.forward.outputs).losses
-    assert signals.slots[0].living.gain.mean == (grown.losses() - tried).double().mean().item()
+    assert signals.slots[0].living.gain.mean == (grown.network.evaluation.losses - tried).double().mean().item()
 
 
 def test_sim_low_3_auto_is_bfloat16_where_the_device_has_it_else_float16_with_a_scaler_and_nothing_on_a_cpu(

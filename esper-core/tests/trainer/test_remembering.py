@@ -188,7 +188,7 @@ class World:
         for one in running:
             told.append(one.evaluate("validation").tolist())
         for one in running:
-            one.measure_seeds(self.twin.losses())
+            one.measure_seeds(self.twin.network.evaluation.losses)
         for one in running:
             told += self._judged(one, step, opinion if one is self.grown else CALM)
         mask = self.grown.mask()

@@ -235,10 +235,6 @@ class Environment:
         if self.recipe.growth.dependence:
             self.network.measure_dependence(self.recipe.task, self.recipe.data["validation"])
 
-    def losses(self) -> Tensor:
-        """Return the losses of the validation examples in the latest evaluation, which others are compared with."""
-        return self.network.evaluation.losses
-
     def measure_again(self, step: int) -> Signals:
         """Return the signals of a network that was changed after its step was read. The training loss stays."""
         self.evaluate("validation")

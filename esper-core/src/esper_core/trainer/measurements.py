@@ -145,13 +145,18 @@ class SeedGains:
         self._stream.load_state_dict(known["stream"])
 
     def _try_seed(self, number: int, evaluate: Callable[[], Evaluation]) -> Tensor:
-        """Return the losses with one incubating seed in the network; SeedFault where it changes torch's settings."""
+        """Return the losses with one incubating seed in the network."""
         with self._garden.trial(number), self._stream:
             losses = evaluate().losses
-        if what := restore_torch_defaults():
-            slot, _ = self._garden.slot_of(number)
-            raise SeedFault([slot.name], what, number=number)
+        check_settings(self._garden, number)
         return losses
+
+
+def check_settings(garden: Garden, number: int) -> None:
+    """Raise SeedFault if torch's settings are not what they were, after a pass with an incubating seed."""
+    if what := restore_torch_defaults():
+        slot, _ = garden.slot_of(number)
+        raise SeedFault([slot.name], what, number=number)
 
 
 class SeedDependence:

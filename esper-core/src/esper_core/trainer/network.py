@@ -45,10 +45,10 @@ from esper_core.growth import (
 )
 from esper_core.leyline.protocols import State
 from esper_core.trainer.event_records import LostSeed, plain_of, record_of
-from esper_core.trainer.measurements import SeedDependence, SeedGains, StepMeasurements
+from esper_core.trainer.measurements import SeedDependence, SeedGains, StepMeasurements, check_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
@@ -92,30 +92,19 @@ class SeedLosses:
                 return act(*arguments, **named)
             except SeedFault as fault:
                 restore_torch_defaults()  # an error in the middle of a pass may leave others
-                self.remove(fault)
+                if not self.remove(fault.what, fault.slots, fault.number):
+                    raise
 
-    def remove_seed(self, number: int, what: str, *, blamed: bool = True) -> None:
-        """Take out the living seed of this number, if there is one."""
-        if any(seed.number == number for seed in self._garden.living_seeds()):
-            slot, _ = self._garden.slot_of(number)
-            self.remove(SeedFault([slot.name], what, number=number), blamed=blamed)
-
-    def remove(self, fault: SeedFault, *, blamed: bool = True) -> None:
-        """Take out the seeds that a fault names; raise it where no living seed is to blame."""
-        what = remove_folders(fault.what)
-        lost = self._garden.remove(f"lost: it {what}", fault.slots, fault.number) if fault.slots else []
-        if not lost:
-            raise fault
+    def remove(
+        self, what: str, slots: Collection[str] | None = None, number: int | None = None, *, blamed: bool = True
+    ) -> bool:
+        """Take out the living seeds of these slots, or the one of this number; return whether there was any."""
+        what = remove_folders(what)
+        lost = self._garden.remove(f"lost: it {what}", slots, number)
         for transition in lost:
             self._measurements.forget(transition.seed)
             self.records.append(LostSeed(transition.slot, transition.blueprint, what, transition, blamed))
-
-    def check_settings(self, act: Callable[[], T]) -> T:
-        """Return what ``act`` gives, and blame the acting seeds if it changed torch's settings."""
-        result = act()
-        if what := restore_torch_defaults():
-            self.blame_acting(what)
-        return result
+        return bool(lost)
 
     def blame_acting(self, what: str) -> NoReturn:
         """Raise SeedFault for the seeds in the host's own pass; RuntimeError if there is none: host or task did it."""
@@ -140,11 +129,8 @@ class GrowingNetwork:
 
     Args:
         model: The host, grafted, on its device.
-        keeper: Owns the optimizers of host and seeds.
         governor: Judges the network and rolls it back; ``begin`` must be called on it before the first step.
-        budget: How much memory the network may take.
         varieties: For each slot what may grow in it.
-        settings: How seeds grow.
         steps: Decision steps in the episode.
         batches: Batches in a decision step.
         seed: Of all random numbers of this network.
@@ -281,9 +267,7 @@ class GrowingNetwork:
 
     def _incubate(self, number: int, losses: Sequence[Loss]) -> None:
         self.garden.incubate(number, *losses)
-        if what := restore_torch_defaults():
-            slot, _ = self.garden.slot_of(number)
-            raise SeedFault([slot.name], what, number=number)
+        check_settings(self.garden, number)
 
     def _drawing(self, when: Draws) -> AbstractContextManager[Any]:
         """Return a context with the training stream, if ``when`` is the time at which the host draws from it.
@@ -299,8 +283,15 @@ class GrowingNetwork:
 
     def evaluate(self, evaluate: Callable[[], Evaluation]) -> Evaluation:
         """Return what ``evaluate``, which runs the model on a split, gives for the network as it acts now."""
+
+        def checked() -> Evaluation:
+            evaluation = evaluate()
+            if what := restore_torch_defaults():
+                self.lost.blame_acting(what)
+            return evaluation
+
         with self.evaluation_stream:
-            return self.lost.run_without_faulty(self.lost.check_settings, evaluate)
+            return self.lost.run_without_faulty(checked)
 
     def measure_gains(self, evaluate: Callable[[], Evaluation], undisturbed: Tensor | None) -> None:
         """Measure what living seeds gain on the validation split, after ``evaluation`` was set to its result.
@@ -330,7 +321,7 @@ class GrowingNetwork:
     # What goes wrong.
 
     def heal(self, signals: Signals) -> bool:
-        """Take out the seeds that made a loss non-finite, and restore the host if they harmed it; return whether any was.
+        """Take out the seeds that made a loss non-finite, and restore the host if harmed; return whether any was.
 
         An incubating seed cannot harm the host. An acting one can: the host returns to what it was when this step began
         and its optimizers start afresh. If no living seed is to blame nothing is done here; the governor decides.
@@ -338,15 +329,15 @@ class GrowingNetwork:
         sick = self.measured.non_finite_seeds
         if math.isfinite(signals.train_loss) and math.isfinite(signals.validation_loss):
             for number in sick:
-                self.lost.remove_seed(number, "made its own loss not finite")
+                self.lost.remove("made its own loss not finite", number=number)
             return bool(sick)
         if self._step_start is None or not self.garden.blended:
             return False
         snapshot, self.measurements.train_loss = self._step_start
         snapshot.restore(self.garden)
-        self.lost.remove(SeedFault(self.garden.blended_slots, "made the host's loss not finite"))
+        self.lost.remove("made the host's loss not finite", self.garden.blended_slots)
         for number in sick:  # they learnt from a host that was sick: lost with it, and not to blame
-            self.lost.remove_seed(number, "was lost with a host that another seed had harmed", blamed=False)
+            self.lost.remove("was lost with a host that another seed had harmed", number=number, blamed=False)
         return True
 
     def judge(self, signals: Signals, opinion: Verdict) -> Decision:

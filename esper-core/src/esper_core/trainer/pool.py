@@ -177,11 +177,11 @@ class Pool(Roster[Environment]):
         self._on_lanes(running, lambda one: one.evaluate("validation"), f"in evaluation, step {step}")
         twins = {one.index: one for one in self.environments if one.arm == self._twin}
         for one in running if twins else ():
-            self._lanes.hand(twins[one.index].losses(), twins[one.index].place, one.place)
+            self._lanes.hand(twins[one.index].network.evaluation.losses, twins[one.index].place, one.place)
 
         def measure(one: Environment) -> Tensor:
             twin = twins.get(one.index)
-            undisturbed = self._undisturbed(step) if twin is None else twin.losses()
+            undisturbed = self._undisturbed(step) if twin is None else twin.network.evaluation.losses
             one.measure_seeds(None if one is twin else undisturbed)
             return one.network.numbers()
 
@@ -227,7 +227,10 @@ class Pool(Roster[Environment]):
     def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
         """Roll environments back, and end episodes, as the governor decided.
 
-        Where an episode ends, seeds that are not fossilised are pruned first. Return what was rolled back, by its place, and the seeds that were pruned.
+        Where an episode ends, seeds that are not fossilised are pruned first.
+
+        Returns:
+            What was rolled back, by its place, and the seeds that were pruned.
         """
         changes: Changes = []
         rolled: dict[int, RolledBack] = {}
@@ -242,8 +245,10 @@ class Pool(Roster[Environment]):
                 else:
                     rolled[one.place] = one.network.roll_back(decision)
                 one.measure_again(step)
-            if one.arm == self._twin:
-                self._forget_leads(one.index)
+            if one.arm == self._twin:  # what seeds gained over it is unknown now
+                for other in self.environments:
+                    if other.index == one.index:
+                        other.network.gains.forget_lead()
         return rolled, changes
 
     def masks(self) -> list[ActionMask]:
@@ -327,12 +332,6 @@ class Pool(Roster[Environment]):
         on_host = torch.cat([own.reshape(-1).cpu() for own in numbers.values()])
         parts = on_host.split([own.numel() for own in numbers.values()])
         return [(one, own.tolist()) for one, own in zip(numbers, parts, strict=True)]
-
-    def _forget_leads(self, index: int) -> None:
-        """Forget what seeds gained over a twin that was rolled back."""
-        for environment in self.environments:
-            if environment.index == index:
-                environment.network.gains.forget_lead()
 
     @staticmethod
     def _prune(environment: Environment) -> Changes:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from esper_core.governor import Decision
-    from esper_core.trainer.study import Arm, RunReward, Study
+    from esper_core.trainer.study import RunReward, Study
 
 
 class EpisodeRewards:
@@ -37,9 +37,9 @@ class EpisodeRewards:
     ) -> list[RewardBreakdown | None]:
         """Return what a step was worth in each environment; None where that is unknown.
 
-        ``decisions`` are the governor's, whose penalties are subtracted, by the places of the environments whose episode
-        goes on; None at the end, when all are scored. An environment whose episode ended early, and its twin, stay for
-        the end as they were in its last step.
+        ``decisions`` are the governor's, whose penalties are subtracted, by places of environments whose episode goes
+        on; None at the end, when all are scored. An environment whose episode ended early, and its twin, stay for the
+        end as they were in its last step.
         """
         return [self._score(place, signals_E, decisions) for place in range(len(self._twins))]
 
@@ -63,7 +63,8 @@ class EpisodeRewards:
             raise PluginError(Problem("E231", message, hint=hint))
         self._before[place] = (now, twin_now)
         if decisions is not None and (penalty := decisions[place].penalty):
-            breakdown = _less(breakdown, penalty)
+            terms = breakdown.terms
+            breakdown = RewardBreakdown({**terms, "penalty": terms.get("penalty", 0.0) - penalty})
         self._totals[place] += breakdown.total
         return breakdown
 
@@ -82,11 +83,6 @@ class EpisodeRewards:
             place: (record_of(Signals, own), record_of(Signals, twin)) for place, (own, twin) in plain["before"].items()
         }
         self._totals, self._stopped = plain["totals"], set(plain["stopped"])
-
-
-def _less(breakdown: RewardBreakdown, penalty: float) -> RewardBreakdown:
-    """Return the breakdown with the penalty of a rollback, as a term of its own."""
-    return RewardBreakdown({**breakdown.terms, "penalty": breakdown.terms.get("penalty", 0.0) - penalty})
 
 
 class RolloutRecorder:
@@ -120,10 +116,16 @@ class RolloutRecorder:
     def learn(self, round_: int, final_E: Sequence[Observation]) -> Iterator[tuple[str, Mapping[str, float]]]:
         """Update every learner with its rollout, and yield each arm's name with the figures that its policy reports."""
         for name, arm in self._learners.items():
-            episodes = [
-                episode for place in self._study.places(arm) for episode in self._episodes(place, final_E[place])
-            ]
-            yield name, _updated(arm, Rollout(name, round_, tuple(episodes)))
+            episodes: list[Played] = []
+            for place in self._study.places(arm):
+                episodes += self._ended[place]
+                if self._turns[place] or not self._ended[place]:
+                    episodes.append(Played(tuple(self._turns[place]), final_E[place]))
+            assert isinstance(arm.policy, Learner)
+            with attributed_to(arm.label, f"when it learnt from round {round_}"):
+                figures = arm.policy.update(Rollout(name, round_, tuple(episodes)))
+                plain = {str(figure): float(value) for figure, value in figures.items()}
+            yield name, plain
 
     def state_dict(self) -> dict[str, Any]:
         """Return the record of the round so far, as plain data."""
@@ -141,14 +143,3 @@ class RolloutRecorder:
             place: (record_of(Observation, seen), record_of(ActionMask, mask), record_of(Action, action))
             for place, (seen, mask, action) in plain["open"].items()
         }
-
-    def _episodes(self, place: int, final: Observation) -> list[Played]:
-        last = [Played(tuple(self._turns[place]), final)] if self._turns[place] or not self._ended[place] else []
-        return [*self._ended[place], *last]
-
-
-def _updated(arm: Arm, rollout: Rollout) -> Mapping[str, float]:
-    learner = arm.policy
-    assert isinstance(learner, Learner)
-    with attributed_to(arm.label, f"when it learnt from round {rollout.round}"):
-        return {str(name): float(value) for name, value in learner.update(rollout).items()}

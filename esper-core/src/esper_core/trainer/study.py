@@ -65,12 +65,10 @@ class Arm:
                 raise PluginError(Problem("E232", message, hint="Policy.act returns one Action for each observation."))
             if not mask.allows(action):
                 message = f"{self.label} chose what its mask forbids: {describe(action)}"
-                raise PluginError(Problem("E233", message, hint=f"Allowed: wait, {_legal(mask)}"))
+                legal = [f"{op.value} {slot}" for slot, ops in mask.ops.items() for op in sorted(ops)]
+                hint = f"Allowed: wait, {', '.join(legal) or 'nothing else'}"
+                raise PluginError(Problem("E233", message, hint=hint))
         return actions
-
-
-def _legal(mask: ActionMask) -> str:
-    return ", ".join(f"{op.value} {slot}" for slot, ops in mask.ops.items() for op in sorted(ops)) or "nothing else"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +138,11 @@ class Study:
 
     def observe(self, signals_E: Sequence[Signals], rolled: Collection[int] = ()) -> list[Observation]:
         """Return what a policy sees of each environment: its signals, those of its twin, and the reward's price."""
-        seen = zip(signals_E, self.twins(), self.rewards_of_places(), strict=True)
+        twins_E = [None if twin is None else signals_E[twin] for twin in self.twins()]
+        seen = zip(signals_E, twins_E, self.rewards_of_places(), strict=True)
         return [
-            Observation(own.step, self.steps, own, beside, reward.price, place in rolled)
+            Observation(own.step, self.steps, own, twin, reward.price, place in rolled)
             for place, (own, twin, reward) in enumerate(seen)
-            for beside in [None if twin is None else signals_E[twin]]
         ]
 
     def warn_of_rollbacks(self, rolled: Iterable[int], decisions: Mapping[int, Decision]) -> None:
@@ -174,11 +172,7 @@ def warn_of_loss_scales(environments: Sequence[Member], signals_E: Sequence[Sign
     for environment, signals in zip(environments, signals_E, strict=True):
         if signals.loss_scale is not None:
             scales.setdefault(environment.seed, {})[environment.arm] = signals.loss_scale
-    apart = [
-        f"seed {seed}: {', '.join(f'{arm} {scale:g}' for arm, scale in own.items())}"
-        for seed, own in scales.items()
-        if len(set(own.values())) > 1
-    ]
-    if apart:
-        what = "the loss scales (float16) differ between arms, which were not trained on the same batches"
-        log.warning("%s: %s", what, "; ".join(apart))
+    for seed, own in scales.items():
+        if len(set(own.values())) > 1:
+            what = "the loss scales (float16) differ between arms, which were not trained on the same batches"
+            log.warning("%s: seed %s: %s", what, seed, ", ".join(f"{arm} {scale:g}" for arm, scale in own.items()))

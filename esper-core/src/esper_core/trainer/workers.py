@@ -75,14 +75,11 @@ def processes_for(config: RunConfig, devices: Sequence[torch.device]) -> int:
         if config.workers == "processes":
             log.warning("workers: processes needs Linux, a CPU device and no GPU; using threads")
         return 1
-    return count if config.workers == "processes" or _is_worth_it(config, count) else 1
-
-
-def _is_worth_it(config: RunConfig, count: int) -> bool:
-    """Return whether to use ``count`` processes where the configuration leaves it open."""
+    if config.workers == "processes":
+        return count
     even = -(-config.instances // count) * count <= UNEVEN * config.instances
     alone = threading.current_thread() is threading.main_thread() and "ipykernel" not in sys.modules
-    return even and alone and not config.compute.compile
+    return count if even and alone and not config.compute.compile else 1
 
 
 def can_fork() -> bool:

@@ -593,18 +593,18 @@ def other_garden(state: State, **plain: Any) -> State:
 
 HEAD = "garden/numbers/parameters.head.weight"
 MANGLED: dict[str, tuple[Callable[[State], State], str]] = {
-    "a number is missing": (lambda state: without(state, HEAD), r"E334 .*\n.*lacks the tensor parameters.head.weight"),
+    "a number is missing": (lambda state: without(state, HEAD), r"E334 .*\n.*parameters.head.weight is not a tensor"),
     "a number of another shape": (
         lambda state: with_other(state, HEAD),
         r"E334 .*\n.*is \(2, 2\) float32, and was \(3,",
     ),
     "a memory is missing": (
         lambda state: without(state, "garden/keeper/0/memory.0.step"),
-        r"E334 .*\n.*lacks the tensor memory.0.step",
+        r"E334 .*\n.*memory.0.step is not a tensor",
     ),
     "a snapshot is damaged in its names": (
         lambda state: without(state, "governor/shelf/1/copies.head.bias"),
-        r"E334 .*\n.*lacks the tensor copies.head.bias",
+        r"E334 .*\n.*copies.head.bias is not a tensor",
     ),
     "a part is missing": (
         lambda state: State({k: v for k, v in state.plain.items() if k != "order"}, state.tensors),

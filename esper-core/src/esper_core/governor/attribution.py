@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from esper_core.growth import Transition
-    from esper_core.leyline.signals import Signals
+    from esper_core.leyline import Signals
 
 _MOVING = frozenset({Stage.BLENDING, Stage.DRAINING})
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from esper_core.config import OptimizerConfig, OptimizersConfig
     from esper_core.growth import Garden, Transition, Variety
-    from esper_core.leyline.signals import Metric, Signals
+    from esper_core.leyline import Metric, Signals
 
 
 class Act(StrEnum):

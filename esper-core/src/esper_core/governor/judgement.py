@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from esper_core.config import GovernorConfig
-    from esper_core.leyline.signals import Metric, Signals
+    from esper_core.leyline import Metric, Signals
 
 
 @dataclass(frozen=True, slots=True)

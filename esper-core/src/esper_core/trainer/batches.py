@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.leyline.protocols import Split, State
+    from esper_core.leyline import Split, State
+
 
 IMAGES = 4
 """Dimensions of a batch of images. Indexing with brackets keeps their memory layout; ``index_select``, which is faster,

@@ -50,10 +50,7 @@ if TYPE_CHECKING:
 
     from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
     from esper_core.growth import Garden, Growth, Transition, Variety
-    from esper_core.leyline.actions import ActionMask
-    from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
-    from esper_core.leyline.signals import Signals
-    from esper_core.leyline.specs import Operations, SlotPlace
+    from esper_core.leyline import ActionMask, Operations, Schedule, Signals, SlotPlace, Split, SplitName, Task
     from esper_core.trainer.forward import Compiler
 
 

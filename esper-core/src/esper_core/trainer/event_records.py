@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import FaultBook
-    from esper_core.leyline.signals import RewardBreakdown
+    from esper_core.leyline import RewardBreakdown
 
 T = TypeVar("T")
 

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from esper_core.config import ComputeConfig
     from esper_core.growth import Garden, Variety
-    from esper_core.leyline import Split
-    from esper_core.leyline.protocols import Task
+    from esper_core.leyline import Split, Task
 
 log = logging.getLogger("esper")
 

@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from esper_core.governor import Decision, RolledBack
-    from esper_core.leyline.actions import Action
+    from esper_core.leyline import Action, RewardBreakdown, Signals, Verdict
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.leyline.signals import RewardBreakdown, Signals, Verdict
     from esper_core.trainer.event_records import Ending, Member
     from esper_core.trainer.progress import StudyProgress
     from esper_core.trainer.rollouts import RolloutRecorder

@@ -47,9 +47,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.growth import Garden, RandomStream, Seed
-    from esper_core.leyline.protocols import Split, Task
-    from esper_core.leyline.signals import Gain, GradientHealth
-    from esper_core.leyline.specs import Operations
+    from esper_core.leyline import Gain, GradientHealth, Operations, Split, Task
 
 log = logging.getLogger("esper")
 

@@ -56,10 +56,7 @@ if TYPE_CHECKING:
     from esper_core.config import GrowthConfig
     from esper_core.governor import Decision, Governor, MemoryBudget, RolledBack
     from esper_core.growth import FaultBook, OptimizerKeeper, Variety
-    from esper_core.leyline.actions import Action, ActionMask
-    from esper_core.leyline.protocols import Split, Task
-    from esper_core.leyline.signals import Signals, Verdict
-    from esper_core.leyline.specs import Operations
+    from esper_core.leyline import Action, ActionMask, Operations, Signals, Split, Task, Verdict
     from esper_core.trainer.forward import CompiledHost, Loss
     from esper_core.trainer.measurements import Evaluation, Measurements
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
-    from esper_core.leyline.signals import Verdict
+    from esper_core.leyline import Verdict
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Member)

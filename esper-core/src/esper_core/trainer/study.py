@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from esper_core.governor import Decision
-    from esper_core.leyline.actions import ActionMask
-    from esper_core.leyline.protocols import Policy, Reward
-    from esper_core.leyline.signals import Signals, Verdict
+    from esper_core.leyline import ActionMask, Policy, Reward, Signals, Verdict
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer.event_records import Member
     from esper_core.trainer.pool import Pool

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from esper_core.config import RunConfig
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
-    from esper_core.leyline.actions import ActionMask
-    from esper_core.leyline.signals import Signals, Verdict
+    from esper_core.leyline import ActionMask, Signals, Verdict
     from esper_core.trainer.environment import Recipe
     from esper_core.trainer.event_records import Changes, Ending, LostSeeds, Member
 

@@ -1,8 +1,7 @@
-"""Does a how-to page work as it is written, and does a mistake get the answer that it shows?
+"""Follow the guides block by block in an empty folder: commands work, and print what the page shows.
 
-The pages, and the tutorials that install nothing, are written as all tutorials are, and followed as these are. To be
-quick, ``esper`` and ``python`` are run in this process, in an empty folder; a package that a page installs can be found
-as long as the page lasts.
+``test_tutorials`` says how the blocks of a page are read. To be fast, ``esper`` and ``python`` run in this process; a
+package that a page installs can be imported until the end of the page.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ INSTALL = 'pip install --editable ".[test]"'
 SETTING = re.compile(r"[A-Z_]+=\S*")
 
 # Pages with a test of their own: one needs a Ctrl-C, one installs a package, one trains for two minutes.
-TOLD = {"resume-a-run.md", "write-a-blueprint.md", "use-your-own-data.md"}
-FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in TOLD]
+OWN_TEST = {"resume-a-run.md", "write-a-blueprint.md", "use-your-own-data.md"}
+FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in OWN_TEST]
 LONG = {
     key: [pytest.mark.slow, pytest.mark.install]
     for key in ("test-a-plugin.md", "write-a-policy.md", "train-a-policy.md", "use-an-rl-library.md")
@@ -55,22 +54,22 @@ tutorials = script(Path(__file__).with_name("test_tutorials.py"))
 answers = script(ROOT / "docs" / "answers.py")
 
 
-def parted(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """What a command says of its environment, ``NAME=value`` before the program, and the rest."""
+def split_environment(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Separate the variables of a command, ``NAME=value`` before the program, from the rest."""
     settings = list(itertools.takewhile(SETTING.fullmatch, words))
     return dict(one.split("=", 1) for one in settings), words[len(settings) :]
 
 
 class Quick(tutorials.Reader):
-    """A reader who does not leave this process for Esper, nor for a script."""
+    """A reader who runs ``esper`` and Python scripts in this process."""
 
     def type(self, lines: str) -> None:
-        """Types the lines, one after the other."""
+        """Run the lines, one after the other."""
         self.printed = ""
         for line in filter(None, map(str.strip, lines.splitlines())):
             match = tutorials.STATUS.fullmatch(line)
             command, status = (match["command"], int(match["status"])) if match else (line, 0)
-            settings, (program, *arguments) = parted(shlex.split(command))
+            settings, (program, *arguments) = split_environment(shlex.split(command))
             if program == "cd":
                 self.folder = (self.folder / arguments[0]).resolve()
                 os.chdir(self.folder)
@@ -86,11 +85,11 @@ class Quick(tutorials.Reader):
             self.printed += told
 
     def esper(self, _program: str, arguments: list[str]) -> tuple[int, str]:
-        """The command line, both streams in their order."""
+        """Run the command line; return exit status and output."""
         return self.in_here(lambda: cli.main(arguments))
 
     def script(self, _program: str, arguments: list[str]) -> tuple[int, str]:
-        """A Python file in the folder."""
+        """Run a Python file of the folder."""
         file, before = str(self.folder / arguments[0]), (sys.path, sys.argv)
         sys.path, sys.argv = [str(self.folder), *sys.path], [file, *arguments[1:]]
         try:
@@ -99,7 +98,7 @@ class Quick(tutorials.Reader):
             sys.path, sys.argv = before
 
     def other(self, program: str, arguments: list[str]) -> tuple[int, str]:
-        """Another program, as the environment of the tests has it, with what was installed on the way."""
+        """Run another program as a module of the test environment, with the packages that the page installed."""
         module = [sys.executable, "-m", program, *(["-p", "no:cacheprovider"] if program == "pytest" else [])]
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "ESPER"))}
         kept |= {"PYTHONPATH": os.pathsep.join(self.installed), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -109,7 +108,7 @@ class Quick(tutorials.Reader):
         return done.returncode, done.stdout + done.stderr
 
     def in_here(self, act) -> tuple[int, str]:
-        """How ``act`` ends, as a program of its own would, and what it prints."""
+        """Return the exit status that ``act`` would have as a program, and what it prints."""
         told, ended = io.StringIO(), 0
         with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -123,7 +122,7 @@ class Quick(tutorials.Reader):
         return ended, told.getvalue()
 
     def install(self) -> None:
-        """Installs the package in the folder, beside and not into the environment of the tests."""
+        """Install the package of the folder beside the test environment."""
         target = self.folder.parent / "installed"
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
         subprocess.run(
@@ -137,7 +136,7 @@ class Quick(tutorials.Reader):
         self.installed = [path for path in sys.path if path not in before]
 
     def forget(self) -> None:
-        """What was imported from the page's files, so that it is read anew when they have changed."""
+        """Unload modules from the page's files, so that changed files are imported again."""
         importlib.invalidate_caches()
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
@@ -147,7 +146,7 @@ class Quick(tutorials.Reader):
 
 @pytest.fixture
 def reader(monkeypatch):
-    """Somebody in an empty folder, who leaves nothing behind in this process."""
+    """A reader in an empty folder; restores the import state of this process."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     with answers._workplace() as folder:
@@ -177,27 +176,27 @@ def test_the_page_on_own_data_shows_the_figures_that_its_runs_print(own_data: st
 
 
 @pytest.mark.slow
-def test_the_first_run_comes_to_what_its_page_shows(reader: Quick) -> None:
+def test_get_started_shows_the_figures_that_its_runs_print(reader: Quick) -> None:
     page = (ROOT / "docs" / "get-started.md").read_text(encoding="utf-8")
     reader.write("plugins.yaml", (ROOT / "plugins.yaml").read_text(encoding="utf-8"))
     page = page.replace("make run", "esper run plugins.yaml").replace(".venv/bin/esper", "esper")
     tutorials.follow(page, reader, tutorials.close)
-    assert list(reader.folder.glob("runs/*/report.html")), "the page says that there is one"
+    assert list(reader.folder.glob("runs/*/report.html"))
 
 
 @pytest.mark.parametrize("page", [pytest.param(one, marks=LONG.get(one.name, ()), id=one.stem) for one in FOLLOWED])
-def test_a_page_works_as_it_is_written(page: Path, reader: Quick) -> None:
+def test_a_guide_works_as_it_is_written(page: Path, reader: Quick) -> None:
     tutorials.follow(page.read_text(encoding="utf-8"), reader, tutorials.counted)
 
 
-def test_a_page_that_is_not_followed_here_has_a_test_of_its_own() -> None:
+def test_guides_that_are_not_followed_here_have_a_test_of_their_own() -> None:
     files = (Path(__file__), *map(Path(__file__).with_name, ("test_resuming.py", "test_tutorials.py")))
-    elsewhere = "".join(re.sub(r"^TOLD = .*", "", file.read_text("utf-8"), flags=re.MULTILINE) for file in files)
-    assert [name for name in TOLD if f'"{name}"' not in elsewhere] == []
-    assert {page.name for page in PAGES.glob("*.md")} - {page.name for page in FOLLOWED} == TOLD
+    elsewhere = "".join(re.sub(r"^OWN_TEST = .*", "", file.read_text("utf-8"), flags=re.MULTILINE) for file in files)
+    assert [name for name in OWN_TEST if f'"{name}"' not in elsewhere] == []
+    assert {page.name for page in PAGES.glob("*.md")} - {page.name for page in FOLLOWED} == OWN_TEST
 
 
-def test_the_how_to_on_reports_describes_every_section_in_order(reader: Quick) -> None:
+def test_the_guide_on_reports_describes_every_section_in_order(reader: Quick) -> None:
     page = (PAGES / "read-a-report.md").read_text(encoding="utf-8")
     written, _, told = page.partition("## Sections")
     tutorials.follow(written, reader)
@@ -206,26 +205,26 @@ def test_the_how_to_on_reports_describes_every_section_in_order(reader: Quick) -
     assert "Glossary" in report
 
 
-def test_a_false_answer_is_found_out(reader: Quick) -> None:
+def test_output_that_is_not_printed_fails(reader: Quick) -> None:
     page = "```sh\nesper check nowhere.yaml    # exit status 2\n```\n\n```text\n{}\n```\n"
     tutorials.follow(page.format("E101 there is no such file"), reader)
     with pytest.raises(AssertionError, match="shown and not printed"):
         tutorials.follow(page.format("all is well"), reader)
 
 
-def test_a_command_that_ends_otherwise_is_found_out(reader: Quick) -> None:
+def test_another_exit_status_fails(reader: Quick) -> None:
     with pytest.raises(AssertionError, match="ended with 2"):
         tutorials.follow("```sh\nesper check nowhere.yaml\n```\n", reader)
 
 
-def test_a_script_that_raises_is_found_out(reader: Quick) -> None:
+def test_a_script_that_raises_fails(reader: Quick) -> None:
     page = '```python\n# wrong.py\nraise KeyError("lost")\n```\n\n```sh\npython wrong.py{}\n```\n'
     tutorials.follow(page.format("    # exit status 1"), reader)
     with pytest.raises(AssertionError, match="KeyError: 'lost'"):
         tutorials.follow(page.format(""), reader)
 
 
-def test_a_file_that_was_changed_is_read_anew(reader: Quick) -> None:
+def test_a_changed_file_is_imported_again(reader: Quick) -> None:
     page = '```python\n# said.py\nWORD = "{0}"\n```\n\n```python\n# say.py\nimport said\n\nprint(said.WORD)\n```\n\n'
     page += "```sh\npython say.py\n```\n\n```text\n{0}\n```\n"
     tutorials.follow(page.format("one"), reader)

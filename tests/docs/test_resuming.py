@@ -1,4 +1,4 @@
-"""Is a run interrupted, and does it go on, as the page on that shows it?"""
+"""An interrupted run prints what the guide on resuming shows, and resumes by the words of its id."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ episode: {steps: 150, batches: 1, batch_size: 20}
 """
 RUN_ID = re.compile(r"\d{8}-\d{6}-(\w+-\w+)")
 PATIENCE = 60.0
-"""Seconds after which a run that has not begun never will."""
+"""Seconds to wait for the first step of a run."""
 
 
 def shown() -> list[str]:
-    """What stands in the page between Ctrl-C and the next command."""
+    """Return the lines of the page between Ctrl-C and the next command."""
     (block,) = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     _, _, after = block.partition("^C\n")
     told, _, _ = after.partition("$ ")
     return told.splitlines()
 
 
-def test_an_interrupted_run_says_what_the_page_shows_and_goes_on_by_the_words_of_its_id(tmp_path: Path) -> None:
+def test_an_interrupted_run_prints_what_the_guide_shows_and_resumes(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)
     interruptible = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
     run = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The how-to on notebooks names every column of the tables of a run."""
+"""The guide on notebooks names every column of the tables of a run."""
 
 from __future__ import annotations
 

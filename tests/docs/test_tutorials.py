@@ -1,8 +1,9 @@
-"""Does a tutorial work as it is written, block by block, in an environment where Esper was just installed?
+"""Follow the guide on blueprints in a new environment; and how pages are followed.
 
-A block whose first line is ``# PATH`` is written to that file. The lines of ``sh`` blocks are run in their order, in
-the folder to which ``cd`` led; ``# exit status N`` behind one says how it ends. What a ``text`` block shows has to be
-in what the last ``sh`` block printed; the width of gaps is not compared, and figures only where that is asked for.
+A block whose first line is ``# PATH`` is written to that file. The lines of ``sh`` blocks are run in order, in the
+folder that ``cd`` selected; ``# exit status N`` at the end of a line gives its exit status, 0 by default. The lines
+of a ``text`` block must be in the output of the last ``sh`` block; whitespace is not compared, and figures only on
+request.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ STATUS = re.compile(r"(?P<command>.*?)\s*# exit status (?P<status>\d+)")
 FIGURE = re.compile(r"(?<![\w.])(?P<sign>[+-]?)(?P<number>\d[\d,]*(?:\.\d+)?)(?!\w|\.\d)(?P<unit>(?: %| points)?)")
 OF_THE_MOMENT = re.compile(r"\b\d{8}-\d{6}-|\d+(?:\.\d+)? ?(?:s|ms|seconds|minutes|MiB|GiB|cores)\b")
 POINTS = 3.0
-"""By how much a mean over eight environments may be another one on another machine: about what its interval says."""
+"""Largest difference of a mean over eight environments between machines, in points: about its interval."""
 
-# What a reader types, and what is run here in its place: the same without a network. The environment has no pip and no
-# programs of third-party packages of its own, so these are started by their modules.
+# Commands of the page, and what runs in their place: the same without a network. The environment has neither pip nor
+# the programs of third-party packages, so their modules are started.
 OFFLINE = {
     'pip install --editable ".[test]"': (
         "{pip} install --quiet --no-deps --no-index --no-build-isolation --editable ."
@@ -49,7 +50,7 @@ pytestmark = pytest.mark.install
 
 @dataclass
 class Reader:
-    """Somebody who does what the page says: where they are, and what was printed last."""
+    """Does what a page says: the current folder, and what was printed last."""
 
     folder: Path
     python: str
@@ -57,13 +58,13 @@ class Reader:
     typed: list[str] = field(default_factory=list)
 
     def write(self, path: str, text: str) -> None:
-        """Writes a file, over what is there."""
+        """Write a file, replacing it if it exists."""
         file = self.folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
 
     def type(self, lines: str) -> None:
-        """Types the lines, one after the other."""
+        """Run the lines, one after the other."""
         self.printed = ""
         for line in filter(None, map(str.strip, lines.splitlines())):
             match = STATUS.fullmatch(line)
@@ -84,20 +85,20 @@ class Reader:
 
 
 def plain(text: str) -> str:
-    """``text`` with each gap as one space, and each run of digits as 0 but where it says how many checks there were."""
+    """Return ``text`` with single spaces, and with numbers replaced by 0 unless they count checks."""
     return re.sub(r"\d+(?!\d| checks)", "0", re.sub(r"[ \t]+", " ", text))
 
 
 def counted(shown: str, printed: str) -> bool:
-    """Whether two lines with the same words have the same counts: whole numbers without a unit and a sign."""
+    """Return whether two lines of equal words have equal counts: integers without unit or sign."""
     return all(one == other for one, other in figures(shown, printed) if one.is_count)
 
 
 def close(shown: str, printed: str) -> bool:
-    """Whether they have the same figures, as far as these are the same on any machine.
+    """Return whether two lines of equal words have equal figures, as far as machines agree.
 
-    Counts are the same. What was measured, which has a unit or a sign, lies within ``POINTS``. Other shares, those of
-    tests of significance, lie on the same side of 0.05.
+    Counts are equal. Measurements, which have a unit or a sign, differ by at most ``POINTS``. Other fractions, which
+    are p-values, are on the same side of 0.05.
     """
     measured = [both for both in figures(shown, printed) if both[0].has_unit]
     shares = [both for both in figures(shown, printed) if not (both[0].has_unit or both[0].is_count)]
@@ -118,19 +119,19 @@ class Figure:
 
 
 def figures(*lines: str) -> list[tuple[Figure, ...]]:
-    """The numbers of some lines with the same words, side by side. Times and names of runs have none."""
+    """Return the numbers of lines with equal words, side by side, without those of times and names of runs."""
     return list(zip(*(map(figure, FIGURE.finditer(OF_THE_MOMENT.sub("", line))) for line in lines), strict=True))
 
 
 def figure(found: re.Match[str]) -> Figure:
-    """One number."""
+    """Return the number of a match."""
     number = found["number"].replace(",", "")
     has_unit = bool(found["sign"] or found["unit"])
     return Figure(float(found["sign"] + number), has_unit, not has_unit and "." not in number)
 
 
 def follow(page: str, reader: Reader, same: Callable[[str, str], bool] = lambda shown, printed: True) -> None:
-    """Does everything that the page says, in its order. same: whether a shown line has the figures of another."""
+    """Do everything that the page says, in order. same: whether a shown line has the figures of a printed one."""
     for block in BLOCK.finditer(page):
         kind, body = block["kind"], block["body"]
         if named := NAMED.match(body):
@@ -143,24 +144,24 @@ def follow(page: str, reader: Reader, same: Callable[[str, str], bool] = lambda 
             wrong = [line for line in body.splitlines() if not is_among(line.strip(), reader.printed, same)]
             assert not wrong, f"shown with other figures: {wrong}\n{reader.printed}"
         else:
-            pytest.fail(f"a {kind} block that nobody would run:\n{body}")
+            pytest.fail(f"a {kind} block that is neither a file, nor run, nor output:\n{body}")
 
 
 def is_among(shown: str, printed: str, same: Callable[[str, str], bool]) -> bool:
-    """Whether the line has no figures, or was printed with the same ones, be it as a part of another line."""
+    """Return whether the line has no figures, or was printed with the same ones, perhaps within another line."""
     words = re.sub(r"\d+", r"\\d+", re.escape(re.sub(r"[ \t]+", " ", shown))).replace(r"\ ", "[ \t]+")
     return not figures(shown) or any(same(shown, found[0]) for found in re.finditer(words, printed))
 
 
 @pytest.mark.slow
-def test_the_first_blueprint_package_works_as_it_is_written(new_environment, tmp_path) -> None:
+def test_the_guide_on_blueprints_works_in_a_new_environment(new_environment, tmp_path) -> None:
     page = (ROOT / "docs" / "guides" / "write-a-blueprint.md").read_text(encoding="utf-8")
     reader = Reader(tmp_path, new_environment(*MEMBERS).python)
     follow(page, reader)
-    assert set(OFFLINE) <= set(reader.typed), "a substitution that stands for nothing"
+    assert set(OFFLINE) <= set(reader.typed), "a substitution that is not used"
 
 
-def test_a_page_that_shows_what_is_not_printed_is_found_out(tmp_path) -> None:
+def test_output_that_is_not_printed_or_a_failing_command_fails(tmp_path) -> None:
     reader = Reader(tmp_path, sys.executable)
     follow("```sh\necho 12  apples\n```\n\n```text\n3 apples\n```\n", reader)
     with pytest.raises(AssertionError, match="shown and not printed"):
@@ -169,7 +170,7 @@ def test_a_page_that_shows_what_is_not_printed_is_found_out(tmp_path) -> None:
         follow("```sh\nfalse\n```\n", reader)
 
 
-def test_a_figure_that_is_not_printed_is_found_out_where_figures_are_asked_for(tmp_path) -> None:
+def test_another_figure_fails_where_figures_are_compared(tmp_path) -> None:
     reader = Reader(tmp_path, sys.executable)
     page = "```sh\necho 'arm  90.2 %  +43.5 points  8  3,908  0.26'\n```\n\n```text\narm {}\n```\n"
     for same in ("90.2 % +43.5 points 8 3,908 0.26", "88.0 % +41.0 points 8 3,908 0.51"):
@@ -181,7 +182,7 @@ def test_a_figure_that_is_not_printed_is_found_out_where_figures_are_asked_for(t
             follow(page.format(false), reader, close)
 
 
-def test_how_long_it_took_is_no_figure_however_it_is_written(tmp_path) -> None:
+def test_durations_are_not_compared(tmp_path) -> None:
     reader = Reader(tmp_path, sys.executable)
     page = "```sh\necho '26 passed, 5 skipped in 5.00s'\n```\n\n```text\n{}\n```\n"
     for shown in ("26 passed, 5 skipped in 4.43s", "26 passed, 5 skipped in 12.10s"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from esper_core.leyline import State
@@ -16,9 +15,3 @@ def test_parts_come_apart_as_they_were_put_together() -> None:
     assert set(outer.tensors) == {"one/b/w", "one/a/w"}
     assert outer.part("one").part("b").tensors["w"].tolist() == [1.0, 1.0]
     assert outer.part("two") == State()
-
-
-@pytest.mark.parametrize("name", ["a/b", "depth"])
-def test_a_part_whose_name_would_be_mistaken_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="must be unique"):
-        State.of({name: State()}, depth=2)

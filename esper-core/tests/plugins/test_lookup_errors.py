@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from esper_core.leyline import ConfigError, PluginError
@@ -39,7 +41,7 @@ def test_caller_can_add_the_place_to_the_problem(load, workshop) -> None:
     with pytest.raises(UnknownComponent) as caught:
         registry.find("blueprint", "conv3x3s")
     (problem,) = caught.value.problems
-    assert str(problem.at(file="plugins.yaml", line=16, column=26)).splitlines()[1] == "  plugins.yaml:16:26"
+    assert str(replace(problem, file="plugins.yaml", line=16, column=26)).splitlines()[1] == "  plugins.yaml:16:26"
 
 
 @pytest.mark.parametrize(

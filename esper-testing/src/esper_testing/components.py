@@ -347,7 +347,7 @@ def read_settings(texts: Sequence[str], components: Sequence[Component]) -> dict
                 message = f'"{component.id}" is named in two ways'
                 problems.append(Problem("E115", message, labels.get(name), path=name))
             settings[component.id], found = _validated(component, name, given)
-            problems += [problem.at(file=labels.get(name), line=None, column=None) for problem in found]
+            problems += [replace(problem, file=labels.get(name), line=None, column=None) for problem in found]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return settings

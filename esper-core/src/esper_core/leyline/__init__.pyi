@@ -86,16 +86,10 @@ from .observations import (
     rows_of as rows_of,
 )
 from .protocols import (
-    BlueprintFactory as BlueprintFactory,
-)
-from .protocols import (
     DataShape as DataShape,
 )
 from .protocols import (
     FollowsPlan as FollowsPlan,
-)
-from .protocols import (
-    HostFactory as HostFactory,
 )
 from .protocols import (
     Learner as Learner,
@@ -108,9 +102,6 @@ from .protocols import (
 )
 from .protocols import (
     Policy as Policy,
-)
-from .protocols import (
-    PolicyFactory as PolicyFactory,
 )
 from .protocols import (
     Registrar as Registrar,

@@ -83,10 +83,7 @@ ARGUMENTS: Mapping[Op, tuple[str, ...]] = MappingProxyType(
 class ActionSpace:
     """All choices of a run: for each slot, the full ids of the blueprints that may grow there.
 
-    Attributes:
-        blueprints: blueprint ids by slot.
-        places: descriptions of the slots and of what could grow in them, computed when a slot is first looked up.
-            Empty if they are not computed.
+    ``places`` describes the slots and what could grow in them. It is computed when a slot is first looked up.
     """
 
     blueprints: Mapping[str, tuple[str, ...]]
@@ -100,13 +97,10 @@ class ActionSpace:
 
 @dataclass(frozen=True, slots=True)
 class ActionMask:
-    """What is possible now in one environment.
+    """What is possible now in one environment: ops by slot, and the blueprints that can germinate by slot.
 
-    Attributes:
-        ops: possible ops by slot.
-        blueprints: blueprints that can germinate, by slot.
-        seeds: for each slot with living seeds, the possible ops of each seed by its blueprint, since of several
-            incubating seeds one may be ready and another not.
+    ``seeds`` holds, for each slot with living seeds, the possible ops of each seed by its blueprint, since of several
+    incubating seeds one may be ready and another not.
     """
 
     ops: Mapping[str, frozenset[Op]] = field(default_factory=dict)
@@ -138,6 +132,7 @@ class ActionMask:
             return False
         if action.op is Op.GERMINATE:
             return action.blueprint in self.blueprints.get(action.slot, ())
-        if action.blueprint is None or "blueprint" not in reads or action.slot not in self.seeds:
+        of_slot = self.seeds.get(action.slot)
+        if of_slot is None or action.blueprint is None or "blueprint" not in reads:
             return True
-        return action.op in self.seeds[action.slot].get(action.blueprint, ())
+        return action.op in of_slot.get(action.blueprint, ())

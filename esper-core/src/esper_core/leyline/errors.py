@@ -17,7 +17,8 @@ Each problem has a code, which docs/reference/errors explains, and says what was
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+import copyreg
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -41,22 +42,14 @@ class Problem:
         """Return the problem as ``esper check --json`` prints it."""
         return asdict(self)
 
-    def at(self, *, file: str | None, line: int | None, column: int | None) -> Problem:
-        """Return the problem with another place."""
-        return replace(self, file=file, line=line, column=column)
-
     def where(self) -> str:
         """Return ``file:line:column   path``, as far as known."""
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
         return "   ".join(part for part in (place, self.path) if part)
 
     def __str__(self) -> str:
-        lines = [f"{self.code} {self.message}"]
-        if where := self.where():
-            lines.append(f"  {where}")
-        if self.hint:
-            lines.extend(f"  {line}" for line in self.hint.splitlines())
-        return "\n".join(lines)
+        lines = (f"{self.code} {self.message}", self.where(), *(self.hint or "").splitlines())
+        return "\n  ".join(line for line in lines if line)
 
 
 class EsperError(Exception):
@@ -69,13 +62,8 @@ class EsperError(Exception):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (type(self), self.problems)
-
-
-def _rebuilt(kind: type[EsperError], problems: tuple[Problem, ...]) -> EsperError:
-    error = kind.__new__(kind)
-    EsperError.__init__(error, problems)
-    return error
+        # Without __init__, whose parameters differ between the subclasses.
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class ConfigError(EsperError):
@@ -120,7 +108,7 @@ class LifecycleError(GrowthError):
         name: str | None = None,
         why: str | None = None,
     ) -> None:
-        self.what, self.state, self.event, self.legal = what, state, event, tuple(legal)
+        self.state, self.legal = state, tuple(legal)
         subject = f'{what} "{name}"' if name else what
         because = f": {why}" if why else ""
         choice = ", ".join(sorted(self.legal)) or f"nothing: this {what} is in a final state"
@@ -170,22 +158,14 @@ class Interrupted(EsperError):
         return 128 + self.signal_number
 
 
-SIMILARITY: Final = 0.6
-"""Smallest similarity, as difflib computes it, at which a name is suggested."""
-
-
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is closest to ``name``, or None if none is similar.
 
     >>> nearest("polcy", ["policy", "task"])
     'policy'
     """
-    candidates = sorted(set(known))
-    folded = {candidate.casefold().replace("-", "_"): candidate for candidate in candidates}
-    wanted = name.casefold().replace("-", "_")
-    if wanted in folded:
-        return folded[wanted]
-    close = get_close_matches(wanted[:200], list(folded), n=1, cutoff=SIMILARITY)
+    folded = {candidate.casefold().replace("-", "_"): candidate for candidate in sorted(set(known))}
+    close = get_close_matches(name.casefold().replace("-", "_")[:200], list(folded), n=1)
     return folded[close[0]] if close else None
 
 

@@ -18,23 +18,8 @@ if TYPE_CHECKING:
     from io import BufferedReader
     from pathlib import Path
 
-_KINDS: Final = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
-
-
-class NotRegularFileError(OSError):
-    """The path leads to a folder, a pipe, a socket or a device. ``is_folder`` tells the first from the others."""
-
-    def __init__(self, path: str | Path, mode: int) -> None:
-        self.is_folder = stat.S_ISDIR(mode)
-        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-        number = errno.EISDIR if self.is_folder else errno.EINVAL
-        super().__init__(number, f"expected a regular file, received {kind}", str(path))
+_KINDS: Final = {"d": "a folder", "p": "a pipe", "s": "a socket"}
+"""Kinds of files by their letter in ``ls -l``; all others are devices."""
 
 
 def open_regular(path: str | Path) -> BufferedReader:
@@ -44,8 +29,7 @@ def open_regular(path: str | Path) -> BufferedReader:
     since another file may have taken its place.
 
     Raises:
-        NotRegularFileError: the path leads to something else, directly or through a link.
-        OSError: the file is missing or may not be read.
+        OSError: the file is missing, may not be read, or is no regular file, directly or through a link.
         ValueError: no file can have this name, for example because it contains a NUL.
     """
     _require_regular(path, os.stat(path))  # noqa: PTH116  ``path`` may be a text
@@ -80,10 +64,8 @@ def read_json(path: Path) -> Any:
         raise
     except OSError as error:
         raise RunFolderError.unreadable(path, error) from None
-    except ValueError as error:  # not JSON, or not UTF-8
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deeply
         raise RunFolderError.unreadable(path, f"it is no JSON: {error}") from None
-    except RecursionError:
-        raise RunFolderError.unreadable(path, "it is nested too deeply") from None
 
 
 def refuse_link(path: Path) -> None:
@@ -94,4 +76,5 @@ def refuse_link(path: Path) -> None:
 
 def _require_regular(path: str | Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise NotRegularFileError(path, status.st_mode)
+        kind = _KINDS.get(stat.filemode(status.st_mode)[0], "a device")
+        raise OSError(errno.EINVAL, f"expected a regular file, received {kind}", str(path))

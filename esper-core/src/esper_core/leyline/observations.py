@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.actions import Op
 from esper_core.leyline.lifecycle import INCUBATING, SlotState, Stage
-from esper_core.leyline.signals import Finding
 from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from esper_core.leyline.actions import ActionMask, ActionSpace
     from esper_core.leyline.signals import Gain, Observation, SeedSignals, SlotSignals
@@ -101,16 +100,7 @@ class Rows:
 
 
 def rows_of(space: ActionSpace, observation: Observation, mask: ActionMask) -> Rows:
-    """Encode the observation of one environment at one step.
-
-    >>> from esper_core.leyline import ActionMask, ActionSpace, Observation, Signals, SlotSignals
-    >>> free = SlotSignals("early", SlotState.FREE, fossils=0)
-    >>> seen = Observation(0, 40, Signals(0, 2.3, 2.3, 0.1, parameters=10, host_parameters=10, slots=(free,)))
-    >>> mask = ActionMask({"early": frozenset({Op.GERMINATE})}, {"early": ("blueprints/mlp",)})
-    >>> rows = rows_of(ActionSpace({"early": ("blueprints/mlp",)}), seen, mask)
-    >>> dict(zip(GLOBAL_COLUMNS, rows.whole))["price?"], rows.candidate_names
-    (1.0, (('early', 'blueprints/mlp'),))
-    """
+    """Encode the observation of one environment at one step."""
     slots = {slot.name: slot for slot in observation.signals.slots}
     places = space.places if observation.places is None else observation.places
     names = [(slot, blueprint) for slot in space.slots for blueprint in _candidates(space, slots.get(slot), slot)]
@@ -148,15 +138,16 @@ def _slot(place: Place | None, slot: SlotSignals | None, name: str, mask: Action
     possible = mask.ops.get(name, frozenset())
     seeds = () if slot is None else slot.seeds
     incubating = sum(seed.stage in INCUBATING for seed in seeds)
+    position: tuple[float | None, ...] = (None, None, None)
+    if place is not None:
+        position = place.depth, math.log10(place.channels) / 2.0, math.log10(1 + place.positions) / 2.0
     return [
         *(float(slot is not None and slot.state is state) for state in SlotState),
         (0 if slot is None else slot.fossils) / _MANY,
         incubating / _MANY,
         (len(seeds) - incubating) / _MANY,
         *(float(op in possible) for op in _OPS),
-        *_known(None if place is None else place.depth),
-        *_known(None if place is None else math.log10(place.channels) / 2.0),
-        *_known(None if place is None else math.log10(1 + place.positions) / 2.0),
+        *(value for one in position for value in _known(one)),
         *(float(place is not None and place.kind == kind) for kind in SITE_KINDS),
     ]
 
@@ -167,25 +158,16 @@ def _candidate(
     where, blueprint = name
     living = next((slot.seeds for slot in seen.signals.slots if slot.name == where), ())
     seed = next((one for one in living if one.blueprint == blueprint), None)
-    known = blueprint in space.blueprints.get(where, ())
-    life = _life(seen, seed, _may(mask, where, blueprint, seed))
-    place = places.get(where)
-    return [*_description(place, blueprint), float(not known), *life, *_known(_rent(place, blueprint, seen.price))]
-
-
-def _rent(place: Place | None, blueprint: str, price: float | None) -> float | None:
-    """Return the reward's price of a candidate. The price itself is for as many parameters as the host has."""
-    own = None if place is None else place.candidate(blueprint)
-    if place is None or own is None or price is None:
-        return None
-    return price / 100.0 * own.parameters / max(1, place.host_parameters)
-
-
-def _description(place: Place | None, blueprint: str) -> tuple[float, ...]:
-    own = None if place is None else place.candidate(blueprint)
-    if place is None or own is None:
-        return _UNDESCRIBED
-    return _described(own, place.host_parameters, place.host_flops, place.positions)
+    is_new = blueprint not in space.blueprints.get(where, ())
+    stages = (float(seed is not None and seed.stage is stage) for stage in _LIVING)
+    may = map(float, _may(mask, where, blueprint, seed))
+    measured = _UNBORN if seed is None else _measured(seen, seed)
+    place, rent, description = places.get(where), None, _UNDESCRIBED
+    if place is not None and (own := place.candidate(blueprint)) is not None:
+        description = _described(own, place.host_parameters, place.host_flops, place.positions)
+        if seen.price is not None:  # the price is that of as many parameters as the host has
+            rent = seen.price / 100.0 * own.parameters / max(1, place.host_parameters)
+    return [*description, float(is_new), *stages, *may, *measured, *_known(rent)]
 
 
 @lru_cache(maxsize=4096)
@@ -203,12 +185,6 @@ _UNDESCRIBED: Final = (0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, *(0.0 for _ in BLUEPRI
 _UNBORN: Final = (0.0, *(value for _ in range(8) for value in (0.0, 1.0)), 0.0)
 
 
-def _life(seen: Observation, seed: SeedSignals | None, may: Sequence[bool]) -> list[float]:
-    """Return the columns of a living seed; for a candidate that does not live, all values are unknown."""
-    stages = [float(seed is not None and seed.stage is stage) for stage in _LIVING]
-    return [*stages, *map(float, may), *(_UNBORN if seed is None else _measured(seen, seed))]
-
-
 def _measured(seen: Observation, seed: SeedSignals) -> list[float]:
     promised = surplus = None
     opinion = seed.opinion
@@ -224,7 +200,7 @@ def _measured(seen: Observation, seed: SeedSignals) -> list[float]:
         *_gain(seed.dependence),
         *_known(None if seed.gradients is None else seed.gradients.health),
         *_known(surplus),
-        float(opinion is not None and opinion.finding is Finding.SHOWN),
+        float(opinion is not None and opinion.opens),
     ]
 
 

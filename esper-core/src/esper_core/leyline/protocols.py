@@ -1,7 +1,7 @@
 """Protocols: what components implement, and the records that they exchange with a run.
 
-Components: Task, HostFactory, BlueprintFactory, Policy (and Learner, if it learns), Reward, Sink, Schedule. Resumable
-and State: what is saved in checkpoints. RunInfo, PluginConfig, RunOutcome and ReportSection: what hooks receive.
+Components: Task, Policy (and Learner, if it learns), Reward, Sink, Schedule. Resumable and State: what is saved in
+checkpoints. RunInfo, PluginConfig, RunOutcome and ReportSection: what hooks receive.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
-    from esper_core.leyline.actions import ActionSpace
     from esper_core.leyline.events import Event
     from esper_core.leyline.signals import Metric, Signals
-    from esper_core.leyline.specs import Site, SiteKind
+    from esper_core.leyline.specs import SiteKind
 
 
 SpecT_contra = TypeVar("SpecT_contra", bound=Spec, contravariant=True)
@@ -56,7 +55,7 @@ class Split:
 class Task(Protocol):
     """Data in three disjoint splits, a loss to train on, and a metric.
 
-    A task is built once per run with ``factory(**settings)`` and shared by all environments. It has no state.
+    A task is built once per run and shared by all environments. It has no state.
     """
 
     metric: Metric
@@ -64,27 +63,12 @@ class Task(Protocol):
 
     def split(self, name: SplitName) -> Split:
         """Return a split: ``train`` for training, ``validation`` for decisions, ``test`` for the final evaluation."""
-        ...
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return one loss in nats per example."""
-        ...
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return one value per example. Their mean, or exp of it for an exponential metric, is the metric."""
-        ...
-
-
-class HostFactory(Protocol):
-    """Builds a host, the network that grows, with ``factory(shape, **settings)``."""
-
-    def __call__(self, shape: DataShape) -> nn.Module: ...
-
-
-class BlueprintFactory(Protocol):
-    """Builds the module of a seed with ``factory(site)``. The module keeps the shape of its input."""
-
-    def __call__(self, site: Site) -> nn.Module: ...
 
 
 @runtime_checkable
@@ -96,7 +80,6 @@ class Policy(Protocol):
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
         """Return one action per environment. Its mask must allow it."""
-        ...
 
 
 @runtime_checkable
@@ -109,15 +92,12 @@ class Sink(Protocol):
 
     def hear(self, event: Event) -> None:
         """Receive one event."""
-        ...
 
     def settle(self) -> None:
         """Receive the end of a step."""
-        ...
 
     def close(self) -> None:
         """Release resources at the end of the run. May be called twice."""
-        ...
 
 
 @runtime_checkable
@@ -125,13 +105,10 @@ class Schedule(Protocol):
     """A learning-rate schedule, built with ``factory(**settings)``. It has no state."""
 
     def factor(self, step: int, steps: int | None) -> float:
-        """Return the factor on the learning rate for one decision step, 0 or more.
+        """Return the factor on the learning rate, 0 or more, for a decision step since these parameters began to learn.
 
-        Args:
-            step: steps since these parameters began to learn, from 0.
-            steps: number of steps from then to the end of the episode; None if unknown.
+        ``step`` counts from 0. ``steps`` is the number of steps to the end of the episode; None if unknown.
         """
-        ...
 
 
 class Registrar(Protocol[SpecT_contra]):
@@ -139,7 +116,6 @@ class Registrar(Protocol[SpecT_contra]):
 
     def add(self, name: str, target: Callable[..., Any] | str, spec: SpecT_contra) -> None:
         """Register a component. ``target`` is its factory, or "module:attribute", which is imported on first use."""
-        ...
 
 
 @runtime_checkable
@@ -148,13 +124,6 @@ class FollowsPlan(Protocol):
 
     def unfinished(self) -> Sequence[Sequence[str]]:
         """Return per environment what of the plan the current episode has not carried out."""
-        ...
-
-
-class PolicyFactory(Protocol):
-    """Builds a policy with ``factory(space, **settings)``."""
-
-    def __call__(self, space: ActionSpace) -> Policy: ...
 
 
 @runtime_checkable
@@ -169,7 +138,6 @@ class Reward(Protocol):
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
     ) -> RewardBreakdown:
         """Score a step. ``before`` is None at the first step of an episode; ``twin`` is the host without growth."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +155,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One episode, or a part of one that a rollback ended.
+    """One episode, or a part of one that a rollback ended: the decisions, and the observation after the last one.
 
-    Attributes:
-        turns: the decisions.
-        final: the observation after the last action.
-        terminated: whether it ended in a rollback. Otherwise it was truncated, and the value of the final observation
-            counts.
+    ``terminated``: it ended in a rollback. Otherwise it was truncated, and the value of the final observation counts.
     """
 
     turns: tuple[Turn, ...]
@@ -219,21 +183,14 @@ class Learner(Protocol):
 
     def update(self, rollout: Rollout) -> Mapping[str, float]:
         """Learn from one round and return figures to report, such as a loss. Called after each round."""
-        ...
-
-
-BETWEEN = "/"
-"""Separates the name of a part from the name of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """The complete state of an object, from which an equally built one can continue.
 
-    Attributes:
-        plain: data that JSON holds without loss: text, integers, finite floats, booleans, None, lists, and mappings
-            with text keys.
-        tensors: tensors by name. A checkpoint stores copies on the CPU.
+    ``plain`` is data that JSON holds without loss: text, integers, finite floats, booleans, None, lists, and mappings
+    with text keys. A checkpoint stores copies of ``tensors`` on the CPU.
     """
 
     plain: Mapping[str, Any] = field(default_factory=dict)
@@ -241,22 +198,17 @@ class State:
 
     @classmethod
     def of(cls, parts: Mapping[str, State], **plain: Any) -> State:
-        """Combine the states of several parts, and plain data, into one. Names of parts contain no "/".
+        """Combine the states of several parts, and plain data, into one. Names of parts are unique and contain no "/".
 
         >>> State.of({"order": State({"left": 3})}, steps=2).plain
         {'steps': 2, 'order': {'left': 3}}
         """
-        if strange := [name for name in parts if BETWEEN in name or name in plain]:
-            msg = f"the name of a part must be unique and without {BETWEEN}. Received: {strange[0]!r}"
-            raise ValueError(msg)
-        tensors = {
-            f"{name}{BETWEEN}{own}": tensor for name, part in parts.items() for own, tensor in part.tensors.items()
-        }
+        tensors = {f"{name}/{own}": tensor for name, part in parts.items() for own, tensor in part.tensors.items()}
         return cls({**plain, **{name: part.plain for name, part in parts.items()}}, tensors)
 
     def part(self, name: str) -> State:
         """Return the state of one part, as it was passed to ``of``."""
-        prefix = f"{name}{BETWEEN}"
+        prefix = f"{name}/"
         own = {key.removeprefix(prefix): tensor for key, tensor in self.tensors.items() if key.startswith(prefix)}
         return State(self.plain[name], own)
 
@@ -267,11 +219,9 @@ class Resumable(Protocol):
 
     def state(self) -> State:
         """Return the complete state. Later changes of the object do not change it."""
-        ...
 
     def load(self, state: State) -> None:
         """Restore the state of an equally built object."""
-        ...
 
 
 RunStatus = Literal["done", "failed", "interrupted", "stopped"]
@@ -321,9 +271,8 @@ class RunContext:
 class PluginConfig:
     """The configuration of a run, as passed to one plugin.
 
-    Attributes:
-        settings: an instance of the plugin's ``esper_settings_model``; None if it has none.
-        values: the whole resolved configuration as in config.yaml, with full names and defaults. Read-only.
+    ``settings`` is an instance of the plugin's ``esper_settings_model``; None if it has none. ``values`` is the whole
+    resolved configuration as in config.yaml, with full names and defaults.
     """
 
     settings: Any

@@ -100,13 +100,10 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """The metric of a task.
+    """The metric of a task, and whether higher (up) or lower (down) is better.
 
-    Attributes:
-        name: the metric's name.
-        direction: whether higher (up) or lower (down) is better.
-        unit: "%" for shares from 0 to 1, which are shown in percent; otherwise empty.
-        exponential: whether the metric is exp(mean of scores), like a perplexity, instead of the mean.
+    ``unit`` is "%" for shares from 0 to 1, which are shown in percent, and otherwise empty. An ``exponential`` metric
+    is exp(mean of scores), like a perplexity, instead of the mean.
     """
 
     name: str
@@ -308,5 +305,4 @@ def most_severe(verdicts: Iterable[Verdict]) -> Verdict:
     >>> most_severe([CALM, Verdict(Level.PANIC, "too hot"), Verdict(Level.PANIC, "too cold")]).reason
     'too hot'
     """
-    order = list(Level)
-    return max(verdicts, key=lambda verdict: order.index(verdict.level), default=CALM)
+    return max(verdicts, key=lambda verdict: list(Level).index(verdict.level), default=CALM)

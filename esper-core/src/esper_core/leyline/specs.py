@@ -25,12 +25,9 @@ COMPONENT_KINDS: tuple[str, ...] = get_args(ComponentKind)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The place where a seed is to grow, as its blueprint sees it.
+    """The place where a seed is to grow, as its blueprint sees it: a kind of SITE_KINDS with this number of features.
 
-    Attributes:
-        kind: the layout of the features; see SITE_KINDS.
-        channels: number of features.
-        size: the other dimensions of one example: (H, W), (L,), (T,) or ().
+    ``size`` are the other dimensions of one example: (H, W), (L,), (T,) or ().
 
     >>> Site.of("sequence", (8, 40)).formula_variables()
     {'c': 8, 'n': 1, 'l': 40}
@@ -99,19 +96,23 @@ BLUEPRINT_TRAITS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSpec:
-    """Declares a task. ``settings`` is the pydantic model of its settings, as a class or as "module:Class"."""
+class ComponentSpec:
+    """What most components declare. ``settings`` is the pydantic model of settings, as a class or "module:Class"."""
 
     summary: str = ""
     settings: Any = None
 
 
 @dataclass(frozen=True, slots=True)
+class TaskSpec(ComponentSpec):
+    """Declares a task."""
+
+
+@dataclass(frozen=True, slots=True)
 class SlotPlace:
-    """Where a slot is placed: behind a module.
+    """Where a slot is placed: behind the module of this name, or behind all modules that match a pattern.
 
     Attributes:
-        at: the module's name, or a pattern for several.
         kind: layout of the module's output. None: inferred from its shape, which cannot tell tokens from a sequence.
         stack: number of seeds that can be fossilised here, one behind the other.
     """
@@ -131,48 +132,35 @@ class HostSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySpec:
-    """Declares a policy. ``settings`` as for a task."""
-
-    summary: str = ""
-    settings: Any = None
+class PolicySpec(ComponentSpec):
+    """Declares a policy."""
 
 
 @dataclass(frozen=True, slots=True)
-class RewardSpec:
-    """Declares a reward. ``settings`` as for a task.
+class RewardSpec(ComponentSpec):
+    """Declares a reward.
 
-    Attributes:
-        summary: one line for listings.
-        settings: the pydantic model of its settings.
-        family: what it pays for, ``metric`` or a name of its own. The rewards of one run must be of one family.
+    ``family`` is what it pays for, ``metric`` or a name of its own. The rewards of one run must be of one family.
     """
 
-    summary: str = ""
-    settings: Any = None
     family: str = "metric"
 
 
 @dataclass(frozen=True, slots=True)
-class SinkSpec:
-    """Declares a sink. ``settings`` as for a task.
+class SinkSpec(ComponentSpec):
+    """Declares a sink.
 
     ``terminal`` declares that the sink shows a run on the terminal: ``esper run`` uses the first such sink instead of
     its plain lines if stderr is an interactive terminal. It is called on the run's own thread, so its methods must be
     quick, and it draws from when it is built until it is closed.
     """
 
-    summary: str = ""
-    settings: Any = None
     terminal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleSpec:
-    """Declares a learning-rate schedule. ``settings`` as for a task."""
-
-    summary: str = ""
-    settings: Any = None
+class ScheduleSpec(ComponentSpec):
+    """Declares a learning-rate schedule."""
 
 
 Spec = BlueprintSpec | TaskSpec | HostSpec | PolicySpec | RewardSpec | ScheduleSpec | SinkSpec
@@ -189,16 +177,14 @@ class PluginInfo:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A blueprint as it would be in one slot.
+    """A blueprint, by its full id, as it would be in one slot.
 
     Attributes:
-        blueprint: full id.
         parameters: exact number of parameters that a seed would add.
         flops: floating-point operations of its forward pass for one example. None: unknown.
         reach: input positions along the longest side that one output position depends on; 0 without positions.
             None: unknown.
         identity: whether it starts as the identity; see ``BlueprintSpec.starts_as_identity``.
-        traits: the blueprint's traits.
     """
 
     blueprint: str
@@ -211,14 +197,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A slot in its host, and what could grow there.
+    """A slot in its host, with ``kind``, ``channels`` and ``size`` as in ``Site``, and what could grow there.
 
     Attributes:
-        kind: layout of the features, as in ``Site``.
-        channels: number of features.
-        size: the other dimensions of one example.
         depth: share of the host's slots that come before this one, in the order of the configuration.
-        host_parameters: number of parameters of the host.
         host_flops: floating-point operations of the host's forward pass for one example. None: unknown.
         candidates: the blueprints that could grow here.
     """

@@ -182,7 +182,7 @@ def _registration_problems(
     called = attempt(lambda: call(registry=registrar))
     if isinstance(called.error, PluginError):
         file, line = location_of(called.error, candidate.entry_point.target)
-        return [problem.at(file=file, line=line, column=None) for problem in called.error.problems]
+        return [replace(problem, file=file, line=line) for problem in called.error.problems]
     if called.error is not None:
         return [candidate.problem("E221", f"failed in {hook}", called.error)]
     if called.value:

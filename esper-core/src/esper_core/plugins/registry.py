@@ -153,14 +153,10 @@ class Registry:
     def find(self, kind: ComponentKind, name: str, *, context: str = "") -> Component:
         """Return the component of a name, short or with its plugin: ``conv_light``, ``blueprints/conv_light``.
 
-        Args:
-            kind: the kind to look in.
-            name: the name.
-            context: where the name is used, for the message: ``slot "early"``.
+        ``context`` says for the message where the name is used: ``slot "early"``.
 
         Raises:
-            UnknownComponent: there is none, or more than one. It carries one problem; the caller fills in the place
-                in the file with ``problem.at``.
+            UnknownComponent: there is none, or more than one.
             UnusableComponent: its plugin is broken or rejected.
         """
         claims = [component for component in self.components(kind) if name in (component.id, component.short)]

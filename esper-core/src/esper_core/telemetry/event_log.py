@@ -36,11 +36,9 @@ class Listener(Protocol):
 
     def hear(self, event: Event) -> None:
         """Receive one event."""
-        ...
 
     def settle(self) -> None:
         """End a step: write what must not be lost."""
-        ...
 
 
 class Bus:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from esper_core.cli.output import print_json, print_line, print_problems, print_warnings
-from esper_core.cli.run import config_file, overlay_option, set_option
+from esper_core.app.resolution import settings_models, unmarked_hooks
+from esper_core.cli.output import print_json, print_line, print_problems
+from esper_core.cli.run import build, config_file, load, overlay_option, set_option
+from esper_core.config import explain as explain_config
+from esper_core.config import load_config
+from esper_core.config.yaml import dump
 from esper_core.leyline.errors import EsperError, printable
 
 if TYPE_CHECKING:
-    from esper_core.config import Explanation
     from esper_core.leyline.errors import Problem
     from esper_core.plugins import Plugins
 
@@ -34,31 +37,17 @@ def check(
     that the file does not need are warnings. In JSON, problems and warnings are lists of {code, message, file, line,
     column, path, hint}.
     """
-    from esper_core.app.resolution import load_run_plugins, one_line, resolve, unmarked_hooks
-    from esper_core.config import load_config
-
     plugins: Plugins | None = None
     problems: tuple[Problem, ...] = ()
     status = 0
-    read = config_file(file)
     try:
-        loaded = load_config(read, overrides, overlays)
-        plugins = load_run_plugins(loaded, read.parent)
-        resolution = resolve(loaded, plugins)
-
-        from esper_core.app.compose import compose
-
-        compose(resolution)
+        loaded, plugins = load(config_file(file), overrides, overlays)
+        build(loaded, plugins)
     except EsperError as error:
         problems, status = error.problems, error.exit_code
-        unmarked = () if plugins is None else unmarked_hooks(plugins)
-        print_warnings(one_line(problem) for problem in unmarked if problem not in problems)
-    else:
-        unmarked = unmarked_hooks(plugins)
-        print_warnings(resolution.warnings)
     if as_json:
-        faults = () if plugins is None else _faults(plugins)
-        warnings = [one.as_json() for one in (*faults, *unmarked) if one not in problems]
+        found = [] if plugins is None else _warnings(plugins)
+        warnings = [one.as_json() for one in found if one not in problems]
         print_json({"ok": not status, "problems": [one.as_json() for one in problems], "warnings": warnings})
     elif status:
         print_problems(problems)
@@ -67,11 +56,12 @@ def check(
     context.exit(status)
 
 
-def _faults(plugins: Plugins) -> tuple[Problem, ...]:
-    """Return the problems of plugins that failed to load, and of packages whose metadata cannot be read."""
+def _warnings(plugins: Plugins) -> list[Problem]:
+    """Return the problems of plugins that failed to load, of packages with damaged metadata, and of unmarked hooks."""
     fallen = [record for record in plugins.records if record.status in ("broken", "rejected")]
     problems = [problem for record in fallen for problem in record.problems]
-    return tuple(dict.fromkeys([*problems, *(one for one in plugins.problems if one.code == "E223")]))
+    damaged = (one for one in plugins.problems if one.code == "E223")
+    return list(dict.fromkeys([*problems, *damaged, *unmarked_hooks(plugins)]))
 
 
 @click.command()
@@ -90,10 +80,6 @@ def explain(
     esper explain plugins.yaml slots
     esper explain plugins.yaml                  everything
     """
-    from esper_core.app.resolution import settings_models
-    from esper_core.config import explain as explain_config
-    from esper_core.config import load_config
-
     read = config_file(file)
     loaded = load_config(read, overrides, overlays)
     found = explain_config(loaded, path, settings_models(loaded, read.parent))
@@ -101,17 +87,11 @@ def explain(
         print_json([asdict(one) for one in found])
         return
     for one in found:
-        _show_explanation(one)
-
-
-def _show_explanation(one: Explanation) -> None:
-    from esper_core.config.yaml import dump
-
-    default = f"default {dump(one.default, is_flow=True)}" if one.has_default else "no default"
-    print_line(printable(f"{one.path}: {dump(one.value, is_flow=True)}"))
-    if one.description:
-        print_line(f"  {printable(one.description)}")
-    print_line(printable(f"  {one.type}; {default}; from {one.origin}"))
+        default = f"default {dump(one.default, is_flow=True)}" if one.has_default else "no default"
+        print_line(printable(f"{one.path}: {dump(one.value, is_flow=True)}"))
+        if one.description:
+            print_line(f"  {printable(one.description)}")
+        print_line(printable(f"  {one.type}; {default}; from {one.origin}"))
 
 
 @click.command()

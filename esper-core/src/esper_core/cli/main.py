@@ -126,13 +126,9 @@ def load_external(command: External) -> click.Command:
         raise PluginError(problem)
     tried = attempt(lambda: import_target(claim.target))
     if tried.error is not None:
+        about = f"{title} cannot be imported"
         problem = fault_problem(
-            "E210",
-            f"{title} cannot be imported",
-            tried.error,
-            target=claim.target,
-            package=claim.package,
-            requires=claim.requires,
+            "E210", about, tried.error, target=claim.target, package=claim.package, requires=claim.requires
         )
         raise PluginError(problem) from tried.error
     if not isinstance(tried.value, click.Command):

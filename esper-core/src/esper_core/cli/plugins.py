@@ -17,6 +17,7 @@ from esper_core.cli.main import OpenGroup
 from esper_core.cli.output import print_facts, print_json, print_line, print_problems, print_table
 from esper_core.leyline.errors import ConfigError, PluginError, printable, suggestion
 from esper_core.leyline.specs import COMPONENT_KINDS, BlueprintSpec, HostSpec
+from esper_core.plugins.lookup_errors import ask_plugins, inactive_hint, unknown_of_any_kind, unknown_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,8 +78,6 @@ def show_plugin(id: str, local: tuple[Path, ...], *, as_json: bool) -> None:
     found = _load(local)
     records = [record for record in found.records if record.id == id]
     if not records:
-        from esper_core.plugins.lookup_errors import unknown_plugin
-
         raise ConfigError(unknown_plugin(id, found.records))
     if as_json:
         print_json([record.as_json() for record in records])
@@ -164,8 +163,6 @@ def show_component(name: str, *, as_json: bool) -> None:
     found = _load()
     shown = [one for one in found.registry.components() if name in (one.id, one.short)]
     if not shown:
-        from esper_core.plugins.lookup_errors import ask_plugins, unknown_of_any_kind
-
         ask = partial(ask_plugins, found.manager, found.records)
         raise unknown_of_any_kind(name, found.registry.components(), found.records, ask)
     described = [_describe(one) for one in shown]
@@ -243,8 +240,6 @@ def _plain(value: Any) -> str:
 
 def _print_inactive(found: Plugins) -> None:
     """Say on stderr that plugins are missing from the list."""
-    from esper_core.plugins.lookup_errors import inactive_hint
-
     if hint := inactive_hint(found.records):
         for line in (hint, "More:  esper plugins list"):
             print_line(printable(line), stream=sys.stderr)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from esper_core.app.compose import Composition
     from esper_core.app.run import Outcome
+    from esper_core.config import LoadedConfig
+    from esper_core.plugins import Plugins
     from esper_core.runs.records import Run
 
 set_option = click.option(
@@ -80,8 +82,7 @@ def run(
     esper run plugins.yaml --overlay examples/exact.yaml
     esper run runs/20261121-101512-quiet-otter
     """
-    composition = build(config_file(file), overrides, overlays)
-    print_warnings(composition.resolution.warnings)
+    composition = build(*load(config_file(file), overrides, overlays))
 
     from esper_core.app.run import run as run_composition
 
@@ -113,9 +114,8 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
     if record.status == "done":
         print_line(f"{record.path} is done. Show its results:  esper runs show {run}", stream=sys.stderr)
         return
-    composition = build(record.path / "config.yaml")
-    changed = (*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record))
-    print_warnings((*composition.resolution.warnings, *changed))
+    composition = build(*load(record.path / "config.yaml"))
+    print_warnings((*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record)))
 
     from esper_core.app.run import resume as resume_composition
 
@@ -129,25 +129,33 @@ def config_file(given: Path) -> Path:
     return inside if given.is_dir() and inside.is_file() else given
 
 
-def build(file: Path, overrides: Sequence[str] = (), overlays: Sequence[Path] = ()) -> Composition:
-    """Load, resolve and compose a configuration. If that fails, unmarked hooks are reported too: they may be why.
-
-    torch is imported only once all names are known.
-    """
-    from esper_core.app.resolution import load_run_plugins, one_line, resolve, unmarked_hooks
+def load(file: Path, overrides: Sequence[str] = (), overlays: Sequence[Path] = ()) -> tuple[LoadedConfig, Plugins]:
+    """Load a configuration and the plugins that take part in it."""
+    from esper_core.app.resolution import load_run_plugins
     from esper_core.config import load_config
 
     loaded = load_config(file, overrides, overlays)
-    plugins = load_run_plugins(loaded, file.parent)
+    return loaded, load_run_plugins(loaded, file.parent)
+
+
+def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
+    """Resolve and compose a configuration, and print warnings. torch is imported only once all names are known.
+
+    If that fails, unmarked hooks are among the warnings: they may be why.
+    """
+    from esper_core.app.resolution import one_line, resolve, unmarked_hooks
+
     try:
         resolution = resolve(loaded, plugins)
 
         from esper_core.app.compose import compose
 
-        return compose(resolution)
+        composition = compose(resolution)
     except EsperError as error:
         print_warnings(one_line(problem) for problem in unmarked_hooks(plugins) if problem not in error.problems)
         raise
+    print_warnings(resolution.warnings)
+    return composition
 
 
 def _execute_and_show(execute: partial[Outcome], composition: Composition, *, quiet: bool, as_json: bool) -> None:

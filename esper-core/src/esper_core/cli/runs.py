@@ -22,13 +22,14 @@ from esper_core.cli.output import (
     value,
 )
 from esper_core.cli.run import runs_dir_option
+from esper_core.config.values import cut
 from esper_core.leyline.errors import printable
+from esper_core.runs.directory import STATUS_RUNNING
+from esper_core.runs.records import Run, UnreadableRun, list_runs, load_run, read_growth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-    from esper_core.runs.records import Run, UnreadableRun
 
 
 @click.group()
@@ -45,8 +46,6 @@ def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> No
 
     The status "died" means that the process of the run ended without finishing it.
     """
-    from esper_core.runs.records import list_runs
-
     asked_for = context.get_parameter_source("runs_dir") is not ParameterSource.DEFAULT
     found = list_runs(runs_dir) if asked_for or runs_dir.exists() else []
     if as_json:
@@ -68,9 +67,6 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
     esper runs show runs/20261121-101512-quiet-otter
     esper runs show quiet-otter                          below --runs-dir
     """
-    from esper_core.runs.directory import STATUS_RUNNING
-    from esper_core.runs.records import load_run, read_growth
-
     record = load_run(run, runs_dir=runs_dir)
     grown = {arm: _average(episodes) for arm, episodes in read_growth(record.path).items()}
     if as_json:
@@ -100,8 +96,6 @@ def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
 
 
 def _entry(one: Run | UnreadableRun) -> dict[str, Any]:
-    from esper_core.runs.records import UnreadableRun
-
     if isinstance(one, UnreadableRun):
         return {"id": one.path.name, "path": str(one.path), "status": one.status, "problem": one.problem.as_json()}
     results = one.results or {"metric": None, "arms": {}}
@@ -117,9 +111,6 @@ def _entry(one: Run | UnreadableRun) -> dict[str, Any]:
 
 
 def _row(one: Run | UnreadableRun) -> list[str]:
-    from esper_core.config.values import cut
-    from esper_core.runs.records import UnreadableRun
-
     if isinstance(one, UnreadableRun):  # without its path: its name stands in front
         reason = one.problem.message.replace(f"{one.path}{os.sep}", "").replace(str(one.path), "this")
         return [one.path.name, one.status, "", "", cut(reason, 100)]

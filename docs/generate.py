@@ -38,6 +38,7 @@ from esper_testing.reward_episodes import PROBES, SANE, probed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from enum import Enum
+    from types import ModuleType
 
 DOCS = Path(__file__).parent
 
@@ -57,7 +58,7 @@ FIRST_PAGE: Mapping[str, tuple[str, ...]] = {
 """Options by the model that has them which the reference lists first. All others are advanced."""
 ROOT = DOCS.parent
 MEASURED = ROOT / "benchmarks" / "perf" / "results.json"
-GARDENERS = ROOT / "benchmarks" / "science" / "gardeners" / "results.md"
+LEARNED = ROOT / "benchmarks" / "science" / "gardeners" / "report.py"
 SHOWN = ROOT / "benchmarks" / "science" / "shown" / "page.py"
 RUNS = SHOWN.with_name("results.json")
 RAN = ("default-run", "heuristic-runs", "longer-run", "previews", "random-runs", "runs-from-other-seeds")
@@ -316,12 +317,6 @@ def benchmarks() -> str:
     return f"Measured on {found['date']}: {where}.\n\n{bounded}\n{by_environments(rows)}"
 
 
-def gardeners() -> str:
-    """What the study of gardeners came to, as it was written, its headings one further down."""
-    lines = GARDENERS.read_text(encoding="utf-8").splitlines() if GARDENERS.exists() else ["It was not run yet."]
-    return "\n".join(line.replace("## ", "### ", 1) if line.startswith("#") else line for line in lines)
-
-
 def by_environments(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """What ``P11`` found, a line for each number of environments and a column for each number of seeds."""
     cells: dict[str, dict[str, str]] = {}
@@ -346,6 +341,25 @@ def reward_probes() -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
+# --- project/learned-policies.md, project/learned-policies-report.md
+
+
+def learned(part: str) -> str:
+    """Return a table of the study of learned policies."""
+    found = json.loads(LEARNED.with_name("results.json").read_text(encoding="utf-8"))
+    return str(script(LEARNED).PARTS[part](found))
+
+
+def script(path: Path) -> ModuleType:
+    """Load a Python file that belongs to no package."""
+    found = spec_from_file_location(path.stem, path)
+    assert found is not None
+    assert found.loader is not None
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
 # --- what runs came to, on several pages
 
 
@@ -353,12 +367,7 @@ def ran(part: str) -> str | None:
     """A part of ``benchmarks.science.shown``; None before it was run where what stands there is to stay."""
     if not RUNS.exists():
         return None if part == "default-run" else "Not measured yet: `python -m benchmarks.science.shown --write`.\n"
-    found = spec_from_file_location("shown", SHOWN)
-    assert found is not None
-    assert found.loader is not None
-    page = module_from_spec(found)
-    found.loader.exec_module(page)
-    return str(page.PARTS[part](json.loads(RUNS.read_text(encoding="utf-8"))["runs"]))
+    return str(script(SHOWN).PARTS[part](json.loads(RUNS.read_text(encoding="utf-8"))["runs"]))
 
 
 # --- concepts/statistics.md
@@ -464,7 +473,6 @@ WRITERS: dict[str, Callable[[], str | None]] = {
     "commands": commands,
     "configuration": configuration,
     "events": event_records,
-    "gardeners": gardeners,
     "hooks": hook_specs,
     "known-defects": known_defects,
     "needed-seeds": partial(simulated, "RNG seeds needed for a verdict"),
@@ -476,6 +484,7 @@ WRITERS: dict[str, Callable[[], str | None]] = {
     "slot-table": slot_table,
     "wrong-verdicts": partial(simulated, "Wrong verdicts"),
     **{part: partial(ran, part) for part in RAN},
+    **{part: partial(learned, part) for part in script(LEARNED).PARTS},
 }
 
 

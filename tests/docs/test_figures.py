@@ -259,12 +259,22 @@ PAGES = [
         "docs/project/learned-policies.md",
         gardeners,
         {
-            "**In runs": gardeners_in_runs,
-            "**On the controls": controls_of_gardeners,
-            "**That growing": gardeners_in_runs,
-            "**gromo": gardeners_in_runs,
+            "If one fixed": lambda: [(one,) for one in results(GARDENERS)["to_be_won"].values()],
+            "- **Transfer": gardeners_in_runs,
+            "- **Restraint": controls_of_gardeners,
         },
-        given=dict.fromkeys(("0.003", "0.01", "0.03", "0.1"), "a size of steps"),
+    ),
+    Page(
+        "docs/project/learned-policies-report.md",
+        gardeners,
+        {
+            "In accuracy": gardeners_in_runs,
+            "The last four": controls_of_gardeners,
+            "More caution": controls_of_gardeners,
+            "No interval": gardeners_in_runs,
+            "[gromo]": gardeners_in_runs,
+        },
+        given=dict.fromkeys(("0.003", "0.01", "0.03", "0.1"), "a learning rate"),
     ),
     Page("docs/project/performance.md", measured.performance, given={"32": "MiB, an option of glibc"}),
 ]

@@ -1,4 +1,4 @@
-"""How does it look? Every player's reward on problems that nobody had seen, with intervals; written as SVG by hand."""
+"""A figure of the study: reward of every policy on the held-out problems, with intervals, as SVG."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from xml.sax.saxutils import escape
 
 from benchmarks.science.gardeners.players import HEADLINE
+from benchmarks.science.gardeners.report import LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ LOWEST: Final = -25.0
 
 
 def picture(found: Mapping[str, Any]) -> str:
-    """The whole picture."""
+    """Return the figure."""
     players = found["table"]["players"]
     rows = sorted(
         ((name, own[f"{HEADLINE:g}"]["reward"]) for name, own in players.items()), key=lambda row: -row[1]["mean"]
@@ -28,10 +29,10 @@ def picture(found: Mapping[str, Any]) -> str:
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
             f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-            f'<text x="20" y="30" font-size="17" fill="{INK}">What deciding is worth: '
-            f"reward on {found['problems']['held_out']} problems that nobody had seen</text>",
-            f'<text x="20" y="52" font-size="12" fill="{OTHER}">points of accuracy over the twin, less the price of '
-            f"what grew ({HEADLINE:g}); means and 95 % intervals over problems</text>",
+            f'<text x="20" y="30" font-size="17" fill="{INK}">'
+            f"Reward on {found['problems']['held_out']} held-out problems</text>",
+            f'<text x="20" y="52" font-size="12" fill="{OTHER}">points of accuracy over the twin, minus '
+            f"{HEADLINE:g} × added share of parameters; means and 95 % intervals over problems</text>",
             *_rows(rows, lowest, highest),
             "</svg>",
             "",
@@ -55,7 +56,8 @@ def _rows(rows: list[tuple[str, Mapping[str, Any]]], lowest: float, highest: flo
             )
     for place, (name, row) in enumerate(rows):
         y, colour = TOP + ROW * place + 10, MARK if name == "ppo" else OTHER
-        yield f'<text x="{LEFT - 14}" y="{y + 4}" font-size="13" text-anchor="end" fill="{INK}">{escape(name)}</text>'
+        label = escape(LABELS.get(name, name).strip("`"))
+        yield f'<text x="{LEFT - 14}" y="{y + 4}" font-size="13" text-anchor="end" fill="{INK}">{label}</text>'
         if row["low"] is not None:
             yield (
                 f'<line x1="{at(row["low"]):.1f}" x2="{at(row["high"]):.1f}" y1="{y}" y2="{y}" '

@@ -1,4 +1,4 @@
-"""How is a measurement shown? A row for each figure with its bound beside it; the rows decide the exit code."""
+"""Print a measurement as a table: a row for each figure with its bound; the rows decide the exit code."""
 
 from __future__ import annotations
 

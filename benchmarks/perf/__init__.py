@@ -1,1 +1,1 @@
-"""How fast is it? One module for each question; ``python -m benchmarks.perf`` asks them all."""
+"""Measure speed: one module for each measurement; ``python -m benchmarks.perf`` runs them all."""

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.perf`` asks every question in turn, each in its own process; 1 where a bound was not kept.
+"""``python -m benchmarks.perf`` runs every measurement in its own process; exit status 1 if a bound was exceeded.
 
-``--only P2,P5`` asks those two, ``python -m benchmarks.perf startup`` the module of that name, and ``--write`` writes
-down what all of them said, beside this file or in another folder.
+``--only P2,P5`` runs those two, ``python -m benchmarks.perf startup`` the module of that name, and ``--write`` writes
+the results beside this file or into another folder.
 """
 
 from __future__ import annotations

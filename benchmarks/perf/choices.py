@@ -1,8 +1,8 @@
-"""P14: what do the choices of ``compute`` bring to a train step? Each against the step as it is written, in float32.
+"""P14: what each choice of ``compute`` brings to a train step, against the plain step in float32.
 
-The convolutional host on one thread, its images channels last as in a run. They take turns, a few batches at a time;
-medians over the turns. What the allocator brings is asked of the plain loop, in two processes. Nothing is promised of
-any of it: on another machine, or for another host, it is another figure.
+The convolutional host on one thread, with images in channels-last format as in a run. The choices take turns, a few
+batches at a time; medians over the turns. The effect of the allocator is measured on the plain loop, in two processes.
+None of it has a bound: other machines and hosts give other figures.
 """
 
 from __future__ import annotations

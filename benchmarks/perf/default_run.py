@@ -1,4 +1,4 @@
-"""P9, P10: how long does the default run take, and how much of it goes into checkpoints and telemetry?
+"""P9, P10: duration of the default run, and the share of checkpoints and telemetry in it.
 
 ``esper run plugins.yaml`` once, from the start of the process to its end. Its report says where the time went.
 """

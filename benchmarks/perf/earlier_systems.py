@@ -1,4 +1,4 @@
-"""P12: how does Esper do on the work on which earlier systems of this kind were measured?
+"""P12: Esper on the workload on which earlier systems of this kind were measured.
 
 Four environments with the convolutional host, 15 batches of 128 to train on and 4 to validate on: without seeds, and
 with a seed that acts in each of three slots, each of which is left out in turn in the evaluation. A seed is two

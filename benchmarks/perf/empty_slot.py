@@ -1,4 +1,4 @@
-"""P13: what does an empty slot cost? A forward pass with three of them against the same host without.
+"""P13: cost of empty slots: a forward pass with three of them against the same host without.
 
 Host 3→8→16→32 on 32×32, batches of 128, one thread, without gradients. The two sides take turns pass by pass, and take
 turns in who goes first; the median over the turns of what the grafted host took longer, as a share of the plain pass.

@@ -1,4 +1,4 @@
-"""P4: what does a step cost with one seed that incubates, beside a live step of host and seed?
+"""P4: cost of a step with one incubating seed, against a live step of host and seed.
 
 Host ``cnn2d`` (3→8→16→32 on 32×32) with a ``conv_light`` seed in one of its slots, batches of 128, Adam, one thread,
 with and without a tuned allocator. The sides take turns; medians over the turns. A live step trains host and seed

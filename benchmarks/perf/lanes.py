@@ -1,4 +1,4 @@
-"""P2: how much faster are four environments on two cores than four trainings one after the other?
+"""P2: speed of four environments on two cores, against four trainings one after the other.
 
 On one side a loop that one would write by hand, with torch's own number of threads and glibc's own allocator; on the
 other the environments of a run, on two lanes with a tuned allocator: threads, as by default, and processes. The same

@@ -1,4 +1,4 @@
-"""P6: how long does it take a policy to learn from a round? An update of ``ppo``, with its settings as they are."""
+"""P6: time of one policy update after a round: ``ppo`` with its default settings."""
 
 from __future__ import annotations
 

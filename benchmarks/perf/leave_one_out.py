@@ -1,4 +1,4 @@
-"""P3: what does it cost to leave out each of three seeds in turn, beside one validation pass?
+"""P3: cost of leaving out each of three seeds in turn, against one validation pass.
 
 Host ``cnn2d`` (3→8→16→32 on 32×32) with a blended ``conv_light`` seed in each of its slots, batches of 128, one thread,
 with and without a tuned allocator. The sides take turns; medians over the turns. The bound: one pass, and for each seed

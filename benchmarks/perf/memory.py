@@ -1,4 +1,4 @@
-"""P8: does a long study need more memory than a short one? Resident memory and live tensors, round 50 against round 5.
+"""P8: memory of a long study against a short one: resident memory and live tensors, round 50 against round 5.
 
 Two environments of two arms on the small host and a part of its data, on two lanes. In each round seeds are born,
 blended in, pruned, and left behind. The garbage collector is off: what is not needed any more has to go by itself.

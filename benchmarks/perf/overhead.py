@@ -1,9 +1,9 @@
-"""P5: what does a decision step cost besides training and evaluation, for each of eight environments?
+"""P5: cost of a decision step besides training and evaluation, for each of eight environments.
 
-The default configuration without the control that follows it, and with 4 batches in a step, for it is not training that
-is asked about. The run's own clock says where the time went; what it calls ``other`` is counted in, the start of the
-run with it, and so is what the eight twins cost beside the eight environments that grow. Checkpoints are not: they are
-written when a share of the time has passed, whatever the steps. Medians of a few runs.
+The default configuration without the capacity control, and with 4 batches in a step, since training is not measured.
+The times are those of the run's own clock. Included are what it calls ``other``, the start of the run, and the cost of
+the eight twins. Checkpoints are not, since they are written when a share of the time has passed, whatever the steps.
+Medians of a few runs.
 """
 
 from __future__ import annotations

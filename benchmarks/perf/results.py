@@ -1,7 +1,6 @@
-"""How is it kept what was measured? As data, ``results.json``, and as a page, ``results.md``, with date and machine.
+"""Write measurements as data, ``results.json``, and as a page, ``results.md``, with date and machine.
 
-Beside them ``history.jsonl`` has a line of every time that all was measured: single runs differ, and this tells by how
-much.
+``history.jsonl`` beside them has a line for each time that everything was measured, which shows how much runs differ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""P11: does an environment's step cost more, the more environments there are? And what do seeds that act add to it?
+"""P11: cost of an environment's step by the number of environments and of seeds that act.
 
 The convolutional host, a batch of 64 to train on and one to validate on, on as many lanes as there are cores, with a
 ``conv_light`` seed that acts in none, one, two or all three slots; how much the network leans on each is measured in

@@ -1,4 +1,4 @@
-"""How long does a step of four trainings take, in a process of its own? Threads and allocator belong to a process.
+"""Time steps of four trainings in a process of their own, since threads and allocator belong to a process.
 
 ``Side("plain", "conv")`` starts one and waits until it is ready; it computes only while it is asked.
 

@@ -1,4 +1,4 @@
-"""P7: how long do the commands that only list take, beyond an interpreter that does nothing?
+"""P7: duration of the commands that only list, beyond an interpreter that does nothing.
 
 The three programs run in turn, so that a machine that slows down slows all of them; medians over the turns.
 """

@@ -1,4 +1,4 @@
-"""P1: what does a training step of an environment cost beyond the plain loop that one would write by hand?
+"""P1: cost of a training step of an environment, beyond a plain loop written by hand.
 
 Both hosts, Adam, one thread, with and without a tuned allocator: the same on both sides. They take turns, a few batches
 at a time; medians over the turns. The seconds are those of one batch. What a run does to images besides, channels last,

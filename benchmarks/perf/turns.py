@@ -1,4 +1,4 @@
-"""How are two ways compared on a machine that is not always equally quick? They take turns, and medians are compared.
+"""Compare two ways on a machine of varying speed: they take turns, and medians are compared.
 
 Who goes first changes with each turn, so that no side always comes after the same other.
 """

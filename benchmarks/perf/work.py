@@ -1,4 +1,4 @@
-"""What do both sides of a comparison work on? Two hosts with their data, in Esper's environments or in a plain loop.
+"""The workloads of the comparisons: two hosts with their data, in Esper's environments or in a plain loop.
 
 conv   3→8→16→32 on 32×32, batches of 128; the data are random, for what is learnt does not matter
 1-d    ``pointwise-mlp`` on mnist1d, batches of 100

@@ -1,1 +1,1 @@
-"""What is true of growing networks? Each script here measures one claim and prints it with its uncertainty."""
+"""Measure claims about growing networks: each script measures one and prints it with its uncertainty."""

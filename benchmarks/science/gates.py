@@ -1,4 +1,4 @@
-"""What do paired losses look like, how often does a gate pass a seed that is worth nothing, and what does it see?
+"""Measure paired losses, how often gates pass a worthless seed, and how often they pass a useful one.
 
 ``real``: branch trials on ``mnist1d`` under ``pointwise-mlp``: 800 validation examples, a step is 32 batches of 100,
 Adam at 3e-3 for both networks, which see the same batches. Printed are the differences of the losses, example by

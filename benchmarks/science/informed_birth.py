@@ -1,4 +1,4 @@
-"""What does it buy a seed to choose its first weights from what passes at its place?
+"""Measure what a seed gains if its first weights are chosen from the activations at its place.
 
 The host ``pointwise-mlp`` on ``mnist1d``: 5 steps by itself, then a seed that incubates for 5 steps, is blended in over
 4, and learns on with the host until step 40. A step is 32 batches of 100; Adam at 3e-3 for both. The two arms share

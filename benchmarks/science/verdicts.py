@@ -1,4 +1,4 @@
-"""How often is a verdict wrong, what does it take to get one, and how often does an interval hold the mean?
+"""Simulate how often a verdict is wrong, what it takes to get one, and how often an interval holds the mean.
 
 All of it is simulated, with the code that judges a run: arms that are the same, compared in pairs and without; arms
 that differ by as much as is found four times out of five; intervals for the mean of a few values by four ways;

@@ -1,11 +1,10 @@
-"""``python -m benchmarks.science.gardeners``: tunes, trains and judges what is not done yet, and writes results.
+"""``python -m benchmarks.science.gardeners``: tune, train and judge what is not done yet, and write the results.
 
-Into the folder go ``tried.jsonl``, what was tried to choose settings; the gardeners that were trained; ``fresh.jsonl``,
-problems that are in no table, each from many seeds; ``again.jsonl``, those of the table, from as many, and
-``chance.jsonl``, what chance does with both; ``live.jsonl``, ``more.jsonl``, ``careful.jsonl``, ``steps.jsonl`` and
-``from_the_start.jsonl``, runs of the engine; ``table.jsonl``, ``schools.jsonl``, ``newcomers.jsonl``, ``home.jsonl``,
-what everybody came to in each problem of the table; and what is read: ``results.json``, ``results.md`` and
-``figure.svg``. Stopped at any moment, the same command goes on.
+The folder receives ``tried.jsonl`` (trials of settings), the trained policies, ``fresh.jsonl`` (problems that are in no
+table), ``again.jsonl`` (those of the table), ``chance.jsonl`` (random actions on both), ``live.jsonl``, ``more.jsonl``,
+``careful.jsonl``, ``steps.jsonl`` and ``from_the_start.jsonl`` (runs of the engine), ``table.jsonl``,
+``schools.jsonl``, ``newcomers.jsonl`` and ``home.jsonl`` (rewards on each problem of the table), and for reading
+``results.json``, ``results.md`` and ``figure.svg``. An interrupted command continues when it is repeated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Would more caution help where nothing should grow? Gardeners that blend in only what they are surer of.
+"""Measure whether more cautious policies keep fewer useless seeds, and what the caution costs.
 
-On shuffled digits, and on hosts that lack nothing, some of them keep a seed now and then that does not pay. So they are
-told to blend in only where that is at least so likely: on these controls, in runs of the engine; and on the problems
-that they learnt on, to see what such caution costs where growing pays.
+On shuffled digits, and on hosts that need nothing, some policies occasionally keep a seed that does not pay. Here they
+blend in a seed only at a given estimated probability that it pays: on these controls, in runs of the engine, and on the
+training problems, which shows what the caution costs where growing pays.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Is it so elsewhere, and from other seeds? Problems that are in no table, and those of the table, from twenty seeds.
+"""Repeat the comparison on problems that are in no table and, from twenty seeds, on those of the table.
 
-On the table each plan of each problem was trained once, so that of what one problem tells much is chance. Here nobody
-knows beforehand what comes of anything: players play, and what they do is trained. They come as they left the table;
-nothing is chosen or changed by what comes of it.
+On the table each plan of each problem was trained once, so a large part of the result of one problem is chance. Here
+the outcomes are not known beforehand: the players' actions are trained. Players are used as they left the table, and
+nothing is chosen or changed by the results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far does it get one to look at the host alone, once, and then to carry out a plan? A small tree, fitted exactly.
+"""Plans chosen from the first step of the host alone, by a small decision tree that is fitted exactly.
 
 The plan is chosen by numbers of the first step, before anything was tried: two partings at most, those by which the
 problems to learn on are worth most. It is what somebody would write down who knew all of these problems.

@@ -1,8 +1,8 @@
-"""What did everybody come to? On problems that nobody had seen, each player on each of them, with intervals.
+"""Compute each player's rewards on unseen problems, with intervals.
 
-A player's worth on a problem is the mean over its controllers, where it has several; problems are what the interval is
-over. What is compared is compared problem by problem. Rewards are paid on the validation split, as in a run; beside
-them stands what they would be on the test split, which nobody was paid on.
+The reward of a player on a problem is the mean over its controllers, if it has several. Intervals are over problems,
+and comparisons are made problem by problem. Rewards are paid on the validation split, as in a run; beside them are the
+rewards on the test split, which no player was paid on.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _of_one(result: Result, place: int) -> dict[str, Any]:
 
 
 def at_home(results: Mapping[str, Result], best: Result) -> dict[str, Any]:
-    """What who was tuned, and who learnt, comes to on the very problems to learn on: is what is lacking foresight?"""
+    """Return the rewards of tuned and trained players on the training problems themselves."""
     most = float(best.rewards.mean())
     return {
         name: {**_told(own, best), "by_controller": [(most - float(one.mean())) / most for one in own.rewards]}

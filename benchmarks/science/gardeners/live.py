@@ -1,8 +1,9 @@
-"""What do the same gardeners do in runs of the engine? On new draws, on a host of the table and two others.
+"""Run the same policies in the engine, on new draws, on a host of the table and two others.
 
-Nothing is tuned here. The plan, the rules and the gardeners come as they left the table. Twin and static capacity run
-beside them, on the same seeds. A bandit has nothing to come with: it plays two rounds of other seeds first, and in the
-third it plants what it holds for best. Where gromo is installed, it and its own twin are among them (``other_grower``).
+Nothing is tuned here: the plan, the rules and the policies are used as they were trained on the table. Twin and static
+capacity control run beside them, on the same seeds. A bandit cannot be trained beforehand: it plays two rounds of other
+seeds first, and in the third it uses the best arm. Where gromo is installed, it and its own twin are among them
+(``other_grower``).
 """
 
 from __future__ import annotations

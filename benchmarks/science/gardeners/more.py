@@ -1,7 +1,7 @@
-"""Do twenty seeds tell? The rules and the gardeners in runs of the engine, from a hundred further seeds of each cell.
+"""Run rules and learned policies in the engine from a hundred further seeds of each cell.
 
-On the table a gardener is better than the rules by half a point, and seeds of one problem differ by several: from
-twenty of them that cannot be seen. So the cells are run again, by these two alone, from seeds that nobody had.
+On the table a learned policy is better than the rules by half a point, while seeds of one problem differ by several, so
+twenty seeds cannot show the difference. The cells are run again, by these two alone, from unused seeds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is done with a blueprint that was never seen? By gardeners that learnt without it, in several ways.
+"""Measure what policies do with a blueprint that was missing in their training, in several ways.
 
-They may decide by its description alone, or look at it first, at every price or up to a bound. How often is it the best
-buy, and bought then; and what is each way worth?
+They decide by its description alone, or try it first, at every price or up to a bound. Measured are how often it is the
+best choice, how often it is chosen then, and the reward of each way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What does a grower from elsewhere do on the same hosts, data and steps? gromo's, where that library is installed.
+"""Run the grower of gromo, where it is installed, on the same hosts, data and steps.
 
 A host begins as it does in a run of the engine, with a growing block of gromo's, of no width and so without effect, in
 the places in which our gardeners grow: a convolution that sees neighbours behind the early features, a layer behind the

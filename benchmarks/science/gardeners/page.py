@@ -1,4 +1,4 @@
-"""How is it told? As tables in Markdown, from the figures alone."""
+"""Write the figures as tables in Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who plays? Everybody as a function from the table to a policy; each sees what a policy sees, and no more."""
+"""Build the players, each a function from the table to a policy that sees only what a policy sees."""
 
 from __future__ import annotations
 

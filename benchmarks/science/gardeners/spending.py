@@ -1,4 +1,4 @@
-"""What does an episode take? What is left of it, what was trained over its steps, what it computes, and for how long.
+"""Compute what an episode costs: parameters left, parameters trained, operations and seconds.
 
 Each as a multiple of what the host takes that never grows: hosts of the problems are of several sizes. Nothing is
 trained where a table is played, so it has no seconds.

@@ -1,8 +1,8 @@
-"""Is it better to grow than to have grown where both sides were tuned? Each learns by steps of the size that suits it.
+"""Compare growing with the grown network from the start, each with its own best step size.
 
-What an arm grows at the size that is best for it is put in from the start, in each seed what was grown there, and
-trained at every size as well. A size is chosen on other seeds, by validation: for what grows, for what is there from
-the start, and for the host that never grows. What is shown is of the seeds that all are judged on.
+What an arm grows at its best step size is put into the host from the start, for each seed what was grown with it, and
+is trained at every step size as well. Step sizes are chosen on other seeds, by validation: for the growing network, for
+the network from the start, and for the host that never grows. Results are of the seeds on which all are judged.
 """
 
 from __future__ import annotations

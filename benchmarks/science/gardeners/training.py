@@ -1,7 +1,7 @@
-"""How does a gardener learn on the table? Round after round of drawn problems at drawn prices, each an update.
+"""Train policies on the table: rounds of drawn problems at drawn prices, with an update after each.
 
-It may begin where the rules are already: it imitates them first. And what is kept of it may be the mean of what it was:
-single updates go to and fro by more than they bring.
+A policy may begin by imitating the rules. The kept policy may be an average over updates, since single updates vary by
+more than they improve.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was tried before anything was judged? On problems to learn on alone; every try is a line in a file.
+"""Choose settings on training problems only; every trial is a line in a file.
 
 The problems are parted: on some of them a gardener learns, on the others it is seen what that was worth.
 """

@@ -1,1 +1,1 @@
-"""Which way of incubating should be the default, and what should a gate ask of a seed? An experiment that answers."""
+"""Compare ways of incubating, and what a gate should ask of a seed."""

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.science.incubation``: runs what has not been run yet, and writes what it came to.
+"""``python -m benchmarks.science.incubation``: run what has not been run yet, and write the results.
 
-Into the folder go ``cells.jsonl``, a line for each arm with its episodes; ``costs.json``; and what is read:
-``results.json``, ``results.md`` and ``figure.svg``. Where a run was stopped, the same command goes on.
+The folder receives ``cells.jsonl``, a line for each arm with its episodes; ``costs.json``; and for reading
+``results.json``, ``results.md`` and ``figure.svg``. An interrupted command continues when it is repeated.
 """
 
 from __future__ import annotations

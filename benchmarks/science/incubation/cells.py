@@ -1,4 +1,4 @@
-"""What is compared with what? Places, ways of incubating, blueprints and times; here each becomes a configuration."""
+"""Define what is compared: places, ways of incubating, blueprints and times, each as a configuration."""
 
 from __future__ import annotations
 

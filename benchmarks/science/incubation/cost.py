@@ -1,4 +1,4 @@
-"""What does a seed cost in training? Floating point operations of each step, counted as they run: no clock is read.
+"""Count the floating-point operations of each step that a seed costs in training.
 
 One seed of each arm, with one batch to a step: the operations of a step are those of its batches, all alike. Matrix
 products and convolutions are counted, forward and backward, which is nearly all there is.

@@ -1,4 +1,4 @@
-"""How does it look? One picture: what each seed brought over the twin, and what gates of each price would have kept.
+"""Draw what each seed brought over the twin, and what gates of each price would have kept.
 
 Written by hand as SVG, from ``results.json`` alone.
 """

@@ -1,4 +1,4 @@
-"""How is a study run, and what is kept of it? As ``esper run`` does; a line of JSON for each arm, with its episodes."""
+"""Run a study as ``esper run`` does, and keep a line of JSON for each arm, with its episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did it come to? Plain data for each cell, from the episodes that were kept: this is ``results.json``."""
+"""Reduce the kept episodes to plain data for each cell, which is ``results.json``."""
 
 from __future__ import annotations
 

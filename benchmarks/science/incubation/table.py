@@ -1,4 +1,4 @@
-"""How are the figures read? As a page of tables, written from ``results.json`` alone."""
+"""Write ``results.json`` as a page of tables."""
 
 from __future__ import annotations
 

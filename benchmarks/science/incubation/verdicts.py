@@ -1,4 +1,4 @@
-"""What would a gate have said, at which price, and was it right? The gates are asked again over gains that were kept.
+"""Compute the verdicts of gates at each price over the kept gains, and whether they were right.
 
 A gain is measured in every step, whether gates are on or off. So one forced episode tells what strict gates would have
 said at any price: G2 over the steps in which the seed was in training, G5 over those in which it was holding.

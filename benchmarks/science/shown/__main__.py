@@ -1,7 +1,7 @@
-"""``python -m benchmarks.science.shown``: runs what was not run yet, and writes what it came to.
+"""``python -m benchmarks.science.shown``: run what was not run yet, and write the results.
 
-Into the folder go ``runs.jsonl``, a line for each run, and ``results.json``. Where it was stopped, the same command
-goes on. With ``--write`` the results also go where the pages take them from; ``make docs`` then writes their tables.
+The folder receives ``runs.jsonl``, a line for each run, and ``results.json``. An interrupted command continues when it
+is repeated. With ``--write`` the results also go where the pages read them; ``make docs`` then writes their tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How do the pages show what the runs came to? As tables of Markdown, and the default run as a terminal shows it."""
+"""Write the results of the runs as tables of Markdown, and the default run as a terminal shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a run run, and what is kept of it? As ``esper run`` does: the results of its summary, and what was kept."""
+"""Run a command as ``esper run`` does, and keep the results of its summary."""
 
 from __future__ import annotations
 

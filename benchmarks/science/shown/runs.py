@@ -1,4 +1,4 @@
-"""Which runs do the pages show a figure of? Each is the command that its page names; the previews are made here."""
+"""The runs whose figures the pages show: each is the command of its page; previews are made here."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def byte_text(
     held_out: int = 200,
     metric: Literal["perplexity", "bits"] = "perplexity",
 ) -> NextByte:
-    """Which byte comes next in the help texts of Python? Inputs and targets (N, length), whole numbers below 256.
+    """Predict the next byte in the help texts of Python. Inputs and targets (N, length), whole numbers below 256.
 
     The text is that of ``pydoc_data.topics``, in the order of its topics: 0.4 million bytes, and others in each version
     of Python, so figures compare only within one version. It is parted into three contiguous blocks, 80 % to train on

@@ -25,7 +25,7 @@ _PATCH: Final = 0.2
 
 
 def images_synthetic(*, samples: int = 3000, size: int = 16, seed: int = 0, noise: float = 0.7) -> Classification:
-    """Which of eight waves stands somewhere in the noise? Colour images (N, 3, size, size).
+    """Tell which of eight waves is somewhere in the noise. Colour images (N, 3, size, size).
 
     Formula: image = 2·colour·cos(2π·along/wavelength + phase)·patch + noise·ε. Place, phase, and colour (any direction,
     also its opposite) are random, and each class has the same patch. So neither a pixel nor the colours of an image

@@ -9,7 +9,7 @@ from esper_tasks.supervised import Classification, parted
 
 
 def marked_sum(*, samples: int = 4500, length: int = 12, symbols: int = 4, seed: int = 0) -> Classification:
-    """What do the two marked symbols add up to, modulo ``symbols``? Tokens (N, length, symbols + 1).
+    """Add the two marked symbols, modulo ``symbols``. Tokens (N, length, symbols + 1).
 
     A token is a symbol, as a row with a single one, and its mark, 1 or 0. Two tokens of an example are marked,
     anywhere. Either of them alone says nothing of the sum, so whatever adds up what it makes of each token by itself

@@ -24,7 +24,7 @@ from esper_core.leyline import ConfigError, PluginError, Problem
 from esper_core.leyline.errors import suggestion
 from esper_core.leyline.specs import SITE_KINDS
 from esper_core.plugins import Component, load_plugins
-from esper_testing.checks import Check, NotApplicable, require, run_checks
+from esper_testing.checks import Check, NotApplicable, run_checks
 from esper_testing.fakes import fake_plugin
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _each(name: str, checks: Iterable[Callable[..., None]], cases: Mapping[Any, 
             yield Check(name, check.__name__, partial(check, *arguments), case)
 
 
-def _runner(checks: Callable[..., Iterator[Check]]) -> Callable[..., list[CheckResult]]:
+def _runner(checks: Callable[..., Iterable[Check]]) -> Callable[..., list[CheckResult]]:
     """Return a function that takes the arguments of ``checks`` and ``expected_failures``, and runs the checks."""
 
     @wraps(checks)
@@ -173,10 +173,8 @@ Settings = Mapping[str, Any]
 def component_checks(component: Component, settings: Any = None) -> Iterator[Check]:
     """Yield the checks for a component of any kind. Its code is imported when the first check runs.
 
-    Args:
-        component: to check.
-        settings: keyword arguments of the factory. Without them the checks run with the defaults, and are skipped if
-            the component requires settings.
+    ``settings`` are keyword arguments of the factory. Without them the checks run with the defaults, and are skipped
+    if the component requires settings.
     """
 
     def build(*arguments: Any, **given: Any) -> Any:
@@ -196,10 +194,6 @@ def component_checks(component: Component, settings: Any = None) -> Iterator[Che
         "sink": sink_checks,
         "task": task_checks,
     }
-    if component.kind not in makers:
-        reason = f"there are no checks for a {component.kind} yet"
-        yield Check(name, f"is_a_good_{component.kind}", partial(require, False, reason))
-        return
     for check in makers[component.kind](build, settings=settings, name=name):
         yield check if settings is not None else replace(check, run=partial(_run_with_defaults, component, check))
 
@@ -216,32 +210,16 @@ def _run_with_defaults(component: Component, check: Check) -> None:
     check.run()
 
 
-def check_component(
-    component: Component, *, settings: Any = None, expected_failures: Mapping[str, str] | None = None
-) -> list[CheckResult]:
-    """Run every check for a component. Arguments are those of ``component_checks`` and ``run_checks``."""
-    return run_checks(component_checks(component, settings), expected_failures)
+def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Sequence[str] = ()) -> list[Check]:
+    """Return the checks for every component of a plugin, which is given by its id, its package or a module with hooks.
 
-
-def check_plugin(
-    plugin: Target, *, settings: Settings | None = None, expected_failures: Mapping[str, str] | None = None
-) -> list[CheckResult]:
-    """Run every check for every component of a plugin, which is given by its id, its package or a module with hooks.
-
-    ``settings`` are by component, ``expected_failures`` by name of the check or, for one component, as
+    ``settings`` are by component; those that are ``given`` as ``NAME.path=value`` replace them for a component.
+    ``check_plugin`` also takes ``expected_failures`` by name of the check, or for one component as
     ``tiny-conv-keeps_shape``.
 
     Raises:
         ConfigError: there is no such plugin.
         PluginError: the plugin cannot be loaded.
-    """
-    return run_checks(plugin_checks(plugin, settings), expected_failures)
-
-
-def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Sequence[str] = ()) -> list[Check]:
-    """Return the checks for every component of one or several plugins.
-
-    ``settings`` are by component; those that are ``given`` as ``NAME.path=value`` replace them for a component.
     """
     components = components_of(plugin)
     chosen = dict(settings or {})
@@ -255,6 +233,10 @@ def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Se
         for component in components
         for check in component_checks(component, chosen.get(component.id, chosen.get(component.short)))
     ]
+
+
+check_component = _runner(component_checks)
+check_plugin = _runner(plugin_checks)
 
 
 def components_of(target: Target, local: Sequence[Path] = ()) -> tuple[Component, ...]:

@@ -31,6 +31,7 @@ from esper_testing.sites import (
     expect_same_weights,
     expect_torch_generator,
     seeded,
+    words,
 )
 
 if TYPE_CHECKING:
@@ -81,13 +82,13 @@ def accepts_some_data(make: Make) -> None:
 def builds_or_says_why_not(make: Make, spec: HostSpec, kind: SiteKind) -> None:
     """For each shape the factory builds a module that accepts a batch, or raises ConfigError and nothing else."""
     for shape in _shapes(kind):
-        with demand_no_error(f"for {_words(shape)}; expected a ConfigError"):
+        with demand_no_error(f"for {words(shape)}; expected a ConfigError"):
             try:
                 host = built(make, shape)
             except ConfigError:
                 continue
         expect(isinstance(host, nn.Module), shape, f"builds a {type(host).__name__}, not a torch.nn.Module")
-        with demand_no_error(f"at the first batch of {_words(shape)}"), seeded(1):
+        with demand_no_error(f"at the first batch of {words(shape)}"), seeded(1):
             evaluated(host, examples(shape))
 
 
@@ -107,7 +108,7 @@ def outputs_fit(make: Make, spec: HostSpec, kind: SiteKind) -> None:
 def takes_one_example(make: Make, spec: HostSpec, kind: SiteKind) -> None:
     """A batch of one example works in evaluation mode."""
     for shape, host in _accepted(make, kind):
-        with demand_no_error(f"for a batch of one example of {_words(shape)}"), seeded(1):
+        with demand_no_error(f"for a batch of one example of {words(shape)}"), seeded(1):
             rows = len(evaluated(host, examples(shape, 1)))
         expect(rows == 1, shape, f"returns {rows} rows for one example")
 
@@ -281,10 +282,6 @@ def _state(host: nn.Module) -> dict[str, Tensor]:
 
 def _tensors(host: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in host.state_dict().items() if isinstance(value, Tensor)}
-
-
-def _words(shape: DataShape) -> str:
-    return f"{shape.kind} {shape.example}"
 
 
 def _one_line(text: str) -> str:

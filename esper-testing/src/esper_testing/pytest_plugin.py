@@ -5,8 +5,8 @@ pytest imports this module in every suite where the package is installed, so it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -100,14 +100,19 @@ def parametrize_with_checks(
     Args:
         target: a plugin's id, a package, a module with hooks, a component, or a list of these.
         settings: by component.
-        expected_failures: by name of the check the reason why it fails. If it passes nevertheless, the test fails.
+        expected_failures: by name of the check the reason why it fails. If it passes, the test fails.
     """
     from esper_testing.checks import demand_known
     from esper_testing.components import plugin_checks
 
     checks, expected = plugin_checks(target, settings), dict(expected_failures or {})
     demand_known(checks, expected)
-    return pytest.mark.parametrize("check", [_parameter(check, check.expectation(expected)) for check in checks])
+    parameters = []
+    for check in checks:
+        reason = check.expectation(expected)
+        marks = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True)]
+        parameters.append(pytest.param(_skipping(check), id=check.id, marks=marks))
+    return pytest.mark.parametrize("check", parameters)
 
 
 def _skipping(check: Check) -> Check:
@@ -121,11 +126,6 @@ def _skipping(check: Check) -> Check:
             pytest.skip(str(reason))
 
     return replace(check, run=run)
-
-
-def _parameter(check: Check, expected: str | None) -> object:
-    marks = [] if expected is None else [pytest.mark.xfail(reason=expected, strict=True)]
-    return pytest.param(_skipping(check), id=check.id, marks=marks)
 
 
 @pytest.fixture
@@ -168,8 +168,7 @@ def esper_run(tmp_path: Path) -> Path:
     return write_run(tmp_path / "run")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The exit status of a command, and what it printed."""
 
     status: int

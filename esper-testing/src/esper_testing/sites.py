@@ -71,9 +71,14 @@ def examples(place: Site | DataShape, count: int = BATCH) -> Tensor:
     return torch.randn(count, *example_shape(place))
 
 
+def words(place: Site | DataShape) -> str:
+    """Return the kind and shape of a site, or of a task's data."""
+    return f"{place.kind} {example_shape(place)}"
+
+
 def expect(kept: bool, place: Site | DataShape, broken: str) -> None:
-    """Fail the check with the kind and shape of the site, or of the data, and ``broken`` unless ``kept``."""
-    demand(kept, f"{place.kind} {example_shape(place)}: {broken}")
+    """Fail the check with the place and ``broken`` unless ``kept``."""
+    demand(kept, f"{words(place)}: {broken}")
 
 
 @contextmanager

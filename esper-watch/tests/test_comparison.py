@@ -538,7 +538,7 @@ def test_html_takes_a_file_that_ends_with_html(esper, write_run, tmp_path):
     folder.mkdir()
     answer = esper("compare", OTTER, "--html", folder)
     assert answer.status == 2
-    assert "is a folder: give a file in it" in answer.err
+    assert "is a directory" in answer.err
     answer = esper("compare", "--html", OTTER, OTTER)
     assert answer.status == 2
     assert f"expected a file that ends with .html, received {OTTER}" in answer.err

@@ -6,9 +6,12 @@ import json
 import math
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @click.command()
@@ -26,13 +29,17 @@ def watch(run: Path, *, as_json: bool) -> None:
         terminal.echo(terminal.draw(history, width=shutil.get_terminal_size((80, 24)).columns))
 
 
-def _svg_file(_context: click.Context, _parameter: click.Parameter, given: Path | None) -> Path | None:
-    """Refuse a file with another extension than ``.svg``: no program would open it."""
-    if given is None or given.is_dir() or given.suffix.lower() == ".svg":
-        return given
-    from esper_core.leyline.errors import printable
+def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:
+    """Return a check of an option's file name: where it is missing, the option takes the next argument for it."""
 
-    raise click.BadParameter(printable(f"expected a file that ends with .svg, received {given}"))
+    def check(_context: click.Context, _parameter: click.Parameter, given: Path | None) -> Path | None:
+        if given is None or given.suffix.lower() in suffixes:
+            return given
+        from esper_core.leyline.errors import printable
+
+        raise click.BadParameter(printable(f"expected a file that ends with {suffixes[0]}, received {given}"))
+
+    return check
 
 
 @click.command()
@@ -41,7 +48,7 @@ def _svg_file(_context: click.Context, _parameter: click.Parameter, given: Path 
 @click.option(
     "--picture",
     type=click.Path(path_type=Path),
-    callback=_svg_file,
+    callback=_ending_with(".svg"),
     help="Write one SVG picture to this file instead of the page.",
 )
 def report(run: Path, *, out: Path | None, picture: Path | None) -> None:
@@ -57,20 +64,6 @@ def report(run: Path, *, out: Path | None, picture: Path | None) -> None:
     click.echo(printable(str(written)))
 
 
-def _html_file(_context: click.Context, _parameter: click.Parameter, given: Path | None) -> Path | None:
-    """Refuse what is not a name of a page: without a file, ``--html`` takes a run's name for it."""
-    from esper_core.leyline.errors import printable
-
-    if given is None:
-        return None
-    if given.is_dir():
-        example = given / "comparison.html"
-        raise click.BadParameter(printable(f"{given} is a folder: give a file in it, for example {example}"))
-    if given.suffix.lower() not in (".html", ".htm"):
-        raise click.BadParameter(printable(f"expected a file that ends with .html, received {given}"))
-    return given
-
-
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
@@ -82,7 +75,12 @@ def _html_file(_context: click.Context, _parameter: click.Parameter, given: Path
 @click.option("--all", "every", is_flag=True, help="Compare every pair of arms; each verdict then needs more seeds.")
 @click.option("--json", "as_json", is_flag=True, help="Print {runs, metric, margin, arms, comparisons, warnings}.")
 @click.option(
-    "--html", "page", type=click.Path(path_type=Path), callback=_html_file, metavar="FILE", help="Also write a page."
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_ending_with(".html", ".htm"),
+    metavar="FILE",
+    help="Also write a page.",
 )
 def compare(
     runs: tuple[str, ...], runs_dir: Path, arms: tuple[str, ...], page: Path | None, *, every: bool, as_json: bool

@@ -15,8 +15,7 @@ from esper_core.leyline.events import RunStarted, StageChanged, StepFinished
 from esper_testing import check_sink, recorded_events
 from esper_testing.fakes import sick_events
 from esper_watch import plugin
-from esper_watch.settings import TensorboardSettings
-from esper_watch.tensorboard import TensorboardSink, tensorboard
+from esper_watch.tensorboard import TensorboardSettings, TensorboardSink, tensorboard
 
 
 class Recorded:
@@ -155,6 +154,8 @@ def test_the_plugin_registers_the_sink_with_its_settings(tmp_path: Path) -> None
 
     plugin.esper_register_sinks(Registry())
     assert added.pop("live") == ("esper_watch.progress:live", None)
-    assert added == {"tensorboard": ("esper_watch.tensorboard:tensorboard", "esper_watch.settings:TensorboardSettings")}
+    assert added == {
+        "tensorboard": ("esper_watch.tensorboard:tensorboard", "esper_watch.tensorboard:TensorboardSettings")
+    }
     assert set(TensorboardSettings.model_fields) == set(tensorboard.__annotations__) - {"run", "return"}
     assert TensorboardSettings().model_dump() == tensorboard.__kwdefaults__

@@ -185,7 +185,7 @@ class History:
         self.running: dict[EnvironmentKey, None] = {}
         """The environments that are being trained."""
         self._keep_steps = keep_steps
-        self._finished_steps = 0
+        self.finished_steps = 0
         self._reached: dict[EnvironmentKey, int] = {}
         self._living: dict[EnvironmentKey, dict[int, SeedLife]] = {}
 
@@ -223,14 +223,9 @@ class History:
         return self.started.rounds * self.started.environments * self.steps_per_episode * len(arms)
 
     @property
-    def finished_steps(self) -> int:
-        """Steps of all environments so far. An episode that ended early counts in full."""
-        return self._finished_steps
-
-    @property
     def share_done(self) -> float:
         """The part of the announced training that is finished, from 0 to 1."""
-        return min(1.0, self._finished_steps / self.total_steps) if self.total_steps else 0.0
+        return min(1.0, self.finished_steps / self.total_steps) if self.total_steps else 0.0
 
     def steps_of(self, environment: EnvironmentKey) -> int:
         """Return how many steps of an environment's episode are known."""
@@ -306,13 +301,13 @@ class History:
         self.episodes.append(event)
         self.running.pop(environment, None)
         self._reached[environment] = event.steps
-        self._finished_steps += max(0, self.steps_per_episode - event.steps)
+        self.finished_steps += max(0, self.steps_per_episode - event.steps)
 
     def _add_step(self, event: StepFinished) -> None:
         environment = event.round, event.arm, event.seed
         self.latest = event
         self.running[environment] = None
-        self._finished_steps += 1
+        self.finished_steps += 1
         self._reached[environment] = max(self._reached.get(environment, 0), event.step + 1)
         self.slots.setdefault(event.arm, tuple(slot.name for slot in event.signals.slots))
         if self._keep_steps:

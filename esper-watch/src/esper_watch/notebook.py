@@ -6,7 +6,7 @@ The core finds ``run_html`` by the entry point ``run`` of the group ``esper.note
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from esper_core import EsperError
 from esper_core.leyline.errors import plural
@@ -81,20 +81,21 @@ def _arms(run: Run, history: History, metric: Metric) -> list[tuple[str, ...]]:
     """Return the head and the rows of the table of arms: with intervals if the run has an end, so far without."""
     if run.results is not None:
         head = ("arm", f"test {metric.name}", "95 % interval", "n", "parameters", "grew on average")
-        return [head, *(_finished_arm(arm, one, history, metric) for arm, one in run.results["arms"].items())]
+        finished = []
+        for arm, one in run.results["arms"].items():
+            test = one["test"]
+            interval = format_interval(metric, test["ci_low"], test["ci_high"])
+            size = f"{one['params']:,.0f}"
+            finished.append(
+                (arm, format_value(metric, test["mean"]), interval, str(test["n"]), size, _grown(history, arm))
+            )
+        return [head, *finished]
     rows = [
         (arm, format_value(metric, mean(values)), str(len(values)), _grown(history, arm))
         for arm in history.arms
         if (values := [episode.test_metric for episode in history.episodes if episode.arm == arm])
     ]
     return [("arm", f"test {metric.name} so far", "n", "grew on average"), *rows] if rows else []
-
-
-def _finished_arm(arm: str, one: dict[str, Any], history: History, metric: Metric) -> tuple[str, ...]:
-    test = one["test"]
-    interval = format_interval(metric, test["ci_low"], test["ci_high"])
-    figures_ = (format_value(metric, test["mean"]), interval, str(test["n"]), f"{one['params']:,.0f}")
-    return (arm, *figures_, _grown(history, arm))
 
 
 def _grown(history: History, arm: str) -> str:

@@ -29,7 +29,7 @@ def esper_register_sinks(registry: Any) -> None:
         "esper_watch.tensorboard:tensorboard",
         SinkSpec(
             summary="Curves of every environment for TensorBoard: pip install esper-watch[tensorboard].",
-            settings="esper_watch.settings:TensorboardSettings",
+            settings="esper_watch.tensorboard:TensorboardSettings",
         ),
     )
 

@@ -9,6 +9,8 @@ from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from esper_core.leyline import PluginError, Problem
 from esper_core.leyline.events import (
     EpisodeFinished,
@@ -29,17 +31,19 @@ if TYPE_CHECKING:
     from esper_core.leyline.events import Event
 
 
+class TensorboardSettings(BaseModel):
+    """Settings of ``tensorboard``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    folder: str = Field(
+        default="tensorboard", min_length=1, description="Folder for the curves, below the run's folder."
+    )
+    every: int = Field(default=1, ge=1, le=1_000_000, description="Decision steps between two points of a curve.")
+
+
 def tensorboard(run: str | Path, *, folder: str = "tensorboard", every: int = 1) -> TensorboardSink:
-    """Build the sink.
-
-    Args:
-        run: The run directory.
-        folder: Folder for the curves, below ``run``.
-        every: Decision steps between two points of a curve.
-
-    Raises:
-        PluginError: E219 if TensorBoard is not installed.
-    """
+    """Build the sink of a run directory. Raises PluginError E219 if TensorBoard is not installed."""
     try:
         import tensorboard as _installed  # noqa: F401
     except ModuleNotFoundError as error:

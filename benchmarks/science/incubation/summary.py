@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.science.incubation.verdicts import PRICES, highest_price, mean_gain, verdicts
-from esper_core.growth.gates import price_of
 from esper_core.leyline.lifecycle import Stage
 from esper_core.runs.statistics import paired_comparison
 
@@ -96,7 +95,7 @@ def _gated(
 ) -> dict[str, Any]:
     assert cell.price is not None
     untried = forced.get((cell.place, cell.incubation, cell.blueprint, cell.germination))
-    nats = price_of(cell.episodes[0].added, cell.price)
+    nats = cell.episodes[0].added * cell.price
     wrongly_kept = wrongly_refused = 0
     for number, (episode, alone) in enumerate(zip(cell.episodes, twin.episodes, strict=True)):
         if episode.kept:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from esper_core.growth.gates import Gate, price_of
+from esper_core.growth.gates import Gate
 from esper_core.leyline.lifecycle import Stage
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ PRICES: Final = (0.0, 1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3)
 def opened(episode: Episode, stage: Stage, price: float) -> int | None:
     """At which step the strict gate behind ``stage`` opened first, at ``price`` nats for each parameter; or None."""
     gate = Gate("strict", looks=len(episode.stages))
-    nats = price_of(episode.added, price)
+    nats = episode.added * price
     for step, (now, gain) in enumerate(zip(episode.stages, episode.gains, strict=True)):
         if now == stage and gate.look(gain, nats).opens:
             return step
@@ -81,7 +81,7 @@ def verdicts(cell: Cell, twin: Cell, price: float) -> Verdicts:
     said = [passes(episode, price) for episode in cell.episodes]
     kept = [first and second for first, second in said]
     worth = [
-        alone.test_loss - episode.test_loss > price_of(episode.added, price)
+        alone.test_loss - episode.test_loss > episode.added * price
         for episode, alone in zip(cell.episodes, twin.episodes, strict=True)
     ]
     return Verdicts(

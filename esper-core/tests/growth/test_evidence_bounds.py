@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from esper_core.growth.gates import NUMBERS, lower_bound, paired, price_of, read_gain, upper_bound
+from esper_core.growth.gates import NUMBERS, lower_bound, paired, read_gain, upper_bound
 from esper_core.leyline.signals import Gain
 
 levels = st.floats(1e-6, 0.5)
@@ -139,8 +139,3 @@ def test_a_newborn_that_changes_nothing_has_a_gain_of_exactly_nothing() -> None:
     gain = gain_of([0.0] * 200)
     assert gain.finite
     assert (lower_bound(gain, 0.001), upper_bound(gain, 0.001)) == (0.0, 0.0)
-
-
-def test_a_price_grows_with_the_parameters() -> None:
-    assert price_of(400, 1e-4) == pytest.approx(0.04)
-    assert price_of(0, 1e-4) == 0.0

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper_core.growth.optimizer_steps import WIDTH, GradientCollector, read_health
+from esper_core.growth.optimizer_steps import WIDTH, GradientCollector
 from esper_core.leyline import Action, Op
 from esper_core.leyline.constants import EXPLODING_NORM, VANISHING_NORM
 from esper_core.leyline.signals import GradientHealth
@@ -53,7 +53,7 @@ def gathered(batches: list[list[list[float] | None]]) -> GradientHealth:
     taken = collector.take()
     assert taken is not None
     assert taken.shape == (WIDTH,)
-    return read_health(taken.tolist())
+    return GradientHealth(*taken.tolist())
 
 
 @given(
@@ -99,7 +99,7 @@ def test_what_was_taken_is_gone_and_nothing_is_not_zero() -> None:
     collector.collect([None, None])
     taken = collector.take()
     assert taken is not None
-    assert read_health(taken.tolist()) == GradientHealth(0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+    assert GradientHealth(*taken.tolist()) == GradientHealth(0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
     assert collector.take() is None
 
 

@@ -31,11 +31,11 @@ from esper_core.growth.gates import NUMBERS, Gates, paired, read_gain
 from esper_core.growth.grafting import graft, is_grafted, slots_of
 from esper_core.growth.incubation import summed
 from esper_core.growth.journal import Growth, read_network
-from esper_core.growth.optimizer_steps import WIDTH, GradientCollector, read_health
+from esper_core.growth.optimizer_steps import WIDTH, GradientCollector
 from esper_core.growth.optimizers import OptimizerKeeper, OptimizerSettings
 from esper_core.growth.random_streams import RandomStream, derive_seed, restore_torch_defaults
 from esper_core.growth.rebuilding import implant
-from esper_core.growth.seeds import AlphaSchedule, Presence, Seed, SeedFault, Variety, describe_error, remove_folders
+from esper_core.growth.seeds import Presence, Seed, SeedFault, Variety, describe_error, remove_folders
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
 from esper_core.growth.slots import Slot, Slots, host_parameters, observe
 from esper_core.growth.snapshots import Snapshot
@@ -45,7 +45,6 @@ from esper_core.growth.trials import Draws, PlaceDescriptions, audition, describ
 __all__ = [
     "NUMBERS",
     "WIDTH",
-    "AlphaSchedule",
     "Counterfactuals",
     "Draws",
     "FaultBook",
@@ -84,7 +83,6 @@ __all__ = [
     "observe",
     "paired",
     "read_gain",
-    "read_health",
     "read_network",
     "remove_folders",
     "restore_torch_defaults",

@@ -104,8 +104,6 @@ class Garden:
         self._incubations: dict[int, Incubation] = {}
         self._adopt_seeds()
 
-    # Actions.
-
     def mask(self) -> ActionMask:
         """Return what each slot accepts now."""
         return self._rules.mask()
@@ -158,7 +156,8 @@ class Garden:
         yield Transition.of(slot, seed, before, reason)
         for other in slot.nursery:
             if other is not seed:
-                yield self._remove_now(slot, other, f"{seed.blueprint} was chosen from the nursery")
+                reason = f"{seed.blueprint} was chosen from the nursery"
+                yield self._remove(slot, other, other.pass_on(SeedEvent.REMOVE), reason)
 
     def _fossilise(self, slot: Slot, seed: Seed, step: int) -> Transition:
         before = seed.pass_on(SeedEvent.FOSSILISE)
@@ -175,14 +174,11 @@ class Garden:
         """Retarget alpha, or send it to 0 where the seed is pruned; a seed without strength is removed at once."""
         before = seed.pass_on(EVENT_OF_OP[action.op])
         if seed.stage is Stage.PRUNED:
-            self._remove(slot, seed)
-        else:
-            drained = seed.stage is Stage.DRAINING
-            speed = 0 if drained and seed.number in self._incubations else action.speed  # a branch ends at once
-            seed.alpha.aim(0.0 if drained else action.target, speed * self._batches, action.curve)
+            return self._remove(slot, seed, before, "asked for")
+        drained = seed.stage is Stage.DRAINING
+        speed = 0 if drained and seed.number in self._incubations else action.speed  # a branch ends at once
+        seed.alpha.aim(0.0 if drained else action.target, speed * self._batches, action.curve)
         return Transition.of(slot, seed, before, "asked for")
-
-    # Time.
 
     def open_step(self) -> list[Transition]:
         """Begin a step: schedules set learning rates, and newborn seeds start to train."""
@@ -217,36 +213,26 @@ class Garden:
             if seed.stage is Stage.BLENDING:
                 yield Transition.of(slot, seed, seed.pass_on(SeedEvent.RAMP_AT_TARGET), "alpha at its target")
             elif seed.stage is Stage.DRAINING:
-                before = seed.pass_on(SeedEvent.DRAINED)
-                self._remove(slot, seed)
-                yield Transition.of(slot, seed, before, "alpha at 0")
+                yield self._remove(slot, seed, seed.pass_on(SeedEvent.DRAINED), "alpha at 0")
 
     def remove(self, reason: str, slots: Collection[str] | None = None, number: int | None = None) -> list[Transition]:
         """Prune living seeds at once, whatever their alpha: all, those of ``slots``, or the one of ``number``."""
-        doomed = [
-            (slot, seed)
-            for slot, seed in self._living()
-            if (slots is None or slot.name in slots) and number in (None, seed.number)
-        ]
+        living = [(slot, seed) for slot, seed in self._living() if slots is None or slot.name in slots]
+        doomed = [(slot, seed) for slot, seed in living if number in (None, seed.number)]
         if not doomed:
             return []
         with self._transaction():
-            return [self._remove_now(slot, seed, reason) for slot, seed in doomed]
+            return [self._remove(slot, seed, seed.pass_on(SeedEvent.REMOVE), reason) for slot, seed in doomed]
 
-    def _remove_now(self, slot: Slot, seed: Seed, reason: str) -> Transition:
-        before = seed.pass_on(SeedEvent.REMOVE)
-        self._remove(slot, seed)
-        return Transition.of(slot, seed, before, reason)
-
-    def _remove(self, slot: Slot, seed: Seed) -> None:
+    def _remove(self, slot: Slot, seed: Seed, was: Stage, reason: str) -> Transition:
         del slot.seeds[list(slot.stack).index(seed)]
         self._incubations.pop(seed.number, None)
         self.keeper.release(seed.number)
-        if slot.nursery:
-            return  # others incubate on
-        slot.state = next_slot_state(slot.state, SlotEvent.PRUNED)
-        slot.embargo = self._settings.embargo
-        _lift_embargo(slot)
+        if not slot.nursery:
+            slot.state = next_slot_state(slot.state, SlotEvent.PRUNED)
+            slot.embargo = self._settings.embargo
+            _lift_embargo(slot)
+        return Transition.of(slot, seed, was, reason)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -257,8 +243,6 @@ class Garden:
         except BaseException:
             self.born = born
             raise
-
-    # Training.
 
     @property
     def blended(self) -> tuple[int, ...]:
@@ -276,7 +260,7 @@ class Garden:
         return tuple(self._incubations)
 
     def living_seeds(self) -> list[Seed]:
-        """Return the seeds that are neither kept nor pruned."""
+        """Return the seeds that are neither fossilised nor pruned."""
         return [seed for _, seed in self._living()]
 
     def slot_of(self, number: int) -> tuple[Slot, Seed]:
@@ -311,8 +295,6 @@ class Garden:
 
     def _living(self) -> list[tuple[Slot, Seed]]:
         return [(slot, seed) for slot in self.slots.values() for seed in slot.nursery]
-
-    # State.
 
     def _adopt_seeds(self) -> None:
         """Train the seeds that a loaded model holds already."""

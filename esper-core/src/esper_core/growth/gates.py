@@ -62,11 +62,6 @@ def read_gain(numbers: Sequence[float]) -> Gain:
     return Gain(int(n), mean, deviation, skewness, worst, best)
 
 
-def price_of(parameters: int, nats_per_parameter: float) -> float:
-    """Return what a seed must gain to pay for its parameters, in nats of validation loss."""
-    return parameters * nats_per_parameter
-
-
 def lower_bound(gain: Gain, alpha: float) -> float:
     """Return what the true mean gain exceeds with probability 1 − ``alpha``, in nats; for alpha up to ½.
 
@@ -189,7 +184,7 @@ class Gates:
             if (op := _OP_BEHIND.get(seed.stage)) is not None:
                 key = (seed.number, op)
                 gate = self._gates.setdefault(key, self._new_gate(op))
-                price = price_of(seed.parameter_count, self._settings.price)
+                price = seed.parameter_count * self._settings.price
                 self._opinions[key] = gate.look(gains.get(seed.number), price)
 
     def _new_gate(self, op: Op) -> Gate:
@@ -207,7 +202,7 @@ class Gates:
         gain = self._gains.get(seed.number)
         if gain is None or not gain.finite:
             return -math.inf
-        return gain.mean - price_of(seed.parameter_count, self._settings.price)
+        return gain.mean - seed.parameter_count * self._settings.price
 
     def refusal(self, seed: Seed, op: Op) -> str | None:
         """Return why the gate before ``op`` is closed; None if it is open, or there is none."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from esper_core.growth.dry_runs import KeptBuffers, device_of
-from esper_core.growth.optimizer_steps import decode_memory, decode_scaler, encode_memory, encode_scaler
+from esper_core.growth.optimizer_steps import decode_memory, decode_scaler, encode_scaler
 from esper_core.growth.seeds import Presence
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
 from esper_core.leyline.protocols import State
@@ -204,7 +204,7 @@ class Branch(Incubation):
         paths = {id(module): path for path, module in self._model.named_modules()}
         numbers = {names[id(own)]: other for own, other in zip(self._of_host, self._numbers, strict=True)}
         fields = [(paths[id(module)], name, other) for module, name, other in self._fields]
-        memories = [encode_memory(share.parameters, memory) for share, memory in self._memories]
+        memories = [[memory.get(parameter) for parameter in share.parameters] for share, memory in self._memories]
         branch = encode_state(
             {"numbers": numbers, "fields": fields, "memories": memories, "stream": self._stream.state_dict()}
         )

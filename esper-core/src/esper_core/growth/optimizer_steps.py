@@ -17,7 +17,6 @@ from torch.optim.adamw import adamw
 
 from esper_core.growth.serialization import decode_state, encode_state
 from esper_core.leyline.constants import EXPLODING_NORM, VANISHING_NORM
-from esper_core.leyline.signals import GradientHealth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -92,13 +91,8 @@ Memory = dict[Any, dict[str, Any]]
 """An optimizer's state of each parameter: momenta, counts of steps."""
 
 
-def encode_memory(parameters: Sequence[nn.Parameter], memory: Mapping[Any, Any]) -> list[dict[str, Any] | None]:
-    """Return ``memory`` in the order of ``parameters``; None for one that never had a gradient."""
-    return [memory.get(parameter) for parameter in parameters]
-
-
 def decode_memory(parameters: Sequence[nn.Parameter], encoded: Sequence[dict[str, Any] | None]) -> Memory:
-    """Return what ``encode_memory`` was given, for like parameters in the same order."""
+    """Return the state of ``parameters``, given in their order; None for one that never had a gradient."""
     return {
         parameter: {key: _laid_out(value, parameter) for key, value in memory.items()}
         for parameter, memory in zip(parameters, encoded, strict=True)
@@ -174,7 +168,7 @@ class GradientCollector:
 
     >>> collector = GradientCollector()
     >>> collector.collect([torch.tensor([3.0]), torch.tensor([4.0]), None])
-    >>> read_health(collector.take().tolist()).global_norm
+    >>> GradientHealth(*collector.take().tolist()).global_norm
     5.0
     """
 
@@ -201,7 +195,7 @@ class GradientCollector:
         self._scaled = scaled
 
     def take(self) -> Tensor | None:
-        """Return what was collected since the last call, as the numbers of ``read_health``; None if nothing was."""
+        """Return what was collected since the last call, as the numbers of a GradientHealth; None if nothing was."""
         batches, self._norms = self._norms, []
         if not batches:
             return None
@@ -249,8 +243,3 @@ def _norm(gradient: Tensor) -> Tensor:
 
 WIDTH = 6
 """How many numbers ``take`` returns."""
-
-
-def read_health(numbers: Sequence[float]) -> GradientHealth:
-    """Return the gradient statistics that the collector's numbers stand for."""
-    return GradientHealth(*numbers)

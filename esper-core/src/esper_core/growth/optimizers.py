@@ -25,7 +25,6 @@ from esper_core.growth.optimizer_steps import (
     GradientCollector,
     decode_memory,
     decode_scaler,
-    encode_memory,
     encode_scaler,
     hand_over_state,
     settings_of,
@@ -94,12 +93,8 @@ def build_optimizer(settings: OptimizerConfig, parameters: Sequence[nn.Parameter
 class Share:
     """Parameters that step together, and their optimizer.
 
-    Attributes:
-        parameters: those that can be trained.
-        optimizer: None if there are none, because the host is frozen, for example.
-        settings: how they learn; None only without an optimizer.
-        rates: the learning rate of each group that has one, before any schedule.
-        begun: the keeper's step in which they began to learn.
+    Without trainable parameters, in a frozen host for example, there is neither optimizer nor settings. ``rates`` are
+    the learning rates of the groups before any schedule, ``begun`` is the keeper's step in which they began to learn.
     """
 
     parameters: tuple[nn.Parameter, ...]
@@ -176,7 +171,7 @@ class Share:
         if self.optimizer is None:
             return encode_state({"begun": self.begun})
         groups = [settings_of(group) for group in self.optimizer.param_groups]
-        memory = encode_memory(self.parameters, self.optimizer.state)
+        memory = [self.optimizer.state.get(parameter) for parameter in self.parameters]
         return encode_state({"begun": self.begun, "groups": groups, "memory": memory})
 
     def restored(self, state: State) -> Share:
@@ -236,15 +231,10 @@ class OptimizerKeeper:
     def adopt(self, seed: Seed) -> None:
         """Take on a seed's parameters, with an optimizer of their own."""
         share = Share.of(seed.parameters(), self._seed_settings, self._step + 1)
-        hosts = {id(parameter) for parameter in self.host.parameters}
-        if any(id(parameter) in hosts for parameter in share.parameters):
-            message = f"seed {seed.number} is in the host's share already: it grew before this keeper was made"
-            hint = "Give the keeper the host's own:  OptimizerKeeper(esper_core.growth.host_parameters(model), …)"
-            raise GrowthError(Problem("E304", message, hint=hint))
         owned = {id(parameter) for other in self.shares() for parameter in other.parameters}
         if seed.number in self.seeds or any(id(parameter) in owned for parameter in share.parameters):
-            msg = f"seed {seed.number} is owned already"
-            raise RuntimeError(msg)
+            hint = "Give the keeper the host's own:  OptimizerKeeper(esper_core.growth.host_parameters(model), …)"
+            raise GrowthError(Problem("E304", f"the parameters of seed {seed.number} are owned already", hint=hint))
         self.seeds[seed.number] = share
 
     def release(self, number: int) -> None:

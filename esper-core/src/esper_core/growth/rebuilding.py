@@ -39,14 +39,9 @@ if TYPE_CHECKING:
 def rebuild(
     model: nn.Module, network: Network, state: Mapping[str, Any], find: Callable[[str], Variety], *, source: str
 ) -> None:
-    """Make ``model``, a new host, the network of the journal with the tensors of ``state``.
+    """Make ``model``, a new host, the network of the journal with the tensors of ``state``, a state dict.
 
-    Args:
-        model: the host.
-        network: the journal.
-        state: a state dict of the grown network.
-        find: returns the blueprint of a full id, or raises.
-        source: where the journal comes from, for messages.
+    ``find`` returns the blueprint of a full id, or raises; ``source`` is named in messages.
 
     Raises:
         GrowthError: something does not fit; the model is then unchanged.
@@ -182,12 +177,7 @@ def implant(
 ) -> None:
     """Put newborn blocks into the empty slots of ``model`` as if they had been fossilised there.
 
-    Args:
-        model: grafted and empty.
-        grown: the fossils, in the order in which they act.
-        varieties: for each slot, its blueprints.
-        seed: as a garden has it; a block is born as it was there.
-        probe: as a garden has it.
+    With the ``seed`` and ``probe`` of a garden a block is born as it was there.
     """
     builder = SeedBuilder(model, seed, probe)
     for growth in grown:

@@ -227,17 +227,8 @@ class AlphaSchedule:
 class Seed(nn.Module):
     """One seed: a ``block``, the ``operator`` that blends it in, and its strength ``alpha``.
 
-    Args:
-        block: built by the blueprint.
-        blueprint: its full id.
-        spec: what it declares.
-        site: what the slot sees.
-        number: counts the seeds of one model from 0.
-        blend: the operator.
-        schedule: how alpha is to move when the seed is blended in.
-        identity: whether the block starts as the identity, or very nearly; None: it is measured.
-
-    ``born`` is the step of its germination, ``kept`` that of its fossilisation.
+    ``number`` counts the seeds of one model from 0, ``identity`` says whether the block starts as the identity, or very
+    nearly (None: it is measured), ``born`` is the step of its germination and ``kept`` that of its fossilisation.
     """
 
     def __init__(
@@ -373,13 +364,7 @@ class Variety:
 
 @dataclass(frozen=True, slots=True)
 class SeedBuilder:
-    """Builds newborn seeds for one model.
-
-    Attributes:
-        model: grafted.
-        seed: of the random numbers.
-        probe: computes the mean loss on a batch, for informed births; None: there are none.
-    """
+    """Builds newborn seeds for one model; ``probe`` computes the mean loss on a batch, for informed births."""
 
     model: nn.Module
     seed: int

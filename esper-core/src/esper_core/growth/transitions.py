@@ -72,15 +72,7 @@ class FaultBook:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Says which actions are legal in a garden as it is now.
-
-    Attributes:
-        slots: by name.
-        varieties: for each slot, by full id, the blueprints that may grow there.
-        settings: the limits on growth.
-        faults: which blueprints are withdrawn.
-        gates: what seeds must gain first.
-    """
+    """Says which actions are legal in a garden as it is now; ``varieties`` are by slot and full id."""
 
     slots: Mapping[str, Slot]
     varieties: Mapping[str, Mapping[str, Variety]]
@@ -229,16 +221,13 @@ def refuse_invalid(action: Action) -> None:
         if name in reads and not isinstance(getattr(action, name), kind):
             hint = f"{_choice(kind)} Received: {getattr(action, name)!r}"
             raise GrowthError(Problem("E307", f"there is no such {name}", hint=hint))
-    if "target" in reads and not (_is_number(action.target) and 0.0 < action.target <= FULL):
+    number = isinstance(action.target, int | float) and not isinstance(action.target, bool)
+    if "target" in reads and not (number and 0.0 < action.target <= FULL):
         hint = f"To remove a seed, prune it. Received: {action.target!r}"
         raise GrowthError(Problem("E307", "a target must be above 0 and at most 1", hint=hint))
     if "speed" in reads and (type(action.speed) is not int or action.speed < 0):
         hint = f"0 is at once. Received: {action.speed!r}"
         raise GrowthError(Problem("E307", "a speed must be a whole number of decision steps, 0 or more", hint=hint))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _choice(kind: type[StrEnum]) -> str:

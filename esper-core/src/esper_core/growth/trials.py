@@ -185,7 +185,8 @@ def _tried(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Draws:
             hooks.callback(module.register_forward_pre_hook(lambda *_: recomputed.append(True)).remove)
         if mean.requires_grad:
             mean.backward()
-    in_forward, in_backward = _differ(before, between), _differ(between, _generators(model))
+    in_forward = not torch.equal(before, between)
+    in_backward = not torch.equal(between, _generators(model))
     if in_backward or (recomputed and in_forward):
         return Draws.ANYWHERE
     return Draws.FORWARD if in_forward else Draws.NEVER
@@ -197,14 +198,10 @@ def _drops_out(module: nn.Module) -> bool:
     return isinstance(share, float) and share > 0.0
 
 
-def _generators(model: nn.Module) -> list[Tensor]:
+def _generators(model: nn.Module) -> Tensor:
     device = device_of(model)
     own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
-    return [torch.get_rng_state(), *own]
-
-
-def _differ(before: list[Tensor], after: list[Tensor]) -> bool:
-    return any(not torch.equal(then, now) for then, now in zip(before, after, strict=True))
+    return torch.cat([torch.get_rng_state(), *own])
 
 
 WEIGHT_DEVIATION = 0.2
@@ -215,13 +212,9 @@ WEIGHT_DRAWS = 8
 
 
 class PlaceDescriptions(Mapping[str, Place]):
-    """Descriptions of the slots of a run, each made when it is first looked up.
+    """Descriptions of the slots of a run, by name, each made when it is first looked up.
 
-    Args:
-        host: a host whose slots were observed, empty.
-        sites: by slot.
-        varieties: by slot.
-        example: a batch of inputs; operations are counted on its first row.
+    The host is grafted and empty; operations are counted on the first row of ``example``.
     """
 
     def __init__(

@@ -33,12 +33,11 @@ from esper_core.growth import (
     host_parameters,
     paired,
     read_gain,
-    read_health,
     restore_torch_defaults,
 )
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
-from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
+from esper_core.leyline.signals import GradientHealth, SeedSignals, Signals, SlotSignals
 from esper_core.trainer.batches import chunks
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.growth import Garden, RandomStream, Seed
-    from esper_core.leyline import Gain, GradientHealth, Operations, Split, Task
+    from esper_core.leyline import Gain, Operations, Split, Task
 
 log = logging.getLogger("esper")
 
@@ -266,7 +265,7 @@ class StepMeasurements:
             for known in self._by_seed()
         )
         losses = {number: loss for number, (loss,) in losses_of.items()}
-        health = {number: read_health(own) for number, own in gradients_of.items()}
+        health = {number: GradientHealth(*own) for number, own in gradients_of.items()}
         gains = {number: read_gain(own) for number, own in gains_of.items()}
         non_finite = [number for number, loss in losses.items() if not math.isfinite(loss)]
         if math.isfinite(validation_loss):

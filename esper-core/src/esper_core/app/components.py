@@ -10,12 +10,10 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from inspect import isfunction
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from esper_core.leyline.errors import ConfigError, PluginError, Problem, suggestion
@@ -23,11 +21,11 @@ from esper_core.leyline.protocols import DataShape, Policy, Reward, Schedule, Si
 from esper_core.leyline.signals import Metric
 from esper_core.leyline.specs import HostSpec
 from esper_core.plugins import Component
-from esper_core.plugins.isolation import attempt, attributed_to, fault_problem, is_target
+from esper_core.plugins.isolation import LOCAL_FILE, attempt, attributed_to, fault_problem, import_target, is_target
 from esper_core.telemetry import SinkGuard, SinkThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import ExitStack
 
     from esper_core.config.values import KeyPath
@@ -125,68 +123,36 @@ def host_at(target: str) -> Component:
     if not is_target(target):
         hint = f"An import path is written as  my_package.my_module:build\nReceived: {target}"
         raise ConfigError(Problem("E202", f'"{target}" is no import path of a host', hint=hint))
-    return Component(
-        id=target,
-        short=target,
-        kind="host",
-        plugin="",
-        package="your own",
-        version="code",
-        target=_host_builder(target, Path.cwd()),
-        spec=HostSpec(summary="A host of your own, by its import path."),
-    )
-
-
-def _host_builder(target: str, folder: Path) -> Callable[..., Any]:
-    """Return a function that imports and calls the target. Faults are attributed to it by its name."""
+    folder = str(Path.cwd())
 
     def build(*arguments: Any, **settings: Any) -> Any:
-        with _importable(folder):
-            host = _import_host(target, folder)
-            try:
-                inspect.signature(host).bind(*arguments, **settings)
-            except TypeError as error:
-                received = ", ".join(["shape", *(f"{name}={value!r}" for name, value in settings.items())])
-                hint = f"A host is called with the shape of the data and its settings. Received: {received}"
-                raise ConfigError(Problem("E120", f'"{target}" cannot be called so: {error}', hint=hint)) from None
-            return host(*arguments, **settings)
+        if folder not in sys.path:
+            sys.path.append(folder)
+        host = _import_host(target, folder)
+        try:
+            inspect.signature(host).bind(*arguments, **settings)
+        except TypeError as error:
+            received = ", ".join(["shape", *(f"{name}={value!r}" for name, value in settings.items())])
+            hint = f"A host is called with the shape of the data and its settings. Received: {received}"
+            raise ConfigError(Problem("E120", f'"{target}" cannot be called so: {error}', hint=hint)) from None
+        return host(*arguments, **settings)
 
-    build.__module__, _, build.__qualname__ = target.partition(":")
-    return build
-
-
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    """Append ``folder`` to ``sys.path`` within the block."""
-    if is_new := str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    try:
-        yield
-    finally:
-        if is_new:
-            sys.path.remove(str(folder))
+    build.__module__, _, build.__qualname__ = target.partition(":")  # faults are attributed to it by its name
+    spec = HostSpec(summary="A host of your own, by its import path.")
+    return Component(target, target, "host", plugin="", package="your own", version="code", target=build, spec=spec)
 
 
-def _import_host(target: str, folder: Path) -> Callable[..., Any]:
+def _import_host(target: str, folder: str) -> Callable[..., Any]:
     """Return what the target names. Raises E202 if it does not exist, E219 if the code behind it raises."""
     module = target.partition(":")[0]
-    found = attempt(partial(resolve_name, target))
-    error = found.error
-    if error is None and callable(found.value):
+    found = attempt(partial(import_target, target))
+    if (error := found.error) is None:
         return cast("Callable[..., Any]", found.value)
-    if error is None:
-        hint = (
-            f"A host is a class, or a function that returns a torch.nn.Module. Received: {type(found.value).__name__}"
-        )
-        raise ConfigError(Problem("E202", f'"{target}" cannot be called', hint=hint))
     if isinstance(error, AttributeError) and module in sys.modules:
         hint = suggestion(str(error.name), [name for name in dir(error.obj) if not name.startswith("_")])
         raise ConfigError(Problem("E202", f'{module} has no "{error.name}"', hint=hint)) from error
-    hint = "This is your own code."
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        if f"{module}.".startswith(f"{error.name}."):
-            hint = f"Call esper from the folder that has it, or install it. The current folder: {folder}"
-            raise ConfigError(Problem("E202", f'there is no module "{error.name}"', hint=hint)) from error
-        hint = f'Install the package that has the module "{error.name}".'
-    problem = fault_problem("E219", f'host "{target}" cannot be imported', error, target=target, package="your own")
-    raise PluginError(replace(problem, hint=hint)) from error
+    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        hint = f"Call esper from the folder that has it, or install it. The current folder: {folder}"
+        raise ConfigError(Problem("E202", f'there is no module "{error.name}"', hint=hint)) from error
+    message = f'host "{target}" cannot be imported'
+    raise PluginError(fault_problem("E219", message, error, target=target, package=LOCAL_FILE)) from error

@@ -54,7 +54,7 @@ class EpisodeStep:
     Attributes:
         observation: What a policy would see.
         mask: What can be done now.
-        reward: Reward of this step, and so of the action before it; None after the first step without one.
+        reward: Reward of this step, and so of the action before it.
         rolled_back: Whether the governor rolled the environment back in this step, which ends an episode for a learner.
         ending: How the episode ended; None while it goes on.
     """
@@ -186,7 +186,7 @@ class Episode:
             RuntimeError: No episode was begun, or it is over.
         """
         now = self._latest()
-        if now.over or self._result is None:
+        if self._result is None:
             msg = "the episode is over: begin(seed) begins another"
             raise RuntimeError(msg)
         self._refuse_masked(action, now)

@@ -246,9 +246,8 @@ def test_with_the_seeds_that_are_needed_a_verdict_can_be_had_and_with_fewer_it_c
 @pytest.mark.parametrize(
     ("call", "received"),
     [
-        (lambda: mean_interval([], LEVEL), r"at least 1 .* Received: \[\]"),
+        (lambda: mean_interval([], LEVEL), r"Received: \[\]"),
         (lambda: mean_interval([1.0, math.nan, math.inf], LEVEL), r"Received: \[1.0, nan, inf\]"),
-        (lambda: t_test_p([1.0]), r"at least 2 .* Received: \[1.0\]"),
         (lambda: paired_comparison([1.0], [1.0, 2.0], direction="up", margin=0), "longer"),
     ],
 )

@@ -21,12 +21,12 @@ from safetensors.torch import load as decode
 from safetensors.torch import save as encode
 from torch import Tensor
 
-from esper_core.growth.grafting import is_grafted, slots_of
+from esper_core.growth.grafting import slots_of
 from esper_core.growth.journal import invalid_journal, network_in, parse_network, read_network, read_object
 from esper_core.growth.rebuilding import rebuild
 from esper_core.growth.seeds import Variety
 from esper_core.growth.slots import HOME, JOURNAL
-from esper_core.leyline.errors import GraftError, GrowthError, Problem
+from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
@@ -54,7 +54,6 @@ def save(model: nn.Module, folder: str | Path) -> None:
         GrowthError: the model's state contains something that safetensors cannot store.
         RunFolderError: the folder cannot be written.
     """
-    _refuse_wrapped(model, "save(model.{part}, folder)")
     network = read_network(slots_of(model), type(model).__name__)
     numbers, aliases = _separate(model.state_dict())
     folder = Path(folder)
@@ -76,17 +75,14 @@ def save(model: nn.Module, folder: str | Path) -> None:
 def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plugins | None = None) -> ModelT:
     """Restore a saved network in a new ``model``, bit for bit, and return it.
 
-    Args:
-        model: the host as it was built, ungrafted or grafted at the same places. It is changed in place.
-        source: a folder written by ``save``, or the state dict of a grown network.
-        plugins: where to look for blueprints; by default everything that is installed.
+    The model is the host as it was built, ungrafted or grafted at the same places. The source is a folder written by
+    ``save``, or the state dict of a grown network. Blueprints come from ``plugins``, by default all that are installed.
 
     Raises:
         GrowthError: a file is missing, damaged or from a newer Esper, or does not fit this host.
         ConfigError: a blueprint is not installed. The model is unchanged.
         PluginError: the package of a blueprint is broken. The model is unchanged.
     """
-    _refuse_wrapped(model, "load(model.{part}, …)")
     if isinstance(source, Mapping):
         where, network, state = "the state dict", network_in(source), dict(source)
         if network is None:
@@ -104,15 +100,6 @@ def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plug
 
     rebuild(model, network, state, find, source=where)
     return model
-
-
-def _refuse_wrapped(model: nn.Module, call: str) -> None:
-    """Raise GraftError if only a part of the model has slots, as in a wrapper such as DistributedDataParallel."""
-    parts = [] if is_grafted(model) else [name for name, part in model.named_modules() if is_grafted(part)]
-    if parts:
-        message = f"{type(model).__name__} has no slots; its part {', '.join(parts)} has"
-        hint = "\n".join(f"Pass the part:  esper_core.{call.format(part=part)}" for part in parts)
-        raise GraftError(Problem("E311", message, hint=hint))
 
 
 def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -156,7 +156,6 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     >>> sign_flip_p([1.0, 2.0, 3.0])
     0.25
     """
-    check_numbers(differences)
     sums = np.array([differences[0]])
     for difference in differences[1:]:
         sums = np.concatenate((sums - difference, sums + difference))
@@ -167,7 +166,6 @@ def sign_flip_p(differences: Sequence[float]) -> float:
 
 def t_test_p(differences: Sequence[float]) -> float:
     """Return the two-sided p of the paired t test. It needs two differences."""
-    check_numbers(differences, at_least=2)
     mean, deviation = moments(differences)
     if not deviation:
         return 0.0 if mean else 1.0
@@ -328,10 +326,10 @@ def is_usable(value: float) -> bool:
     return abs(value) < MAX_FIGURE
 
 
-def check_numbers(values: Sequence[float], *, at_least: int = 1) -> None:
-    """Raise ValueError if there are too few values, or some are not usable."""
-    if len(values) < at_least or not all(map(is_usable, values)):
-        msg = f"at least {at_least} finite number(s) are needed. Received: {list(values)[:4]}"
+def check_numbers(values: Sequence[float]) -> None:
+    """Raise ValueError if there are no values, or some are not usable."""
+    if not values or not all(map(is_usable, values)):
+        msg = f"finite numbers are needed, one at least. Received: {list(values)[:4]}"
         raise ValueError(msg)
 
 

@@ -302,31 +302,63 @@ def known_defects() -> str:
 
 # --- project/performance.md
 
+MEASURES: Mapping[str, Sequence[str]] = {
+    "P1": (
+        "training step against a hand-written loop, convolutional host",
+        "the same on the 1-d host: time beyond the loop",
+    ),
+    "P2": (
+        "four environments on two lanes: speed-up over a loop, convolutional host",
+        "the same, 1-d host",
+    ),
+    "P3": ("evaluation without each of three seeds, against one pass",),
+    "P4": (
+        "incubation in the shadow, against training host and seed together",
+        "the same on a branch",
+    ),
+    "P5": ("overhead of a decision step per environment",),
+    "P6": ("one update of `ppo` with 8 environments of 40 steps",),
+    "P7": ("`esper --help` beyond the bare interpreter", "`esper plugins list` beyond the bare interpreter"),
+    "P8": ("growth in live tensors from round 5 to 50", "growth in resident memory from round 5 to 50"),
+    "P9": ("checkpoints and telemetry, share of the default run",),
+    "P10": ("default run from start to report",),
+    "P11": ("step of an environment among 16 against 2, with 0 to 3 seeds",),
+    "P12": (
+        "workload of an earlier system against a loop, without seeds",
+        "the same with three acting seeds",
+    ),
+    "P13": ("three empty slots, share of a forward pass",),
+    "P14": ("effect of each `compute` option on a training step",),
+}
+"""What is measured, by number: one text for each bound of that number."""
+
 
 def benchmarks() -> str:
-    """Every figure that has a bound, then how the time of a step depends on environments and seeds."""
+    """Format the measurements, one row for each bound."""
     if not MEASURED.exists():
         return "Not measured yet: `python -m benchmarks.perf --write`.\n"
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
     own = found["machine"]
     where = f"{own['system']} on {own['machine']}, {own['cores']} cores, Python {own['python']}, torch {own['torch']}"
-    rows = [(one["number"], row) for one in found["tables"] for row in one["rows"]]
-    shown = ("what", "measured", "limit", "verdict", "ever")
-    bounds = [(number, *(row.get(key, "") for key in shown)) for number, row in rows]
-    bounded = table(("", "", "measured", "bound", "", "over several times"), [cells for cells in bounds if cells[3]])
-    return f"Measured on {found['date']}: {where}.\n\n{bounded}\n{by_environments(rows)}"
+    rows = [row for one in found["tables"] for row in measured_rows(one["number"], one["rows"])]
+    return f"Measured on {found['date']}: {where}.\n\n{table(('', 'measure', 'measured', 'bound', ''), rows)}"
 
 
-def by_environments(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """What ``P11`` found, a line for each number of environments and a column for each number of seeds."""
-    cells: dict[str, dict[str, str]] = {}
-    for number, row in rows:
-        seeds, _, environments = row["what"].partition(", environments: ")
-        if number == "P11" and environments:
-            cells.setdefault(environments, {})[seeds] = row["measured"]
-    columns = list(next(iter(cells.values()), {}))
-    body = [(environments, *(of[column] for column in columns)) for environments, of in cells.items()]
-    return f"P11, each environment's step:\n\n{table(('environments', *columns), body)}" if cells else ""
+def measured_rows(number: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Combine the rows that share a bound: smallest and largest value, and whether all of them hold it."""
+    by_bound: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["limit"]:
+            by_bound.setdefault(row["limit"], []).append(row)
+    if not by_bound:
+        return [(number, MEASURES[number][0], "see `results.md`", "none", "")]
+    found: list[tuple[str, ...]] = []
+    for label, (bound, own) in zip(MEASURES[number], by_bound.items(), strict=True):
+        least, most = (pick(own, key=lambda row: row["value"])["measured"] for pick in (min, max))
+        missed = sum(row["verdict"] != "OK" for row in own)
+        verdict = "OK" if not missed else "missed" if missed == len(own) else f"missed in {missed} of {len(own)}"
+        found.append((number, label, least if least == most else f"{least} to {most}", bound, verdict))
+    return found
 
 
 def reward_probes() -> str:

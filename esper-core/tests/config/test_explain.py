@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from enum import StrEnum
 
 import pytest
 from pydantic import BaseModel, Field
@@ -133,11 +134,17 @@ class Part(BaseModel):
     speed: int | None = Field(default=None, ge=1, description="How fast.")
 
 
+class Pace(StrEnum):
+    SLOW = "slow"
+    FAST = "fast"
+
+
 class Plan(BaseModel):
     plan: tuple[Part, ...] = Field(description="What and when.")
     seed: int = Field(default=1, description="Where it begins.")
     kinds: frozenset[str] = frozenset({"a"})
     inner: Part = Part(step=7)
+    pace: Pace = Pace.SLOW
 
 
 MODELS = {("policy", "settings"): Plan, ("reward", "settings"): Part}
@@ -151,6 +158,7 @@ MODELS = {("policy", "settings"): Plan, ("reward", "settings"): Part}
         ("policy.settings.plan[0].speed", None, "integer, ≥ 1, or null", None, "default"),
         ("policy.settings.kinds", ["a"], "list", ["a"], "default"),
         ("policy.settings.inner.step", 7, "integer, ≥ 0", 7, "default"),
+        ("policy.settings.pace", "slow", "slow | fast", "slow", "default"),
         ("reward.settings.speed", None, "integer, ≥ 1, or null", None, "default"),
     ],
 )
@@ -166,6 +174,7 @@ def test_settings_that_were_not_written_are_explained_too(loaded):
         ("policy.settings.kinds", ""),
         ("policy.settings.inner.step", "When."),
         ("policy.settings.inner.speed", "How fast."),
+        ("policy.settings.pace", ""),
     ]
     assert json.loads(json.dumps([asdict(each) for each in explain(loaded, None, MODELS)]))
 

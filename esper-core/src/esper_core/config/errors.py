@@ -61,7 +61,7 @@ class Entry:
     @property
     def is_list(self) -> bool:
         """Whether a list is here."""
-        return self._is(Collection) and not self._is(Mapping) and not self._is(str) and not self._is(Enum)
+        return self._is(Collection) and not self._is(Mapping) and not self._is(str)
 
     @property
     def choices(self) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import yaml
+from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
 from esper_core import BlueprintSpec
@@ -260,9 +261,11 @@ def components_of(target: Target, local: Sequence[Path] = ()) -> tuple[Component
 def _of_name(name: str, plugins: Plugins) -> tuple[Component, ...]:
     """Return the components of a plugin or package, or the one named ``plugin/component``."""
     plugin, _, short = name.partition("/")
-    own = _normal(plugin)
+    own = canonicalize_name(plugin)
     ids = [record.id for record in plugins.records if record.id == plugin] or [
-        one.id for one in plugins.records if own in (_normal(one.package), _normal(re.split("[:.]", one.origin)[0]))
+        one.id
+        for one in plugins.records
+        if own in (canonicalize_name(one.package), canonicalize_name(re.split("[:.]", one.origin)[0]))
     ]
     if not ids and (unfit := [replace(one, path=None, hint=None) for one in plugins.problems if one.code == "E227"]):
         raise ConfigError(unfit)
@@ -285,10 +288,6 @@ def _require_active(plugins: Plugins, ids: Sequence[str]) -> None:
         problems = [Problem("E208", f"not active: {names}", hint="See: esper plugins list")]
     if problems:
         raise PluginError(problems)
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 _GRAMMAR: Final = "Write a component, a path, an equals sign and a value: --set 'schedule.plan=[]'"

@@ -27,8 +27,8 @@ class Bend(nn.Module):
 
 
 @pytest.fixture
-def plant() -> Callable[..., Seed]:
-    """``plant(model, slot, alpha=…, fossil=…)``: a seed there, of the host's numbers, that acts at once."""
+def add_seed() -> Callable[..., Seed]:
+    """``add_seed(model, slot, alpha=…, fossil=…)``: a seed there, of the host's numbers, that acts at once."""
 
     def put(model: nn.Module, name: str, *, alpha: float = 1.0, fossil: bool = False, seed: int = 0) -> Seed:
         slot = slots_of(model).named(name)

@@ -22,12 +22,12 @@ class Plain(nn.Linear):
 GERMINATE = Action(Op.GERMINATE, "late", "test/plain")
 
 
-def garden_with_acting_seed(plant: Callable[..., Seed], incubation: str, **living: Stage) -> Garden:
+def garden_with_acting_seed(add_seed: Callable[..., Seed], incubation: str, **living: Stage) -> Garden:
     """A garden for a network that was loaded with living seeds; that in ``early`` acts on the host."""
     host = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model = graft(host, {"early": "0", "late": "1"}, example=torch.ones(2, 4))
     for number, (slot, stage) in enumerate({"early": Stage.HOLDING, **living}.items()):
-        seed = plant(model, slot)
+        seed = add_seed(model, slot)
         seed.stage, seed.number = stage, number
         slots_of(model).named(slot).state = SlotState.OCCUPIED
     keeper = OptimizerKeeper(host_parameters(model), host_settings=OptimizerConfig(), seed_settings=OptimizerConfig())
@@ -36,8 +36,8 @@ def garden_with_acting_seed(plant: Callable[..., Seed], incubation: str, **livin
     return Garden(model, keeper, {"early": [variety], "late": [variety]}, seed=0, batches=1, settings=settings)
 
 
-def test_no_branch_is_opened_while_a_seed_in_another_slot_acts_on_the_host(plant: Callable[..., Seed]) -> None:
-    garden = garden_with_acting_seed(plant, "branch")
+def test_no_branch_is_opened_while_a_seed_in_another_slot_acts_on_the_host(add_seed: Callable[..., Seed]) -> None:
+    garden = garden_with_acting_seed(add_seed, "branch")
     assert garden.blended_slots == ("early",)
     assert garden.mask().blueprints["late"] == ()
     with pytest.raises(LifecycleError, match=r"E301 germinate .*a seed in slot early is not on a branch"):
@@ -48,13 +48,13 @@ def test_no_branch_is_opened_while_a_seed_in_another_slot_acts_on_the_host(plant
     assert [seed.presence for seed in garden.living_seeds()] == [Presence.BRANCHED]
 
 
-def test_in_the_shadow_a_seed_may_grow_while_another_one_acts(plant: Callable[..., Seed]) -> None:
-    garden = garden_with_acting_seed(plant, "shadow")
+def test_in_the_shadow_a_seed_may_grow_while_another_one_acts(add_seed: Callable[..., Seed]) -> None:
+    garden = garden_with_acting_seed(add_seed, "shadow")
     garden.apply(GERMINATE, 0)
     assert len(garden.incubating) == 1
 
 
-def test_a_loaded_seed_incubates_in_the_shadow_while_another_one_acts(plant: Callable[..., Seed]) -> None:
-    garden = garden_with_acting_seed(plant, "branch", late=Stage.TRAINING)
+def test_a_loaded_seed_incubates_in_the_shadow_while_another_one_acts(add_seed: Callable[..., Seed]) -> None:
+    garden = garden_with_acting_seed(add_seed, "branch", late=Stage.TRAINING)
     assert [seed.presence for seed in garden.living_seeds()] == [Presence.ACTING, Presence.ACTING]
     assert len(garden.incubating) == 1

@@ -243,7 +243,7 @@ def judge(outputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(outputs, targets, reduction="none")
 
 
-def grown(name: str, plant: Callable[..., Seed]) -> tuple[nn.Module, list[tuple[Tensor, Tensor]], list[str]]:
+def grown(name: str, add_seed: Callable[..., Seed]) -> tuple[nn.Module, list[tuple[Tensor, Tensor]], list[str]]:
     """A host with a trained seed in each slot, and batches of which the last is smaller."""
     build, slots, shape = HOSTS[name]
     inputs = draw(2 * EXAMPLES + 5, *shape)
@@ -251,7 +251,7 @@ def grown(name: str, plant: Callable[..., Seed]) -> tuple[nn.Module, list[tuple[
     torch.manual_seed(1)
     model = graft(build(), slots, example=inputs[:3])
     for number, slot in enumerate(slots_of(model).each()):
-        seed = plant(model, slot.name, alpha=1.0 - 0.1 * number, seed=number)
+        seed = add_seed(model, slot.name, alpha=1.0 - 0.1 * number, seed=number)
         with torch.no_grad():
             seed.block.mix.weight.mul_(4.0)
     optimizer = torch.optim.Adam(model.parameters(), 0.02)
@@ -280,8 +280,8 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name: str, plant: Callable[..., Seed]) -> None:
-    model, batches, names = grown(name, plant)
+def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name: str, add_seed: Callable[..., Seed]) -> None:
+    model, batches, names = grown(name, add_seed)
     expected = {one: alone(model, one, batches) for one in (None, *names)}
     assert all((expected[one].mean() - expected[None].mean()).abs() > 1e-2 for one in names)
     assert all((one - other).abs().max() > 1e-2 for one, other in combinations(expected.values(), 2))
@@ -293,14 +293,14 @@ def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name: str, plant: Call
 
 
 @pytest.mark.parametrize("name", ["plain", "odd"])
-def test_fossils_stay_and_an_incubating_seed_does_not_act(name: str, plant: Callable[..., Seed]) -> None:
-    model, batches, names = grown(name, plant)
+def test_fossils_stay_and_an_incubating_seed_does_not_act(name: str, add_seed: Callable[..., Seed]) -> None:
+    model, batches, names = grown(name, add_seed)
     fossil, incubating = slots_of(model).named(names[0]).living, slots_of(model).named(names[-1]).living
     assert fossil is not None
     assert incubating is not None
     fossil.stage, incubating.stage = Stage.FOSSILISED, Stage.TRAINING
     incubating.alpha.aim(0.0, 0)
-    plant(model, names[0], alpha=0.7, seed=7)
+    add_seed(model, names[0], alpha=0.7, seed=7)
     expected = {one: alone(model, one, batches) for one in (None, *names[:-1])}
     counterfactuals = Counterfactuals(model)
     for _ in range(2):
@@ -310,8 +310,8 @@ def test_fossils_stay_and_an_incubating_seed_does_not_act(name: str, plant: Call
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_it_works_in_every_mode_of_autograd(mode: Callable[[], Any], plant: Callable[..., Seed]) -> None:
-    model, batches, names = grown("residual", plant)
+def test_it_works_in_every_mode_of_autograd(mode: Callable[[], Any], add_seed: Callable[..., Seed]) -> None:
+    model, batches, names = grown("residual", add_seed)
     counterfactuals = Counterfactuals(model)
     for _ in range(2):
         with mode():

@@ -236,18 +236,18 @@ def test_what_cannot_be_looked_at_is_told(build: Callable[[], nn.Module], at: st
 @pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:Converting a tensor")
 @pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential], ids=["itself", "within another"])
 def test_a_grafted_model_is_not_scripted_but_traced(
-    wrap: Callable[[nn.Module], nn.Module], plant: Callable[..., Seed]
+    wrap: Callable[[nn.Module], nn.Module], add_seed: Callable[..., Seed]
 ) -> None:
     model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"], example=INPUTS)
-    plant(model, "0")
+    add_seed(model, "0")
     with pytest.raises(GraftError, match="E315 a grafted Sequential cannot be scripted"):
         torch.jit.script(wrap(model))
     assert torch.equal(torch.jit.trace(model, INPUTS)(INPUTS), model(INPUTS))
 
 
-def test_a_grafted_graph_can_be_changed_and_compiled_anew(plant: Callable[..., Seed]) -> None:
+def test_a_grafted_graph_can_be_changed_and_compiled_anew(add_seed: Callable[..., Seed]) -> None:
     model = graft(fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.Tanh())), ["0"], example=INPUTS)
-    plant(model, "0")
+    add_seed(model, "0")
     before = model(INPUTS)
     model.recompile()
     assert torch.equal(model(INPUTS), before)

@@ -78,10 +78,10 @@ def tower(blocks: int = 2, kind: type[nn.Module] = Block) -> nn.Module:
 
 @pytest.mark.parametrize("first", ["twin", "grafted"])
 def test_plain_and_grafted_are_both_right_in_whatever_order_they_are_compiled(
-    first: str, plant: Callable[..., Seed]
+    first: str, add_seed: Callable[..., Seed]
 ) -> None:
     twin, model = tower(), graft(tower(), ["blocks.1.first"], example=INPUTS)
-    plant(model, "blocks.1.first")
+    add_seed(model, "blocks.1.first")
     expected = {"twin": twin(INPUTS), "grafted": model(INPUTS)}
     compiled = {
         "twin": torch.compile(twin, backend="aot_eager"),
@@ -95,7 +95,7 @@ def test_plain_and_grafted_are_both_right_in_whatever_order_they_are_compiled(
 @pytest.mark.parametrize("kind", [Block, Broken])
 @pytest.mark.parametrize("way", ["whole", "regional"])
 def test_code_that_was_compiled_for_a_part_of_a_twin_is_not_run_for_the_part_that_has_a_slot_in_it(
-    kind: type[nn.Module], way: str, plant: Callable[..., Seed]
+    kind: type[nn.Module], way: str, add_seed: Callable[..., Seed]
 ) -> None:
     def compile_it(model: nn.Module) -> None:
         for part in [model] if way == "whole" else model.blocks:
@@ -105,13 +105,13 @@ def test_code_that_was_compiled_for_a_part_of_a_twin_is_not_run_for_the_part_tha
     compile_it(twin)
     twin(INPUTS)
     model = graft(tower(kind=kind), ["blocks.1.first"], example=INPUTS)
-    plant(model, "blocks.1.first")
+    add_seed(model, "blocks.1.first")
     expected = model(INPUTS)
     compile_it(model)
     torch.testing.assert_close(model(INPUTS), expected)
 
 
-def test_parts_that_were_compiled_and_run_before_grafting_take_slots(plant: Callable[..., Seed]) -> None:
+def test_parts_that_were_compiled_and_run_before_grafting_take_slots(add_seed: Callable[..., Seed]) -> None:
     model = tower()
     for block in model.blocks:
         block.compile(backend="eager")
@@ -120,17 +120,17 @@ def test_parts_that_were_compiled_and_run_before_grafting_take_slots(plant: Call
     assert torch.equal(model(INPUTS), before)
     for name in ("blocks.0.first", "blocks.1"):
         plain = model(INPUTS)
-        plant(model, name)
+        add_seed(model, name)
         assert not torch.allclose(model(INPUTS), plain)
 
 
-def test_blocks_that_are_alike_share_what_is_compiled_for_them(plant: Callable[..., Seed]) -> None:
+def test_blocks_that_are_alike_share_what_is_compiled_for_them(add_seed: Callable[..., Seed]) -> None:
     backend = Counting()
     model = graft(tower(12), ["blocks.*.first"], example=INPUTS)
     again = copy.deepcopy(model)
     for each in (model, again):
         for slot in slots_of(each).each():
-            plant(each, slot.name)
+            add_seed(each, slot.name)
         expected = each(INPUTS)
         before = backend.compiled
         for block in each.blocks:
@@ -139,10 +139,10 @@ def test_blocks_that_are_alike_share_what_is_compiled_for_them(plant: Callable[.
         assert backend.compiled - before <= 3
 
 
-def test_two_models_with_slots_in_different_places_do_not_run_each_others_code(plant: Callable[..., Seed]) -> None:
+def test_two_models_with_slots_in_different_places_do_not_run_each_others_code(add_seed: Callable[..., Seed]) -> None:
     one = graft(tower(), ["blocks.0.first"], example=INPUTS)
     two = graft(tower(), ["blocks.0.first", "blocks.1.first"], example=INPUTS)
-    plant(two, "blocks.1.first")
+    add_seed(two, "blocks.1.first")
     torch.compile(one, backend="eager")(INPUTS)
     torch.testing.assert_close(torch.compile(two, backend="eager")(INPUTS), two(INPUTS))
 
@@ -159,29 +159,29 @@ def test_compiled_with_empty_slots_it_is_bitwise_the_eager_model(backend: str) -
     assert torch.equal(compiled(INPUTS), model(INPUTS))
 
 
-def test_alpha_may_change_from_batch_to_batch(plant: Callable[..., Seed]) -> None:
+def test_alpha_may_change_from_batch_to_batch(add_seed: Callable[..., Seed]) -> None:
     backend = Counting()
-    check_ramp(plant, backend)
+    check_ramp(add_seed, backend)
     assert backend.compiled <= 3  # empty, the first strength, any strength
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_alpha_may_change_from_batch_to_batch_under_inductor(plant: Callable[..., Seed]) -> None:
+def test_alpha_may_change_from_batch_to_batch_under_inductor(add_seed: Callable[..., Seed]) -> None:
     from torch._dynamo.utils import counters  # nothing public tells how often a real backend was asked
 
     counters.clear()
-    check_ramp(plant, "inductor")
+    check_ramp(add_seed, "inductor")
     assert counters["frames"]["total"] <= 3
     assert counters["frames"]["ok"] == counters["frames"]["total"]
 
 
-def check_ramp(plant: Callable[..., Seed], backend: object) -> None:
+def check_ramp(add_seed: Callable[..., Seed], backend: object) -> None:
     model = graft(tower(), ["blocks.0"], example=INPUTS)
     compiled = torch.compile(model, backend=backend)
     host = model(INPUTS)
     torch.testing.assert_close(compiled(INPUTS), host)
-    seed = plant(model, "blocks.0", alpha=0.0)
+    seed = add_seed(model, "blocks.0", alpha=0.0)
     torch.testing.assert_close(compiled(INPUTS), host)
     seed.alpha.aim(1.0, 12)
     while seed.alpha.moving:
@@ -190,11 +190,11 @@ def check_ramp(plant: Callable[..., Seed], backend: object) -> None:
     assert not torch.allclose(compiled(INPUTS), host)
 
 
-def test_a_compiled_seed_learns_as_an_eager_one(plant: Callable[..., Seed]) -> None:
+def test_a_compiled_seed_learns_as_an_eager_one(add_seed: Callable[..., Seed]) -> None:
     gradients = []
     for compiled in (False, True):
         model = graft(tower(), ["blocks.0"], example=INPUTS)
-        plant(model, "blocks.0", alpha=0.3)
+        add_seed(model, "blocks.0", alpha=0.3)
         run = torch.compile(model, backend="aot_eager") if compiled else model
         run(INPUTS).square().sum().backward()
         gradients.append([parameter.grad for parameter in model.parameters()])

@@ -91,7 +91,7 @@ def net(kind: type[nn.Module] = Net) -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", [Net, Derived, Slotted, Marked, Forwarding])
-def test_any_class_takes_slots_and_keeps_its_ways(kind: type[nn.Module], plant: Callable[..., Seed]) -> None:
+def test_any_class_takes_slots_and_keeps_its_ways(kind: type[nn.Module], add_seed: Callable[..., Seed]) -> None:
     expected = net(kind)(INPUTS)
     model = graft(net(kind), ["part", "part.0"], example=INPUTS)
     assert isinstance(model, kind)
@@ -100,7 +100,7 @@ def test_any_class_takes_slots_and_keeps_its_ways(kind: type[nn.Module], plant: 
     assert isinstance(model.part, nn.Sequential)
     assert repr(model).startswith(f"{kind.__name__}(\n  (part): Sequential(\n    (0): Linear(")
     assert torch.equal(model(INPUTS), expected)
-    plant(model, "part.0")
+    add_seed(model, "part.0")
     grown = model(INPUTS)
     assert not torch.allclose(grown, expected)
     for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -134,17 +134,17 @@ def test_a_new_model_of_a_grafted_models_class_is_a_plain_one() -> None:
 
 @pytest.mark.parametrize("wrap", [Wrapper, nn.DataParallel])
 def test_a_wrapper_around_a_grafted_model_hears_its_slots(
-    wrap: Callable[[nn.Module], nn.Module], plant: Callable[..., Seed]
+    wrap: Callable[[nn.Module], nn.Module], add_seed: Callable[..., Seed]
 ) -> None:
     model = graft(net(), ["part"], example=INPUTS)
-    plant(model, "part")
+    add_seed(model, "part")
     assert torch.equal(wrap(model)(INPUTS), model(INPUTS))
     assert torch.equal(copy.deepcopy(wrap(model))(INPUTS), model(INPUTS))
 
 
-def test_a_functional_call_reaches_seeds_as_all_parameters(plant: Callable[..., Seed]) -> None:
+def test_a_functional_call_reaches_seeds_as_all_parameters(add_seed: Callable[..., Seed]) -> None:
     model = graft(net(), ["part"], example=INPUTS)
-    plant(model, "part")
+    add_seed(model, "part")
     own = dict(model.named_parameters())
 
     def loss(parameters: dict[str, Tensor]) -> Tensor:
@@ -159,7 +159,7 @@ def test_a_functional_call_reaches_seeds_as_all_parameters(plant: Callable[..., 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", ["part", "part.0", "last"])
 def test_a_parametrized_weight_and_a_slot_do_not_disturb_each_other(
-    when: str, at: str, plant: Callable[..., Seed]
+    when: str, at: str, add_seed: Callable[..., Seed]
 ) -> None:
     model, twin = net(), net()
     for each in (model, twin):
@@ -170,7 +170,7 @@ def test_a_parametrized_weight_and_a_slot_do_not_disturb_each_other(
     if when == "before":
         graft(model, [at], example=INPUTS)
     assert torch.equal(model(INPUTS), twin(INPUTS))
-    plant(model, at)
+    add_seed(model, at)
     grown = model(INPUTS)
     assert not torch.allclose(grown, twin(INPUTS))
     assert torch.equal(copy.deepcopy(model)(INPUTS), grown)
@@ -189,7 +189,7 @@ class Root(nn.Module):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_root_may_be_parametrized_itself(when: str, plant: Callable[..., Seed]) -> None:
+def test_a_root_may_be_parametrized_itself(when: str, add_seed: Callable[..., Seed]) -> None:
     model = net(Root)
     if when == "before":
         parametrizations.orthogonal(model, "weight")
@@ -197,7 +197,7 @@ def test_a_root_may_be_parametrized_itself(when: str, plant: Callable[..., Seed]
     if when == "after":
         parametrizations.orthogonal(model, "weight")
     before = model(INPUTS)
-    plant(model, "part")
+    add_seed(model, "part")
     assert not torch.allclose(model(INPUTS), before)
     again = copy.deepcopy(model)
     assert is_grafted(again)
@@ -205,13 +205,13 @@ def test_a_root_may_be_parametrized_itself(when: str, plant: Callable[..., Seed]
 
 
 def test_a_users_hook_sees_the_module_if_it_came_first_and_the_slot_if_it_came_after(
-    plant: Callable[..., Seed],
+    add_seed: Callable[..., Seed],
 ) -> None:
     model, seen = net(), {}
     model.part.register_forward_hook(lambda module, args, output: seen.update(first=output))
     graft(model, ["part"], example=INPUTS)
     model.part.register_forward_hook(lambda module, args, output: seen.update(last=output))
-    seed = plant(model, "part", alpha=0.5)
+    seed = add_seed(model, "part", alpha=0.5)
     model(INPUTS)
     host = net().part(INPUTS)
     assert torch.equal(seen["first"], host)
@@ -219,7 +219,9 @@ def test_a_users_hook_sees_the_module_if_it_came_first_and_the_slot_if_it_came_a
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_users_backward_hook_sees_the_gradient_of_what_leaves_the_slot(when: str, plant: Callable[..., Seed]) -> None:
+def test_a_users_backward_hook_sees_the_gradient_of_what_leaves_the_slot(
+    when: str, add_seed: Callable[..., Seed]
+) -> None:
     seen: list[Tensor] = []
 
     def hook(module: nn.Module, inward: Any, outward: Any) -> None:
@@ -231,25 +233,25 @@ def test_a_users_backward_hook_sees_the_gradient_of_what_leaves_the_slot(when: s
     graft(model, ["part"], example=INPUTS)
     if when == "after":
         model.part.register_full_backward_hook(hook)
-    plant(model, "part", alpha=0.5)
+    add_seed(model, "part", alpha=0.5)
     model(INPUTS.clone().requires_grad_()).sum().backward()
     (gradient,) = seen
     torch.testing.assert_close(gradient, model.last.weight.sum(0).expand(3, 4))
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_grown_model_can_be_exported(strict: bool, plant: Callable[..., Seed]) -> None:
+def test_a_grown_model_can_be_exported(strict: bool, add_seed: Callable[..., Seed]) -> None:
     model = graft(net(), ["part", "part.0"], example=INPUTS).eval()
-    plant(model, "part", fossil=True)
+    add_seed(model, "part", fossil=True)
     exported = torch.export.export(model, (INPUTS,), strict=strict)
     assert torch.equal(exported.module()(INPUTS), model(INPUTS))
     assert not any("part/0" in name for name in exported.state_dict)
 
 
-def test_a_traced_graph_takes_slots_and_so_do_its_copies(plant: Callable[..., Seed]) -> None:
+def test_a_traced_graph_takes_slots_and_so_do_its_copies(add_seed: Callable[..., Seed]) -> None:
     model = graft(torch.fx.symbolic_trace(net()), ["part.0"], example=INPUTS)
     before = model(INPUTS)
-    plant(model, "part.0")
+    add_seed(model, "part.0")
     assert not torch.allclose(model(INPUTS), before)
     assert torch.equal(copy.deepcopy(model)(INPUTS), model(INPUTS))
 

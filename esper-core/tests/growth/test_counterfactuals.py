@@ -120,11 +120,11 @@ def judge(outputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(outputs, targets, reduction="none")
 
 
-def network(plant: Callable[..., Seed], build: type[nn.Module] = Chain) -> nn.Module:
+def network(add_seed: Callable[..., Seed], build: type[nn.Module] = Chain) -> nn.Module:
     torch.manual_seed(3)
     model = graft(build(), ["one", "two", "three"], example=BATCHES[0][0][:2])
     for number, name in enumerate(SEEDS):
-        plant(model, name, alpha=0.9, seed=number)
+        add_seed(model, name, alpha=0.9, seed=number)
     RUNS.clear()
     return model.eval()
 
@@ -161,22 +161,22 @@ def all_right(model: nn.Module, found: dict[str | None, Tensor]) -> bool:
 # What is run.
 
 
-def test_left_out_in_turn_only_what_lies_behind_a_slot_is_run_again(plant: Callable[..., Seed]) -> None:
-    counterfactuals = settled(network(plant))
+def test_left_out_in_turn_only_what_lies_behind_a_slot_is_run_again(add_seed: Callable[..., Seed]) -> None:
+    counterfactuals = settled(network(add_seed))
     counterfactuals.measure(BATCHES, judge)
     assert {name: runs / len(BATCHES) for name, runs in RUNS.items()} == {
         "root": 4, "in stem": 1, "one": 1, "mid": 2, "two": 2, "three": 3, "head": 4,
     }  # fmt: skip
 
 
-def test_the_first_batch_costs_a_trace_and_a_replay_more_than_separate_passes(plant: Callable[..., Seed]) -> None:
-    Counterfactuals(network(plant)).measure(BATCHES[:1], judge)
+def test_the_first_batch_costs_a_trace_and_a_replay_more_than_separate_passes(add_seed: Callable[..., Seed]) -> None:
+    Counterfactuals(network(add_seed)).measure(BATCHES[:1], judge)
     assert RUNS["root"] == 9, "one pass that is traced, four separate, four replayed"
     assert RUNS["in stem"] == 6
 
 
-def test_a_seed_without_strength_is_not_left_out(plant: Callable[..., Seed]) -> None:
-    model = network(plant)
+def test_a_seed_without_strength_is_not_left_out(add_seed: Callable[..., Seed]) -> None:
+    model = network(add_seed)
     slots_of(model).named("two").living.alpha.aim(0.0, 0)
     counterfactuals = Counterfactuals(model)
     for expected in (7, 3):  # at first it is traced, and each is evaluated twice
@@ -186,37 +186,37 @@ def test_a_seed_without_strength_is_not_left_out(plant: Callable[..., Seed]) -> 
         assert found.keys() == {None, "one", "three"}
 
 
-def test_without_an_acting_seed_nothing_is_run(plant: Callable[..., Seed]) -> None:
-    model = network(plant)
+def test_without_an_acting_seed_nothing_is_run(add_seed: Callable[..., Seed]) -> None:
+    model = network(add_seed)
     for name in SEEDS:
         slots_of(model).named(name).living.alpha.aim(0.0, 0)
     assert Counterfactuals(model).measure(BATCHES, judge) == {}
     assert not RUNS
 
 
-def test_a_fossil_before_the_seed_is_not_run_again(plant: Callable[..., Seed]) -> None:
-    model = network(plant)
+def test_a_fossil_before_the_seed_is_not_run_again(add_seed: Callable[..., Seed]) -> None:
+    model = network(add_seed)
     slot = slots_of(model).named("three")
     slot.living.block.mix = Counted("fossil")
     slot.living.stage = Stage.FOSSILISED
-    plant(model, "three", alpha=0.5, seed=9)
+    add_seed(model, "three", alpha=0.5, seed=9)
     counterfactuals = settled(model)
     counterfactuals.measure(BATCHES[:1], judge)
     assert RUNS["fossil"] == RUNS["three"] == 3
 
 
-def test_run_11_what_was_not_measured_has_no_value(plant: Callable[..., Seed]) -> None:
-    model = network(plant)
+def test_run_11_what_was_not_measured_has_no_value(add_seed: Callable[..., Seed]) -> None:
+    model = network(add_seed)
     slots_of(model).named("two").living.alpha.aim(0.0, 0)
     assert "two" not in Counterfactuals(model).measure(BATCHES, judge)
-    assert settled(network(plant)).measure([], judge) == {}
+    assert settled(network(add_seed)).measure([], judge) == {}
 
 
-def test_the_judge_may_say_more_than_one_thing_of_an_example(plant: Callable[..., Seed]) -> None:
+def test_the_judge_may_say_more_than_one_thing_of_an_example(add_seed: Callable[..., Seed]) -> None:
     def judge_twice(outputs: Tensor, targets: Tensor) -> Tensor:
         return torch.stack([judge(outputs, targets), (outputs.argmax(1) == targets).float()], 1)
 
-    model = network(plant)
+    model = network(add_seed)
     found = settled(model).measure(BATCHES, judge_twice)
     assert all(torch.equal(rows[:, 0], by_hand(model, one)) for one, rows in found.items())
 
@@ -233,9 +233,9 @@ WAYS: dict[str, tuple[type[nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_host_that_replay_would_get_wrong_is_run_in_separate_passes(way: str, plant: Callable[..., Seed]) -> None:
+def test_a_host_that_replay_would_get_wrong_is_run_in_separate_passes(way: str, add_seed: Callable[..., Seed]) -> None:
     build, why = WAYS[way]
-    model = network(plant, build)
+    model = network(add_seed, build)
     expected = {}
     for one in LEFT_OUT:
         expected[one] = by_hand(model, one, BATCHES) if way != "buffers" else None
@@ -254,8 +254,8 @@ def test_a_host_that_replay_would_get_wrong_is_run_in_separate_passes(way: str, 
         assert all(torch.equal(found[one], losses) for one, losses in expected.items())
 
 
-def test_a_seed_that_draws_random_numbers_gets_the_same_in_every_pass(plant: Callable[..., Seed]) -> None:
-    model = network(plant)
+def test_a_seed_that_draws_random_numbers_gets_the_same_in_every_pass(add_seed: Callable[..., Seed]) -> None:
+    model = network(add_seed)
     block = slots_of(model).named("two").living.block
     block.register_forward_hook(lambda module, args, output: dropout(output, 0.3, training=True))
     counterfactuals = Counterfactuals(model)
@@ -266,9 +266,9 @@ def test_a_seed_that_draws_random_numbers_gets_the_same_in_every_pass(plant: Cal
 
 @pytest.mark.parametrize("how", ["a part", "in place", "part in place"])
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_a_compiled_host_is_run_in_separate_passes(how: str, plant: Callable[..., Seed]) -> None:
+def test_a_compiled_host_is_run_in_separate_passes(how: str, add_seed: Callable[..., Seed]) -> None:
     torch.compiler.reset()
-    model = network(plant)
+    model = network(add_seed)
     if how == "a part":
         model.mid = torch.compile(model.mid, backend="eager")
     else:
@@ -281,8 +281,8 @@ def test_a_compiled_host_is_run_in_separate_passes(how: str, plant: Callable[...
     torch.compiler.reset()
 
 
-def test_after_a_change_in_what_grows_it_is_looked_at_anew(plant: Callable[..., Seed]) -> None:
-    model = network(plant)
+def test_after_a_change_in_what_grows_it_is_looked_at_anew(add_seed: Callable[..., Seed]) -> None:
+    model = network(add_seed)
     counterfactuals = settled(model)
     slots_of(model).named("two").living.stage = Stage.FOSSILISED
     assert counterfactuals.measure(BATCHES, judge).keys() == {None, "one", "three"}
@@ -312,9 +312,9 @@ def everything(model: nn.Module) -> list[Any]:
 @pytest.mark.parametrize("looked", [False, True])
 @pytest.mark.parametrize("raising", [None, 1, 2, 6])
 def test_nothing_is_left_behind(
-    build: type[nn.Module], looked: bool, raising: int | None, plant: Callable[..., Seed]
+    build: type[nn.Module], looked: bool, raising: int | None, add_seed: Callable[..., Seed]
 ) -> None:
-    model = network(plant, build)
+    model = network(add_seed, build)
     model.mid.eval().requires_grad_(False)
     model.head.train()
     own = model.stem[0].forward
@@ -341,8 +341,8 @@ def test_nothing_is_left_behind(
 
 
 @pytest.mark.parametrize("looked", [False, True])
-def test_a_seed_that_raises_is_named_and_nothing_is_left_behind(looked: bool, plant: Callable[..., Seed]) -> None:
-    model = network(plant)
+def test_a_seed_that_raises_is_named_and_nothing_is_left_behind(looked: bool, add_seed: Callable[..., Seed]) -> None:
+    model = network(add_seed)
     counterfactuals = settled(model) if looked else Counterfactuals(model)
     slots_of(model).named("two").living.block.mix.bias = None
     slots_of(model).named("two").living.block.mix.weight = nn.Parameter(torch.zeros(3, 3))
@@ -382,18 +382,18 @@ DOINGS: dict[str, tuple[Callable[..., Any], bool]] = {
 
 
 @pytest.mark.parametrize("doing", DOINGS)
-def test_a_call_can_be_left_out_if_its_output_is_all_that_it_does(doing: str, plant: Callable[..., Seed]) -> None:
+def test_a_call_can_be_left_out_if_its_output_is_all_that_it_does(doing: str, add_seed: Callable[..., Seed]) -> None:
     what, skippable = DOINGS[doing]
-    assert traced(Doing(what), plant).skippable is skippable
+    assert traced(Doing(what), add_seed).skippable is skippable
 
 
-def test_a_call_that_is_given_a_list_cannot_be_left_out(plant: Callable[..., Seed]) -> None:
-    assert not traced(Doing(lambda module, inputs, log: inputs * 2), plant, log=[]).skippable
+def test_a_call_that_is_given_a_list_cannot_be_left_out(add_seed: Callable[..., Seed]) -> None:
+    assert not traced(Doing(lambda module, inputs, log: inputs * 2), add_seed, log=[]).skippable
 
 
-def traced(module: nn.Module, plant: Callable[..., Seed], **named: Any) -> _Call:
+def traced(module: nn.Module, add_seed: Callable[..., Seed], **named: Any) -> _Call:
     """The call of ``module`` beside a network."""
-    model = network(plant)
+    model = network(add_seed)
     model.add_module("doing", module)
     trace = _Trace(model)
     with torch.no_grad(), _replaced_forwards(_traceable(model), trace.watch):
@@ -402,8 +402,8 @@ def traced(module: nn.Module, plant: Callable[..., Seed], **named: Any) -> _Call
     return call
 
 
-def test_a_pass_that_stops_short_of_the_trace_has_diverged(plant: Callable[..., Seed]) -> None:
-    model = network(plant)
+def test_a_pass_that_stops_short_of_the_trace_has_diverged(add_seed: Callable[..., Seed]) -> None:
+    model = network(add_seed)
     trace = _Trace(model)
     with torch.no_grad(), _replaced_forwards(_traceable(model), trace.watch):
         model(BATCHES[0][0])

@@ -116,11 +116,11 @@ def test_the_probe_leaves_running_statistics_where_they_were() -> None:
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
 
 
-def test_what_is_written_into_a_slots_output_in_place_is_differentiated_rightly(plant: Callable[..., Seed]) -> None:
+def test_what_is_written_into_a_slots_output_in_place_is_differentiated_rightly(add_seed: Callable[..., Seed]) -> None:
     torch.manual_seed(1)
     inputs, plain = draw(4, 3, 8, 8), Skipping()
     model = graft(copy.deepcopy(plain), ["down", "deep", "up"], example=inputs)
-    seeds = {slot.name: plant(model, slot.name, alpha=0.4) for slot in slots_of(model).each()}
+    seeds = {slot.name: add_seed(model, slot.name, alpha=0.4) for slot in slots_of(model).each()}
     by_hand = {name: copy.deepcopy(seed.block) for name, seed in seeds.items()}
 
     def grown(name: str, hidden: Tensor) -> Tensor:
@@ -143,24 +143,28 @@ def test_what_is_written_into_a_slots_output_in_place_is_differentiated_rightly(
 
 
 @pytest.mark.parametrize("at", ["encoder.layers.0.linear1", "encoder.layers.0.norm1", "encoder.layers.0.dropout1"])
-def test_a_slot_inside_a_transformer_layer_is_heard_in_its_fast_path_too(at: str, plant: Callable[..., Seed]) -> None:
+def test_a_slot_inside_a_transformer_layer_is_heard_in_its_fast_path_too(
+    at: str, add_seed: Callable[..., Seed]
+) -> None:
     inputs = draw(4, 5, 8)
     model = graft(Encoder(), {"slot": SlotPlace(at, "tokens")}, example=inputs).eval()
     with torch.no_grad():
         before = model(inputs)
-        plant(model, "slot")
+        add_seed(model, "slot")
         quick = model(inputs)
     assert not torch.allclose(quick, before)
     torch.testing.assert_close(quick, model(inputs).detach())
 
 
 @pytest.mark.parametrize("at", ["encoder.layers.0", "encoder.layers.1", "encoder"])
-def test_a_slot_behind_a_whole_transformer_layer_counts_in_the_fast_path(at: str, plant: Callable[..., Seed]) -> None:
+def test_a_slot_behind_a_whole_transformer_layer_counts_in_the_fast_path(
+    at: str, add_seed: Callable[..., Seed]
+) -> None:
     inputs = draw(4, 5, 8)
     model = graft(Encoder(), {"slot": SlotPlace(at, "tokens")}, example=inputs).eval()
     with torch.no_grad():
         before = model(inputs)
-        plant(model, "slot")
+        add_seed(model, "slot")
         quick = model(inputs)
     assert not torch.allclose(quick, before)
     torch.testing.assert_close(quick, model(inputs).detach())
@@ -197,13 +201,13 @@ def test_tied_weights_stay_tied_and_are_owned_once(at: str) -> None:
     assert all(torch.equal(one, other) for one, other in zip(*outcomes, strict=True))
 
 
-def test_fossils_act_one_behind_the_other_and_their_keys_stay(plant: Callable[..., Seed]) -> None:
+def test_fossils_act_one_behind_the_other_and_their_keys_stay(add_seed: Callable[..., Seed]) -> None:
     inputs = draw(3, 4)
     model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {"slot": SlotPlace("0", stack=3)}, example=inputs)
     keys = list(model.state_dict())
     blocks = []
     for number in range(3):
-        blocks.append(plant(model, "slot", fossil=True, seed=number).block)
+        blocks.append(add_seed(model, "slot", fossil=True, seed=number).block)
         keys += [f"_esper.slot.seeds.{number}.block.mix.{name}" for name in ("weight", "bias")]
         assert [key for key in model.state_dict() if key in keys] == keys
     first, second, third = blocks
@@ -229,22 +233,22 @@ class Checkpointing(nn.Module):
 
 
 @pytest.mark.parametrize("at", ["layer", "layer.0"])
-def test_a_slot_in_a_checkpointed_part_learns_the_same(at: str, plant: Callable[..., Seed]) -> None:
+def test_a_slot_in_a_checkpointed_part_learns_the_same(at: str, add_seed: Callable[..., Seed]) -> None:
     inputs, gradients = draw(3, 4), []
     for spare in (False, True):
         torch.manual_seed(1)
         model = graft(Checkpointing(spare=spare), [at], example=inputs)
-        plant(model, at, alpha=0.5)
+        add_seed(model, at, alpha=0.5)
         model(inputs).square().sum().backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
-def test_a_living_seed_follows_its_host_to_other_numbers(kind: torch.dtype, plant: Callable[..., Seed]) -> None:
+def test_a_living_seed_follows_its_host_to_other_numbers(kind: torch.dtype, add_seed: Callable[..., Seed]) -> None:
     inputs = draw(3, 4)
     model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"], example=inputs)
-    plant(model, "0", alpha=0.5)
+    add_seed(model, "0", alpha=0.5)
     expected = model(inputs)
     {torch.float16: model.half, torch.bfloat16: model.bfloat16, torch.float64: model.double}[kind]()
     assert {parameter.dtype for parameter in model.parameters()} == {kind}
@@ -280,7 +284,7 @@ print(model(torch.arange(12.0).reshape(3, 4)).tolist())
 
 
 def test_a_pickled_model_is_the_same_in_another_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[..., Seed]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, add_seed: Callable[..., Seed]
 ) -> None:
     (tmp_path / "a_host.py").write_text(HOST)
     monkeypatch.syspath_prepend(tmp_path)
@@ -288,7 +292,7 @@ def test_a_pickled_model_is_the_same_in_another_process(
 
     inputs = torch.arange(12.0).reshape(3, 4)
     model = graft(Host(), ["part.0"], example=inputs)
-    seed = plant(model, "part.0", alpha=0.5)
+    seed = add_seed(model, "part.0", alpha=0.5)
     seed.block = nn.Linear(4, 4)  # of a class that is known everywhere
     (tmp_path / "model").write_bytes(pickle.dumps(model))
     command = [sys.executable, "-c", READER, str(tmp_path / "model")]

@@ -22,7 +22,7 @@ MAX_PAUSE: Final = 60.0
 """Seconds between two lines, at the start and in a long run."""
 
 RATE_SECONDS: Final = 120.0
-"""How far back the rate looks: a run is slower with all that grows."""
+"""Seconds over which the rate is averaged. A run slows down as networks grow."""
 
 
 def terminal_display(registry: Registry) -> Component | None:

@@ -133,19 +133,13 @@ def _write(path: Path, make: Callable[[], str], hint: str, *, follow: bool) -> P
 
 def write_atomically(path: Path, text: str, hint: str) -> None:
     """Write a file in one step, so that nobody sees half of it. Raises EsperError E410 if it cannot be written."""
+    temporary = path.with_name(f".{os.getpid()}.part")
     try:
-        _replace(path, text)
+        try:
+            with temporary.open("x", encoding="utf-8") as file:  # a link in its place is not followed
+                file.write(text)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise EsperError(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint)) from error
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{os.getpid()}.part")
-    with temporary.open("x", encoding="utf-8") as file:  # a link or a file in its place is not written to
-        try:
-            file.write(text)
-            file.close()
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise

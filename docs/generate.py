@@ -64,7 +64,6 @@ RUNS = SHOWN.with_name("results.json")
 RAN = ("default-run", "heuristic-runs", "longer-run", "previews", "random-runs", "runs-from-other-seeds")
 SIMULATED = ROOT / "benchmarks" / "science" / "verdicts.md"
 MARKED = re.compile(r"(?P<open><!-- from the code: (?P<name>[a-z-]+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
-DEFECT = re.compile(r"test_(?P<id>b[18]_(?:drl|pt|cr)_\d\d|sim_(?:crit|high|med|low)_\d|run_\d\d)_")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -280,26 +279,6 @@ def announced(group: str) -> set[str]:
     return {name for groups in points for name in groups.get(group, {})}
 
 
-# --- reference/known-defects.md
-
-
-def known_defects() -> str:
-    """Every test that is named after a defect: the id, what the test promises, where it stands."""
-    found = []
-    for path in sorted([*ROOT.glob("esper-*/tests/**/test_*.py"), *ROOT.glob("tests/**/test_*.py")]):
-        place = path.relative_to(ROOT).as_posix()
-        found += [
-            (match["id"].upper().replace("_", "-"), place, node)
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.FunctionDef) and (match := DEFECT.match(node.name))
-        ]
-    rows = []
-    for id_, place, node in sorted(found, key=lambda row: (row[0], row[1], row[2].lineno)):
-        promise = (ast.get_docstring(node) or "").split("\n\n")[0] or DEFECT.sub("", node.name).replace("_", " ")
-        rows.append((id_, one_line(promise), f"`{place}` `{node.name}`"))
-    return table(("id", "promise", "test"), rows)
-
-
 # --- project/performance.md
 
 MEASURES: Mapping[str, Sequence[str]] = {
@@ -506,7 +485,6 @@ WRITERS: dict[str, Callable[[], str | None]] = {
     "configuration": configuration,
     "events": event_records,
     "hooks": hook_specs,
-    "known-defects": known_defects,
     "needed-seeds": partial(simulated, "RNG seeds needed for a verdict"),
     "observation": observation_fields,
     "reward-probes": reward_probes,

@@ -344,7 +344,8 @@ def is_grafted(model: nn.Module) -> bool:
 def slots_of(model: nn.Module) -> Slots:
     """Return the slots of a grafted model."""
     if not is_grafted(model):
-        raise GraftError(Problem("E311", f"{type(model).__name__} has no slots", hint="Call esper_core.graft first."))
+        hint = "Call esper_core.graft first, or pass the part that was grafted, such as model.module of a wrapper."
+        raise GraftError(Problem("E311", f"{type(model).__name__} has no slots", hint=hint))
     return cast("Slots", getattr(model, HOME))
 
 

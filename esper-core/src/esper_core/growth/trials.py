@@ -143,7 +143,17 @@ class Draws(IntEnum):
 EXAMPLES: Final = 4
 """The batch on which a block is tried."""
 
-DRAWING: Final = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+DRAWING: Final = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+    nn.RReLU,
+    nn.FractionalMaxPool2d,
+    nn.FractionalMaxPool3d,
+)
 """Modules that count as drawing even at a rate of 0, which may be changed later."""
 
 

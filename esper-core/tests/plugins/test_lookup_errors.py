@@ -9,7 +9,7 @@ import pytest
 from esper_core.leyline import ConfigError, PluginError
 from esper_core.leyline.specs import COMPONENT_KINDS
 from esper_core.plugins import UnknownComponent, UnusableComponent
-from esper_core.plugins.lookup_errors import CODES
+from esper_core.plugins.records import KINDS
 
 TASK = "from esper_core import TaskSpec, hookimpl\n@hookimpl\ndef esper_register_tasks(registry):\n    {body}\n"
 
@@ -82,8 +82,8 @@ def test_kind_without_components_names_the_pip_command(load, refusal, kind, code
 
 @pytest.mark.parametrize("kind", COMPONENT_KINDS)
 def test_every_kind_has_an_error_code(kind: str) -> None:
-    assert len({*CODES.values(), "E206", "E207", "E208", "E209"}) == len(CODES) + 4
-    assert kind in CODES
+    assert len({*(one.code for one in KINDS.values()), "E206", "E207", "E208", "E209"}) == len(KINDS) + 4
+    assert kind in KINDS
 
 
 def test_known_names_are_listed_if_none_is_near(load, workshop, refusal) -> None:

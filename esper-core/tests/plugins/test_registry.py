@@ -6,8 +6,7 @@ import pytest
 
 from esper_core.leyline import ConfigError, PluginError
 from esper_core.leyline.specs import COMPONENT_KINDS
-from esper_core.plugins.loader import REGISTRATION_HOOKS
-from esper_core.plugins.registry import SPECS
+from esper_core.plugins.records import KINDS
 from esper_core.plugins.validation import known_hooks
 
 IMPORTS = (
@@ -53,8 +52,10 @@ def test_each_registration_hook_adds_its_kind(load, workshop, hook: str, kind: s
 
 
 def test_every_kind_has_a_hook_and_a_specification() -> None:
-    assert set(SPECS) == set(REGISTRATION_HOOKS.values()) == set(COMPONENT_KINDS)
-    assert set(REGISTRATION_HOOKS) == {name for name in known_hooks() if name.startswith("esper_register_")}
+    assert set(KINDS) == set(COMPONENT_KINDS)
+    assert {kind.hook for kind in KINDS.values()} == {
+        name for name in known_hooks() if name.startswith("esper_register_")
+    }
 
 
 def test_components_of_two_kinds_may_share_a_name(load, workshop) -> None:

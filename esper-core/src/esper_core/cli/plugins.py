@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +16,7 @@ from esper_core.cli.main import OpenGroup
 from esper_core.cli.output import print_facts, print_json, print_line, print_problems, print_table
 from esper_core.leyline.errors import ConfigError, PluginError, printable, suggestion
 from esper_core.leyline.specs import COMPONENT_KINDS, BlueprintSpec, HostSpec
-from esper_core.plugins.lookup_errors import ask_plugins, inactive_hint, unknown_of_any_kind, unknown_plugin
+from esper_core.plugins.lookup_errors import inactive_hint, unknown_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -161,10 +160,7 @@ def list_components(kind: ComponentKind | None, *, as_json: bool) -> None:
 def show_component(name: str, *, as_json: bool) -> None:
     """Show one component: its description and its settings."""
     found = _load()
-    shown = [one for one in found.registry.components() if name in (one.id, one.short)]
-    if not shown:
-        ask = partial(ask_plugins, found.manager, found.records)
-        raise unknown_of_any_kind(name, found.registry.components(), found.records, ask)
+    shown = found.registry.find_any(name)
     described = [_describe(one) for one in shown]
     problems: list[Problem] = []
     for one, facts in zip(shown, described, strict=True):

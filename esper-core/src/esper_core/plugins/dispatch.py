@@ -34,13 +34,10 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome
     from esper_core.leyline.signals import HealthSnapshot
     from esper_core.plugins.loader import Plugins
-    from esper_core.plugins.records import PluginRecord
 
 T = TypeVar("T")
 
 log = logging.getLogger("esper")
-
-HEALTH_HOOK: Final = "esper_check_health"
 
 EVENT_HOOKS: Final[Mapping[type[Event], str]] = {
     StageChanged: "esper_stage_changed",
@@ -58,18 +55,45 @@ OBSERVER_HOOKS: Final = (
 )
 
 
+class PluginHook:
+    """One plugin's implementation of a hook: ``call`` calls it and returns what pluggy does, a list of one value."""
+
+    def __init__(self, plugins: Plugins, plugin: str, hook: str, call: Callable[..., Any]) -> None:
+        self.record = next(record for record in plugins.records if record.id == plugin)
+        self.hook = hook
+        self.call = call
+        self.function = getattr(plugins.manager.get_plugin(plugin), hook)
+        self.label = Label(self.record.title, target_of(self.function))
+
+    def problem(self, code: str, failure: str, error: BaseException) -> Problem:
+        """Describe an error that the plugin raised in this hook."""
+        record, target = self.record, self.label.target
+        message = f"{record.title} {failure}"
+        return fault_problem(code, message, error, target=target, package=record.package, plugin=record.id)
+
+    def warn(self, error: BaseException, consequence: str) -> None:
+        """Report an error that does not stop the run."""
+        problem = self.problem("E228", f"failed in {self.hook}", error)
+        log.warning("%s", replace(problem, message=f"{problem.message}; {consequence}"))
+
+
+def plugin_hooks(plugins: Plugins, hook: str) -> dict[str, PluginHook]:
+    """Return the implementations of a hook by plugin id, in loading order."""
+    callers = hook_callers(plugins.manager, hook)
+    return {plugin: PluginHook(plugins, plugin, hook, call) for plugin, call in callers.items()}
+
+
 class Observers:
     """The observers of the active plugins; as a listener of the event bus it passes on the events that have a hook."""
 
     def __init__(self, plugins: Plugins) -> None:
-        self._plugins = plugins
-        self._callers = {hook: hook_callers(plugins.manager, hook) for hook in OBSERVER_HOOKS}
+        self._hooks = {hook: plugin_hooks(plugins, hook) for hook in OBSERVER_HOOKS}
         self._steps: list[StepFinished] = []
 
     def configured(self, settings: Mapping[str, Any], values: Any) -> None:
         """Call ``esper_configured`` with each plugin's own settings and the values of the whole configuration."""
-        for plugin in list(self._callers["esper_configured"]):
-            self._call(plugin, "esper_configured", config=PluginConfig(settings.get(plugin), frozen(values)))
+        for plugin in list(self._hooks["esper_configured"]):
+            self._call("esper_configured", plugin, config=PluginConfig(settings.get(plugin), frozen(values)))
 
     def run_started(self, run: RunInfo) -> None:
         """Call ``esper_run_started``."""
@@ -93,42 +117,40 @@ class Observers:
             self._call_all("esper_step_finished", events=events)
 
     def _call_all(self, hook: str, **arguments: Any) -> None:
-        for plugin in list(self._callers[hook]):
-            self._call(plugin, hook, **arguments)
+        for plugin in list(self._hooks[hook]):
+            self._call(hook, plugin, **arguments)
 
-    def _call(self, plugin: str, hook: str, **arguments: Any) -> None:
-        called = attempt(lambda: self._callers[hook][plugin](**arguments))
+    def _call(self, hook: str, plugin: str, **arguments: Any) -> None:
+        observer = self._hooks[hook][plugin]
+        called = attempt(lambda: observer.call(**arguments))
         if called.error is not None:
-            for callers in self._callers.values():
-                callers.pop(plugin, None)
-            _warn(self._plugins, plugin, hook, called.error, "its observers are not called again in this run")
+            observer.warn(called.error, "its observers are not called again in this run")
+            for hooks in self._hooks.values():
+                hooks.pop(plugin, None)
 
 
 def health_check(plugins: Plugins) -> Callable[[HealthSnapshot], Verdict]:
     """Return a function that asks every plugin about one environment and returns the most severe verdict."""
-    callers = hook_callers(plugins.manager, HEALTH_HOOK)
-    labels = {
-        plugin: Label(_record(plugins, plugin).title, _hook_target(plugins, plugin, HEALTH_HOOK)) for plugin in callers
-    }
+    hooks = plugin_hooks(plugins, "esper_check_health").values()
 
     def check(snapshot: HealthSnapshot) -> Verdict:
         verdicts = []
-        for plugin, call in callers.items():
-            with attributed_to(labels[plugin], f"in {HEALTH_HOOK}"):
-                returned = call(snapshot=snapshot)
-            verdicts += [_signed(plugins, plugin, verdict) for verdict in returned]
+        for hook in hooks:
+            with attributed_to(hook.label, f"in {hook.hook}"):
+                returned = hook.call(snapshot=snapshot)
+            verdicts += [_signed(hook, verdict) for verdict in returned]
         return most_severe(verdicts)
 
     return check
 
 
-def _signed(plugins: Plugins, plugin: str, returned: object) -> Verdict:
+def _signed(hook: PluginHook, returned: object) -> Verdict:
     """Return a plugin's verdict with the plugin named in its reason."""
-    record = _record(plugins, plugin)
+    title = hook.record.title
     if isinstance(returned, Verdict) and isinstance(returned.level, Level):
-        return replace(returned, reason=f"{returned.reason or 'no reason was given'}, says {record.title}")
-    file, line = definition_of(getattr(plugins.manager.get_plugin(plugin), HEALTH_HOOK))
-    message = f"{record.title} gives no verdict: {HEALTH_HOOK} returned {returned!r}"
+        return replace(returned, reason=f"{returned.reason or 'no reason was given'}, says {title}")
+    file, line = definition_of(hook.function)
+    message = f"{title} gives no verdict: {hook.hook} returned {returned!r}"
     hint = "Return Verdict(Level.PANIC, reason), Verdict(Level.CALM), or None."
     raise PluginError(Problem("E229", message, file=file, line=line, hint=hint))
 
@@ -147,12 +169,11 @@ class PluginSection:
 
 def collect_sections(plugins: Plugins, run: RunInfo) -> tuple[PluginSection, ...]:
     """Return the report sections of every plugin, in loading order; a plugin that fails is reported and left out."""
-    hook = "esper_report_sections"
     found: list[PluginSection] = []
-    for plugin, call in hook_callers(plugins.manager, hook).items():
-        called = attempt(lambda call=call: [_checked(one) for returned in call(run=run) for one in returned])  # type: ignore[misc]
+    for plugin, hook in plugin_hooks(plugins, "esper_report_sections").items():
+        called = attempt(lambda hook=hook: [_checked(one) for returned in hook.call(run=run) for one in returned])  # type: ignore[misc]
         if called.error is not None:
-            _warn(plugins, plugin, hook, called.error, "the report does without its sections")
+            hook.warn(called.error, "the report does without its sections")
         found += [PluginSection(plugin, section) for section in called.value or ()]
     return tuple(found)
 
@@ -187,39 +208,19 @@ def run_wrapped(plugins: Plugins, context: RunContext, train: Callable[[], T]) -
         raise
     except BaseException as error:  # a wrapper may raise CancelledError, too
         if error not in failures:
-            plugin = _wrapper_at_fault(plugins, error)
+            wrapper = _wrapper_at_fault(plugins, error)
             if not results and not failures:
-                failure = "raised before the run began, in esper_run"
-                raise PluginError(_fault(plugins, plugin, "esper_run", error, "E231", failure)) from error
-            _warn(plugins, plugin, "esper_run", error, "the run had finished, and its results stand")
+                problem = wrapper.problem("E231", "raised before the run began, in esper_run", error)
+                raise PluginError(problem) from error
+            wrapper.warn(error, "the run had finished, and its results stand")
     if failures:
         raise failures[0]
     return results[0]
 
 
-def _wrapper_at_fault(plugins: Plugins, error: BaseException) -> str:
-    """Return the plugin whose frame is the innermost in the traceback; outer wrappers are in it, too."""
-    wrappers = list(hook_callers(plugins.manager, "esper_run"))
-    owners = {top_package(_hook_target(plugins, name, "esper_run")): name for name in wrappers}
+def _wrapper_at_fault(plugins: Plugins, error: BaseException) -> PluginHook:
+    """Return the wrapper whose frame is the innermost in the traceback; outer wrappers are in it, too."""
+    wrappers = plugin_hooks(plugins, "esper_run").values()
+    owners = {top_package(wrapper.label.target): wrapper for wrapper in wrappers}
     packages = [package_of_frame(frame) for frame, _ in walk_tb(error.__traceback__)]
-    return [*wrappers[-1:], *(owners[package] for package in packages if package in owners)][-1]
-
-
-def _warn(plugins: Plugins, plugin: str, hook: str, error: BaseException, consequence: str) -> None:
-    problem = _fault(plugins, plugin, hook, error, "E228", f"failed in {hook}")
-    log.warning("%s", replace(problem, message=f"{problem.message}; {consequence}"))
-
-
-def _fault(plugins: Plugins, plugin: str, hook: str, error: BaseException, code: str, failure: str) -> Problem:
-    record, target = _record(plugins, plugin), _hook_target(plugins, plugin, hook)
-    message = f"{record.title} {failure}"
-    return fault_problem(code, message, error, target=target, package=record.package, plugin=plugin)
-
-
-def _record(plugins: Plugins, plugin: str) -> PluginRecord:
-    return next(record for record in plugins.records if record.id == plugin)
-
-
-def _hook_target(plugins: Plugins, plugin: str, hook: str) -> str:
-    """Return "module:attribute" of the function that implements a hook."""
-    return target_of(getattr(plugins.manager.get_plugin(plugin), hook))
+    return [*wrappers, *(owners[package] for package in packages if package in owners)][-1]

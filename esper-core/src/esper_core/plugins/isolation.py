@@ -75,11 +75,7 @@ def output_to_stderr() -> AbstractContextManager[object]:
 def attributed_to(component: str, activity: str) -> Iterator[None]:
     """Raise what a block raises as PluginError E231, which names the component and its author's line.
 
-    An EsperError passes unchanged.
-
-    Args:
-        component: how messages name it; a ``Label`` also knows where its code is.
-        activity: what it was doing, for the message: ``"when it computed losses"``.
+    ``activity`` says for the message what it was doing: ``"when it computed losses"``. An EsperError passes unchanged.
     """
     try:
         yield
@@ -115,9 +111,8 @@ class AttributedTask:
     def __init__(self, task: Task, label: str) -> None:
         self._task = task
         self._label = label
-        with attributed_to(label, "when asked for its metric and shape"):
-            self.metric = task.metric
-            self.shape = task.shape
+        self.metric = task.metric
+        self.shape = task.shape
 
     def split(self, name: SplitName) -> Split:
         """Return a split of the task."""
@@ -152,7 +147,7 @@ def hook_callers(manager: pluggy.PluginManager, hook: str) -> dict[str, Callable
 def import_target(target: str) -> Any:
     """Import and return ``"package.module"`` or ``"package.module:attribute"``."""
     module, _, attributes = target.partition(":")
-    return reduce(getattr, filter(None, attributes.strip().split(".")), import_module(module.strip()))
+    return reduce(getattr, filter(None, attributes.split(".")), import_module(module))
 
 
 # Attribution: the author's line, and what to do
@@ -182,14 +177,8 @@ def fault_problem(
 ) -> Problem:
     """Describe an error that code behind an entry point raised: what, on which of the author's lines, what to do.
 
-    Args:
-        code: the error code.
-        message: what failed; the error's own summary follows it.
-        error: what was raised.
-        target: "module:attribute" of the code. It is the place if the error passed through none of the author's lines.
-        package: the installed package, for the hint.
-        plugin: the plugin's id, if the user can disable it.
-        requires: the package's declared requirements.
+    ``target`` is "module:attribute" of the code, and the place if the error passed through none of the author's lines.
+    ``plugin`` is the plugin's id if the user can disable it, ``requires`` what the package declares.
     """
     hint = _missing_module_hint(error, target, package, requires) or author_hint(package, plugin)
     return _problem_at(code, f"{message}: {summarise(error)}", error, target, hint)
@@ -236,12 +225,8 @@ def summarise(error: BaseException) -> str:
 
 
 def top_package(module: str) -> str:
-    """Return the top package of a dotted module name or of a target.
-
-    >>> top_package("esper_extra.blocks:TinyConv")
-    'esper_extra'
-    """
-    return module.partition(":")[0].partition(".")[0].strip()
+    """Return the top package of a dotted module name or of a target."""
+    return module.partition(":")[0].partition(".")[0]
 
 
 def definition_of(thing: Any) -> tuple[str | None, int | None]:
@@ -270,11 +255,7 @@ def is_third_party(target: str) -> bool:
 
 
 def normalise(package: str) -> str:
-    """Return a package's name as package indexes compare it.
-
-    >>> normalise("Esper_Blueprints.Extra")
-    'esper-blueprints-extra'
-    """
+    """Return a package's name as package indexes compare it: lower case, with single hyphens."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
@@ -287,11 +268,7 @@ def author_hint(package: str, plugin: str | None = None) -> str:
 
 
 def required_package(requirement: str) -> str:
-    """Return the normalised name of the package that a requirement asks for.
-
-    >>> required_package('Esper_Core>=0.1; python_version > "3"')
-    'esper-core'
-    """
+    """Return the normalised name of the package that a requirement asks for."""
     match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
     return normalise(match[1]) if match else ""
 

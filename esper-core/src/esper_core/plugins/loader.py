@@ -12,20 +12,13 @@ from functools import partial
 from pathlib import Path
 from reprlib import repr as shorten
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.plugins.discovery import (
-    PLUGIN_GROUP,
-    admit,
-    digest,
-    discover,
-    import_local,
-    is_set,
-    read_local,
-)
+from esper_core.plugins.discovery import PLUGIN_GROUP, admit, digest, discover, import_local, is_set, read_local
 from esper_core.plugins.isolation import attempt, definition_of, hook_callers, import_target, location_of
 from esper_core.plugins.lookup_errors import ask_plugins, missing_requirement, unknown_plugin
+from esper_core.plugins.records import KINDS
 from esper_core.plugins.registry import ComponentRegistrar, Registry
 from esper_core.plugins.validation import (
     check_api_level,
@@ -41,20 +34,8 @@ if TYPE_CHECKING:
     import pluggy
     from pydantic import BaseModel
 
-    from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins.discovery import Distribution, LocalFile
     from esper_core.plugins.records import Component, PluginCandidate, PluginRecord
-
-REGISTRATION_HOOKS: Final[Mapping[str, ComponentKind]] = {
-    "esper_register_blueprints": "blueprint",
-    "esper_register_hosts": "host",
-    "esper_register_policies": "policy",
-    "esper_register_rewards": "reward",
-    "esper_register_schedules": "schedule",
-    "esper_register_sinks": "sink",
-    "esper_register_tasks": "task",
-}
-"""The hooks that add components, each with the kind that it adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +54,9 @@ class Plugins:
     records: tuple[PluginRecord, ...]
     registry: Registry
     problems: tuple[Problem, ...]
-    manager: pluggy.PluginManager = field(repr=False, compare=False)
-    files: tuple[LocalFile, ...] = field(default=(), repr=False, compare=False)
-    settings: Mapping[str, type[BaseModel]] = field(default_factory=dict, repr=False, compare=False)
+    manager: pluggy.PluginManager
+    files: tuple[LocalFile, ...] = field(repr=False)
+    settings: Mapping[str, type[BaseModel]]
 
 
 def load_plugins(
@@ -150,7 +131,7 @@ def _import_plugin(files: Sequence[LocalFile], candidate: PluginCandidate) -> Pl
 
 
 def _hash_of_module(target: str) -> str | None:
-    file = getattr(sys.modules.get(target.partition(":")[0].strip()), "__file__", None)
+    file = getattr(sys.modules.get(target.partition(":")[0]), "__file__", None)
     return digest(Path(file).read_bytes()) if file is not None and Path(file).is_file() else None
 
 
@@ -162,7 +143,7 @@ def _collect_components(manager: pluggy.PluginManager, candidate: PluginCandidat
     """
     components: list[Component] = []
     problems: list[Problem] = []
-    for hook, kind in REGISTRATION_HOOKS.items():
+    for kind, (hook, *_) in KINDS.items():
         if hook in candidate.hooks:
             registrar: ComponentRegistrar[Any] = ComponentRegistrar(candidate, kind)
             problems += _registration_problems(manager, candidate, hook, registrar)
@@ -213,8 +194,7 @@ def _trace_hooks(manager: pluggy.PluginManager) -> None:
         given = ", ".join(f"{name}={shorten(value)}" for name, value in arguments.items())
         error = result.exception
         outcome = f"raised {type(error).__name__}" if error else shorten(result.get_result())
-        line = f"hook {hook}({given})  {plugins}  -> {outcome}\n"
         if plugins:
-            sys.stderr.write(line.encode("ascii", "backslashreplace").decode())
+            print(f"hook {hook}({given})  {plugins}  -> {outcome}", file=sys.stderr)
 
     manager.add_hookcall_monitoring(lambda *_: None, print_call)

@@ -7,41 +7,20 @@ disables or requires. Names that are ambiguous, and names whose plugin is not ac
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.errors import ConfigError, PluginError, Problem, nearest
 from esper_core.plugins.discovery import FIRST_PARTY
 from esper_core.plugins.isolation import attempt, hook_callers, summarise
+from esper_core.plugins.records import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     import pluggy
 
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins.records import Component, PluginRecord
-
-CODES: Final[Mapping[ComponentKind, str]] = {
-    "blueprint": "E201",
-    "host": "E202",
-    "policy": "E203",
-    "reward": "E204",
-    "schedule": "E230",
-    "sink": "E225",
-    "task": "E205",
-}
-"""The error code of an unknown name, by kind."""
-
-USUAL_PACKAGE: Final[Mapping[ComponentKind, str]] = {
-    "blueprint": "esper-blueprints",
-    "host": "esper-tasks",
-    "policy": "esper-policies",
-    "reward": "esper-rewards",
-    "schedule": "esper-policies",
-    "sink": "esper-watch",
-    "task": "esper-tasks",
-}
-"""The project's own package that provides components of a kind."""
 
 _MAX_LISTED: Final = 12
 """Names that a message lists."""
@@ -56,7 +35,7 @@ class UnusableComponent(PluginError):
 
 
 def unknown_component(
-    kind: ComponentKind,
+    kind: ComponentKind | None,
     name: str,
     context: str,
     components: Sequence[Component],
@@ -65,10 +44,10 @@ def unknown_component(
     answer: str | None,
     is_pattern: bool = False,
 ) -> UnknownComponent:
-    """Return the error for a name, or a pattern, that fits no component of a kind.
+    """Return the error for a name, or a pattern, that fits no component.
 
     Args:
-        kind: the kind that was looked up.
+        kind: the kind that was looked up; None for all kinds.
         name: the name or pattern, short or with its plugin.
         context: where the name is used, for the message: ``slot "early"``.
         components: those of all active plugins.
@@ -77,45 +56,28 @@ def unknown_component(
         is_pattern: whether it is a pattern.
     """
     plugin, slash, short = name.rpartition("/")
-    known = [component for component in components if component.kind == kind]
-    own = [component for component in known if component.plugin == plugin]
+    known = [component for component in components if kind in (None, component.kind)]
     is_unknown_plugin = bool(slash) and all(record.id != plugin for record in records)
-    code, message = CODES[kind], f'unknown {kind} "{name}"{_within(context)}'
+    code, message = KINDS[kind].code if kind else "E200", f'unknown {kind or "component"} "{name}"{_within(context)}'
     if is_pattern:
         code, message = "E207", f'no {kind} matches "{name}"{_within(context)}'
-    elif slash:
+    elif slash and kind:
         message += f': there is no plugin "{plugin}"' if is_unknown_plugin else f': "{plugin}" has no {kind} "{short}"'
-    others = [one for one in components if one.kind != kind and name in (one.id, one.short)]
+    others = [one for one in components if one not in known and name in (one.id, one.short)]
     lines = [f'"{one.id}" is a {one.kind} ({one.source}).' for one in others]
-    if not known:
-        if all(record.package != USUAL_PACKAGE[kind] for record in records):
-            lines.append(f"No {kind} is installed. Install some:  pip install {USUAL_PACKAGE[kind]}")
+    if kind and not known:
+        if all(record.package != KINDS[kind].package for record in records):
+            lines.append(f"No {kind} is installed. Install some:  pip install {KINDS[kind].package}")
     elif suggested := _did_you_mean(name, known):
         lines.append(suggested)
     elif is_unknown_plugin:
         lines += _plugin_lines(plugin, records) or [f"Plugins: {_listed([record.id for record in records])}"]
-    else:
+    elif kind:
+        own = [component for component in known if component.plugin == plugin]
         lines.append(f"Known: {_listed([component.short for component in own or known])}")
-    return UnknownComponent(Problem(code, message, hint=_hint(lines, records, answer, kind)))
-
-
-def unknown_of_any_kind(
-    name: str,
-    components: Sequence[Component],
-    records: Sequence[PluginRecord],
-    ask: Callable[[ComponentKind, str], str | None],
-) -> UnknownComponent | UnusableComponent:
-    """Return the error for a name that no component of any kind has.
-
-    ``ask`` returns what plugins know of the name as a component of one kind.
-    """
-    for record in records:
-        if record.status != "active" and name.startswith(f"{record.id}/"):
-            return unusable("component", name, "", record)
-    suggested = _did_you_mean(name, components)
-    answers = dict.fromkeys(line for kind in CODES for line in (ask(kind, name) or "").splitlines())
-    hint = _hint([suggested] if suggested else [], records, "\n".join(answers))
-    return UnknownComponent(Problem("E200", f'unknown component "{name}"', hint=hint))
+    command = f"List them:  esper components list {kind or ''}".rstrip()
+    hint = "\n".join(line for line in (*lines, inactive_hint(records), answer, command) if line)
+    return UnknownComponent(Problem(code, message, hint=hint))
 
 
 def ambiguous(kind: ComponentKind, name: str, context: str, claims: Sequence[Component]) -> UnknownComponent:
@@ -126,10 +88,10 @@ def ambiguous(kind: ComponentKind, name: str, context: str, claims: Sequence[Com
 
 
 def unusable(
-    kind: ComponentKind | Literal["component"], name: str, context: str, record: PluginRecord
+    kind: ComponentKind | None, name: str, context: str, record: PluginRecord
 ) -> UnknownComponent | UnusableComponent:
     """Return the error for a name whose plugin is installed and not active, with the reason."""
-    message = f'{kind} "{name}"{_within(context)} belongs to {record.title}, which is '
+    message = f'{kind or "component"} "{name}"{_within(context)} belongs to {record.title}, which is '
     if record.status == "disabled":
         hint = f'Take "{record.id}" out of plugins.disable.'
         return UnknownComponent(Problem("E209", message + "disabled", hint=hint))
@@ -204,10 +166,3 @@ def _within(context: str) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_LISTED]) + (", …" if len(names) > _MAX_LISTED else "")
-
-
-def _hint(
-    lines: Sequence[str], records: Sequence[PluginRecord], answer: str | None, kind: ComponentKind | None = None
-) -> str:
-    command = f"List them:  esper components list {kind or ''}".rstrip()
-    return "\n".join(line for line in (*lines, inactive_hint(records), answer, command) if line)

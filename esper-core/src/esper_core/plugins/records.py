@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from esper_core.leyline.errors import PluginError, Problem, one_line
+from esper_core.leyline import specs
+from esper_core.leyline.errors import PluginError, Problem
 from esper_core.plugins.isolation import Label, attempt, author_hint, fault_problem, import_target, target_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from esper_core.leyline.specs import ComponentKind, Spec
 
 Status = Literal["active", "disabled", "not-listed", "rejected", "broken"]
 """The status of a plugin.
@@ -29,6 +29,26 @@ Status = Literal["active", "disabled", "not-listed", "rejected", "broken"]
 """
 
 Hook = Callable[..., Any]
+
+
+class Kind(NamedTuple):
+    """What belongs to a kind of component: ``code`` is that of an unknown name, ``package`` the project's own."""
+
+    hook: str
+    spec: type[specs.Spec]
+    code: str
+    package: str
+
+
+KINDS: Final[Mapping[specs.ComponentKind, Kind]] = {
+    "blueprint": Kind("esper_register_blueprints", specs.BlueprintSpec, "E201", "esper-blueprints"),
+    "host": Kind("esper_register_hosts", specs.HostSpec, "E202", "esper-tasks"),
+    "policy": Kind("esper_register_policies", specs.PolicySpec, "E203", "esper-policies"),
+    "reward": Kind("esper_register_rewards", specs.RewardSpec, "E204", "esper-rewards"),
+    "schedule": Kind("esper_register_schedules", specs.ScheduleSpec, "E230", "esper-policies"),
+    "sink": Kind("esper_register_sinks", specs.SinkSpec, "E225", "esper-watch"),
+    "task": Kind("esper_register_tasks", specs.TaskSpec, "E205", "esper-tasks"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +78,12 @@ class Component:
 
     id: str
     short: str
-    kind: ComponentKind
+    kind: specs.ComponentKind
     plugin: str
     package: str
     version: str
     target: Callable[..., Any] | str = field(hash=False)
-    spec: Spec = field(hash=False)
+    spec: specs.Spec = field(hash=False)
 
     @property
     def source(self) -> str:
@@ -75,10 +95,6 @@ class Component:
         """How messages name it: ``policy "policies/schedule" (esper-policies 0.1.0)``."""
         target = self.target if isinstance(self.target, str) else target_of(self.target)
         return Label(f'{self.kind} "{self.id}" ({self.source})', target)
-
-    def __repr__(self) -> str:
-        summary = f": {self.spec.summary}" if self.spec.summary else ""
-        return f"<{one_line(f'{self.kind} {self.id}, {self.source}{summary}')}>"
 
     def load(self) -> Callable[..., Any]:
         """Import and return what builds the component. Raises PluginError (E219) if that fails."""
@@ -162,7 +178,6 @@ class PluginCandidate:
     """A plugin on its way through the loader: each step takes one and returns the next.
 
     A step that finds a reason against the plugin returns it ``stopped``; later steps then leave it out.
-    ``settings`` is the pydantic model of the plugin's own settings, if it declares one.
     """
 
     entry_point: EntryPointInfo

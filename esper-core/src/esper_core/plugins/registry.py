@@ -18,20 +18,15 @@ from esper_core.leyline.specs import (
     SITE_KINDS,
     BlueprintSpec,
     HostSpec,
-    PolicySpec,
-    RewardSpec,
-    ScheduleSpec,
-    SinkSpec,
     Site,
     SlotPlace,
     Spec,
-    TaskSpec,
 )
 from esper_core.plugins import lookup_errors
 from esper_core.plugins.discovery import NAME_RULE, is_name
 from esper_core.plugins.formula import FormulaError, evaluate_formula
 from esper_core.plugins.isolation import is_target
-from esper_core.plugins.records import Component
+from esper_core.plugins.records import KINDS, Component
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,17 +35,6 @@ if TYPE_CHECKING:
     from esper_core.plugins.records import PluginCandidate, PluginRecord
 
 SpecT = TypeVar("SpecT", bound=Spec)
-
-SPECS: Final[Mapping[ComponentKind, type[Spec]]] = {
-    "blueprint": BlueprintSpec,
-    "host": HostSpec,
-    "policy": PolicySpec,
-    "reward": RewardSpec,
-    "schedule": ScheduleSpec,
-    "sink": SinkSpec,
-    "task": TaskSpec,
-}
-"""The specification that each kind of component is declared with."""
 
 SAMPLE_SITES: Final[Mapping[str, Site]] = {
     "image": Site("image", 8, (6, 5)),
@@ -108,7 +92,7 @@ class ComponentRegistrar(Generic[SpecT]):
         )
 
     def _check_spec(self, name: str, spec: Spec) -> None:
-        expected = SPECS[self._kind]
+        expected = KINDS[self._kind].spec
         if not isinstance(spec, expected):
             hint = f"A {self._kind} is declared with {expected.__name__}(...)."
             self._refuse("E217", f'"{name}" with an invalid specification: {spec!r}', hint)
@@ -132,12 +116,12 @@ class Registry:
         withheld: Iterable[Component] = (),
         ask: Callable[[ComponentKind, str], str | None] = lambda kind, name: None,
     ) -> None:
-        """Collect the components.
+        """Collect the components of the active plugins.
 
         Args:
             components: those of the active plugins.
-            records: every plugin, for messages.
-            withheld: components of plugins that are not active; they are not found, but the reason is told.
+            records: all plugins, for messages.
+            withheld: components of plugins that are not active, for messages.
             ask: returns what plugins know of a name that is not there.
         """
         order = {kind: place for place, kind in enumerate(COMPONENT_KINDS)}
@@ -165,7 +149,7 @@ class Registry:
         if claims:
             raise lookup_errors.ambiguous(kind, name, context, claims)
         self._check_withheld(kind, name, context)
-        raise self._unknown(kind, name, context)
+        raise self._unknown(kind, name, context, self._ask(kind, name))
 
     def match(self, kind: ComponentKind, pattern: str, *, context: str = "") -> tuple[Component, ...]:
         """Return the components that a name or a glob matches: ``conv_*``, ``blueprints/*``; at least one.
@@ -179,21 +163,31 @@ class Registry:
         found = [one for one in self.components(kind) if fnmatchcase(one.id if full else one.short, pattern)]
         if not found:
             self._check_withheld(kind, pattern, context)
-            raise self._unknown(kind, pattern, context, is_pattern=True)
+            raise self._unknown(kind, pattern, context, self._ask(kind, pattern), is_pattern=True)
         return tuple(found)
 
+    def find_any(self, name: str) -> tuple[Component, ...]:
+        """Return the components of all kinds that have a name, at least one; errors as for ``find``."""
+        found = tuple(one for one in self._components if name in (one.id, one.short))
+        if not found:
+            self._check_withheld(None, name, "")
+            answers = dict.fromkeys(line for kind in KINDS for line in (self._ask(kind, name) or "").splitlines())
+            raise self._unknown(None, name, "", "\n".join(answers))
+        return found
+
     def _unknown(
-        self, kind: ComponentKind, name: str, context: str, *, is_pattern: bool = False
+        self, kind: ComponentKind | None, name: str, context: str, answer: str | None, *, is_pattern: bool = False
     ) -> lookup_errors.UnknownComponent:
-        answer = self._ask(kind, name)
         return lookup_errors.unknown_component(
             kind, name, context, self._components, self._records, answer=answer, is_pattern=is_pattern
         )
 
-    def _check_withheld(self, kind: ComponentKind, name: str, context: str) -> None:
+    def _check_withheld(self, kind: ComponentKind | None, name: str, context: str) -> None:
         """Raise if the name belongs to a plugin that is installed but not active."""
         plugin, slash, _ = name.rpartition("/")
-        owners = {plugin} if slash else {one.plugin for one in self._withheld if (one.kind, one.short) == (kind, name)}
+        owners = {one.plugin for one in self._withheld if kind in (None, one.kind) and one.short == name}
+        if slash:
+            owners = {plugin}
         owners -= {record.id for record in self._records if record.status == "active"}
         for record in self._records:
             if record.id in owners:

@@ -2,7 +2,7 @@
 
 Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actions and time do to seeds).
 
-    random_streams    random numbers of one's own
+    random_streams    independent random numbers
     dry_runs          run a model without leaving a trace; sites and dtypes of its modules
     seeds             a block, the operator that blends it in, its alpha
     serialization     values and tensors as a State and back
@@ -20,7 +20,7 @@ Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actio
     counterfactuals   losses with seeds left out
     trials            check and describe blueprints before a run
 
-Imports go down this list only. What decides about actions is a policy, and what trains the host is the trainer.
+Each module imports only from those above it. Policies choose the actions, and the trainer trains the host.
 """
 
 from esper_core.config import GrowthConfig, OptimizerConfig

@@ -265,7 +265,7 @@ class _Replay:
 
 @contextmanager
 def _replaced_forwards(modules: Iterable[nn.Module], by: Callable[[nn.Module, Forward], Forward]) -> Iterator[None]:
-    """Within the block ``by(module, forward)`` stands in for the forward of each module."""
+    """Run a block in which ``by(module, forward)`` replaces the forward of each module."""
     own = [(module, vars(module).get("forward")) for module in modules]
     try:
         for module, _ in own:

@@ -65,7 +65,7 @@ class Garden:
         model: grafted, its slots observed.
         keeper: owns the host's parameters; the garden gives it those of the seeds.
         varieties: for each slot the blueprints that may grow in it.
-        seed: from which the random numbers of newborn seeds are derived.
+        seed: of the random numbers of newborn seeds.
         batches: training batches in a decision step; alpha moves in each.
         settings: embargoes, limits on growth, incubation, whether fossils learn.
         faults: counts faults over all models of a run; a withdrawn blueprint grows no more.
@@ -205,7 +205,7 @@ class Garden:
             return [transition for slot in waiting for transition in self._pass_time(slot)]
 
     def _pass_time(self, slot: Slot) -> Iterator[Transition]:
-        """Apply the end of a step to a slot whose seeds' alpha stands still."""
+        """Apply the end of a step to a slot in which no alpha moves."""
         if not self.blended and (seed := self._rules.ready(slot)) is not None:
             yield from self._advance(slot, seed, "its gain is shown")
             return

@@ -1,7 +1,7 @@
 """Transitions: which actions are legal now, and all-or-nothing changes.
 
-``leyline.lifecycle`` has the tables of stages. Beside them stand conditions on numbers, which ``Rules`` checks: alpha,
-the limits on growth, gates, open branches, and blueprints that were withdrawn after too many faults (``FaultBook``).
+``leyline.lifecycle`` has the tables of stages. ``Rules`` checks the conditions on numbers: alpha, the limits on growth,
+gates, open branches, and blueprints that were withdrawn after too many faults (``FaultBook``).
 """
 
 from __future__ import annotations

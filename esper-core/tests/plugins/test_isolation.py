@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from asyncio import CancelledError
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from esper_core.plugins.isolation import attempt, summarise
+from esper_core.leyline import GrowthError, PluginError, Problem
+from esper_core.plugins.isolation import AttributedSchedule, Label, attempt, attributed_to, summarise
 
 
 def test_missing_module_is_reported_at_the_plugins_own_line(told, workshop) -> None:
@@ -124,3 +127,38 @@ def test_loading_restores_sys_path_stdout_and_folder(load, workshop) -> None:
     before = (list(sys.path), sys.stdout, Path.cwd())
     load(workshop.package("raise ValueError\n"), workshop.blueprints("tiny", plugin="good"))
     assert (list(sys.path), sys.stdout, Path.cwd()) == before
+
+
+@pytest.mark.parametrize("error", [ValueError("too\nlong"), SystemExit(3), CancelledError(), GeneratorExit()])
+def test_any_exception_of_a_component_names_it_and_its_code(error: BaseException) -> None:
+    with pytest.raises(PluginError) as refused, attributed_to(Label("reward r (p 1)", "theirs:Reward"), "at work"):
+        raise error
+    (problem,) = refused.value.problems
+    assert problem.code == "E231"
+    assert problem.message.startswith(f"reward r (p 1) raised {type(error).__name__} at work: ")
+    assert (problem.file, problem.path) == (None, "theirs:Reward")
+    assert "\n" not in problem.message
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), GrowthError(Problem("E301", "no"))])
+def test_ctrl_c_and_errors_with_a_code_pass_unchanged(error: BaseException) -> None:
+    with pytest.raises(type(error)) as passed, attributed_to("reward r (p 1)", "at work"):
+        raise error
+    assert passed.value is error
+
+
+def test_ctrl_c_in_a_call_is_raised() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt(interrupted)
+
+
+@pytest.mark.parametrize("factor", [-0.1, float("nan"), float("inf")])
+def test_a_factor_that_is_no_number_from_0_names_the_schedule(factor: float) -> None:
+    schedule = SimpleNamespace(factor=lambda step, steps: factor if step else 0.5)
+    attributed = AttributedSchedule(schedule, "schedule s (p 1)")
+    assert attributed.factor(0, None) == 0.5
+    with pytest.raises(PluginError, match=r"E231 schedule s .p 1. gave the factor .* for step 1 of 9"):
+        attributed.factor(1, 9)

@@ -298,3 +298,13 @@ def test_components_are_sorted_by_kind_and_id(load, workshop) -> None:
 def component(load, workshop, target: str, spec: str = "TaskSpec()"):
     body = f'registry.add("signals", "{target}", {spec})'
     return load(workshop.package(TASK.format(body=body))).registry.find("task", "signals")
+
+
+def test_find_any_returns_the_components_of_all_kinds_with_a_name(load, workshop, refusal) -> None:
+    task = workshop.package(TASK.format(body='registry.add("tiny", "m:A", TaskSpec())'), plugin="data")
+    registry = load(workshop.blueprints("tiny", "wide"), task).registry
+    assert [one.id for one in registry.find_any("tiny")] == ["extra/tiny", "data/tiny"]
+    assert [one.id for one in registry.find_any("extra/wide")] == ["extra/wide"]
+    assert refusal(lambda: registry.find_any("wid"))[1] == (
+        'E200 unknown component "wid"\n  Did you mean "wide" (esper-extra 0.2.0)?\n  List them:  esper components list'
+    )

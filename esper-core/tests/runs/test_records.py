@@ -62,7 +62,7 @@ def test_a_folder_that_holds_no_run_is_told(tmp_path):
         ("manifest.json", "{", "it is no JSON"),
         ("manifest.json", "[]", "the whole: "),
         ("manifest.json", '{"manifest_version": 3, "name": "of a browser"}', "format: Field required"),
-        ("manifest.json", "[" * 100_000, "nested too deeply"),
+        ("manifest.json", "[" * 100_000, "it is no JSON: maximum recursion depth"),
         ("summary.json", '{"results": {"metric": {"name": "x", "direction": "sideways"}}}', "results.metric.direction"),
         ("summary.json", "\x00", "it is no JSON"),
     ],

@@ -1,6 +1,6 @@
-"""What was measured, by the files that the studies wrote, and by what the pages of runs show?
+"""Sources of figures: the files that studies wrote, and the tables of pages.
 
-A source is a list of figures: a number, from where to where something lies, or a mean with both.
+A source is a list of figures, each a number, the ends of a range, or a mean with both ends.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ IN_A_TABLE = re.compile(
     rf"(?P<mean>{NUMBER})(?: %| points)?(?: \(| \| |  +)(?P<low>{NUMBER})(?: %)? to (?P<high>{NUMBER})|{NUMBER}"
 )
 NOT_JUDGED = ("heuristic", "live", "more", "steps")
-"""What stands in the results of the gardeners beside what players came to: settings, and runs."""
+"""Keys in the results of the study of learned policies that are settings or real runs."""
 
 CONTROL = "capacity-of-"
 REFERENCES = ("heuristic", "twin")
-"""What everybody is held against; other pairs of arms are so many that they are known by their intervals alone."""
+"""Arms that others are compared with; other pairs are so many that only their intervals count."""
 
 
 class Whole(tuple[float, ...]):
-    """A mean with its interval, to be told with it: one of so many that their means alone are nearly any number."""
+    """A mean that counts only together with its interval, because there are too many of its kind."""
 
     __slots__ = ()
 
@@ -42,14 +42,14 @@ Source = list[tuple[float, ...]]
 
 @cache
 def results(path: str) -> Any:
-    """What a study wrote."""
+    """Read the results of a study."""
     return json.loads((ROOT / "benchmarks" / path).read_text(encoding="utf-8"))
 
 
 def tables(page: str, *kept: str, cell: int | None = None) -> Source:
-    """The figures in the tables of a page, and in what its commands print.
+    """Return the figures in the tables of a page and in the output of its commands.
 
-    kept: the beginnings of the lines that count, if not all do. cell: which cell of them, if not each.
+    kept: the beginnings of the lines to use; all by default. cell: the cell of them to use; all by default.
     """
     text = (ROOT / page).read_text(encoding="utf-8")
     printed = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -62,13 +62,13 @@ def tables(page: str, *kept: str, cell: int | None = None) -> Source:
 
 
 def figures_of(found: re.Match[str]) -> tuple[float, ...]:
-    """The numbers of a cell."""
+    """Return the numbers of a cell."""
     own = (found["mean"], found["low"], found["high"]) if found["mean"] else (found[0],)
     return tuple(float(one.replace(",", "").replace("−", "-")) for one in own)
 
 
 def intervals(found: Any) -> Source:
-    """Every mean with its interval, anywhere in what a study wrote, and every other number that is no count."""
+    """Return every mean with its interval, and every other float, anywhere in the results of a study."""
     if isinstance(found, Mapping):
         if {"mean", "low", "high"} <= set(found):
             return [tuple(found[key] for key in ("mean", "low", "high") if found[key] is not None)]
@@ -82,7 +82,7 @@ def intervals(found: Any) -> Source:
 
 
 def forced(place: str, blueprint: str, *ways: str) -> list[Mapping[str, Any]]:
-    """The cells in which a seed was forced in; ways: of these incubations, if not of all."""
+    """Return the cells in which a seed was kept by force; ways: only with these kinds of incubation."""
     return [
         one
         for one in results("science/incubation/results.json")["forced"]
@@ -92,19 +92,19 @@ def forced(place: str, blueprint: str, *ways: str) -> list[Mapping[str, Any]]:
 
 
 def incubated(what: str, place: str, blueprint: str, *ways: str) -> Source:
-    """What such a seed came to, in ``points`` say: in each cell, and from the least to the most."""
+    """Return a result of such seeds, such as ``points``: in each cell, and the range of the means."""
     found = [one[what] for one in forced(place, blueprint, *ways)]
     each: Source = [tuple(one[:3]) if isinstance(one, list) else (one,) for one in found]
     return [*each, *spans(each)[:1]]
 
 
 def cost(place: str, blueprint: str, way: str) -> Source:
-    """Operations of an episode in which it grew, over those of its twin's."""
+    """Return the operations of an episode in which it grew, relative to the twin."""
     return [(one["cost"],) for one in forced(place, blueprint, way)]
 
 
 def twins(place: str) -> Source:
-    """What a host came to that grew nothing, in percent."""
+    """Return the accuracy of a host without growth, in percent."""
     return [(one["metric"],) for one in results("science/incubation/results.json")["twins"] if one["place"] == place]
 
 
@@ -112,7 +112,7 @@ def twins(place: str) -> Source:
 
 
 def judged(found: Mapping[str, Any]) -> Source:
-    """All that was found without the engine; regrets, and how often what is new is bought when due, in percent."""
+    """Return the results on growbench; regrets, and how often a new blueprint is chosen when best, in percent."""
     own = {name: value for name, value in found.items() if name not in NOT_JUDGED}
     shares = [one["regret"] for player in found["table"]["players"].values() for one in player.values()]
     shares += [one["bought"] / one["episodes"] if one["episodes"] else None for one in found["newcomers"]]
@@ -120,11 +120,10 @@ def judged(found: Mapping[str, Any]) -> Source:
 
 
 def engine(cells: Sequence[Mapping[str, Any]]) -> Source:
-    """The runs of the engine: each arm, what it has over its controls, and each arm less each other on the same seeds.
+    """Return the real runs: each arm, its advantage over its controls, and over each other arm on the same RNG seeds.
 
-    The controllers of one gardener, ``ppo-0`` and on, are also taken together, seed by seed. What these came to, what a
-    gardener came to in all cells, and what everybody but chance has over static capacity, is also told as from the
-    least to the most.
+    The trainings of one policy, ``ppo-0`` and so on, are also averaged per RNG seed. For these, for a policy in all
+    cells, and for advantages over the static control, the range of the means is added.
     """
     found: Source = []
     several: dict[tuple[str, ...], Source] = {}
@@ -136,43 +135,43 @@ def engine(cells: Sequence[Mapping[str, Any]]) -> Source:
             each = {(name, ""): interval(own.values()) for name, own in worth.items() if not name.startswith(CONTROL)}
             each |= {(one, other): less(worth[one], worth[other]) for one, other in pairs(worth)}
             for (one, other), own in each.items():
-                to_what = CONTROL if other.startswith(CONTROL) else gardener(other)
+                to_what = CONTROL if other.startswith(CONTROL) else policy_of(other)
                 found.append(own if to_what in ("", CONTROL, *REFERENCES) else Whole(own))
                 everybody = [("everybody",)] if to_what == CONTROL and one != "random" else []
-                for key in [(gardener(one), cell["cell"]), (gardener(one),), *everybody]:
+                for key in [(policy_of(one), cell["cell"]), (policy_of(one),), *everybody]:
                     several.setdefault((what, to_what, *key), []).append(own)
     return found + [span for own in several.values() if len(own) > 1 for span in spans(own)]
 
 
-def gardener(arm: str) -> str:
-    """An arm without the number of its controller."""
+def policy_of(arm: str) -> str:
+    """Return the name of an arm without the number of its training."""
     return re.sub(r"-\d+$", "", arm)
 
 
 def spans(several: Source) -> Source:
-    """From the least mean to the largest, and from where the lowest interval begins to where the highest ends."""
+    """Return the range of the means, and the range of the intervals."""
     means = [own[0] for own in several]
     return [(min(means), max(means)), (min(map(min, several)), max(map(max, several)))]
 
 
 def pairs(worth: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Which arms are held against each other: all that play, and each with its own control."""
+    """Yield the pairs of arms to compare: all policies, and each policy with its own control."""
     players = sorted((name for name in worth if not name.startswith(CONTROL)), key=lambda name: name in REFERENCES)
     yield from combinations(players, 2)
     yield from ((name, CONTROL + name) for name in players if CONTROL + name in worth)
 
 
 def by_seed(episodes: Mapping[int, Mapping[str, Any]], what: str, scale: float) -> dict[int, float]:
-    """A figure of an arm's episodes, where it is known."""
+    """Return a figure of an arm's episodes by RNG seed, where it is known."""
     return {seed: scale * one[what] for seed, one in episodes.items() if one[what] is not None}
 
 
 def together(worth: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, float]]:
-    """The mean over the controllers of each gardener that has several, by seed."""
+    """Return the mean over the trainings of each policy that has several, by RNG seed."""
     groups: dict[str, list[Mapping[int, float]]] = {}
     for name, own in worth.items():
-        if gardener(name) != name and not name.startswith(CONTROL):
-            groups.setdefault(gardener(name), []).append(own)
+        if policy_of(name) != name and not name.startswith(CONTROL):
+            groups.setdefault(policy_of(name), []).append(own)
     return {
         name: {seed: sum(one[seed] for one in own) / len(own) for seed in own[0]}
         for name, own in groups.items()
@@ -181,13 +180,13 @@ def together(worth: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, fl
 
 
 def interval(values: Iterable[float]) -> tuple[float, ...]:
-    """Their mean, and from where to where it may be, if there is more than one."""
+    """Return the mean, with its interval if there is more than one value."""
     found = mean_interval(list(values), CONFIDENCE)
     return (found.mean,) if found.low is None or found.high is None else (found.mean, found.low, found.high)
 
 
 def less(one: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, ...]:
-    """One arm less another, on the seeds that both have."""
+    """Return the difference of two arms on the RNG seeds that both have."""
     return interval(one[seed] - other[seed] for seed in one if seed in other)
 
 
@@ -197,7 +196,7 @@ SHOWN = "science/shown/results.json"
 
 
 def runs() -> Mapping[str, Any]:
-    """The runs that the pages show, by name. The test that asks is skipped as long as nobody has run them."""
+    """Return the runs that the pages show, by name; skip the test if they were not run."""
     if not (ROOT / "benchmarks" / SHOWN).exists():
         pytest.skip("not run yet: python -m benchmarks.science.shown --write")
     found: Mapping[str, Any] = results(SHOWN)["runs"]
@@ -205,7 +204,7 @@ def runs() -> Mapping[str, Any]:
 
 
 def ran(*names: str) -> Source:
-    """What the arms of some runs came to, by how many points each is above each other, and their rewards."""
+    """Return the results of the arms of some runs, their differences in points, and their rewards."""
     found: Source = []
     for own in (runs()[name]["results"] for name in names):
         for arm in own["arms"].values():
@@ -219,13 +218,13 @@ def ran(*names: str) -> Source:
 
 
 def wrong_verdicts() -> Source:
-    """Of studies of arms that are the same: the least and the largest share with a verdict, where there can be one."""
+    """Return the range of wrong verdicts among identical arms, where a verdict is possible."""
     found = [one for one in results("science/verdicts.json")["wrong"] if any(one["told"].values())]
     return spans([(share,) for one in found for share in one["told"].values()])[:1]
 
 
 def wrong_without_pairs() -> Source:
-    """From where to where the shares lie of arms that spread alike, and the largest where one spreads further."""
+    """Return the range for arms of equal spread, and the largest share if one arm spreads further."""
     shares: dict[str, list[float]] = {}
     for one in results("science/verdicts.json")["wrong_without_pairs"]:
         shares.setdefault(one["spread"], []).append(one["told"])
@@ -237,7 +236,7 @@ def wrong_without_pairs() -> Source:
 
 
 def performance(*numbers: str) -> Source:
-    """Every figure of some promises, ``P3`` say, with its bound; of all where none is named."""
+    """Return the figures and bounds of some measurements, such as ``P3``; of all by default."""
     rows = [
         row
         for one in results("perf/results.json")["tables"]

@@ -1,9 +1,8 @@
-"""Is each figure that a page tells in words one that was found, or one that the code has?
+"""Every figure in the prose of the documentation comes from a stored result or from a constant of the code.
 
-Each page names where its figures come from. A figure that is in none of these is false, or was measured by nobody: so
-whoever measures anew and forgets a page is told which of its lines is to be written anew. A figure is a number with a
-fraction, with a sign or with a unit; from where to where something lies; or a mean with both. Code, tables, and what is
-written into a page from the code are no words, and have tests of their own.
+``PAGES`` lists the sources of each page. A figure that is in none of them fails with its line, so that new measurements
+cannot leave a page behind. A figure is a number with a fraction, a sign or a unit; a range; or a mean with a range.
+Code, tables and generated parts are not prose, and have tests of their own.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from esper_core.leyline.observations import LIMIT
 from esper_tasks.digits import digits
 
 ROOT = Path(__file__).parents[2]
-NO_WORDS = re.compile(
+NOT_PROSE = re.compile(
     r"^```.*?^```|<!-- from the code.*?<!-- end -->|<!--.*?-->|^\|.*?$|^    .*?$|`[^`]*`|\]\([^)]*\)", re.DOTALL | re.M
 )
 NUMBER = r"(?<![\w.,+−-])[+−-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w|\.\d)"
@@ -43,7 +42,7 @@ FIGURE = re.compile(
 
 
 def script(name: str) -> ModuleType:
-    """A Python file beside this one."""
+    """Load a Python file beside this one."""
     found = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
@@ -57,31 +56,31 @@ incubated, intervals, results, tables = measured.incubated, measured.intervals, 
 
 @dataclass(frozen=True)
 class Figure:
-    """What a page tells. numbers: as they are written; one, from where to where, or a mean with both."""
+    """A figure on a page. numbers: as written; a number, the ends of a range, or a mean with both ends."""
 
     line: int
     numbers: tuple[str, ...]
 
     def __str__(self) -> str:
-        """The figure, in one way of writing it."""
+        """Format the figure the same way however the page writes it."""
         if len(self.numbers) == 1:
             return self.numbers[0]
         *mean, low, high = self.numbers
         return f"{mean[0]} ({low} to {high})" if mean else f"{low} to {high}"
 
 
-def told(page: str) -> Iterator[Figure]:
-    """The figures of a page's words, in their order."""
-    words = NO_WORDS.sub(lambda left: re.sub(r"[^\n]", " ", left[0]), page)
+def figures_in(page: str) -> Iterator[Figure]:
+    """Yield the figures in a page's prose, in order."""
+    words = NOT_PROSE.sub(lambda left: re.sub(r"[^\n]", " ", left[0]), page)
     for found in FIGURE.finditer(words):
         yield Figure(words.count("\n", 0, found.start()) + 1, tuple(re.findall(NUMBER, found[0])))
 
 
 def is_in(source: Source, numbers: tuple[str, ...]) -> bool:
-    """Whether one of the source's figures comes to these numbers, rounded as they are.
+    """Return whether one of the source's figures rounds to these numbers.
 
-    One number is a number, or the mean of an interval; without a sign it may be either side of zero. What is better by
-    one side is worse by the other, so all signs of an interval may be turned.
+    A single number may be the mean of an interval, and without a sign it may be negative. All signs of an interval may
+    be inverted, since an advantage of one side is a disadvantage of the other.
     """
     if len(numbers) == 1:
         signed = numbers[0][0] in "+−-"
@@ -93,17 +92,17 @@ def is_in(source: Source, numbers: tuple[str, ...]) -> bool:
 
 
 def rounds(value: float, number: str) -> bool:
-    """Whether ``number`` is the value, with as many digits."""
+    """Return whether the value rounds to ``number``, with as many digits."""
     plain = number.replace(",", "").replace("−", "-")
     return float(f"{value:.{len(plain.partition('.')[2])}f}") == float(plain)
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page whose figures are held.
+    """A page and the sources of its figures.
 
-    sources: where they come from. parts: where those of a paragraph come from in their place, by how it begins. given:
-    those that nobody measured, and what they are.
+    sources: of the whole page. parts: of single paragraphs instead, by how they begin. given: figures that were not
+    measured, and what they are.
     """
 
     path: str
@@ -115,20 +114,20 @@ class Page:
         return self.path
 
     def read(self) -> str:
-        """The page."""
+        """Return the text of the page."""
         return (ROOT / self.path).read_text(encoding="utf-8")
 
-    def unheld(self, page: str) -> list[str]:
-        """What the text of the page tells that nothing holds, with its lines."""
+    def unsupported(self, page: str) -> list[str]:
+        """Return the figures of the text that are in no source, with their lines."""
         sources = {begin: [(100 * CONFIDENCE,), *own()] for begin, own in {"": self.sources, **self.parts}.items()}
         return [
             f"{self.path}:{one.line}: {one}"
-            for one in told(page)
+            for one in figures_in(page)
             if str(one) not in self.given and not is_in(sources[self.part_of(page, one.line)], one.numbers)
         ]
 
     def part_of(self, page: str, line: int) -> str:
-        """Which of the parts a line is in; nothing where it is in none."""
+        """Return the beginning of the part that contains a line, or an empty string."""
         before = "\n".join(page.splitlines()[:line])
         paragraph = re.split(r"\n\s*\n|\n(?=- )", before)[-1].lstrip()
         return next((begin for begin in self.parts if paragraph.startswith(begin)), "")
@@ -136,13 +135,13 @@ class Page:
 
 FIRST_RUN = "docs/get-started.md"
 POLICIES = "docs/reference/policies.md"
-EVIDENCE, STATISTICS = "docs/concepts/gates.md", "docs/concepts/statistics.md"
-GARDENERS, VERDICTS = "science/gardeners/results.json", "science/verdicts.json"
+GATES, STATISTICS = "docs/concepts/gates.md", "docs/concepts/statistics.md"
+LEARNED, VERDICTS = "science/gardeners/results.json", "science/verdicts.json"
 
 
 def less_the_rules() -> Source:
-    """What learning is worth on problems that nobody had seen: to those judged and others, and in runs."""
-    found = results(GARDENERS)
+    """Return the advantage of learned policies over the rules, on growbench and in real runs."""
+    found = results(LEARNED)
     own = (found["table"], found["again"], found["fresh"])
     others = found["schooling"]["three others by the same recipe"]["less_heuristic"]
     engine = [cell["arms"]["mean of the three"]["less_rules"] for cell in found["more"]]
@@ -150,34 +149,34 @@ def less_the_rules() -> Source:
 
 
 def regret() -> Source:
-    """How far the gardener that learns is from the best there is, in percent of that."""
-    return [(100 * results(GARDENERS)["table"]["players"]["ppo"]["40"]["regret"],)]
+    """Return the regret of ``ppo`` in percent."""
+    return [(100 * results(LEARNED)["table"]["players"]["ppo"]["40"]["regret"],)]
 
 
 def default_run() -> Source:
-    """What the default run came to, as the page of the first run shows it; a slow test runs it anew."""
+    """Return the results of the default run that the first page shows; a slow test repeats that run."""
     return tables(FIRST_RUN, "heuristic")
 
 
-def gardeners() -> Source:
-    """What the study of gardeners has found where problems are played."""
-    return measured.judged(results(GARDENERS))
+def learned() -> Source:
+    """Return the results of the study of learned policies on growbench."""
+    return measured.judged(results(LEARNED))
 
 
-def gardeners_in_runs() -> Source:
-    """What it has found in runs of the engine, from further seeds too, and by the best of several sizes of steps."""
-    found = results(GARDENERS)
+def learned_in_runs() -> Source:
+    """Return its results in real runs, also with further RNG seeds and with tuned learning rates."""
+    found = results(LEARNED)
     return [*measured.engine(found["live"]), *intervals(found["more"]), *intervals(found["steps"])]
 
 
-def controls_of_gardeners() -> Source:
-    """What it has found where nothing should grow, and what caution costs on the problems to learn on."""
-    return [*gardeners_in_runs(), *intervals(results(GARDENERS)["careful"])]
+def learned_on_controls() -> Source:
+    """Return its results on negative controls, and what caution costs on the training problems."""
+    return [*learned_in_runs(), *intervals(results(LEARNED)["careful"])]
 
 
 def gates() -> Source:
     """Return the constants of the gates and of their simulation, and the gains that the page's table shows."""
-    return [(GATE_ALPHA,), (DEVIATION,), (CORRELATION,), *tables(EVIDENCE, "| `conv_light` behind")]
+    return [(GATE_ALPHA,), (DEVIATION,), (CORRELATION,), *tables(GATES, "| `conv_light` behind")]
 
 
 def incubation() -> Source:
@@ -189,7 +188,7 @@ def incubation() -> Source:
 
 
 def linear_on_digits() -> float:
-    """The percentage in the docstring of ``digits``, which a test beside that holds against a linear model."""
+    """Return the percentage in the docstring of ``digits``, which another test checks."""
     return float(re.search(r"linear model tells (\d+) %", digits.__doc__)[1])
 
 
@@ -226,7 +225,7 @@ PAGES = [
     Page("docs/concepts/overview.md", given={"0 to 1": "the range of alpha"}),
     Page("docs/concepts/counterfactuals.md", lambda: measured.performance("P3")),
     Page("docs/concepts/incubation.md", incubation),
-    Page(EVIDENCE, gates, given={"−3": "a skewness to simulate"}),
+    Page(GATES, gates, given={"−3": "a skewness to simulate"}),
     Page(
         STATISTICS,
         lambda: [(1 - CONFIDENCE,), (100 * (1 - CONFIDENCE),)],
@@ -257,22 +256,22 @@ PAGES = [
     ),
     Page(
         "docs/project/learned-policies.md",
-        gardeners,
+        learned,
         {
-            "If one fixed": lambda: [(one,) for one in results(GARDENERS)["to_be_won"].values()],
-            "- **Transfer": gardeners_in_runs,
-            "- **Restraint": controls_of_gardeners,
+            "If one fixed": lambda: [(one,) for one in results(LEARNED)["to_be_won"].values()],
+            "- **Transfer": learned_in_runs,
+            "- **Restraint": learned_on_controls,
         },
     ),
     Page(
         "docs/project/learned-policies-report.md",
-        gardeners,
+        learned,
         {
-            "In accuracy": gardeners_in_runs,
-            "The last four": controls_of_gardeners,
-            "More caution": controls_of_gardeners,
-            "No interval": gardeners_in_runs,
-            "[gromo]": gardeners_in_runs,
+            "In accuracy": learned_in_runs,
+            "The last four": learned_on_controls,
+            "More caution": learned_on_controls,
+            "No interval": learned_in_runs,
+            "[gromo]": learned_in_runs,
         },
         given=dict.fromkeys(("0.003", "0.01", "0.03", "0.1"), "a learning rate"),
     ),
@@ -280,40 +279,42 @@ PAGES = [
 ]
 
 LEFT_OUT = ("docs/decisions/", "docs/reference/errors/")
-"""Decisions tell what was known when they were taken, and the pages of errors what their examples print."""
+"""Decisions state what was known when they were made, and pages of errors what their examples print."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_what_a_page_tells_was_found(page: Page) -> None:
-    assert page.unheld(page.read()) == []
+def test_every_figure_of_a_page_has_a_source(page: Page) -> None:
+    assert page.unsupported(page.read()) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_what_is_listed_of_a_page_stands_there(page: Page) -> None:
+def test_every_listed_part_and_figure_is_on_its_page(page: Page) -> None:
     text = page.read()
-    assert {*page.given} - {str(one) for one in told(text)} == set()
+    assert {*page.given} - {str(one) for one in figures_in(text)} == set()
     assert {*page.parts} - {page.part_of(text, line) for line in range(1, text.count("\n") + 1)} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_a_figure_that_nobody_found_is_found_out_with_its_line(page: Page) -> None:
+def test_a_figure_without_a_source_is_reported_with_its_line(page: Page) -> None:
     text = page.read()
     line = text.count("\n") + 2
-    assert f"{page}:{line}: 98,765.4" in page.unheld(f"{text}\nIt comes to 98,765.4 points more than before.\n")
+    assert f"{page}:{line}: 98,765.4" in page.unsupported(f"{text}\nIt comes to 98,765.4 points more than before.\n")
     for begin in page.parts:
         false = text.replace(begin, f"{begin} 98,765.4 points, that is,", 1)
-        assert any(one.endswith(": 98,765.4") for one in page.unheld(false)), begin
+        assert any(one.endswith(": 98,765.4") for one in page.unsupported(false)), begin
 
 
-def test_every_page_that_tells_figures_is_here() -> None:
+def test_every_page_with_figures_is_listed() -> None:
     texts = {one.relative_to(ROOT).as_posix(): one for one in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]}
     held = {page.path for page in PAGES} | {one for one in texts if one.startswith(LEFT_OUT)}
-    assert [one for one, file in texts.items() if one not in held and any(told(file.read_text(encoding="utf-8")))] == []
+    assert [
+        one for one, file in texts.items() if one not in held and any(figures_in(file.read_text(encoding="utf-8")))
+    ] == []
 
 
-def test_what_is_computed_of_the_gardeners_is_what_their_own_tables_say() -> None:
+def test_figures_computed_from_the_study_agree_with_its_tables() -> None:
     page = (ROOT / "benchmarks" / "science" / "gardeners" / "results.md").read_text(encoding="utf-8")
-    source = [*gardeners(), *gardeners_in_runs()]
+    source = [*learned(), *learned_in_runs()]
     shown = set(re.findall(r"([+-]\d+\.\d) \((-?\d+\.\d) to (-?\d+\.\d)\)", page))
     assert len(shown) > 50
     assert [one for one in shown if not is_in(source, one)] == []
@@ -330,8 +331,8 @@ def test_what_is_computed_of_the_gardeners_is_what_their_own_tables_say() -> Non
         ("```text\n0.5\n```\n| 0.5 |\n<!-- from the code: x -->\n0.5\n<!-- end -->\n    0.5", []),
     ],
 )
-def test_what_is_told_in_words_is_read(words: str, found: list[str]) -> None:
-    assert [str(one) for one in told(words)] == found
+def test_figures_in_prose_are_found(words: str, found: list[str]) -> None:
+    assert [str(one) for one in figures_in(words)] == found
 
 
 @pytest.mark.parametrize(
@@ -354,6 +355,6 @@ def test_what_is_told_in_words_is_read(words: str, found: list[str]) -> None:
         (["77", "70", "80"], True),
     ],
 )
-def test_a_figure_is_in_a_source_as_it_is_rounded(numbers: list[str], *, so: bool) -> None:
+def test_figures_are_compared_as_they_are_rounded(numbers: list[str], *, so: bool) -> None:
     source = [(0.68, 0.29, 1.07), (39.9,), (5.0, 9.2), measured.Whole((77.0, 70.0, 80.0))]
     assert is_in(source, tuple(numbers)) == so

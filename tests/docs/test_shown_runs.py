@@ -1,4 +1,4 @@
-"""Do the runs that the pages show run by one command, and do the pages show and say what they came to?"""
+"""One command repeats the runs that the pages show, and the pages show and state their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Runs = Mapping[str, Mapping[str, Any]]
 
 
 def script(path: Path) -> ModuleType:
-    """A Python file of the project that no package holds."""
+    """Load a Python file that belongs to no package."""
     found = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
@@ -38,10 +38,10 @@ def generate() -> ModuleType:
     return script(DOCS / "generate.py")
 
 
-# --- they run
+# --- running
 
 
-def test_what_was_run_is_not_run_again_and_what_was_cut_short_is(
+def test_finished_runs_are_not_repeated_and_truncated_ones_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["--quick", "--only", "previews, shuffled", "--into", str(tmp_path)]
@@ -61,7 +61,7 @@ def test_what_was_run_is_not_run_again_and_what_was_cut_short_is(
     assert log.read_text(encoding="utf-8") == ""
 
 
-def test_a_run_of_another_size_or_by_another_command_is_another_run(tmp_path: Path) -> None:
+def test_runs_are_identified_by_command_and_size(tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
     lines = [{"name": "a", "command": command, "quick": quick} for command in "xy" for quick in (False, True)]
     log.write_text("".join(json.dumps(one) + "\n" for one in lines), encoding="utf-8")
@@ -69,7 +69,7 @@ def test_a_run_of_another_size_or_by_another_command_is_another_run(tmp_path: Pa
 
 
 @pytest.mark.parametrize("part", [["--quick"], ["--only", "chance"]])
-def test_the_pages_are_not_given_a_part_nor_tiny_episodes(
+def test_partial_or_quick_results_are_not_written_for_the_pages(
     tmp_path: Path, part: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.science.shown.__main__.every_run", lambda quick: pytest.fail("something was run"))
@@ -80,7 +80,7 @@ def test_the_pages_are_not_given_a_part_nor_tiny_episodes(
 
 
 @pytest.mark.slow
-def test_all_of_it_runs_by_one_command_and_every_part_of_the_pages_is_made_of_it(tmp_path: Path) -> None:
+def test_one_command_produces_every_part_of_the_pages(tmp_path: Path) -> None:
     assert main(["--quick", "--into", str(tmp_path)]) == 0
     runs = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["runs"]
     assert list(runs) == [one.name for one in [*RUNS, *previews(quick=True)]]
@@ -88,7 +88,7 @@ def test_all_of_it_runs_by_one_command_and_every_part_of_the_pages_is_made_of_it
 
 
 @pytest.mark.parametrize("one", RUNS, ids=lambda one: one.name)
-def test_a_command_sets_what_a_configuration_has(one: Any) -> None:
+def test_a_command_sets_existing_keys(one: Any) -> None:
     asked = load_config(ROOT / one.file, one.changes)
     assert list(asked.overrides) == list(one.changes)
     assert one.command.count("--set") == len(one.changes)
@@ -96,7 +96,7 @@ def test_a_command_sets_what_a_configuration_has(one: Any) -> None:
     assert (asked.config.episode.steps, asked.config.episode.batches) == (200 if one.name == "longer" else 40, 32)
 
 
-def test_no_environment_counts_twice_and_none_was_calibrated_on() -> None:
+def test_no_rng_seed_counts_twice_or_was_used_for_calibration() -> None:
     firsts = [load_config(ROOT / one.file, one.changes).config.seed for one in RUNS if one.name in page.DEFAULTS]
     calibrated = [seed for one in previews(quick=False) for seed in range(one.seed, one.seed + one.seeds)]
     tried = [seed for first in firsts for seed in range(first, first + 8)]
@@ -104,12 +104,12 @@ def test_no_environment_counts_twice_and_none_was_calibrated_on() -> None:
     assert not set(tried) & set(calibrated)
 
 
-def test_the_command_of_the_longer_run_is_the_one_that_its_page_shows() -> None:
+def test_the_page_shows_the_command_of_the_longer_run() -> None:
     (command,) = [one.command for one in RUNS if one.name == "longer"]
     assert f"```sh\n{command}\n```" in SHOWN.read_text(encoding="utf-8")
 
 
-def test_a_plan_plants_where_and_when_it_is_said() -> None:
+def test_a_plan_follows_its_arguments() -> None:
     plan = Previews("p", "mnist1d", (("mlp", "late"),), times=(5,)).config()["arms"]["mlp-5"]["policy"]["settings"]
     assert [(one["step"], one["op"], one["slot"]) for one in plan["plan"]] == [
         (5, "germinate", "late"),
@@ -118,11 +118,11 @@ def test_a_plan_plants_where_and_when_it_is_said() -> None:
     ]
 
 
-# --- they are shown
+# --- tables
 
 
 def a_run(grown: float, *, arm: str = "heuristic", says: str = "", **kept: int) -> dict[str, Any]:
-    """A run whose twin comes to one half, and in which an arm comes to ``grown``."""
+    """Return a run whose twin reaches one half and whose arm reaches ``grown``."""
     arms = {
         name: {
             "test": {"mean": mean, "ci_low": mean - 0.01, "ci_high": mean + 0.02, "n": 8},
@@ -161,7 +161,7 @@ def some_runs() -> dict[str, dict[str, Any]]:
     return runs
 
 
-def test_what_runs_came_to_is_shown_with_sign_and_interval_and_what_was_kept() -> None:
+def test_results_are_shown_with_sign_interval_and_kept_seeds() -> None:
     runs = some_runs()
     assert (
         "| strict, nursery 2 (`plugins.yaml`) | 78.1 % | +28.1 (27.1 to 30.1) | +27.1 | `conv_light` 7, `pointwise` 1 |"
@@ -177,33 +177,33 @@ def test_what_runs_came_to_is_shown_with_sign_and_interval_and_what_was_kept() -
     assert "\nheuristic  78.1 %         77.1 % to 80.1 %  8  6,154       +27.1\n" in page.default_run(runs)
 
 
-def test_previews_are_shown_with_what_they_came_to_and_how_many_times_as_much_it_was() -> None:
+def test_previews_are_shown_with_final_gain_and_ratio() -> None:
     shown = page.previews(some_runs())
     assert "| `conv_light` | .100 → .40 | .200 → .90 | 4.0 to 4.5 | +9, +9 |" in shown
     assert "| `mlp`, in `late`, shuffled | .010 → −.02 |  | +9 |" in shown
 
 
-def test_a_page_is_written_anew_from_what_the_runs_came_to(
+def test_pages_are_regenerated_from_the_results(
     generate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "results.json"
     monkeypatch.setattr(generate, "RUNS", file)
-    text = "".join(f"<!-- from the code: {part} -->\nwhat stood here\n<!-- end -->\n" for part in page.PARTS)
+    text = "".join(f"<!-- from the code: {part} -->\nold text\n<!-- end -->\n" for part in page.PARTS)
     before = generate.written(text)
     assert before.count("Not measured yet") == len(page.PARTS) - 1
-    assert before.count("what stood here") == 1, "what a terminal showed stays"
+    assert before.count("old text") == 1, "what a terminal showed stays"
     file.write_text(json.dumps({"runs": some_runs()}), encoding="utf-8")
     now = generate.written(text)
-    assert "what stood here" not in now
+    assert "old text" not in now
     assert page.default_run(some_runs()) in now
     assert set(generate.RAN) == set(page.PARTS)
 
 
-# --- they are told
+# --- prose
 
 
 def rules(runs: Runs) -> list[Mapping[str, int]]:
-    """What the rules kept, on both tasks."""
+    """Return what the rules kept, on both tasks."""
     return [runs[name]["kept"]["heuristic"] for name in [*page.PLAIN, *page.SHUFFLED, *page.DEFAULTS]]
 
 
@@ -243,21 +243,21 @@ CLAIMS: list[tuple[Path, str, Callable[[Runs], bool]]] = [
         ),
     ),
 ]
-"""What pages say of runs without a figure."""
+"""Statements about runs that contain no figure."""
 
 
 def over_all(own: Mapping[str, Any]) -> int:
-    """How many environments were run."""
+    """Return the number of environments."""
     return int(own["results"]["arms"]["twin"]["test"]["n"])
 
 
 @pytest.mark.parametrize(("told_on", "words", "holds"), CLAIMS, ids=[words for _, words, _ in CLAIMS])
-def test_what_is_said_of_runs_without_a_figure_is_so(told_on: Path, words: str, holds: Callable[[Runs], bool]) -> None:
+def test_statements_about_runs_hold(told_on: Path, words: str, holds: Callable[[Runs], bool]) -> None:
     assert words in " ".join(told_on.read_text(encoding="utf-8").split())
     assert holds(measured.runs())
 
 
-def test_what_is_not_so_is_found_out() -> None:
+def test_false_statements_are_detected() -> None:
     false = some_runs()
     false["default"]["kept"]["heuristic"] = {"conv_light": 7, "mlp": 1}
     false["shuffled"]["kept"]["heuristic"] = {"conv_light": 1}
@@ -266,7 +266,7 @@ def test_what_is_not_so_is_found_out() -> None:
     assert [words for _, words, holds in CLAIMS if holds(false)] == []
 
 
-def test_the_figures_of_runs_are_a_source_of_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_a_source_of_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "runs", some_runs)
     assert measured.ran("longer")[:2] == [pytest.approx((60.0, 59.0, 62.0)), pytest.approx((9.0,))]
     assert measured.ran("longer")[-1] == pytest.approx((10.0, 9.0, 12.0))

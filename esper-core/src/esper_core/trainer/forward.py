@@ -1,16 +1,14 @@
 """How batches are computed: precision, micro-batches, memory layout, and compilation with a fallback.
 
 Only the network's own arithmetic is shortened to bfloat16 or float16: parameters, losses and metrics are float32. What
-is trained, incubated, tried, evaluated and left out is computed alike, or losses could not be compared. The exception
-is the look that a block takes at the data when it is born informed, which is always float32.
+is trained, incubated, tried, evaluated and left out is computed alike, or losses could not be compared.
 
 With ``compute.compile`` torch's compiler runs the pass that trains the host, compiled anew for each structure of the
 network. Where that fails the network runs as it is written, the run warns once, and the compiler is tried again when
-the structure changes. Evaluations, trials and incubating seeds always run as written: their networks change from batch
-to batch.
+the structure changes. Evaluations, trials and incubating seeds always run as written.
 
-Images lie in memory as channels-last where host and blueprints can work with that (``compute.layout``). Convolutions
-are faster so, but code that calls ``view`` where ``reshape`` is needed fails; so it is tried before a run begins.
+Images lie in memory as channels-last where host and blueprints can work with that (``compute.layout``), which makes
+convolutions faster. Code that calls ``view`` where ``reshape`` is needed fails, so it is tried before a run begins.
 """
 
 from __future__ import annotations
@@ -74,29 +72,21 @@ class ForwardPass:
     def losses(self, inputs: Tensor, targets: Tensor) -> list[Loss]:
         """Return the loss of each micro-batch, weighted by its share; the larger ones first if sizes differ."""
         if self._parts == 1:
-            return [partial(self._mean, inputs, targets)]
+            return [partial(self._loss, inputs, targets, None)]
         pairs = zip(inputs.tensor_split(self._parts), targets.tensor_split(self._parts), strict=True)
-        return [partial(self._share, *pair, len(pair[1]) / len(targets)) for pair in pairs]
+        return [partial(self._loss, *pair, len(pair[1]) / len(targets)) for pair in pairs]
 
     def new_scaler(self) -> GradScaler | None:
         """Return a scaler of the loss for float16, in which small gradients would vanish; None otherwise."""
         return GradScaler(self._device.type) if self._half is torch.float16 else None
 
-    def _mean(self, inputs: Tensor, targets: Tensor, model: nn.Module) -> Tensor:
-        return self._task.losses(self.outputs(model, inputs), targets).mean()
-
-    def _share(self, inputs: Tensor, targets: Tensor, share: float, model: nn.Module) -> Tensor:
-        return self._mean(inputs, targets, model) * share
+    def _loss(self, inputs: Tensor, targets: Tensor, share: float | None, model: nn.Module) -> Tensor:
+        mean = self._task.losses(self.outputs(model, inputs), targets).mean()
+        return mean if share is None else mean * share
 
 
 def half_precision(precision: str, device: torch.device) -> torch.dtype | None:
-    """Return the 16-bit dtype that a precision means on a device; None for float32.
-
-    ``auto`` is what a GPU has for it, and float32 on a CPU.
-
-    >>> half_precision("auto", torch.device("cpu")), half_precision("bfloat16", torch.device("cpu"))
-    (None, torch.bfloat16)
-    """
+    """Return the 16-bit dtype that a precision means on a device; None for float32, as ``auto`` is on a CPU."""
     if precision == "auto" and device.type == "cuda":
         return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
     return {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(precision)

@@ -15,9 +15,7 @@ Steps 1 to 5 are ``Stepper.advance``, and 7 is ``Stepper.act``; who steps throug
 (``app.episode``). At the end of a round the networks are evaluated on the test split, and policies that learn are
 updated.
 
-Where to read on: ``trainer.study`` says what a study is made of, ``trainer.pool`` runs the phases of a step in all
-environments, ``trainer.environment`` is one of them, ``trainer.network`` is the growing network in it, and
-``esper_core.growth`` is what grows. ``app.compose`` builds a study from a configuration.
+``trainer`` itself says where to read on. ``app.compose`` builds a study from a configuration.
 """
 
 from __future__ import annotations

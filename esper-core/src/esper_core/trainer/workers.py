@@ -1,17 +1,15 @@
 """Worker processes: the environments of a run in several processes, behind the interface of a pool.
 
 Environments of one index, and so a twin and what is compared with it, share a process; only plain records cross. What
-concerns the whole run stays here: places, faults of blueprints, and warnings that are given once. The numbers are those
-of a single process. Threads of one process wait for Python, and for each other where networks draw random numbers;
+concerns the whole run stays here: faults of blueprints, and warnings that are given once. The numbers are those of a
+single process. Threads of one process wait for Python, and for each other where networks draw random numbers;
 processes do not, but each has fixed environments, and is idle when it is done with them.
 
 A process is forked from the run, with everything that was prepared, in shared memory. It computes with one thread,
 ignores the signals that ask a run to end, since its parent handles them, and exits as soon as its parent does. It must
 never wait for a lock that another thread of its parent held when it was forked, for it has no such thread. So it has
-streams of its own. Python and glibc take care of their locks, and torch of its engine, as long as nobody has used an
-accelerator.
-
-Requests and replies are records, pickled between a process and its own fork; states travel as safetensors bytes.
+streams of its own. Python and glibc take care of their locks, and torch of its engine where nobody uses an accelerator.
+Requests and replies are pickled between a process and its own fork; states travel as safetensors bytes.
 """
 
 from __future__ import annotations
@@ -86,9 +84,6 @@ def can_fork() -> bool:
     return sys.platform == "linux" and not torch.accelerator.is_available()
 
 
-# What is sent.
-
-
 @dataclass(slots=True)
 class EnvironmentStatus:
     """Status of an environment in a worker process, with the attributes of ``Member``."""
@@ -138,9 +133,6 @@ def unpack(packed: PackedState) -> State:
     plain, names, tensors = packed
     by_name = load(tensors)
     return State(plain, {name: by_name[name] for name in names})
-
-
-# In the run's own process.
 
 
 class WorkerPool(Roster[EnvironmentStatus]):
@@ -291,11 +283,7 @@ def joined(values: Sequence[Any]) -> Any:
 
 
 def split(environments: int, processes: int) -> list[range]:
-    """Return the indices of each process, in order: as many as the others have, or one more.
-
-    >>> split(5, 2)
-    [range(0, 3), range(3, 5)]
-    """
+    """Return the indices of each process, in order: as many as the others have, or one more."""
     count = min(environments, processes)
     ends = [-(-environments * number // count) for number in range(count + 1)]
     return [range(begin, end) for begin, end in pairwise(ends)]

@@ -105,7 +105,6 @@ def course(
             actions,
             changes,
             standing,
-            pool.over,
             pool.faults.state_dict().plain,
         ]
     return told

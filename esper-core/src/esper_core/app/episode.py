@@ -194,7 +194,7 @@ class Episode:
         with one_thread():
             self._stepper.act(self._result, [action])
             done, self._now = self._result.step + 1, None
-            if self._pool.over or done == self.steps:
+            if not self._pool.running() or done == self.steps:
                 return self._conclude(done)
             return self._advance(done)
 

@@ -2,8 +2,8 @@
 
 The order is an endless sequence of shuffled passes over the training data, drawn from a seed. Resident data lies on the
 device and is indexed there. Streamed data stays on the host, in memory or mapped from a file: a thread gathers and
-sends each batch while the one before is trained on. The order alone says which examples come next, and a batch that was
-gathered ahead is used only if it is the one asked for; so the numbers are those of resident data.
+sends each batch while the one before is trained on. The order alone says which examples come next, so the numbers are
+those of resident data.
 """
 
 from __future__ import annotations

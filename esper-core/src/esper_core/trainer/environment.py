@@ -61,7 +61,6 @@ class Recipe:
     Attributes:
         data: The splits, on the device or, if streamed, on the host (the CPU).
         build_host: Builds a host from torch's default generator.
-        varieties: For each slot what may grow in it.
         host_schedule: Learning rate schedule of the host; None: constant. So is ``seed_schedule``.
         draws: When host and blueprints draw random numbers, as far as a dry run showed.
         operations: Operations of host and blueprints, where a reward prices them.
@@ -151,10 +150,7 @@ class Environment:
         return self.network.keeper
 
     def reset(self, round_: int, seed: int, *, bare: bool = False) -> None:
-        """Begin an episode with a new host, whose random numbers all derive from ``seed``.
-
-        ``bare`` leaves out implants, for a state that is loaded next.
-        """
+        """Begin an episode with a new host from ``seed``; ``bare`` leaves out implants, for a state to be loaded."""
         recipe, self.round, self.seed = self.recipe, round_, seed
         train, episode = recipe.data["train"], recipe.episode
         with RandomStream(derive_seed(seed, "host"), recipe.device):
@@ -224,10 +220,7 @@ class Environment:
         return evaluate(self.model, self.recipe.task, self.recipe.data[split], self.forward.outputs)
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
-        """Measure gain and dependence of living seeds, after every environment was evaluated on the validation split.
-
-        ``undisturbed`` holds the losses of the twin, one for each example; None where there is no twin.
-        """
+        """Measure gain and dependence of living seeds, after every environment was evaluated for validation."""
         self.network.measure_gains(partial(self._evaluate, "validation"), undisturbed)
         if self.recipe.growth.dependence:
             self.network.measure_dependence(self.recipe.task, self.recipe.data["validation"])

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -118,32 +118,32 @@ def torch_compiler(model: nn.Module) -> Any:
     return torch.compile(model, **options)
 
 
+@dataclass(slots=True)
 class CompiledHost:
     """Runs the training pass of one garden's network compiled, or as written where that fails."""
 
-    def __init__(self, garden: Garden, notices: Notices, compiler: Compiler) -> None:
-        self._garden = garden
-        self._notices = notices
-        self._compiler = compiler
-        self._structure: Any = None
-        self._compiled: Any = None
+    garden: Garden
+    notices: Notices
+    compiler: Compiler
+    _structure: Any = field(default=None, init=False)
+    _compiled: Any = field(default=None, init=False)
 
     @property
     def compiles_next(self) -> bool:
         """Whether the structure is new, so that the next pass compiles, which saves and restores torch's generators."""
-        return bool(structure_of(self._garden) != self._structure)
+        return bool(structure_of(self.garden) != self._structure)
 
     def run(self, train: Callable[[nn.Module], T]) -> T:
         """Return ``train(model)`` with the compiled network, or with the network itself where that fails.
 
         Errors of the network itself are raised as they are without a compiler.
         """
-        model, fresh = self._garden.model, self.compiles_next
+        model, fresh = self.garden.model, self.compiles_next
         if not fresh and self._compiled is None:
             return train(model)
         kept = KeptBuffers(model) if fresh else None
         try:
-            compiled = self._compiler(model) if fresh else self._compiled
+            compiled = self.compiler(model) if fresh else self._compiled
             result = train(cast("nn.Module", compiled))
         except Exception as error:
             restore_torch_defaults()
@@ -151,8 +151,8 @@ class CompiledHost:
                 kept.put_back()
             result = train(model)
             compiled = None
-            self._notices.warn("the host cannot be compiled (compute.compile)", summarise(error))
-        self._structure, self._compiled = structure_of(self._garden), compiled
+            self.notices.warn("the host cannot be compiled (compute.compile)", summarise(error))
+        self._structure, self._compiled = structure_of(self.garden), compiled
         return result
 
 

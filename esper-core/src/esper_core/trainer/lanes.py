@@ -89,10 +89,7 @@ class Lanes:
         return self._streams[place].current() if self._streams else nullcontext()
 
     def hand(self, tensor: Tensor, giver: int, taker: int) -> None:
-        """Let the environment at ``taker`` read, from now on, a tensor that the one at ``giver`` made.
-
-        This is the one place where tensors pass from lane to lane.
-        """
+        """Let ``taker`` read a tensor that ``giver`` made; nowhere else do tensors pass from lane to lane."""
         if self._streams and (own := self._streams[giver]) is not (other := self._streams[taker]):
             other.wait(own.mark())
             other.keep(tensor)

@@ -20,7 +20,7 @@ updated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from esper_core.governor import Act
@@ -80,7 +80,7 @@ def run_study(
                 recorder.rewarded(result.rewards)  # of the action before
                 actions_E = decide(study, recorder, result.signals, rolled=result.rolled)
             stepper.act(result, actions_E)
-            progress.step_done()
+            progress.step += 1
             pause(progress)
 
         with clock.region("conclude"):
@@ -162,31 +162,22 @@ class StepResult:
     rolled: Mapping[int, RolledBack]
 
 
+@dataclass(frozen=True, slots=True)
 class Stepper:
     """Takes the environments of a pool through decision steps, and publishes what happens.
 
-    Args:
+    Attributes:
         score: Rewards the signals of a step; None: nothing is rewarded.
         check_health: A second opinion on an environment, which can raise the alarm and not call it off.
         packages: The package behind each blueprint.
     """
 
-    def __init__(
-        self,
-        pool: AnyPool,
-        score: Score | None,
-        check_health: Callable[[HealthSnapshot], Verdict],
-        *,
-        bus: Bus | None = None,
-        clock: Clock | None = None,
-        packages: Mapping[str, str] | None = None,
-    ) -> None:
-        self._pool = pool
-        self._score = score
-        self._check_health = check_health
-        self._bus = Bus() if bus is None else bus
-        self._clock = Clock() if clock is None else clock
-        self._packages = packages or {}
+    pool: AnyPool
+    score: Score | None
+    check_health: Callable[[HealthSnapshot], Verdict]
+    bus: Bus = field(default_factory=Bus)
+    clock: Clock = field(default_factory=Clock)
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     def advance(self, step: int) -> StepResult:
         """Train every environment for one step, measure, heal, judge, roll back where necessary, and reward.
@@ -194,7 +185,7 @@ class Stepper:
         Raises:
             GovernorStop: An environment cannot be rolled back.
         """
-        pool, bus, clock = self._pool, self._bus, self._clock
+        pool, bus, clock = self.pool, self.bus, self.clock
         with clock.region("train"):
             passed = pool.train(step)
         clock.split("train", "shadow", pool.incubation_share)
@@ -204,7 +195,7 @@ class Stepper:
             lost = pool.heal(step)
         with clock.region("telemetry"):
             members = pool.environments
-            bus.publish(*stages_changed(members, passed, step), *seeds_lost(members, lost, step, self._packages))
+            bus.publish(*stages_changed(members, passed, step), *seeds_lost(members, lost, step, self.packages))
 
         with clock.region("govern"):
             decisions = pool.judge(self._opinions())
@@ -213,39 +204,39 @@ class Stepper:
             bus.publish(*governor_acted(members, decisions, rolled), *stages_changed(members, pruned, step))
         signals_E = pool.latest
         with clock.region("policy"):
-            rewards_E = [None] * len(signals_E) if self._score is None else self._score(signals_E, decisions)
+            rewards_E = [None] * len(signals_E) if self.score is None else self.score(signals_E, decisions)
         return StepResult(step, signals_E, rewards_E, decisions, rolled)
 
     def act(self, result: StepResult, actions_E: Sequence[Action]) -> None:
         """Carry out one action in each environment, and end the step."""
-        step, members = result.step, self._pool.environments
-        with self._clock.region("grow"):
-            changes, unborn = self._pool.apply(actions_E, step)
-        with self._clock.region("telemetry"):
-            self._bus.publish(
+        step, members = result.step, self.pool.environments
+        with self.clock.region("grow"):
+            changes, unborn = self.pool.apply(actions_E, step)
+        with self.clock.region("telemetry"):
+            self.bus.publish(
                 *stages_changed(members, changes, step),
-                *seeds_lost(members, unborn, step, self._packages),
+                *seeds_lost(members, unborn, step, self.packages),
                 *steps_finished(members, result.signals, result.rewards, actions_E, step),
             )
-            self._bus.settle()
+            self.bus.settle()
 
     def _opinions(self) -> dict[int, Verdict]:
         """Return the second opinion on each environment whose episode goes on, by its place."""
-        latest = self._pool.latest
+        latest = self.pool.latest
         return {
-            one.place: self._check_health(HealthSnapshot(one.round, one.arm, one.seed, latest[one.place]))
-            for one in self._pool.running()
+            one.place: self.check_health(HealthSnapshot(one.round, one.arm, one.seed, latest[one.place]))
+            for one in self.pool.running()
         }
 
     def _stop_if_hopeless(self, decisions: Mapping[int, Decision], step: int) -> None:
         """Raise GovernorStop for the first environment that cannot be rolled back."""
         hopeless = {place: decision for place, decision in decisions.items() if decision.act is Act.STOP}
         for place, decision in hopeless.items():
-            members, signals_E = self._pool.environments, self._pool.latest
+            members, signals_E = self.pool.environments, self.pool.latest
             nothing = [None] * len(members), [WAIT] * len(members)
-            self._bus.publish(*steps_finished(members, signals_E, *nothing, step))
-            self._bus.publish(*governor_acted(members, hopeless, {}))
-            self._bus.settle()
+            self.bus.publish(*steps_finished(members, signals_E, *nothing, step))
+            self.bus.publish(*governor_acted(members, hopeless, {}))
+            self.bus.settle()
             where = f'arm "{members[place].arm}", seed {members[place].seed}, step {decision.step}'
             hint = "A smaller optimizer.host.learning_rate or a clip_norm may help."
             problem = Problem("E402", f"{where}: {decision.reason}", hint=None if decision.second_opinion else hint)

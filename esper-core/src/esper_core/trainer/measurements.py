@@ -1,8 +1,7 @@
 """Measurements of one network in one decision step: losses, metric, gains of seeds, and dependence on seeds.
 
-Everything measured stays on the device until it is read once a step, as a single tensor. ``StepMeasurements`` collects
-it: ``numbers`` builds the tensor, ``read`` gives the numbers their names again, and ``signals`` makes the step's
-``Signals`` of them. None of the three changes anything.
+Everything measured stays on the device until it is read once a step, as a single tensor: ``StepMeasurements.numbers``
+builds it, ``read`` gives the numbers their names again, and ``signals`` makes the step's ``Signals`` of them.
 
 A seed that incubates, or is on a branch, is compared with the host itself. Once it acts on the host there is no host
 without it any more. Then it is compared with the twin at the same step, corrected by the lead that the twin had when
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -66,10 +65,7 @@ class Evaluation:
 def evaluate(
     model: nn.Module, task: Task, split: Split, run: Callable[[nn.Module, Tensor], Tensor] = nn.Module.__call__
 ) -> Evaluation:
-    """Evaluate ``model`` on the whole split in inference mode, and leave it in training mode.
-
-    ``run`` computes the outputs of a batch.
-    """
+    """Evaluate ``model`` on the whole split in inference mode, and leave it in training mode."""
     model.eval()
     losses: list[Tensor] = []
     scores: list[Tensor] = []
@@ -156,27 +152,27 @@ def check_settings(garden: Garden, number: int) -> None:
         raise SeedFault([slot.name], what, number=number)
 
 
+@dataclass(slots=True)
 class SeedDependence:
     """Dependence of the network on each acting seed in the latest step: losses with the seed left out."""
 
-    def __init__(self, garden: Garden, counterfactuals: Counterfactuals) -> None:
-        self._garden = garden
-        self._counterfactuals = counterfactuals
-        self.dependences: dict[int, Tensor] = {}
+    garden: Garden
+    counterfactuals: Counterfactuals
+    dependences: dict[int, Tensor] = field(default_factory=dict)
 
     def measure(self, task: Task, split: Split) -> None:
         """Measure each acting seed on ``split``, and leave the model in training mode."""
-        model, known = self._garden.model, self._counterfactuals.reason
+        model, known = self.garden.model, self.counterfactuals.reason
         model.eval()
         try:
-            measured = self._counterfactuals.measure(chunks(split, device_of(model)), task.losses)
+            measured = self.counterfactuals.measure(chunks(split, device_of(model)), task.losses)
         finally:
             model.train()
-        if (reason := self._counterfactuals.reason) not in (None, known):
+        if (reason := self.counterfactuals.reason) not in (None, known):
             log.info("%s is evaluated in whole passes with each seed left out: %s", type(model).__name__, reason)
         self.dependences = {
             seed.number: paired(measured[slot.name], measured[None])
-            for slot in self._garden.slots.values()
+            for slot in self.garden.slots.values()
             if (seed := slot.living) is not None and slot.name in measured
         }
 
@@ -186,7 +182,7 @@ class SeedDependence:
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for a garden that has grown alike."""
-        self.dependences = decode_state(state.part("found"), device_of(self._garden.model))
+        self.dependences = decode_state(state.part("found"), device_of(self.garden.model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +191,7 @@ class Measurements:
 
     Attributes:
         host_finite: Whether parameters and gradients of host and fossils are finite.
-        loss_scale: Factor on the training loss (float16); None without one.
         gains: Gains over the undisturbed host.
-        dependences: Dependence of the network on acting seeds.
         non_finite_seeds: Incubating seeds whose own loss, or the network's in their trial, is not finite.
     """
 
@@ -214,10 +208,7 @@ class Measurements:
 
 
 class StepMeasurements:
-    """Collects what is measured in a step on the device, and reads it at once.
-
-    ``operations`` are those of host and blueprints, where a reward prices them.
-    """
+    """Collects what is measured in a step on the device, and reads it at once."""
 
     def __init__(
         self, garden: Garden, gains: SeedGains, dependence: SeedDependence, operations: Operations | None
@@ -246,10 +237,7 @@ class StepMeasurements:
         return self.incubation_losses, self.gradients, self._gains.gains, self._dependence.dependences
 
     def numbers(self, evaluation: Tensor) -> Tensor:
-        """Return all that is to be read of this step in one tensor, in the order that ``read`` expects.
-
-        ``evaluation`` holds mean loss and metric on the validation split.
-        """
+        """Return all that is to be read of this step, with ``evaluation``, in one tensor that ``read`` reads."""
         scale = self._loss_scale()
         by_seed = [tensor for known in self._by_seed() for tensor in known.values()]
         numbers = [self.train_loss, evaluation, self._is_host_finite(scale), *scale, *by_seed]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
@@ -64,23 +65,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
 class SeedLosses:
-    """Takes seeds out of a network where they fail, and keeps a record of each.
+    """Takes seeds out of a network where they fail, keeps a record of each, and counts the faults of blueprints."""
 
-    ``faults`` counts failures of blueprints over all networks of the run.
-    """
-
-    def __init__(self, garden: Garden, measurements: StepMeasurements, faults: FaultBook) -> None:
-        self._garden = garden
-        self._measurements = measurements
-        self._faults = faults
-        self.records: list[LostSeed] = []
-        """Seeds that were lost since ``take`` was called last."""
+    garden: Garden
+    measurements: StepMeasurements
+    faults: FaultBook
+    records: list[LostSeed] = field(default_factory=list)
+    """Seeds that were lost since ``take`` was called last."""
 
     def take(self) -> list[LostSeed]:
         """Return the records since the last call, each counted against its blueprint."""
         records, self.records = self.records, []
-        return [one.counted(self._faults) for one in records]
+        return [one.counted(self.faults) for one in records]
 
     def run_without_faulty(self, act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Return what ``act`` gives for these arguments, repeated without the seeds that fail in it."""
@@ -97,16 +95,16 @@ class SeedLosses:
     ) -> bool:
         """Take out the living seeds of these slots, or the one of this number; return whether there was any."""
         what = remove_folders(what)
-        lost = self._garden.remove(f"lost: it {what}", slots, number)
+        lost = self.garden.remove(f"lost: it {what}", slots, number)
         for transition in lost:
-            self._measurements.forget(transition.seed)
+            self.measurements.forget(transition.seed)
             self.records.append(LostSeed(transition.slot, transition.blueprint, what, transition, blamed))
         return bool(lost)
 
     def blame_acting(self, what: str) -> NoReturn:
         """Raise SeedFault for the seeds in the host's own pass; RuntimeError if there is none: host or task did it."""
-        if self._garden.blended:
-            raise SeedFault(self._garden.blended_slots, what)
+        if self.garden.blended:
+            raise SeedFault(self.garden.blended_slots, what)
         raise RuntimeError(what)
 
     def state_dict(self) -> State:
@@ -127,15 +125,11 @@ class GrowingNetwork:
     Args:
         model: The host, grafted, on its device.
         governor: Judges the network and rolls it back; ``begin`` must be called on it before the first step.
-        varieties: For each slot what may grow in it.
-        steps: Decision steps in the episode.
-        batches: Batches in a decision step.
         seed: Of all random numbers of this network.
         faults: Counts failures of blueprints over all networks of the run.
         probe: Mean loss on some training data, for blueprints that choose their first weights by it.
         outputs: Computes the outputs of a batch.
         draws: When host and blueprints draw random numbers.
-        operations: Operations of host and blueprints, where a reward prices them.
         compile_host: Makes what runs the host's training pass compiled; None: it runs as written.
     """
 
@@ -195,8 +189,6 @@ class GrowingNetwork:
         self._snapshot: Snapshot | None = None
         """The latest such snapshot, whose memory is reused."""
 
-    # Training.
-
     def open_step(self) -> list[Transition]:
         """Begin a decision step: newborn seeds start to train."""
         self.incubation_seconds = 0.0
@@ -227,10 +219,7 @@ class GrowingNetwork:
         return loss
 
     def close_step(self, batch_losses: Sequence[Tensor]) -> list[Transition]:
-        """End the training of a decision step: ramps that have arrived are noticed, and seeds that are ready advance.
-
-        ``batch_losses`` is what ``train_batch`` returned for each batch of the step.
-        """
+        """End the training of a step: ramps that have arrived are noticed, and seeds that are ready advance."""
         self.measurements.record_training(batch_losses)
         return self.lost.run_without_faulty(self.garden.close_step)
 
@@ -276,8 +265,6 @@ class GrowingNetwork:
         draws = Draws.ANYWHERE if compiles else self._draws
         return self.training_stream if draws is when else nullcontext()
 
-    # Measuring.
-
     def evaluate(self, evaluate: Callable[[], Evaluation]) -> Evaluation:
         """Return what ``evaluate``, which runs the model on a split, gives for the network as it acts now."""
 
@@ -315,8 +302,6 @@ class GrowingNetwork:
         self.measured = self.measurements.read(numbers)
         return self.measurements.signals(step, self.measured)
 
-    # What goes wrong.
-
     def heal(self, signals: Signals) -> bool:
         """Take out the seeds that made a loss non-finite, and restore the host if harmed; return whether any was.
 
@@ -350,8 +335,6 @@ class GrowingNetwork:
         self.measurements.train_loss = torch.full((), loss, device=device_of(self.model))
         return rolled
 
-    # Growing.
-
     def mask(self) -> ActionMask:
         """Return what can be done now and fits the memory budget."""
         return self.governor.restrict(self._budget.restrict(self.garden, self.garden.mask()))
@@ -364,8 +347,6 @@ class GrowingNetwork:
             what = remove_folders(fault.what)
             self.lost.records.append(LostSeed(action.slot or "", action.blueprint or "", what, None))
             return []
-
-    # State.
 
     def state_dict(self) -> State:
         """Return the state between two steps, when what was decided is carried out.

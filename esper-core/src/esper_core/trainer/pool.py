@@ -1,8 +1,8 @@
 """The pool: the environments of every arm, and each phase of a step for all of them.
 
 Environments of all arms are interleaved, and the order of their turns rotates from step to step. What runs on a lane
-stays within one environment. What concerns several of them, or is counted over all, happens between, in the order of
-their places: so the numbers are the same for any number of lanes.
+stays within one environment. What concerns several happens between, in the order of their places: so the numbers are
+the same for any number of lanes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,7 @@ M = TypeVar("M", bound=Member)
 
 
 class Roster(ABC, Generic[M]):
-    """Environments by their places, which are the same whichever process an environment lives in.
-
-    The run has ``whole`` of them, where some live in other processes.
-    """
+    """Environments by their places; the run has ``whole`` of them, where some live in other processes."""
 
     def __init__(self, environments: Sequence[M], whole: int, faults: FaultBook) -> None:
         self.environments = list(environments)
@@ -59,13 +56,8 @@ class Roster(ABC, Generic[M]):
         """Return the places of the environments of these arms, in the order of their seeds."""
         return [one.place for one in self.environments if one.arm in names]
 
-    @property
-    def over(self) -> bool:
-        """Whether every episode ended before its last step. That of a twin never does."""
-        return not self.running()
-
     def running(self) -> list[M]:
-        """Return the environments whose episode goes on."""
+        """Return the environments whose episode goes on. That of a twin always does."""
         return [one for one in self.environments if not one.over]
 
     def turns(self, step: int) -> list[M]:
@@ -111,10 +103,8 @@ class Pool(Roster[Environment]):
 
     Args:
         environments: How many environments each arm has.
-        twin: The arm that never grows, with which seeds are compared.
         devices: Those of one index share a device, and the next index takes the next one; none: the recipe's.
         lanes: How many threads, or streams on each device; None: as many as fit.
-        implants: For an arm and a seed, what the host has grown from the start.
         undisturbed: For a step, the losses of a twin that is trained elsewhere.
         indices: Of the environments that live here, where others live in other processes.
     """
@@ -210,10 +200,7 @@ class Pool(Roster[Environment]):
         return lost
 
     def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
-        """Return the governor's decision for each environment whose episode goes on, by its place.
-
-        ``opinions`` is what plugins say about an environment's health, by its place.
-        """
+        """Return the governor's decision for each environment whose episode goes on, given what plugins say of some."""
         decisions: dict[int, Decision] = {}
         for one in self.running():
             assert one.signals is not None
@@ -282,8 +269,6 @@ class Pool(Roster[Environment]):
             grown = read_network(slots_of(one.model), type(one.model).__name__).grown
             endings.append(Ending(one.signals, loss, metric, grown))
         return changes, endings
-
-    # State.
 
     def states(self) -> dict[int, State]:
         """Return the state of each environment, by its place."""

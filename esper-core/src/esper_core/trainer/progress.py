@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from esper_core.growth import decode_state, encode_state
@@ -24,6 +25,7 @@ _STATES: Final = (
 )
 
 
+@dataclass
 class StudyProgress:
     """Where a study is, and everything that the loop needs to go on from there, in this process or another one.
 
@@ -34,11 +36,12 @@ class StudyProgress:
         recorder: The record of this round for learners.
     """
 
-    def __init__(self, study: Study) -> None:
-        self.study = study
-        self.round = 0
-        self.step = 0
-        self.finished: list[EpisodeFinished] = []
+    study: Study
+    round: int = 0
+    step: int = 0
+    finished: list[EpisodeFinished] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
         self._new_round()
 
     def _new_round(self) -> None:
@@ -58,12 +61,8 @@ class StudyProgress:
 
     def steps(self) -> Iterator[int]:
         """Yield the steps that are left of the round, until every episode in it is over."""
-        while self.step < self.study.steps and not (self.step and self.study.pool.over):
+        while self.step < self.study.steps and (self.step == 0 or self.study.pool.running()):
             yield self.step
-
-    def step_done(self) -> None:
-        """Count a step that is complete."""
-        self.step += 1
 
     def round_done(self, finished: Iterable[EpisodeFinished]) -> None:
         """Count a round that is complete, and keep how its episodes ended."""

@@ -100,7 +100,6 @@ class Study:
         twin: The arm that never grows, with which the others are compared; None without one.
         reward: Rewards every environment that ``rewards`` does not name.
         environments: How many seeds are played in a round, for each name in the pool.
-        first_seed: Seed of the first episode.
         packages: The package behind each blueprint, by the blueprint's full id.
         check_health: A second opinion on each environment after each step, which can only raise the alarm.
     """
@@ -129,10 +128,8 @@ class Study:
 
     def twins(self) -> list[int | None]:
         """Return the place of each environment's twin; None where it has none."""
-        if self.twin is None:
-            return [None] * len(self.pool.environments)
-        own = self.pool.of_arm(self.twin)
-        return [own[environment.index] for environment in self.pool.environments]
+        own = [] if self.twin is None else self.pool.of_arm(self.twin)
+        return [own[environment.index] if own else None for environment in self.pool.environments]
 
     def observe(self, signals_E: Sequence[Signals], rolled: Collection[int] = ()) -> list[Observation]:
         """Return what a policy sees of each environment: its signals, those of its twin, and the reward's price."""

@@ -404,10 +404,7 @@ class Lifeline:
 
 
 class WorkerProcess:
-    """A forked process that runs ``serve`` with its end of a pipe, as long as the parent holds on to ``lifeline``.
-
-    Error messages name what the process is for, ``whose``.
-    """
+    """A forked process that runs ``serve`` with its end of a pipe; error messages say ``whose`` it is."""
 
     def __init__(self, serve: Callable[[Connection[Any, Any]], None], lifeline: Lifeline, whose: str) -> None:
         self._whose = whose

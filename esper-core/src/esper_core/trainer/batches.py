@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,17 +67,17 @@ class BatchOrder:
         self._generator.set_state(known["generator"])
 
 
+@dataclass(frozen=True, slots=True)
 class Resident:
     """Batches of data on the device."""
 
-    def __init__(self, split: Split, device: torch.device) -> None:
-        self._split = split
-        self._device = device
+    split: Split
+    device: torch.device
 
     def next(self, order: BatchOrder) -> tuple[Tensor, Tensor]:
         """Return the next batch."""
-        indices = order.next().to(self._device)
-        inputs, targets = self._split.inputs, self._split.targets
+        indices = order.next().to(self.device)
+        inputs, targets = self.split.inputs, self.split.targets
         taken = inputs[indices] if inputs.dim() == IMAGES else inputs.index_select(0, indices)
         return taken, targets.index_select(0, indices)
 

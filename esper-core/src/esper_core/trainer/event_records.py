@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from pydantic import TypeAdapter
 
@@ -39,7 +39,6 @@ class Member(Protocol):
 
     Attributes:
         place: Its place among the environments of the run.
-        index: Which of its arm's environments it is.
         steps: Decision steps that the network was trained for in this episode.
         over: Whether the episode ended before its last step; nothing is trained or asked any more then.
         seconds: Seconds of the latest step's training: all of it, and what incubating seeds took of it.
@@ -112,13 +111,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-class _Episode(TypedDict):
-    round: int
-    arm: str
-    seed: int
-
-
-def _episode(member: Member) -> _Episode:
+def _episode(member: Member) -> dict[str, Any]:
     return {"round": member.round, "arm": member.arm, "seed": member.seed}
 
 

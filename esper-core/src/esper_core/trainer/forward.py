@@ -134,10 +134,7 @@ class CompiledHost:
         return bool(structure_of(self.garden) != self._structure)
 
     def run(self, train: Callable[[nn.Module], T]) -> T:
-        """Return ``train(model)`` with the compiled network, or with the network itself where that fails.
-
-        Errors of the network itself are raised as they are without a compiler.
-        """
+        """Return ``train(model)`` with the compiled network, or with the network itself where that fails."""
         model, fresh = self.garden.model, self.compiles_next
         if not fresh and self._compiled is None:
             return train(model)
@@ -178,10 +175,7 @@ def channels_last(split: Split) -> Split:
 def takes_channels_last(
     host: nn.Module, varieties: Mapping[str, Sequence[Variety]], task: Task, train: Split, device: torch.device
 ) -> bool:
-    """Return whether host and blueprints work on channels-last images, forward and backward, as a dry run shows.
-
-    If so the host's weights are channels-last afterwards.
-    """
+    """Return whether host and blueprints work on channels-last images in a dry run; if so the host is laid out so."""
     if train.inputs.dim() != IMAGES:
         return False
     some = channels_last(replace(train, inputs=train.inputs[:PROBE_EXAMPLES], targets=train.targets[:PROBE_EXAMPLES]))

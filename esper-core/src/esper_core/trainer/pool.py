@@ -299,8 +299,10 @@ class Pool(Roster[Environment]):
         by_place = {one.place: one for one in environments}
 
         def at(place: int) -> T:
-            with attributed_to(_describe(by_place[place]), doing):
-                return act(by_place[place])
+            one = by_place[place]
+            grown = {seed.blueprint for slot in one.garden.slots.values() for seed in slot.stack}
+            with attributed_to("the host" + (f" with {', '.join(sorted(grown))}" if grown else ""), doing):
+                return act(one)
 
         before = torch.get_rng_state() if self._deterministic else None
         with output_to_stderr():
@@ -327,8 +329,3 @@ class Pool(Roster[Environment]):
         """Tell the environment's governor of transitions, and return them with its place."""
         environment.governor.record(transitions, step)
         return [(environment.place, transition) for transition in transitions]
-
-
-def _describe(environment: Environment) -> str:
-    grown = {seed.blueprint for slot in environment.garden.slots.values() for seed in slot.stack}
-    return "the host" + (f" with {', '.join(sorted(grown))}" if grown else "")

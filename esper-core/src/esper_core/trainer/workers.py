@@ -105,11 +105,7 @@ Request = tuple[str, tuple[Any, ...], State]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply to a request: what the method returned, or raised with its traceback, and what else is new.
-
-    ``statuses`` are those of environments that have another one than before. ``notices`` are warnings that the run
-    gives once.
-    """
+    """The reply to a request: what the method returned, or raised with its traceback, and what is new."""
 
     value: Any
     error: BaseException | None
@@ -136,10 +132,7 @@ def unpack(packed: PackedState) -> State:
 
 
 class WorkerPool(Roster[EnvironmentStatus]):
-    """The environments of every arm in several processes on a CPU, with the interface and arguments of ``Pool``.
-
-    ``environments`` holds the status of each after the latest request.
-    """
+    """The environments in several processes, behind the interface of ``Pool``; ``environments`` holds their status."""
 
     def __init__(
         self,
@@ -289,9 +282,6 @@ def split(environments: int, processes: int) -> list[range]:
     return [range(begin, end) for begin, end in pairwise(ends)]
 
 
-# In the worker process.
-
-
 class ForkedPool(Pool):
     """The environments of one process."""
 
@@ -377,30 +367,27 @@ class _ForwardedNotices(Notices):
         self.kept.append((what, reason))
 
 
-# The process itself.
-
-
 class Lifeline:
     """A pipe that nothing is written to. Its end tells every fork that the parent let go of it, or died."""
 
     def __init__(self) -> None:
-        self._end, self._own = os.pipe()
+        self._ends = list(os.pipe())
 
     def hold_on(self) -> None:
         """In a fork: exit as soon as nobody holds the other end."""
-        os.close(self._own)
+        end, own = self._ends
+        os.close(own)
 
         def wait() -> None:
-            os.read(self._end, 1)
+            os.read(end, 1)
             os._exit(0)
 
         threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
     def cut(self) -> None:
         """In the parent: let go. May be called twice."""
-        for end in {self._own, self._end} if self._own >= 0 else ():
-            os.close(end)
-        self._own = self._end = -1
+        while self._ends:
+            os.close(self._ends.pop())
 
 
 class WorkerProcess:

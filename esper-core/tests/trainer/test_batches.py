@@ -1,4 +1,4 @@
-"""Streamed data gives the numbers of resident data, by one thread that is there for the whole run."""
+"""Batches: their order, and streamed data, which gives the numbers of resident data."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from esper_core.config import ComputeConfig
@@ -42,6 +44,25 @@ def no_thread_is_left() -> Any:
     while feeds() and time.monotonic() < ends:
         time.sleep(0.01)
     assert not feeds()
+
+
+@given(examples=st.integers(1, 50), size=st.integers(1, 60), passes=st.integers(1, 4), seed=st.integers(0, 2**31))
+def test_each_example_comes_once_in_a_pass_and_no_batch_is_short(
+    examples: int, size: int, passes: int, seed: int
+) -> None:
+    order = BatchOrder(examples, size, seed)
+    batches = [order.next() for _ in range(-(-passes * examples // size))]
+    assert {len(batch) for batch in batches} == {size}
+    drawn = torch.cat(batches)[: passes * examples].reshape(passes, examples)
+    assert torch.equal(drawn.sort(dim=1).values, torch.arange(examples).expand(passes, -1))
+
+
+def test_the_order_depends_on_the_seed_alone() -> None:
+    torch.manual_seed(0)
+    first = BatchOrder(30, 7, 5).next()
+    torch.manual_seed(1)
+    assert torch.equal(BatchOrder(30, 7, 5).next(), first)
+    assert not torch.equal(BatchOrder(30, 7, 6).next(), first)
 
 
 def test_the_batches_are_those_of_resident_data_in_the_same_order() -> None:

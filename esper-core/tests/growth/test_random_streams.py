@@ -1,0 +1,50 @@
+"""Random streams: each goes on where it stopped, and leaves the default generator alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper_core.growth import RandomStream
+from esper_core.growth.random_streams import derive_seed
+
+
+@given(st.integers(0, 2**62))
+def test_a_stream_goes_on_where_it_stopped_and_leaves_the_default_generator_alone(seed: int) -> None:
+    torch.manual_seed(11)
+    expected_default = torch.rand(3)
+    torch.manual_seed(seed)
+    expected = torch.rand(6)
+    torch.manual_seed(11)
+    stream = RandomStream(seed)
+    with stream:
+        first = torch.rand(4)
+    between = torch.rand(3)
+    with stream:
+        second = torch.rand(2)
+    assert torch.equal(torch.cat([first, second]), expected)
+    assert torch.equal(between, expected_default)
+
+
+def test_a_stream_gives_the_generator_back_when_its_block_fails() -> None:
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    stream = RandomStream(1)
+    with pytest.raises(RuntimeError), stream:
+        torch.rand(1).reshape(2)
+    assert torch.equal(torch.get_rng_state(), before)
+    with stream:
+        pass
+
+
+def test_a_stream_feeds_one_block_at_a_time() -> None:
+    stream = RandomStream(1)
+    with stream, pytest.raises(RuntimeError, match="in use"), stream:
+        pass
+
+
+def test_derived_seeds_are_the_same_tomorrow() -> None:
+    assert derive_seed(7, "order") == 666519070672927082
+    assert len({derive_seed(seed, name) for seed in range(50) for name in ("host", "order", "training")}) == 150

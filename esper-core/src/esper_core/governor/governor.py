@@ -21,7 +21,7 @@ from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import CALM, Level, Verdict, most_severe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from esper_core.config import OptimizerConfig, OptimizersConfig
     from esper_core.growth import Garden, Transition, Variety
@@ -94,8 +94,7 @@ class RolledBack:
 class Governor:
     """Watches one environment, episode after episode.
 
-    An improvement of ``metric`` counts as progress, besides one of the loss. ``faults`` counts failures of blueprints
-    over all environments of a run.
+    An improvement of ``metric`` or loss counts as progress; ``faults`` counts failures of blueprints over the run.
     """
 
     def __init__(
@@ -106,6 +105,7 @@ class Governor:
         self._faults = FaultBook() if faults is None else faults
         self._watch = MutationWatch(self._settings.watch_steps)
         self._snapshots = SnapshotShelf(self._settings.snapshots)
+        self._history, self._rollbacks = LossHistory(), 0
         self._warned, self._calm = False, True
 
     def begin(self, garden: Garden, guessing_loss: float | None = None) -> None:
@@ -116,18 +116,16 @@ class Governor:
         self._garden = garden
         known = guessing_loss is not None and math.isfinite(guessing_loss)
         self._history = LossHistory(guessing_loss if known else None)
-        self._rollbacks = 0
-        self._warned, self._calm = False, True
+        self._rollbacks, self._warned, self._calm = 0, False, True
         self._planned: tuple[Decision, KeptSnapshot] | None = None
         self._watch.forget()
         self._snapshots.renew(garden, -1, self._history)
 
-    def record(self, changes: Iterable[Transition], step: int) -> None:
+    def record(self, changes: Sequence[Transition], step: int) -> None:
         """Record what changed in the garden in ``step``, or was decided after it.
 
         A fossilised seed makes another network, which no older snapshot fits: every snapshot is taken again.
         """
-        changes = list(changes)
         self._watch.record(changes, step)
         if any(change.now is Stage.FOSSILISED for change in changes):
             self._snapshots.renew(self._garden, step, self._history)

@@ -7,7 +7,7 @@ What is here:
     plugins: ``esper plugins`` and ``esper components``.
     runs: ``esper runs``.
     doctor: ``esper doctor``.
-    output: lines, tables, problems and JSON, and the results of a run.
+    output: tables, problems and JSON, and the tables of results at the end of a run.
     progress: what a run prints while it runs.
 
 ``esper --help`` imports only ``main`` and ``output``; ``esper.commands`` are the entry points of other packages.

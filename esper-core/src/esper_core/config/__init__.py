@@ -1,7 +1,7 @@
 """The configuration of a run: read a file, merge overlays, apply ``--set``, validate, and explain.
 
 - ``model``: every option with its default and meaning, and which options contradict each other. Begin here.
-- ``loading``: from a file, overlays and ``--set`` to a ``LoadedConfig``; and back to YAML.
+- ``loading``: from a file, overlays and ``--set`` to a ``LoadedConfig``; what ``--set`` may change; and back to YAML.
 - ``errors``: pydantic's errors as problems with a place and a hint.
 - ``explain``: type, default and origin of a value.
 - ``yaml``: YAML 1.2 with positions, and with limits on what is read.

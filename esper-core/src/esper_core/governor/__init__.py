@@ -2,11 +2,12 @@
 
 Begin reading with ``Governor.decide``. What is here:
 
-- ``governor``: decide, roll back, stop early; snapshots of healthy states; the memory budget
+- ``governor``: decide, roll back, stop early; when a snapshot is taken; the memory budget
 - ``judgement``: the verdict on one step, from the losses of the steps before
 - ``attribution``: which mutation caused a panic
 
-Seeds that break a loss are taken out before the governor is asked (``trainer.network``).
+What a rollback restores of host and optimizers is in ``growth.snapshots``. Seeds that break a loss are removed before
+the governor is asked (``trainer.network``).
 """
 
 from esper_core.governor.attribution import MutationWatch

@@ -4,7 +4,7 @@ Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actio
 
     random_streams    independent random numbers
     dry_runs          run a model without leaving a trace; sites and dtypes of its modules
-    seeds             a block, the operator that blends it in, its alpha
+    seeds             a block, the operators that blend it in, its alpha
     serialization     values and tensors as a State and back
     slots             forward hooks in which seeds act
     journal           the record of what grew, also in state dicts
@@ -12,11 +12,11 @@ Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actio
     optimizers        which optimizer owns and steps which parameter
     optimizer_steps   Adam steps, optimizer state, gradient statistics
     incubation        train a seed before it acts: shadow, branch
-    gates             gain against price
-    transitions       legal actions; all-or-nothing changes
-    rebuilding        restore a grown network
-    garden            all seeds of one model
-    snapshots         copy and restore a host
+    gates             whether a seed's gain pays for its price; they judge, and ``garden`` acts
+    transitions       which actions are legal; all-or-nothing changes
+    rebuilding        build a grown network again from its journal; ``runs.networks`` reads the files
+    garden            all seeds of one model: germinate, advance, prune and fossilise them, by an action or with time
+    snapshots         copy a host, and restore it in a rollback, with the state of its optimizers
     counterfactuals   losses with seeds left out
     trials            check and describe blueprints before a run
 

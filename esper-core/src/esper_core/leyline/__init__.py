@@ -3,13 +3,14 @@
 What is here:
     actions: what a policy can ask for, and the masks of what is possible.
     constants: named thresholds, windows and limits.
-    errors: the exception hierarchy, and the texts of messages: suggestions, printable lines, counts.
+    errors: the exception hierarchy, problems with their error codes (a page each in docs/reference/errors), and the
+        texts of messages.
     events: the records that a run publishes.
     files: opens files of runs that may come from somebody else.
     lifecycle: the transition tables of slots and seeds.
-    observations: observations as rows of numbers.
+    observations: what a policy gets, an observation, as rows of numbers.
     protocols: what components implement, and what hooks receive.
-    signals: what is measured in a step, and what gates and governor conclude.
+    signals: what is measured in a step and observed by a policy, and what gates and governor conclude.
     specs: what plugins declare about their components.
 
 What is not here: the hooks themselves (``esper_core.hooks``).

@@ -29,8 +29,7 @@ from esper_core.config.errors import Entry, entry_at
 from esper_core.config.explain import type_text
 from esper_core.config.model import RunConfig, Use
 from esper_core.hooks import spec as hooks
-from esper_core.leyline import events, lifecycle, signals
-from esper_core.leyline import observations as features
+from esper_core.leyline import events, lifecycle, observations as features, signals
 from esper_rewards import catalogue as rewards_page
 from esper_testing import components_of
 from esper_testing.reward_episodes import PROBES, SANE, probed

@@ -9,8 +9,7 @@ import copy
 import json
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from esper_core.leyline import (
     ActionMask,

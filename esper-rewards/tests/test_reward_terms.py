@@ -8,8 +8,7 @@ from dataclasses import replace
 from importlib import import_module
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from esper_core.leyline import Gain, SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_rewards.terms import (

@@ -11,8 +11,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from esper_core.leyline import Metric, Reward, RewardSpec, Signals, SlotSignals, SlotState

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from esper_core.leyline import Action, ActionMask, ActionSpace, Blend, ConfigError, Curve, Op, Signals
 from esper_core.leyline.events import StepFinished

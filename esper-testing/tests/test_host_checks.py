@@ -14,8 +14,7 @@ from torch import nn
 
 from esper_core import HostSpec, SlotPlace
 from esper_core.leyline import ConfigError, Problem
-from esper_testing import check_host, sites
-from esper_testing import hosts as home
+from esper_testing import check_host, hosts as home, sites
 
 pytestmark = [pytest.mark.slow, pytest.mark.install]  # a minute; every change has to pass them all the same
 

@@ -14,8 +14,7 @@ from xml.dom import minidom
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from esper_core import EsperError
 from esper_core.leyline import RunInfo, RunOutcome

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from esper_core.leyline import ConfigError
 from esper_core.plugins.discovery import FIRST_PARTY, is_name

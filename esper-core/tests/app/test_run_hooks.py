@@ -170,8 +170,7 @@ def test_verdict_of_a_plugin_is_acted_upon(install, run_small, level: str, act: 
 
 @pytest.mark.members
 def test_calm_verdict_does_not_cancel_the_governors_panic(install, run_small, monkeypatch) -> None:
-    from esper_core.governor import Judgement, LossHistory
-    from esper_core.governor import governor as governing
+    from esper_core.governor import Judgement, LossHistory, governor as governing
     from esper_core.leyline import Level, Verdict
 
     panic = Judgement(Verdict(Level.PANIC, "a loss is not finite"), LossHistory())

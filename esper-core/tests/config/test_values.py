@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from esper_core.config import parse_path
 from esper_core.config.values import MAX_DEPTH, MAX_SHOWN, path_text

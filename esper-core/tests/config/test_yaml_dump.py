@@ -6,8 +6,7 @@ import math
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from esper_core.config import (
     ArmConfig,

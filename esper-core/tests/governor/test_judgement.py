@@ -7,8 +7,7 @@ import math
 from dataclasses import asdict, replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from esper_core.config import GovernorConfig
 from esper_core.governor import LossHistory, judge_step

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
-from esper_core.growth import RandomStream, SeedFault, derive_seed, graft, slots_of
-from esper_core.growth import counterfactuals as reasons
+from esper_core.growth import RandomStream, SeedFault, counterfactuals as reasons, derive_seed, graft, slots_of
 from esper_core.growth.counterfactuals import (
     Counterfactuals,
     _Call,

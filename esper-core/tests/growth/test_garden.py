@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from esper_core.growth import Garden, Seed, SeedFault, Variety
-from esper_core.growth import garden as garden_module
+from esper_core.growth import Garden, Seed, SeedFault, Variety, garden as garden_module
 from esper_core.growth.seeds import Alpha
 from esper_core.leyline import Action, BlueprintSpec, GrowthError, LifecycleError, Op, SlotPlace, SlotState, Stage
 from esper_core.trainer.environment import Environment, Recipe

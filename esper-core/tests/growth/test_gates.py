@@ -6,8 +6,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from pydantic import TypeAdapter
 
 from esper_core.growth.gates import Gate, judge, lower_bound

@@ -7,8 +7,7 @@ import statistics
 
 import pytest
 import torch
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from esper_core.growth.gates import NUMBERS, lower_bound, paired, read_gain, upper_bound
 from esper_core.leyline.signals import Gain

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from esper_core.growth.optimizer_steps import WIDTH, GradientCollector
 from esper_core.leyline import Action, Op

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from safetensors.torch import load as decode
-from safetensors.torch import save as encode
+from hypothesis import given, strategies as st
+from safetensors.torch import load as decode, save as encode
 from torch import Tensor, nn
 
 from esper_core.growth import OptimizerKeeper, OptimizerSettings, RandomStream, decode_state, encode_state

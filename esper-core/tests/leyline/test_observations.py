@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from esper_core.leyline import (
     Action,

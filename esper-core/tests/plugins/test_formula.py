@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from esper_core.plugins import FormulaError, evaluate_formula
 from esper_core.plugins.formula import MAX_LENGTH, MAX_VALUE

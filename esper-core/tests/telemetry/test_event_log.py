@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from esper_core.leyline import GradientHealth, RunFolderError, SeedSignals, Signals, SlotSignals, SlotState, Stage

@@ -15,10 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from safetensors.torch import load as decode
-from safetensors.torch import save as encode
+from hypothesis import HealthCheck, given, settings, strategies as st
+from safetensors.torch import load as decode, save as encode
 from torch import Tensor, nn
 
 from esper_core.config import GrowthConfig, OptimizersConfig

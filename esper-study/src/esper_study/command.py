@@ -76,8 +76,7 @@ def replay(
         raise click.UsageError(msg, context)
     from esper_core import load_run
     from esper_core.app.episode import Episode
-    from esper_study.replay import Change, read_recording
-    from esper_study.replay import replay as replay_episode
+    from esper_study.replay import Change, read_recording, replay as replay_episode
 
     found, notes = load_run(run, runs_dir=runs_dir), list[str]()
     recording = read_recording(found.path, episode, notes.append)

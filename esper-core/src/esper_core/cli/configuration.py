@@ -12,8 +12,7 @@ import click
 from esper_core.app.resolution import settings_models, unmarked_hooks
 from esper_core.cli.output import print_json, print_line, print_problems
 from esper_core.cli.run import build, config_file, load, overlay_option, set_option
-from esper_core.config import explain as explain_config
-from esper_core.config import load_config
+from esper_core.config import explain as explain_config, load_config
 from esper_core.config.yaml import dump
 from esper_core.leyline.errors import EsperError, printable
 

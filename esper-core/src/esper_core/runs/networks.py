@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load as decode
-from safetensors.torch import save as encode
+from safetensors.torch import load as decode, save as encode
 from torch import Tensor
 
 from esper_core.growth.grafting import slots_of

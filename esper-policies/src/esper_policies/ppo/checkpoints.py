@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from safetensors import SafetensorError
-from safetensors.torch import load as read_tensors
-from safetensors.torch import save as written_tensors
+from safetensors.torch import load as read_tensors, save as written_tensors
 
 from esper_core.leyline import CANDIDATE_COLUMNS, SCHEMA, SLOT_COLUMNS, SettingError, State
 from esper_policies.ppo.encoding import WHOLE_COLUMNS

@@ -58,14 +58,14 @@ def test_every_error_code_has_a_page_and_every_page_a_code() -> None:
 
 
 @pytest.mark.parametrize("page", ERRORS, ids=lambda page: page.stem)
-def test_the_page_of_an_error_says_all_that_it_should(page: Path) -> None:
+def test_an_error_page_has_a_title_an_example_a_cause_and_a_fix(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert re.match(rf"# {page.stem} \S", text), "its title begins with its code"
+    assert re.match(rf"# {page.stem} \S", text), "the title begins with the code"
     examples = "".join(re.findall(r"^```(?:console|text)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
     shown = re.search(rf"^(?:warning: )?{page.stem} ", examples, flags=re.MULTILINE)
-    assert shown, "an example is of another error"
-    assert "\n**Why it happens.** " in text
-    assert "\n**How to mend it.** " in text
+    assert shown, "no example shows this error"
+    assert "\n**Cause.** " in text
+    assert "\n**Fix.** " in text
 
 
 def test_every_page_of_an_error_is_in_the_index_once() -> None:

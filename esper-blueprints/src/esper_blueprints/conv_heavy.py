@@ -19,8 +19,9 @@ EXPANSION: Final = 2
 
 
 class ConvHeavy(nn.Module):
-    """Three convolutions of width 5, beside the input: each place sees six neighbours to each side,
-    and by a normalisation how loud the whole example is.
+    """Three convolutions of width 5 with a normalisation over the example, added to the input.
+
+    Each place sees six neighbours to each side and, through the normalisation, how loud the whole example is.
 
     Formula: x + conv_c(relu(norm(conv_b(relu(conv_a(x)))))), c → 2c → 2c → c, conv_c zero at birth; norm goes over all
     features and places of an example, and has a gain and a shift for each feature. Without it a block this deep begins

@@ -29,7 +29,7 @@ NOTHING: Final = 1e-6
 
 
 def inform_linear(down: nn.Linear, inputs: Tensor, gradients: Tensor) -> None:
-    """Let the rows of ``down`` be the directions of the inputs that go along best with the gradients.
+    """Set the rows of ``down`` to the input directions that correlate most with the gradients.
 
     Of up(down(x)) with up zero, the gradient of up is then as large as it can be for orthogonal rows of these sizes.
 
@@ -47,7 +47,7 @@ def inform_linear(down: nn.Linear, inputs: Tensor, gradients: Tensor) -> None:
 
 
 def inform_convolutions(first: Convolution, last: Convolution, inputs: Tensor, gradients: Tensor) -> None:
-    """Let the filters of ``first`` be those whose outputs, as they vary, go along best with the gradients.
+    """Set the filters of ``first`` to those whose varying outputs correlate most with the gradients.
 
     Of last(relu(first(x))) with last zero. What an output is on average counts for nothing, since the shift of last can
     give that. Each filter is turned so that the rectifier lets the better half through, and shifted so that it bends in
@@ -76,7 +76,7 @@ def inform_convolutions(first: Convolution, last: Convolution, inputs: Tensor, g
 
 
 def most_stretched(rows: Tensor, there_and_back: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """As many orthonormal rows as are given, those that a linear map stretches most, and the squares of how much.
+    """Return the orthonormal rows that a linear map stretches most, and their squared stretch factors.
 
     >>> stretch = torch.tensor([1.0, 3.0, 2.0])
     >>> rows, squares = most_stretched(torch.eye(3)[:2] + 1, lambda rows: rows * stretch**2)
@@ -95,7 +95,7 @@ def most_stretched(rows: Tensor, there_and_back: Callable[[Tensor], Tensor]) -> 
 
 
 def _gains(first: Convolution, last: Convolution, seen: Tensor, asked: Tensor) -> Callable[[Tensor], Tensor]:
-    """The map from filters of ``first`` to the gradient of ``last`` that each brings, and back.
+    """Return the map from filters of ``first`` to the gradient of ``last`` that each yields, and back.
 
     A filter's gradient hangs on that filter alone. So the map is worked out once, as a matrix, where that takes fewer
     passes over the batch than applying it does, which is so with sequences; a matrix for images would be large.

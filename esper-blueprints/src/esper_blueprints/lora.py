@@ -45,7 +45,7 @@ class Lora(nn.Module):
         start_at_zero(self.up)
 
     def inform(self, inputs: Tensor, gradients: Tensor) -> None:
-        """The rows of ``down`` become those that go along best with what the loss asks for; it stays the identity.
+        """Set the rows of ``down`` by the loss gradients; the block stays the identity.
 
         inputs: what arrives, for a batch. gradients: of the loss with respect to what leaves, in the same shape.
         """
@@ -58,7 +58,7 @@ class Lora(nn.Module):
 
 
 def lora_small(site: Site) -> Lora:
-    """A LoRA of rank 4.
+    """Build a LoRA of rank 4.
 
     >>> from esper_core import Site
     >>> lora_small(Site("tokens", 32, (5,))).down
@@ -70,7 +70,7 @@ def lora_small(site: Site) -> Lora:
 
 
 def lora_large(site: Site) -> Lora:
-    """A LoRA of rank 16.
+    """Build a LoRA of rank 16.
 
     >>> from esper_core import Site
     >>> lora_large(Site("tokens", 32, (5,))).down

@@ -41,7 +41,7 @@ class LowRank(nn.Module):
         start_at_zero(self.up)
 
     def inform(self, inputs: Tensor, gradients: Tensor) -> None:
-        """The rows of ``down`` become those that go along best with what the loss asks for; it stays the identity.
+        """Set the rows of ``down`` by the loss gradients; the block stays the identity.
 
         inputs: what arrives, for a batch. gradients: of the loss with respect to what leaves, in the same shape.
         """

@@ -162,12 +162,12 @@ class _Episode:
     planted: tuple[Arm, ...] = ()
 
     def plain(self) -> list[Any]:
-        """It as JSON can hold it."""
+        """Return the episode as JSON-compatible data."""
         return [self.number, self.steps, [list(arm) for arm in self.wishes], [list(arm) for arm in self.planted]]
 
     @classmethod
     def of(cls, plain: Sequence[Any]) -> _Episode:
-        """The episode that ``plain`` tells of."""
+        """Build an episode from what ``plain`` returned."""
         number, steps, *arms = plain
         wishes, planted = (tuple((slot, blueprint) for slot, blueprint in some) for some in arms)
         return cls(number, steps, wishes, planted)

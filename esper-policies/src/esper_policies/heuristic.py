@@ -60,11 +60,11 @@ class Scene:
         return self.observation.steps - 1 - self.observation.step
 
     def life(self, slot: SlotSignals, seed: SeedSignals) -> Life:
-        """What is remembered of a seed."""
+        """Return what is remembered of a seed."""
         return self.memory.life(slot.name, seed)
 
     def pays(self, slot: SlotSignals, seed: SeedSignals) -> float:
-        """What a seed brings beyond its cost: what was measured last or, where nothing is, what it had promised.
+        """Return a seed's gain beyond its cost: as last measured, else as its preview promised.
 
         Where there was no promise either, nothing speaks for it.
         """
@@ -134,7 +134,7 @@ RULES: Final[tuple[Callable[[Scene], Action | None], ...]] = (keep, rid, choose,
 
 
 def in_season(step: int, steps: int, settings: HeuristicSettings) -> bool:
-    """Whether ``step`` is neither too early nor too late to plant.
+    """Return whether ``step`` is neither too early nor too late to germinate a seed.
 
     There has to be time for the preview, to blend in, and to take out again.
     """
@@ -143,7 +143,7 @@ def in_season(step: int, steps: int, settings: HeuristicSettings) -> bool:
 
 
 def _ready(scene: Scene, slot: SlotSignals) -> Iterator[tuple[float, Action]]:
-    """The seeds of a slot that could be blended in now and pay, with what they bring."""
+    """Yield the seeds of a slot that can be blended in now and pay, each with its gain."""
     if _age(slot, min) < scene.settings.preview or not _time_to_blend(scene):
         return
     for seed in slot.seeds:
@@ -153,7 +153,7 @@ def _ready(scene: Scene, slot: SlotSignals) -> Iterator[tuple[float, Action]]:
 
 
 def _hopeless(scene: Scene, slot: SlotSignals) -> bool:
-    """Whether no seed of the slot will be blended in: none pays, or the time of those that might is over."""
+    """Return whether no seed of the slot will be blended in: none pays, or there is no time left."""
     if not _time_to_blend(scene):
         return True
     age = _age(slot, min)
@@ -164,27 +164,27 @@ def _hopeless(scene: Scene, slot: SlotSignals) -> bool:
 
 
 def _may_come(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
-    """Whether a seed pays, or nothing is known of it yet."""
+    """Return whether a seed pays, or nothing is known of it yet."""
     return scene.pays(slot, seed) > 0 or scene.life(slot, seed).promise is None
 
 
 def _time_to_blend(scene: Scene) -> bool:
-    """Whether a seed could still be blended in and, should it not pay, taken out again."""
+    """Return whether a seed could still be blended in and, if it does not pay, taken out again."""
     return scene.left >= 2 * scene.settings.speed
 
 
 def _held(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> int:
-    """Steps for which a seed has held."""
+    """Return for how many steps a seed has been holding."""
     return scene.observation.step - scene.life(slot, seed).since
 
 
 def _age(slot: SlotSignals, which: Callable[..., float]) -> float:
-    """The age of a slot's eldest (``max``) or youngest (``min``) seed; where it is unknown, old enough. 0: no seed."""
+    """Return the age of a slot's oldest (``max``) or youngest (``min``) seed; unknown: infinite; no seed: 0."""
     return which((math.inf if seed.age is None else seed.age for seed in slot.seeds), default=0)
 
 
 def _best(found: Iterator[tuple[float, Action]]) -> Action | None:
-    """The action of the largest number, the first of several."""
+    """Return the action with the largest number, the first of several."""
     return max(found, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 

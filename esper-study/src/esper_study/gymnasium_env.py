@@ -57,6 +57,7 @@ def actions_of(
     ['wait', 'germinate', 'advance', 'prune', 'fossilise']
 
     Args:
+        space: The slots, with the blueprints that can germinate in each.
         speed: Steps that a change of alpha takes.
         single_out: Add ADVANCE and PRUNE for each blueprint, to tell several seeds of a nursery apart.
         fossilise: Include FOSSILISE.

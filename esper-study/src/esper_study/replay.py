@@ -103,6 +103,7 @@ def read_recording(run: Path, episode: str, warn: Callable[[str], None]) -> Reco
     """Read the events of one episode from a run directory.
 
     Args:
+        run: The run directory.
         episode: ``ARM:SEED``, or ``SEED`` if the run has one arm with a policy.
         warn: Called with a message about events that cannot be read.
 
@@ -142,6 +143,9 @@ def replay(play: Episode, recording: Recording, change: Change | None = None, *,
     """Replay an episode on an ``Episode`` of the run's own configuration.
 
     Args:
+        play: The episode to replay on, not yet begun.
+        recording: What was recorded.
+        change: The step to ask about; None: replay what was recorded.
         warn: Called with a message for each recorded action that is no longer possible.
 
     Raises:

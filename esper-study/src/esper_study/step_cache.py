@@ -73,7 +73,7 @@ class CachedPlay:
         return self._go_to((int(seed), ()))
 
     def act(self, action: Action) -> Record:
-        """Carry an action out, and return the record of the next step, or of the end."""
+        """Carry out an action, and return the record of the next step, or of the end."""
         if self._here is None:
             msg = "no episode has begun: call begin(seed) first"
             raise RuntimeError(msg)

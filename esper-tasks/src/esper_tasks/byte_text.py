@@ -37,11 +37,11 @@ class NextByte:
         self._splits = _splits(text, settings)
 
     def split(self, name: SplitName) -> Split:
-        """One split, whole: inputs (N, length) and, one byte on, targets (N, length), whole numbers below 256."""
+        """Return one whole split: inputs (N, length) and targets (N, length), one byte on, below 256."""
         return self._splits[name]
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy of each example, in nats. ConfigError unless there are outputs for each byte."""
+        """Return the mean cross-entropy of each example, in nats; raise ConfigError without outputs per byte."""
         if outputs.shape[:-1] != targets.shape:
             hint = (
                 "For example  host: {use: transformer, settings: {causal: true}}\n"
@@ -52,7 +52,7 @@ class NextByte:
         return each.reshape(len(targets), -1).mean(dim=1)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean loss of each example: in nats, of which the metric is the perplexity, or in bits."""
+        """Return the mean loss of each example: in nats, of which the metric is the perplexity, or in bits."""
         losses = self.losses(outputs, targets)
         return losses / math.log(2) if self._in_bits else losses
 
@@ -117,7 +117,7 @@ def _splits(text: bytes, settings: BytesSettings) -> dict[SplitName, Split]:
 
 
 def _windows(block: bytes, size: int) -> list[bytes]:
-    """The block from its beginning in pieces of one size; what is left at its end is left out."""
+    """Cut the block into pieces of one size; drop the rest at its end."""
     return [block[start : start + size] for start in range(0, len(block) - size + 1, size)]
 
 

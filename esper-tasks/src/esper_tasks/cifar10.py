@@ -36,7 +36,7 @@ _WHERE = (
 
 
 def cifar10(*, folder: str, examples: int | None = None, validation: int = 5000, seed: int = 0) -> Classification:
-    """Photographs in ten classes: images (N, 3, 32, 32), each colour with mean 0 and deviation 1 in training.
+    """Load CIFAR-10: photographs in ten classes, images (N, 3, 32, 32), each colour normalised in training.
 
     The published data have 50,000 examples to train on, of which a validation part is drawn, and 10,000 for the test.
     As numbers of 4 bytes they need 0.7 GB; ``examples`` takes fewer. Files of fewer records will do, too.
@@ -68,7 +68,7 @@ def cifar10(*, folder: str, examples: int | None = None, validation: int = 5000,
 
 
 def found_folder(folder: str) -> Path:
-    """The folder with the six files; SettingError that says what is missing, and where it can be got."""
+    """Return the folder with the six files; raise SettingError with what is missing and where to get it."""
     place = found(folder, "folder", folder=True, more=_WHERE)
     missing = [name for name in (*TRAIN, TEST) if not (place / name).is_file()]
     if missing:
@@ -82,7 +82,7 @@ def found_folder(folder: str) -> Path:
 
 
 def _records(file: Path) -> tuple[Bytes, Bytes]:
-    """Images (N, 3, 32, 32) and classes (N,) of a file."""
+    """Read images (N, 3, 32, 32) and classes (N,) from a file."""
     try:
         content = np.fromfile(file, dtype=np.uint8)
     except OSError as error:
@@ -100,7 +100,7 @@ def _records(file: Path) -> tuple[Bytes, Bytes]:
 
 
 def _spread(images: Bytes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of each colour, as what an image is compared with."""
+    """Return mean and standard deviation of each colour, shaped to broadcast over an image."""
     count = np.stack([np.bincount(images[:, colour].ravel(), minlength=256) for colour in range(3)])
     level = np.arange(256)
     mean = (count * level).sum(axis=1) / count.sum(axis=1)
@@ -110,7 +110,7 @@ def _spread(images: Bytes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _split(images: Bytes, classes: Bytes, mean: NDArray[Any], deviation: NDArray[Any]) -> Split:
-    """The images as float32, with no copy of them in between."""
+    """Normalise the images as float32, without intermediate copies."""
     inputs = images.astype(np.float32)
     inputs -= mean.astype(np.float32)
     inputs /= deviation.astype(np.float32)

@@ -15,7 +15,7 @@ CLASSES = 10
 
 
 def digits(*, validation: int = 300, test: int = 300, seed: int = 0) -> Classification:
-    """Handwritten digits, images (N, 1, 8, 8), the data that come with scikit-learn: nothing is downloaded.
+    """Load scikit-learn's handwritten digits, images (N, 1, 8, 8); nothing is downloaded.
 
     A linear model tells 96 % of them, so hardly anything is left for growth to gain: it only shows that images work.
 

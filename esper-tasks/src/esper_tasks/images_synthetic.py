@@ -25,7 +25,7 @@ _PATCH: Final = 0.2
 
 
 def images_synthetic(*, samples: int = 3000, size: int = 16, seed: int = 0, noise: float = 0.7) -> Classification:
-    """Tell which of eight waves is somewhere in the noise. Colour images (N, 3, size, size).
+    """Generate noisy colour images (N, 3, size, size), each with one of eight waves: its class.
 
     Formula: image = 2·colour·cos(2π·along/wavelength + phase)·patch + noise·ε. Place, phase, and colour (any direction,
     also its opposite) are random, and each class has the same patch. So neither a pixel nor the colours of an image
@@ -51,7 +51,7 @@ def images_synthetic(*, samples: int = 3000, size: int = 16, seed: int = 0, nois
 
 
 def _waves(generator: np.random.RandomState, which: NDArray[np.int64], size: int) -> Floats:
-    """The images without noise: N images of 3 colours, H rows and W columns."""
+    """Return the images without noise: N images of 3 colours, H rows and W columns."""
     count = len(which)
     phase = generator.uniform(0, 2 * np.pi, count)
     row, column = generator.uniform(0.25 * size, 0.75 * size, (2, count))
@@ -70,5 +70,5 @@ def _waves(generator: np.random.RandomState, which: NDArray[np.int64], size: int
 
 
 def _each(numbers: Floats) -> Floats:
-    """One number for each image, to go with (N, H, W)."""
+    """Reshape one number per image so that it broadcasts over (N, H, W)."""
     return numbers[:, None, None]

@@ -63,7 +63,7 @@ class _Draws(NamedTuple):
 
 
 def digit_signals(*, samples: int, seed: int, noise: float = 1.0, shuffled: bool = False) -> tuple[Floats, Integers]:
-    """Signals (N, 40) with mean 0 and standard deviation 1 over all of them, and their digits, in random order.
+    """Generate normalised signals (N, 40) and their digits, in random order.
 
     samples: how many, the same number of each digit. noise: factor on the published noise. shuffled: whether all
     signals have their positions permuted, in one and the same way.
@@ -83,7 +83,7 @@ def digit_signals(*, samples: int, seed: int, noise: float = 1.0, shuffled: bool
 
 
 def smoothed(rows: Floats) -> Floats:
-    """Each row under a Gaussian of width 2, cut off at four widths; beyond its ends a row is its own mirror image.
+    """Smooth each row with a Gaussian of width 2, cut off at four widths, mirroring the row at its ends.
 
     Formula: y[i] = Σ w[k]·x[i+k] for |k| ≤ 8, w[k] ∝ exp(−k² / 2·2²), Σ w = 1, x reflected as (b a | a b … y z | z y).
     """
@@ -124,7 +124,7 @@ def _signals(digit: Integers, draws: _Draws, noise: float) -> Floats:
 
 
 def _stretched_digits() -> Floats:
-    """Each digit with each number of zeros behind it, stretched: (digit, zeros − 36, 72)."""
+    """Return each digit with each number of zeros after it, stretched: (digit, zeros − 36, 72)."""
     digits = np.array(_PEN)
     digits -= digits.mean(axis=1, keepdims=True)
     digits /= digits.std(axis=1, keepdims=True)
@@ -141,7 +141,7 @@ def _stretched_digits() -> Floats:
 
 
 def _read_off(rows: Floats, points: int) -> Floats:
-    """Each row at ``points`` places spread evenly over it, read between two neighbours in proportion."""
+    """Interpolate each row linearly at ``points`` evenly spaced places."""
     place = np.linspace(0, rows.shape[1] - 1, points)
     left = np.minimum(place.astype(np.int64), rows.shape[1] - 2)
     share = place - left
@@ -150,7 +150,7 @@ def _read_off(rows: Floats, points: int) -> Floats:
 
 
 def mnist1d(*, validation: int = 800, samples: int = 5000, seed: int = 42, noise: float = 1.0) -> Classification:
-    """Ten digits as signals of 40 numbers: inputs (N, 1, 40), one of ten classes.
+    """Generate ten digits as signals of 40 numbers: inputs (N, 1, 40), one of ten classes.
 
     Four fifths of the samples are for training, and the last ``validation`` of those are held out; the rest is the
     test split. With the defaults: 3,200 / 800 / 1,000, the published data.
@@ -168,7 +168,7 @@ def mnist1d(*, validation: int = 800, samples: int = 5000, seed: int = 42, noise
 def mnist1d_shuffled(
     *, validation: int = 800, samples: int = 5000, seed: int = 42, noise: float = 1.0
 ) -> Classification:
-    """``mnist1d`` with the positions of all signals permuted in one and the same way. Arguments as there."""
+    """Generate ``mnist1d`` with one permutation of the positions for all signals. Arguments as there."""
     return _task(Mnist1dSettings(validation=validation, samples=samples, seed=seed, noise=noise), shuffled=True)
 
 

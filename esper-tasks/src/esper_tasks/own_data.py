@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def refuse(setting: str, message: str, hint: str | None = None) -> NoReturn:
-    """SettingError (E120); ``hint`` is the way out, and ends with what was received.
+    """Raise SettingError (E120); ``hint`` says what to do, and ends with what was received.
 
     >>> refuse("path", 'there is no file "a.csv"', "Received: a.csv")
     Traceback (most recent call last):
@@ -57,12 +57,12 @@ class Examples:
         return len(self.targets)
 
     def rows(self, which: NDArray[np.int64]) -> Examples:
-        """Some of them."""
+        """Return the examples with these indices."""
         return Examples(self.inputs[which], self.targets[which])
 
 
 def found(path: str, setting: str, *, folder: bool = False, more: str = "") -> Path:
-    """The file, or the folder, of this name; SettingError where there is none, with ``more`` below its hint.
+    """Return the path of the file or folder; raise SettingError if there is none, with ``more`` below its hint.
 
     ``~`` is the home folder; a relative path is looked up in the current one.
     """
@@ -78,7 +78,7 @@ def found(path: str, setting: str, *, folder: bool = False, more: str = "") -> P
 
 
 def parted_by_lot(examples: Examples, settings: OwnDataSettings, *, test: bool = True) -> dict[SplitName, Examples]:
-    """The splits, by the shares and the seed that are set; without a test split where that is there already."""
+    """Split the examples at random by the settings' shares and seed; ``test=False`` omits the test split."""
     validation = max(1, round(len(examples) * settings.validation))
     held_out = max(1, round(len(examples) * settings.test)) if test else 0
     rows = drawn_parts(examples.inputs, validation=validation, test=held_out, seed=settings.seed)
@@ -93,7 +93,7 @@ def parted_by_lot(examples: Examples, settings: OwnDataSettings, *, test: bool =
 def own_task(
     parts: Mapping[SplitName, Examples], kind: SiteKind, settings: OwnDataSettings
 ) -> Classification | Regression:
-    """The task that the examples make, of classes or of numbers."""
+    """Build the task of the examples: a classification or a regression."""
     symbols = kind == "tokens" and parts["train"].inputs.ndim == 2
     inputs = {name: _as_tensor(own.inputs, symbols=symbols) for name, own in parts.items()}
     if settings.normalise and not symbols:
@@ -109,7 +109,7 @@ def own_task(
 
 
 def demand_numbers(array: NDArray[Any], setting: str, name: str) -> None:
-    """SettingError unless these are finite numbers."""
+    """Raise SettingError unless all elements are finite numbers."""
     if array.dtype.kind not in "biuf":
         refuse(setting, f'"{name}" holds no numbers', f"Received: an array of {array.dtype}")
     bad = np.argwhere(~np.isfinite(array))
@@ -120,12 +120,12 @@ def demand_numbers(array: NDArray[Any], setting: str, name: str) -> None:
 
 
 def _as_tensor(array: NDArray[Any], *, symbols: bool) -> torch.Tensor:
-    """A copy in which nothing is lost: years in seconds would be nothing but rounding in float32, mean and all."""
+    """Copy an array into a tensor without losing precision: float32 cannot hold years in seconds."""
     return torch.from_numpy(array.astype(np.int64 if symbols else np.result_type(array.dtype, np.float32)))
 
 
 def _normalise(inputs: dict[SplitName, torch.Tensor], kind: SiteKind) -> None:
-    """Mean 0 and standard deviation 1 over the training data, for each feature; in place."""
+    """Scale each feature to mean 0 and standard deviation 1 over the training data, in place."""
     train = inputs["train"]
     feature = train.ndim - 1 if kind == "tokens" else 1
     others = [dimension for dimension in range(train.ndim) if dimension != feature]
@@ -143,7 +143,7 @@ def _numbers(targets: Mapping[SplitName, NDArray[Any]], *, normalise: bool) -> d
 
 
 def _classes(targets: Mapping[SplitName, NDArray[Any]]) -> tuple[dict[SplitName, torch.Tensor], int]:
-    """For each example the number of its class, and how many there are. Classes are numbered in their order."""
+    """Return the class index of each example and the number of classes. Classes are numbered in sorted order."""
     known = np.unique(np.concatenate([own.ravel() for own in targets.values()]))
     examples = sum(len(own) for own in targets.values())
     if len(known) < 2:
@@ -190,7 +190,7 @@ def npz(
     test: float = 0.15,
     seed: int = 0,
 ) -> Classification | Regression:
-    """Arrays of your own: classes or numbers, parted by a seed or by yourself.
+    """Load your own arrays: classes or numbers, split at random or as the arrays' names say.
 
     Two arrays, ``inputs`` and ``targets``, are parted here. Data that are parted already are ``train_inputs``,
     ``train_targets``, ``test_inputs``, ``test_targets`` and, unless it is to be drawn from the training data,
@@ -231,7 +231,7 @@ class _Arrays:
             self.names = arrays.files
 
     def array(self, name: str, setting: str) -> NDArray[Any]:
-        """The array of this name; SettingError where it is not there or cannot be read without pickle."""
+        """Return the array of this name; raise SettingError if it is missing or needs pickle."""
         if name not in self.names:
             refuse(setting, f'there is no array "{name}" in "{self.place}"', suggestion(name, self.names))
         folder = self.place.is_dir()
@@ -242,7 +242,7 @@ class _Arrays:
 
 @contextmanager
 def _opened(place: Path) -> Iterator[Any]:
-    """One array, or those of an .npz; SettingError where they cannot be read."""
+    """Open one array, or those of an .npz; raise SettingError if they cannot be read."""
     try:
         with place.open("rb") as file:
             yield np.load(file, allow_pickle=False)
@@ -290,7 +290,7 @@ def _examples(arrays: _Arrays, prefix: str, settings: NpzSettings) -> Examples:
 
 
 def _as_classes(targets: NDArray[Any], name: str) -> NDArray[Any]:
-    """Texts and whole numbers, also where they are written as floating-point ones."""
+    """Return texts as they are and whole numbers as integers, also if they are stored as floats."""
     if targets.dtype.kind in "US":
         return targets
     demand_numbers(targets, "targets", name)
@@ -328,7 +328,7 @@ def csv_table(
     test: float = 0.15,
     seed: int = 0,
 ) -> Classification | Regression:
-    """A table of your own: one column to be told from the others, which are numbers. Inputs (N, features).
+    """Load your own table: predict one column from the others, which are numbers. Inputs (N, features).
 
     path: the file, in UTF-8; relative to the current folder. target: the column to be told. header: whether the first
     line names the columns; else they are called 1, 2, … delimiter: between two cells. ignore: columns that are left
@@ -359,7 +359,7 @@ class _Table:
     rows: tuple[tuple[int, list[str]], ...]
 
     def column(self, name: Column, setting: str) -> int:
-        """Where the column of this name stands; SettingError where there is none."""
+        """Return the index of the column of this name; raise SettingError if there is none."""
         if str(name) not in self.columns:
             hint = suggestion(str(name), self.columns)
             if len(self.columns) == 1:
@@ -427,7 +427,7 @@ def _refuse_cell(table: _Table, line: int, place: int, text: str) -> NoReturn:
 
 
 def _labels(table: _Table, target: int) -> NDArray[np.int64] | NDArray[np.str_]:
-    """The classes: as whole numbers where all are, else as texts, so that 10 comes after 9."""
+    """Return the classes: as whole numbers if all are, else as texts, so that 10 comes after 9."""
     labels = [row[target].strip() for _, row in table.rows]
     for (line, _), label in zip(table.rows, labels, strict=True):
         if label == "":

@@ -63,7 +63,7 @@ def riddles(
     void: float = 0.0,
     seed: int = 0,
 ) -> Classification:
-    """Signals (N, 1, 40) of one of three classes, which come equally often in each split.
+    """Generate signals (N, 1, 40) of one of three classes, equally frequent in each split.
 
     Formulas, with y the class, i the place, e standard normal, s a random sign:
 
@@ -110,12 +110,12 @@ def riddles(
 
 
 def _evenly(generator: RandomState, count: int) -> Integers:
-    """Classes in random order, of which none comes more than once more than another."""
+    """Return classes in random order whose counts differ by at most one."""
     return generator.permutation(np.arange(count, dtype=np.int64) % CLASSES)
 
 
 def _mixed(generator: RandomState, target: Integers, signals: Floats, settings: RiddlesSettings) -> Floats:
-    """The signals, but for those examples that are easy, or say nothing."""
+    """Replace the configured shares of signals by easy ones and by pure noise."""
     share = generator.random_sample(len(target))[:, None]
     easy, nothing = _easy(generator, target, settings.noise), generator.standard_normal(signals.shape)
     return np.where(share < settings.easy, easy, np.where(share >= 1 - settings.void, nothing, signals))

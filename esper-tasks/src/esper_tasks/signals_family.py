@@ -58,7 +58,7 @@ class Instance:
         return {"channels": self.channels, "hidden": self.hidden, "kernel": self.kernel}
 
     def config(self) -> dict[str, Any]:
-        """What a configuration says of it: data, host, and the price that the reward asks."""
+        """Return the instance's part of a configuration: task, host, and the reward with its price."""
         return {
             "task": {"use": self.task, "settings": self.task_settings},
             "host": {"use": "pointwise-mlp", "settings": self.host_settings},
@@ -89,7 +89,7 @@ class Family:
     price: tuple[float, float]
 
     def instance(self, number: int, part: Part = "train") -> Instance:
-        """The instance of this number, from 0 on; always the same one."""
+        """Return the instance of this number, from 0 on; equal numbers give equal instances."""
         if part not in PARTS or number < 0:
             msg = f"an instance has a number from 0 on, and is of {' or '.join(PARTS)}. Received: {number}, {part!r}"
             raise ValueError(msg)
@@ -109,16 +109,16 @@ class Family:
         )
 
     def train_instances(self, count: int) -> tuple[Instance, ...]:
-        """The first instances to train on."""
+        """Return the first instances of the training part."""
         return tuple(self.instance(number) for number in range(count))
 
     def held_out_instances(self, count: int) -> tuple[Instance, ...]:
-        """The first instances to judge by; none of them is one to train on, for any count."""
+        """Return the first held-out instances; none of them is in the training part, for any count."""
         return tuple(self.instance(number, "held_out") for number in range(count))
 
 
 def _between(draw: np.random.RandomState, ends: tuple[float, float]) -> float:
-    """A number to three digits, so that it can be written down."""
+    """Draw a number, log-uniformly and rounded to three digits, so that it can be written down."""
     return float(f"{np.exp(draw.uniform(*np.log(ends))):.3g}")
 
 
@@ -135,7 +135,7 @@ SIGNALS: Final = Family(
 
 
 def signals_family(*, instance: int = 0, part: Part = "train") -> Classification:
-    """The data of an instance: inputs (N, 1, 40), one of ten classes.
+    """Generate the data of an instance: inputs (N, 1, 40), one of ten classes.
 
     >>> signals_family(instance=3, part="held_out").shape
     DataShape(kind='sequence', example=(1, 40), outputs=10)
@@ -149,6 +149,6 @@ def signals_family(*, instance: int = 0, part: Part = "train") -> Classification
 
 
 def signals_family_host(shape: DataShape, *, instance: int = 0, part: Part = "train") -> PointwiseMlp:
-    """The host of an instance: a ``PointwiseMlp`` with its widths. Arguments as for ``signals_family``."""
+    """Build the host of an instance: a ``PointwiseMlp`` of its widths. Arguments as for ``signals_family``."""
     settings = InstanceSettings(instance=instance, part=part)
     return PointwiseMlp(shape, **SIGNALS.instance(settings.instance, settings.part).host_settings)

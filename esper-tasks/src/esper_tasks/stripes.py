@@ -20,7 +20,7 @@ _PATTERNS: Final = ((1, 1, -1, -1), (1, -1, 1, -1), (1, -1, -1, 1), (-1, 1, 1, -
 
 
 def stripes(*, seed: int = 0, noise: float = 0.3) -> Classification:
-    """Tell which of four patterns of stripes is somewhere in the noise. Inputs (N, 1, 16); 200 / 80 / 80 examples.
+    """Generate noise (N, 1, 16) with one of four stripe patterns, the class; 200 / 80 / 80 examples.
 
     A network that looks at each position by itself has to learn every pattern at every place; one that sees
     neighbours together learns it once.

@@ -41,21 +41,21 @@ class Classification:
         self._splits = dict(splits)
 
     def split(self, name: SplitName) -> Split:
-        """One split, whole. Every call gives the same tensors: read them, do not write to them."""
+        """Return one whole split. Every call returns the same tensors: do not write to them."""
         return self._splits[name]
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of each example, in nats."""
+        """Return the cross-entropy of each example, in nats."""
         return functional.cross_entropy(outputs, targets, reduction="none")
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """1.0 for each example that was told right, else 0.0. An output with a NaN in it is never right."""
+        """Return 1.0 for each example that is classified correctly, else 0.0; a NaN output is never correct."""
         right = outputs.argmax(dim=-1) == targets
         return (right & ~outputs.isnan().any(dim=-1)).to(torch.float32)
 
 
 def as_split(inputs: NDArray[np.float64], targets: NDArray[np.int64]) -> Split:
-    """A split of float32 inputs and int64 targets out of arrays, which are copied."""
+    """Build a split of float32 inputs and int64 targets from arrays, which are copied."""
     return Split(torch.tensor(inputs, dtype=torch.float32), torch.tensor(targets, dtype=torch.int64))
 
 
@@ -85,20 +85,20 @@ class Regression:
         self._splits = dict(splits)
 
     def split(self, name: SplitName) -> Split:
-        """One split, whole. Every call gives the same tensors: read them, do not write to them."""
+        """Return one whole split. Every call returns the same tensors: do not write to them."""
         return self._splits[name]
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Squared error of each example, the mean over its numbers."""
+        """Return the squared error of each example, averaged over its numbers."""
         return (outputs - targets).square().mean(dim=1)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The same as the losses."""
+        """Return the losses: they are the metric, too."""
         return self.losses(outputs, targets)
 
 
 def parted(inputs: NDArray[np.float64], targets: NDArray[np.int64]) -> dict[SplitName, Split]:
-    """The first two thirds to train on, then a sixth for validation, then a sixth for the test.
+    """Split into the first two thirds for training, then a sixth for validation, then a sixth for the test.
 
     >>> import numpy as np
     >>> {name: len(split) for name, split in parted(np.zeros((60, 2)), np.zeros(60, dtype=np.int64)).items()}
@@ -122,7 +122,7 @@ if TYPE_CHECKING:
 
 
 def drawn_parts(inputs: NDArray[Any], *, validation: int, test: int, seed: int) -> dict[SplitName, Integers]:
-    """The rows of each split, in random order: no input of one stands in another, to the last bit.
+    """Return the rows of each split, in random order; bit-identical inputs are always in the same split.
 
     Where equal inputs stand on a border between two splits, the one that is held out gets all of them.
 
@@ -145,14 +145,14 @@ def drawn_parts(inputs: NDArray[Any], *, validation: int, test: int, seed: int) 
 
 
 def _groups(inputs: NDArray[Any]) -> Integers:
-    """A number for each example, the same for those that are equal."""
+    """Return a number for each example, the same for equal ones."""
     numbers: dict[bytes, int] = {}
     rows = (blake2b(row.tobytes(), digest_size=16).digest() for row in inputs)
     return np.array([numbers.setdefault(row, len(numbers)) for row in rows], dtype=np.int64)
 
 
 def _end_of_group(group: Integers, end: int) -> int:
-    """The first place from ``end`` on where another group begins."""
+    """Return the first index from ``end`` on at which another group begins."""
     while 0 < end < len(group) and group[end] == group[end - 1]:
         end += 1
     return end

@@ -62,7 +62,7 @@ MOVE: Final = 0.3
 
 
 def gradient_within_two_steps(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Every trainable parameter gets a non-zero gradient within two steps.
+    """Check that every trainable parameter gets a non-zero gradient within two steps.
 
     Tried with SGD and Adam, under every blend, at alpha 0.5 and 1.
     """
@@ -79,7 +79,7 @@ def gradient_within_two_steps(factory: Factory, spec: BlueprintSpec, kind: SiteK
 
 
 def loss_falls_within_fifty_steps(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """At alpha 1 it learns to imitate a copy of itself with other weights, under every blend."""
+    """Check that the block learns, at alpha 1, to imitate a copy with other weights, under every blend."""
     site = USUAL[kind]
     trains = any(parameter.requires_grad for parameter in built(factory, site).parameters())
     require(trains, "it has no parameters that train")
@@ -141,7 +141,7 @@ STEPS: Final = 3
 
 
 def host_is_unchanged_at_alpha_0(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """A new seed in a slot does not change the host's outputs at all, under every blend."""
+    """Check that a new seed in a slot does not change the host's outputs at all, under every blend."""
     plain = HostWithSlot.of(factory, spec, kind)
     before = {training: plain.outputs(training=training) for training in (True, False)}
     for blend in Blend:
@@ -154,7 +154,7 @@ def host_is_unchanged_at_alpha_0(factory: Factory, spec: BlueprintSpec, kind: Si
 
 
 def host_stands_still_while_incubating(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """While the seed incubates, the host's parameters and buffers evolve as they do without it."""
+    """Check that an incubating seed does not affect how the host's parameters and buffers evolve."""
     plain, grown = HostWithSlot.of(factory, spec, kind), HostWithSlot.of(factory, spec, kind)
     grown.apply(Op.GERMINATE)
     for _ in range(STEPS):
@@ -165,7 +165,7 @@ def host_stands_still_while_incubating(factory: Factory, spec: BlueprintSpec, ki
 
 
 def lives_a_whole_life(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Every loss stays finite from germination to fossilisation, under every blend."""
+    """Check that every loss stays finite from germination to fossilisation, under every blend."""
     site = USUAL[kind]
     for blend in Blend:
         grown = HostWithSlot.of(factory, spec, kind)
@@ -180,7 +180,7 @@ def lives_a_whole_life(factory: Factory, spec: BlueprintSpec, kind: SiteKind) ->
 
 
 def pruning_leaves_no_trace(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Blended in and pruned without training, it leaves the host's outputs, state and modules unchanged."""
+    """Check that blending in and pruning an untrained seed leaves the host's outputs, state and modules unchanged."""
     grown, site = HostWithSlot.of(factory, spec, kind), USUAL[kind]
     before, names, state = grown.outputs(), dict(grown.host.named_modules()).keys(), grown.host_state()
     grown.apply(Op.GERMINATE)
@@ -207,7 +207,7 @@ def _let_pass(grown: HostWithSlot) -> None:
 
 
 def is_deterministic(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """deterministic: equal weights and inputs give equal outputs in training mode, whatever the random seed."""
+    """Check the trait deterministic: equal weights and inputs give equal outputs under any random seed."""
     _require_claim(spec, "deterministic")
     site = USUAL[kind]
     with seeded(0):
@@ -221,7 +221,7 @@ def is_deterministic(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> N
 
 
 def works_in_bfloat16(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """bf16: it works in bfloat16, with finite outputs and gradients."""
+    """Check the trait bf16: outputs and gradients are finite in bfloat16."""
     _require_claim(spec, "bf16")
     site = USUAL[kind]
     with seeded(0):
@@ -236,7 +236,7 @@ def works_in_bfloat16(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
 
 
 def compiles(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """compile: torch.compile captures it as one graph with equal outputs."""
+    """Check the trait compile: torch.compile captures the block as one graph with equal outputs."""
     _require_claim(spec, "compile")
     site = USUAL[kind]
     with seeded(0):
@@ -256,7 +256,7 @@ def compiles(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
 
 
 def is_stateful(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """stateful: a forward pass in training mode changes a buffer."""
+    """Check the trait stateful: a forward pass in training mode changes a buffer."""
     _require_claim(spec, "stateful")
     site = USUAL[kind]
     with seeded(0):
@@ -268,7 +268,7 @@ def is_stateful(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
 
 
 def takes_other_sizes(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """dynamic_spatial: it works on other spatial sizes than that of its site."""
+    """Check the trait dynamic_spatial: the block works on other spatial sizes than that of its site."""
     _require_claim(spec, "dynamic_spatial")
     site = USUAL[kind]
     require(bool(site.size), f"a {kind} has no size besides its features")
@@ -282,7 +282,7 @@ def takes_other_sizes(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
 
 
 def is_born_informed(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """informed_birth: ``inform`` accepts any batch, is deterministic, and keeps an identity an identity."""
+    """Check the trait informed_birth: ``inform`` takes any batch, is deterministic, and preserves an identity."""
     _require_claim(spec, "informed_birth")
     for site in sites(kind):
         for passing, changing in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (1e4, 1e-6)):

@@ -50,7 +50,7 @@ SIZES: Final = (0.0, 1e-30, 1e-8, 1.0, 1e4)
 
 
 def is_well_declared(name: str, spec: BlueprintSpec) -> None:
-    """Name, summary, kinds, traits and version are valid."""
+    """Check that name, summary, kinds, traits and version are valid."""
     problems = []
     if name[:1].islower() and not NAME.fullmatch(name):
         problems.append(f"a name consists of lower-case letters and digits, joined by - or _. Received: {name}")
@@ -66,14 +66,14 @@ def is_well_declared(name: str, spec: BlueprintSpec) -> None:
 
 
 def builds(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """The factory builds a module at every site of the grid."""
+    """Check that the factory builds a module at every site of the grid."""
     for site in sites(kind):
         block = built(factory, site)
         expect(isinstance(block, nn.Module), site, f"builds a {type(block).__name__}, not a torch.nn.Module")
 
 
 def keeps_shape(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Outputs have the shape and dtype of the inputs, in training and evaluation mode."""
+    """Check that outputs have the shape and dtype of the inputs, in training and evaluation mode."""
     for site in sites(kind):
         for dtype in (torch.float32, torch.float64):
             with seeded(0):
@@ -86,7 +86,7 @@ def keeps_shape(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
 
 
 def takes_one_example(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """In evaluation mode a batch of one example works and keeps its shape."""
+    """Check that a batch of one example works in evaluation mode and keeps its shape."""
     for site in sites(kind):
         with seeded(0):
             block, inputs = factory(site), examples(site, 1)
@@ -95,7 +95,7 @@ def takes_one_example(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
 
 
 def identity_at_birth(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """A new block returns its input exactly (up to the sign of zero), under every blend."""
+    """Check that a new block returns its input exactly (up to the sign of zero), under every blend."""
     require(spec.starts_as_identity, "starts_as_identity is not claimed")
     for site in sites(kind):
         with seeded(0):
@@ -112,7 +112,7 @@ def identity_at_birth(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
 
 
 def honest_parameter_count(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """The number of parameters equals the spec's formula."""
+    """Check that the number of parameters equals the spec's formula."""
     for site in sites(kind):
         counted = sum(parameter.numel() for parameter in built(factory, site).parameters())
         declared = evaluate_formula(spec.params, site.formula_variables())
@@ -120,7 +120,7 @@ def honest_parameter_count(factory: Factory, spec: BlueprintSpec, kind: SiteKind
 
 
 def evaluates_repeatably(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """After a pass in training mode, evaluation is repeatable; then training works again."""
+    """Check that evaluation is repeatable after a pass in training mode, and that training works again after it."""
     for site in sites(kind):
         with seeded(0):
             block, inputs = factory(site), examples(site)
@@ -131,7 +131,7 @@ def evaluates_repeatably(factory: Factory, spec: BlueprintSpec, kind: SiteKind) 
 
 
 def stays_finite(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Outputs and gradients are finite for zero, tiny and large inputs."""
+    """Check that outputs and gradients are finite for zero, tiny and large inputs."""
     for site in sites(kind):
         for size in SIZES:
             with seeded(0):
@@ -148,7 +148,7 @@ def stays_finite(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
 
 
 def leaves_its_input_alone(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """The forward pass does not modify its input, which the host still uses."""
+    """Check that the forward pass does not modify its input, which the host still uses."""
     for site in sites(kind):
         with seeded(0):
             block, inputs = factory(site), examples(site)
@@ -160,7 +160,7 @@ def leaves_its_input_alone(factory: Factory, spec: BlueprintSpec, kind: SiteKind
 
 
 def survives_a_round_trip(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """The state dict is complete: written as safetensors and loaded, it restores the same block."""
+    """Check that the state dict is complete: saved as safetensors and loaded, it restores the same block."""
     for site in sites(kind):
         with seeded(0):
             block = factory(site)
@@ -170,14 +170,14 @@ def survives_a_round_trip(factory: Factory, spec: BlueprintSpec, kind: SiteKind)
 
 
 def deepcopy_is_independent(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """A deep copy computes the same outputs, and training it does not change the original."""
+    """Check that a deep copy computes the same outputs, and that training it does not change the original."""
     for site in sites(kind):
         with seeded(0):
             expect_independent_copy(factory(site), examples(site), site, partial(_train, site=site))
 
 
 def instances_share_nothing(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Two blocks share no tensors, and training one does not change the other."""
+    """Check that two blocks share no tensors, and that training one does not change the other."""
     for site in sites(kind):
         with seeded(0):
             one, other, inputs = factory(site), factory(site), examples(site)
@@ -243,19 +243,19 @@ sys.stdout.write("\\0" + json.dumps([name for name in before if before[name] != 
 
 
 def same_seed_same_weights(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """The same random seed builds the same block."""
+    """Check that the same random seed builds the same block."""
     for site in sites(kind):
         expect_same_weights(factory, site)
 
 
 def leaves_generators_alone(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Construction and forward pass do not use Python's or numpy's global generator, and do not seed torch's."""
+    """Check that building and running a block leaves the global generators of Python, numpy and torch alone."""
     for site in sites(kind):
         expect_torch_generator(site, lambda site=site: factory(site).train()(examples(site)))  # type: ignore[misc]
 
 
 def computes_where_its_input_is(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """A block that was moved to another device creates all of its tensors there.
+    """Check that a block that was moved to another device creates all of its tensors there.
 
     The device is ``meta``, which every machine has. An operation that torch does not support there skips the check.
     """
@@ -278,7 +278,7 @@ def computes_where_its_input_is(factory: Factory, spec: BlueprintSpec, kind: Sit
 
 
 def reads_no_value_in_forward(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """A pass reads no number of a tensor and does not branch on one, which would synchronise with a GPU."""
+    """Check that a pass does not read values of tensors or branch on them, which would synchronise with a GPU."""
     site = USUAL[kind]
     with seeded(0):
         block, inputs = factory(site), examples(site)
@@ -290,7 +290,7 @@ def reads_no_value_in_forward(factory: Factory, spec: BlueprintSpec, kind: SiteK
 
 
 def imports_cleanly(module: str | None) -> None:
-    """Importing the module prints nothing, uses no random generator, and changes no global setting of torch."""
+    """Check that importing the module prints nothing, draws no random numbers, and changes no torch setting."""
     importable = module is not None and module != "__main__" and _importable(module)
     require(importable, f"its module cannot be imported in a fresh interpreter: {module}")
     assert module is not None

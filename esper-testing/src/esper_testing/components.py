@@ -335,7 +335,7 @@ def read_settings(texts: Sequence[str], components: Sequence[Component]) -> dict
 
 
 def _assign(text: str, values: dict[str, Any]) -> str:
-    """Put the value of a text into ``values``; return the component's name. Any error means that it does not fit."""
+    """Set the value of a text in ``values``, and return the component's name; raise if the text does not fit."""
     if (match := _SETTING.fullmatch(text)) is None:
         msg = "it has no =" if "=" not in text else "the path is invalid"
         raise ValueError(msg)

@@ -210,7 +210,10 @@ def learn(policy: Policy, game: Game, rounds: int, episodes: int, seed: int = 0)
 
 
 def contextual() -> Game:
-    """One decision: the validation loss, near 1, 2 or 3, says which of three blueprints pays 5; the others cost 1."""
+    """Build a game of one decision: the validation loss says which of three blueprints pays 5.
+
+    The loss is near 1, 2 or 3; the other two blueprints cost 1.
+    """
     space = _space({"early": ("games/ash", "games/beech", "games/cedar")})
     paying = {1: "games/beech", 2: "games/cedar", 3: "games/ash"}
 
@@ -222,7 +225,9 @@ def contextual() -> Game:
 
 
 def memory() -> Game:
-    """The loss of the first step, near 1 or 3, says which of two blueprints pays 5 in the last; the other costs 5.
+    """Build a game whose first loss says which of two blueprints pays 5 in the last step; the other costs 5.
+
+    That loss is near 1 or 3.
 
     In between no action is possible and the loss says nothing, so a policy without memory gets 0 on average.
     """
@@ -239,7 +244,7 @@ def memory() -> Game:
 
 
 def delayed() -> Game:
-    """One slot, ten steps: an oak pays at the end, the more the earlier it germinates; a daisy pays 1 at once.
+    """Build a game of ten steps: an oak pays at the end, more if it germinates early; a daisy pays 1 at once.
 
     An oak costs 0.1 in each step from its first on, and pays 8 at the end if it germinates in step 0, a fifth less for
     each later step. A daisy pays 1 when it germinates, and nothing more. A weed only costs what an oak does.
@@ -271,7 +276,9 @@ def delayed() -> Game:
 
 
 def masked() -> Game:
-    """Four steps, each with some of two blueprints in two slots: the best that is possible pays 2, the others cost 1.
+    """Build a game of four steps with varying masks: the best possible action pays 2, the others cost 1.
+
+    Each step allows some of two blueprints in two slots.
 
     The validation loss, near 1, 2 or 3 in each step, stands for an order of the four.
     """
@@ -300,7 +307,7 @@ def masked() -> Game:
 
 
 def endless(steps: int = 10) -> Game:
-    """Each step pays 1 whatever the action, and would go on to: the horizon cuts the episode, it does not end.
+    """Build a game that pays 1 in each step and has no end of its own: the horizon cuts the episode.
 
     An estimate of the return must include what would follow after the horizon.
     """
@@ -321,7 +328,7 @@ WORTH: Final[Mapping[str, Mapping[str, float]]] = {
 
 
 def arms(worth: Mapping[str, Mapping[str, float]] = WORTH, noise: float = 2.0) -> Game:
-    """One decision without information: each blueprint has a mean reward in each slot, hidden in normal noise."""
+    """Build a game of one decision without information: each blueprint has a noisy mean reward in each slot."""
     space = _space({slot: tuple(names) for slot, names in worth.items()})
     every = [value for names in worth.values() for value in names.values()]
 

@@ -52,7 +52,7 @@ SLOT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,49}")
 
 
 def is_well_declared(spec: HostSpec) -> None:
-    """Summary and slots are valid."""
+    """Check that summary and slots are valid."""
     problems = ["a summary is one line"] if "\n" in spec.summary else []
     for name, place in spec.slots.items():
         if not SLOT_NAME.fullmatch(name):
@@ -65,7 +65,7 @@ def is_well_declared(spec: HostSpec) -> None:
 
 
 def accepts_some_data(make: Make) -> None:
-    """The host can be built for data of some usual shape."""
+    """Check that the host can be built for data of some usual shape."""
     refusals = []
     for kind in GRID:
         attempts = [_attempt(make, shape) for shape in _shapes(kind)]
@@ -80,7 +80,7 @@ def accepts_some_data(make: Make) -> None:
 
 
 def builds_or_says_why_not(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """For each shape the factory builds a module that accepts a batch, or raises ConfigError and nothing else."""
+    """Check that the factory, for each shape, builds a module that accepts a batch, or raises ConfigError."""
     for shape in _shapes(kind):
         with demand_no_error(f"for {words(shape)}; expected a ConfigError"):
             try:
@@ -93,7 +93,7 @@ def builds_or_says_why_not(make: Make, spec: HostSpec, kind: SiteKind) -> None:
 
 
 def outputs_fit(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """Outputs are finite float32 of shape (batch, outputs), in training and evaluation mode."""
+    """Check that outputs are finite float32 of shape (batch, outputs), in training and evaluation mode."""
     for shape, host in _accepted(make, kind):
         for training in (True, False):
             with seeded(1), torch.no_grad():
@@ -106,7 +106,7 @@ def outputs_fit(make: Make, spec: HostSpec, kind: SiteKind) -> None:
 
 
 def takes_one_example(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """A batch of one example works in evaluation mode."""
+    """Check that a batch of one example works in evaluation mode."""
     for shape, host in _accepted(make, kind):
         with demand_no_error(f"for a batch of one example of {words(shape)}"), seeded(1):
             rows = len(evaluated(host, examples(shape, 1)))
@@ -114,20 +114,20 @@ def takes_one_example(make: Make, spec: HostSpec, kind: SiteKind) -> None:
 
 
 def same_seed_same_weights(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """The same random seed builds the same host."""
+    """Check that the same random seed builds the same host."""
     for shape, _ in _accepted(make, kind):
         expect_same_weights(make, shape)
 
 
 def leaves_generators_alone(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """Construction and forward pass do not use Python's or numpy's global generator, and do not seed torch's."""
+    """Check that building and running a host leaves the global generators of Python, numpy and torch alone."""
     for shape, _ in _accepted(make, kind):
         inputs = torch.zeros(BATCH, *shape.example)
         expect_torch_generator(shape, lambda shape=shape, inputs=inputs: make(shape).train()(inputs))  # type: ignore[misc]
 
 
 def every_parameter_gets_a_gradient(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """There are trainable parameters, and each gets a gradient within two steps."""
+    """Check that there are trainable parameters, and that each gets a gradient within two steps."""
     for shape, host in _accepted(make, kind):
         free = {name: parameter for name, parameter in host.named_parameters() if parameter.requires_grad}
         expect(bool(free), shape, "has no trainable parameter")
@@ -140,7 +140,7 @@ def every_parameter_gets_a_gradient(make: Make, spec: HostSpec, kind: SiteKind) 
 
 
 def evaluates_repeatably(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """Evaluation is repeatable, uses no random numbers and changes no state; then training works again."""
+    """Check that evaluation is repeatable, deterministic and stateless, and that training works after it."""
     for shape, host in _accepted(make, kind):
         _step(host, shape, seed=1)
         with seeded(2):
@@ -155,7 +155,7 @@ def evaluates_repeatably(make: Make, spec: HostSpec, kind: SiteKind) -> None:
 
 
 def slots_fire_where_its_spec_says(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """The module of each slot runs once per forward pass, and its outputs are of the kind that the spec declares."""
+    """Check that each slot's module runs once per forward pass and outputs what the spec declares."""
     require(bool(spec.slots), "its spec has no slots")
     for shape, host in _accepted(make, kind):
         with seeded(1):
@@ -168,7 +168,7 @@ def slots_fire_where_its_spec_says(make: Make, spec: HostSpec, kind: SiteKind) -
 
 
 def grafting_changes_no_number(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """Empty slots change no outputs, gradients or buffers at all."""
+    """Check that empty slots change no outputs, gradients or buffers at all."""
     require(bool(spec.slots), "its spec has no slots")
     for shape, host in _accepted(make, kind):
         plain, grafted = host, built(make, shape)
@@ -181,7 +181,7 @@ def grafting_changes_no_number(make: Make, spec: HostSpec, kind: SiteKind) -> No
 
 
 def survives_a_round_trip(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """The state dict is complete: written as safetensors and loaded, it restores the same host."""
+    """Check that the state dict is complete: saved as safetensors and loaded, it restores the same host."""
     for shape, host in _accepted(make, kind):
         _step(host, shape, seed=1)
         with seeded(2):
@@ -190,7 +190,7 @@ def survives_a_round_trip(make: Make, spec: HostSpec, kind: SiteKind) -> None:
 
 
 def deepcopy_is_independent(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """A deep copy computes the same outputs, and training it does not change the original."""
+    """Check that a deep copy computes the same outputs, and that training it does not change the original."""
     for shape, host in _accepted(make, kind):
         with seeded(2):
             inputs = examples(shape)
@@ -198,7 +198,7 @@ def deepcopy_is_independent(make: Make, spec: HostSpec, kind: SiteKind) -> None:
 
 
 def starts_afresh_each_time(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """A host that is built after another was trained shares nothing with it."""
+    """Check that a host shares nothing with one that was built and trained before it."""
     for shape, host in _accepted(make, kind):
         before = _state(host)
         _step(host, shape, seed=1)

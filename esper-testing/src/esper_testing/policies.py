@@ -161,7 +161,7 @@ COPIES: Final = "return and keep copies"
 
 
 def goes_on_where_another_left_off(make: Maker, slots: int) -> None:
-    """A new policy that takes over before a step decides as one that stays, and reports the same as unfinished.
+    """Check that a policy restored before a step decides as the original, and reports the same as unfinished.
 
     It gets the state of the policy before it, if the policy is Resumable.
     """
@@ -186,7 +186,7 @@ def goes_on_where_another_left_off(make: Maker, slots: int) -> None:
 
 
 def writes_down_what_it_remembers(make: Maker, slots: int) -> None:
-    """After each step JSON and safetensors can hold its state, which later steps do not change.
+    """Check that JSON and safetensors can hold the state after each step, and that later steps do not change it.
 
     Calling ``state`` changes nothing. Skipped if the policy has no state.
     """
@@ -206,7 +206,7 @@ def writes_down_what_it_remembers(make: Maker, slots: int) -> None:
 
 
 def keeps_what_it_learnt(make: Maker, slots: int) -> None:
-    """A policy that loads the state of one that has learnt decides and learns as that one.
+    """Check that a policy that loads the state of a trained one decides and learns as that one.
 
     Skipped if the policy does not learn.
     """
@@ -270,7 +270,7 @@ def _two_episodes(space: ActionSpace) -> list[Shown]:
 
 
 def _learn(policy: Any, shown: Sequence[Shown], actions: Sequence[Sequence[Action]], number: int) -> dict[str, str]:
-    """Let the policy learn from this episode; return its figures as text, in which NaN equals NaN."""
+    """Update the policy with this episode; return its figures as text, in which NaN equals NaN."""
     draw = random.Random(number)
     episodes = []
     for place in range(ENVIRONMENTS):
@@ -334,7 +334,7 @@ def maker(factory: Callable[..., Any], settings: PolicySettings | None) -> Maker
 
 
 def acts_within_its_mask(make: Maker, slots: int) -> None:
-    """Every action is one that its mask allows."""
+    """Check that every action is one that its mask allows."""
     space = space_of(slots)
     for seed in range(EPISODES):
         scenes = episode(space, seed)
@@ -342,7 +342,7 @@ def acts_within_its_mask(make: Maker, slots: int) -> None:
 
 
 def acts_once_for_each_environment(make: Maker, slots: int) -> None:
-    """There are as many actions as observations, and each is an Action."""
+    """Check that there are as many actions as observations, and that each is an Action."""
     space = space_of(slots)
     for environments in (1, 3, 5):
         policy = make(space)
@@ -353,7 +353,7 @@ def acts_once_for_each_environment(make: Maker, slots: int) -> None:
 
 
 def batch_equals_single(make: Maker, slots: int) -> None:
-    """The actions in an environment are the same alone and beside equal environments.
+    """Check that the actions in an environment are the same alone and beside equal environments.
 
     A policy that samples with a ``seed`` of its own may sample differently in each of them, but not depending on how
     many there are.
@@ -373,7 +373,7 @@ def batch_equals_single(make: Maker, slots: int) -> None:
 
 
 def environments_do_not_mix(make: Maker, slots: int) -> None:
-    """The actions in an environment do not depend on what happens in the one beside it."""
+    """Check that the actions in an environment do not depend on what happens in the one beside it."""
     space = space_of(slots)
     _require_no_sampling(make, space)
     for seed in range(EPISODES):
@@ -388,7 +388,7 @@ def environments_do_not_mix(make: Maker, slots: int) -> None:
 
 
 def repeats_itself(make: Maker, slots: int) -> None:
-    """Two new policies decide alike on equal observations if torch, numpy and Python are seeded alike."""
+    """Check that two new policies decide alike on equal observations if all generators are seeded alike."""
     space = space_of(slots)
     for seed in range(EPISODES):
         scenes = episode(space, seed)
@@ -397,7 +397,7 @@ def repeats_itself(make: Maker, slots: int) -> None:
 
 
 def survives_a_blueprint_that_it_never_saw(make: Maker, slots: int) -> None:
-    """It acts legally with unusual blueprints in the action space, and a living seed whose blueprint is in none."""
+    """Check that the policy handles unusual blueprints, and a seed whose blueprint is in no action space."""
     space = space_of(slots, plugin="unheard-of")
     for seed in range(EPISODES):
         scenes = episode(space, seed, stranger=True)
@@ -421,7 +421,10 @@ CHECKS: Final = (
 
 
 def _samples_with_its_seed(make: Maker, space: ActionSpace) -> bool:
-    """Whether it takes a ``seed`` and decides differently with some other seeds; one that samples rarely needs many."""
+    """Return whether the policy takes a ``seed`` and decides differently with some other seeds.
+
+    A policy that samples rarely needs many seeds to show it.
+    """
     scenes = [episode(space, seed) for seed in range(EPISODES)]
     own = _actions_by_environment(make(space), scenes)
     for seed in OTHER_SEEDS:

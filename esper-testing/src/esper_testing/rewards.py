@@ -46,7 +46,7 @@ EPISODES: Final = 5
 
 
 def is_pure(make: Maker, metric: Metric) -> None:
-    """Equal arguments give equal rewards, and the arguments are not modified."""
+    """Check that equal arguments give equal rewards, and that the arguments are not modified."""
     reward = make(metric=metric)
     for moment in random_episode(metric, 0):
         kept = copy.deepcopy(moment)
@@ -56,7 +56,7 @@ def is_pure(make: Maker, metric: Metric) -> None:
 
 
 def terms_add_up(make: Maker, metric: Metric) -> None:
-    """Terms have names and finite values, and their sum is the total."""
+    """Check that terms have names and finite values, and that their sum is the total."""
     reward = make(metric=metric)
     for seed in range(EPISODES):
         for moment in random_episode(metric, seed):
@@ -70,7 +70,7 @@ def terms_add_up(make: Maker, metric: Metric) -> None:
 
 
 def stays_finite(make: Maker, metric: Metric) -> None:
-    """The reward is finite as long as the losses are; a gain may be missing or NaN."""
+    """Check that the reward is finite as long as the losses are; a gain may be missing or NaN."""
     reward = make(metric=metric)
     for seed in range(EPISODES):
         for moment in extreme_episode(metric, seed):
@@ -79,7 +79,7 @@ def stays_finite(make: Maker, metric: Metric) -> None:
 
 
 def carries_nothing_over(make: Maker, metric: Metric) -> None:
-    """Earlier episodes do not change the rewards of an episode."""
+    """Check that earlier episodes do not change the rewards of an episode."""
     fresh, used = make(metric=metric), make(metric=metric)
     for seed in range(1, EPISODES):
         earned(used, random_episode(metric, seed))
@@ -88,7 +88,7 @@ def carries_nothing_over(make: Maker, metric: Metric) -> None:
 
 
 def order_does_not_matter(make: Maker, metric: Metric) -> None:
-    """The rewards do not depend on the order of the calls."""
+    """Check that the rewards do not depend on the order of the calls."""
     later = random_episode(metric, 0)[1:]
     shuffled = list(range(len(later)))
     random.Random(0).shuffle(shuffled)
@@ -98,7 +98,7 @@ def order_does_not_matter(make: Maker, metric: Metric) -> None:
 
 
 def takes_every_stage(make: Maker, metric: Metric) -> None:
-    """It accepts every stage that a seed can be in now and can have been in a step before."""
+    """Check that the reward accepts every stage that a seed can be in now and in the step before."""
     reward = make(metric=metric)
     (_, plain, *_) = random_episode(metric, 0)
     for stage in (None, *LIVING):
@@ -110,7 +110,7 @@ def takes_every_stage(make: Maker, metric: Metric) -> None:
 
 
 def better_never_pays_less(make: Maker, metric: Metric) -> None:
-    """A better metric, everything else equal, does not lower the reward."""
+    """Check that a better metric, everything else equal, does not lower the reward."""
     reward = make(metric=metric)
     for moment in random_episode(metric, 0):
         value = moment.now.validation_metric
@@ -122,7 +122,7 @@ def better_never_pays_less(make: Maker, metric: Metric) -> None:
 
 
 def lower_loss_never_pays_less(make: Maker, metric: Metric) -> None:
-    """A lower validation loss, everything else equal, does not lower the reward."""
+    """Check that a lower validation loss, everything else equal, does not lower the reward."""
     for moment in random_episode(metric, 0):
         loss = moment.now.validation_loss
         lower = replace(moment, now=replace(moment.now, validation_loss=loss - min(0.5, loss)))
@@ -131,14 +131,14 @@ def lower_loss_never_pays_less(make: Maker, metric: Metric) -> None:
 
 
 def larger_never_pays_more(make: Maker, metric: Metric) -> None:
-    """A larger network, everything else equal, does not raise the reward."""
+    """Check that a larger network, everything else equal, does not raise the reward."""
     for moment in random_episode(metric, 0):
         larger = replace(moment, now=replace(moment.now, parameters=moment.now.parameters + HOST))
         _demand_no_less(make(metric=metric), moment, larger, f"for {HOST} parameters less")
 
 
 def nothing_grown_earns_nothing(make: Maker, metric: Metric) -> None:
-    """The reward is 0 as long as nothing has grown: what the host learns by itself is not rewarded."""
+    """Check that the reward is 0 while nothing has grown: what the host learns by itself is not rewarded."""
     reward = make(metric=metric)
     for moment in idle_episode(metric, 0):
         total = _score(reward, moment).total
@@ -147,7 +147,7 @@ def nothing_grown_earns_nothing(make: Maker, metric: Metric) -> None:
 
 
 def its_potential_telescopes(make: Maker, metric: Metric) -> None:
-    """If it has a ``potential(signals, twin)``, the rewards of an episode add up to its final value."""
+    """Check that, with a ``potential(signals, twin)``, an episode's rewards add up to its final value."""
     reward = make(metric=metric)
     potential = getattr(reward, "potential", None)
     fits = callable(potential) and list(signature(potential).parameters) == ["signals", "twin"]
@@ -161,27 +161,27 @@ def its_potential_telescopes(make: Maker, metric: Metric) -> None:
 
 
 def churning_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Germinating and pruning again and again earns less than growing one useful seed."""
+    """Check that germinating and pruning again and again earns less than growing one useful seed."""
     _demand_sane_wins(make, metric, churning_does_not_pay, "churner")
 
 
 def hoarding_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Fossilising many redundant seeds earns less than growing one useful seed."""
+    """Check that fossilising many redundant seeds earns less than growing one useful seed."""
     _demand_sane_wins(make, metric, hoarding_does_not_pay, "hoarder")
 
 
 def doing_nothing_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Growing nothing earns less than growing one useful seed."""
+    """Check that growing nothing earns less than growing one useful seed."""
     _demand_sane_wins(make, metric, doing_nothing_does_not_pay, "never-act")
 
 
 def acting_at_the_last_moment_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Fossilising a half-trained seed in the last step earns less than growing one useful seed."""
+    """Check that fossilising a half-trained seed in the last step earns less than growing one useful seed."""
     _demand_sane_wins(make, metric, acting_at_the_last_moment_does_not_pay, "last-moment")
 
 
 def abandoning_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Germinating in every slot and abandoning the seeds earns less than growing one useful seed."""
+    """Check that germinating in every slot and abandoning the seeds earns less than growing one useful seed."""
     _demand_sane_wins(make, metric, abandoning_does_not_pay, "germinate-and-abandon")
 
 

@@ -25,21 +25,21 @@ Maker = Callable[[Path], Any]
 
 
 def takes_every_event(make: Maker) -> None:
-    """It accepts events of every type in the order of a run."""
+    """Check that the sink accepts events of every type in the order of a run."""
     with _opened(make) as sink:
         for event in recorded_events():
             _send(sink, event)
 
 
 def takes_numbers_that_are_none(make: Maker) -> None:
-    """It accepts NaN and infinity in measurements."""
+    """Check that the sink accepts NaN and infinity in measurements."""
     with _opened(make) as sink:
         for event in sick_events():
             _send(sink, event, " with NaN in it")
 
 
 def closes_twice(make: Maker) -> None:
-    """Closing twice raises nothing."""
+    """Check that closing twice raises nothing."""
     with _opened(make) as sink:
         for when in ("when it is closed", "when it is closed twice"):
             with demand_no_error(when):
@@ -47,7 +47,7 @@ def closes_twice(make: Maker) -> None:
 
 
 def takes_any_order(make: Maker) -> None:
-    """It accepts the end of a step before any event, and events in reverse order."""
+    """Check that the sink accepts the end of a step before any event, and events in reverse order."""
     with _opened(make) as sink:
         with demand_no_error("when it settles before any event"):
             sink.settle()
@@ -56,7 +56,7 @@ def takes_any_order(make: Maker) -> None:
 
 
 def works_on_another_thread(make: Maker) -> None:
-    """It can be built on one thread, and called and closed on another."""
+    """Check that the sink can be built on one thread, and called and closed on another."""
     with _opened(make) as sink, ThreadPoolExecutor(max_workers=1) as executor:
         for event in recorded_events():
             executor.submit(_send, sink, event, " on another thread").result()
@@ -65,7 +65,7 @@ def works_on_another_thread(make: Maker) -> None:
 
 
 def says_nothing_once_closed(make: Maker) -> None:
-    """Events after closing raise nothing."""
+    """Check that events after closing raise nothing."""
     with _opened(make) as sink:
         with demand_no_error("when it is closed"):
             sink.close()

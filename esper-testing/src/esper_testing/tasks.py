@@ -59,7 +59,7 @@ class TaskBuilds:
 
 
 def splits_are_disjoint(builds: TaskBuilds) -> None:
-    """No two splits have exactly equal inputs in common."""
+    """Check that no two splits have exactly equal inputs in common."""
     rows = {name: set(_rows(split.inputs)) for name, split in builds.splits()}
     for name, own in rows.items():
         demand(bool(own), f'the split "{name}" is empty')
@@ -69,7 +69,7 @@ def splits_are_disjoint(builds: TaskBuilds) -> None:
 
 
 def is_seeded(builds: TaskBuilds) -> None:
-    """The data are the same when it is built or asked twice, whatever the global random seed."""
+    """Check that the data are the same when built or read twice, under any global random seed."""
     for name in SPLITS:
         first = builds.task.split(name)
         for when, other in (("built", builds.second.split(name)), ("asked", builds.task.split(name))):
@@ -80,7 +80,7 @@ def is_seeded(builds: TaskBuilds) -> None:
 
 
 def inputs_are_finite(builds: TaskBuilds) -> None:
-    """Inputs are finite torch.float32; tokens may also be symbols, integers from 0 on."""
+    """Check that inputs are finite float32; tokens may also be symbols, integers from 0 on."""
     shape = builds.task.shape
     symbols = shape.kind == "tokens" and len(shape.example) == 1
     for name, split in builds.splits():
@@ -94,7 +94,7 @@ def inputs_are_finite(builds: TaskBuilds) -> None:
 
 
 def targets_fit(builds: TaskBuilds) -> None:
-    """Each input has a target: a class, or as many finite numbers as there are outputs, or one."""
+    """Check that each input has a target: a class, or as many finite numbers as there are outputs, or one."""
     outputs = builds.task.shape.outputs
     for name, split in builds.splits():
         inputs, targets = split.inputs, split.targets
@@ -109,7 +109,7 @@ def targets_fit(builds: TaskBuilds) -> None:
 
 
 def losses_are_per_example(builds: TaskBuilds) -> None:
-    """There is one finite loss for each example, with a gradient."""
+    """Check that there is one finite loss for each example, with a gradient."""
     outputs, targets = _tried(builds)
     losses = builds.task.losses(outputs.requires_grad_(), targets)
     _demand_per_example(losses, len(targets), "losses")
@@ -119,13 +119,13 @@ def losses_are_per_example(builds: TaskBuilds) -> None:
 
 
 def scores_are_per_example(builds: TaskBuilds) -> None:
-    """There is one finite score for each example."""
+    """Check that there is one finite score for each example."""
     outputs, targets = _tried(builds)
     _demand_per_example(builds.task.scores(outputs, targets), len(targets), "scores")
 
 
 def metric_says_what_is_better(builds: TaskBuilds) -> None:
-    """The metric has a name and a direction, and improves when outputs are fitted to the targets."""
+    """Check that the metric has a name and a direction, and improves when outputs are fitted to the targets."""
     metric = builds.task.metric
     demand(isinstance(metric, Metric) and bool(metric.name), f"metric must be a named Metric. Received: {metric!r}")
     demand(metric.direction in ("up", "down"), f"direction must be up or down. Received: {metric.direction}")
@@ -137,7 +137,7 @@ def metric_says_what_is_better(builds: TaskBuilds) -> None:
 
 
 def shape_agrees_with_data(builds: TaskBuilds) -> None:
-    """The declared kind and shape agree with the data."""
+    """Check that the declared kind and shape agree with the data."""
     shape = builds.task.shape
     demand(isinstance(shape, DataShape), f"shape must be a DataShape. Received: {shape!r}")
     demand(shape.kind in SITE_KINDS, f"kind must be one of {', '.join(SITE_KINDS)}. Received: {shape.kind}")
@@ -205,7 +205,7 @@ CLOCKS: Final[tuple[tuple[int, int | None], ...]] = tuple(
 
 
 def gives_a_factor_for_every_step(make: Maker) -> None:
-    """The factor is finite and not negative, for short, long and open-ended episodes."""
+    """Check that the factor is finite and not negative, for short, long and open-ended episodes."""
     schedule: Schedule = make()
     for step, steps in CLOCKS:
         factor = schedule.factor(step, steps)
@@ -215,7 +215,7 @@ def gives_a_factor_for_every_step(make: Maker) -> None:
 
 
 def is_pure(make: Maker) -> None:
-    """The factor depends on the step only: not on the order of calls, nor on the instance."""
+    """Check that the factor depends on the step only: not on the order of calls, nor on the instance."""
     one, other = make(), make()
     forward = [one.factor(*clock) for clock in CLOCKS]
     backward = [one.factor(*clock) for clock in reversed(CLOCKS)][::-1]
@@ -226,7 +226,7 @@ def is_pure(make: Maker) -> None:
 
 
 def lets_something_be_learnt(make: Maker) -> None:
-    """The factor is above 0 in some step of an episode of 40 steps."""
+    """Check that the factor is above 0 in some step of an episode of 40 steps."""
     schedule: Schedule = make()
     demand(any(schedule.factor(step, 40) > 0 for step in range(40)), "a schedule returns 0 for every step")
 

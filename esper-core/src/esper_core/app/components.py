@@ -70,7 +70,6 @@ class ConfiguredComponent:
 
 def check_component(kind: ComponentKind, built: Any, label: Label) -> None:
     """Raise PluginError (E231) if ``built`` lacks what a component of this kind needs."""
-
     what = hint = ""
     if kind == "host":
         from torch import nn

@@ -179,7 +179,7 @@ class Episode:
             return self._advance(0)
 
     def act(self, action: Action) -> EpisodeStep:
-        """Carry ``action`` out, and go on to the next step, or to the end after the last one.
+        """Carry out ``action``, and go on to the next step, or to the end after the last one.
 
         Raises:
             LifecycleError: The action is not possible now. Other kinds of GrowthError say so, too; nothing has changed.

@@ -310,7 +310,7 @@ def _report_crash(name: str | None) -> None:
 
 
 def _redirect_to_devnull() -> None:
-    """Point stdout and stderr nowhere, so that the interpreter's last flush does not fail."""
+    """Redirect stdout and stderr to the null device, so that the interpreter's last flush does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())

@@ -235,7 +235,7 @@ def _plain(value: Any) -> str:
 
 
 def _print_inactive(found: Plugins) -> None:
-    """Say on stderr that plugins are missing from the list."""
+    """Print on stderr that plugins are missing from the list."""
     if hint := inactive_hint(found.records):
         for line in (hint, "More:  esper plugins list"):
             print_line(printable(line), stream=sys.stderr)

@@ -350,7 +350,7 @@ def contradictions(config: RunConfig, root: Node) -> Iterator[Problem]:
 
 
 def _arms(config: RunConfig, root: Node) -> Iterator[Problem]:
-    """Either policy or arms is given, and arms have names that are free."""
+    """Check that either policy or arms is given, and that arms have distinct names that are not reserved."""
     if config.policy is not None and config.arms:
         message = 'expected either "policy" or "arms", received both'
         hint = 'policy is short for a single arm. Move it into arms: {NAME: {policy: …}}, or write "policy: null".'
@@ -373,7 +373,7 @@ def _arms(config: RunConfig, root: Node) -> Iterator[Problem]:
 
 
 def _folders(config: RunConfig, root: Node) -> Iterator[Problem]:
-    """Policies that learn save to different folders: of two in one folder only the last would be left."""
+    """Check that learning policies save to different folders; in a shared one only the last would be left."""
     owners: dict[str, str] = {}
     for arm, own in config.arms.items():
         folder = own.policy.settings.get("save")
@@ -384,7 +384,7 @@ def _folders(config: RunConfig, root: Node) -> Iterator[Problem]:
 
 
 def _size(config: RunConfig, root: Node) -> Iterator[Problem]:
-    """A run has a finite number of episodes."""
+    """Check that a run has a finite number of episodes."""
     arms = max(1, len(config.arms)) + config.twin
     episodes = config.rounds * config.environments * arms
     if episodes > MAX_EPISODES:
@@ -394,7 +394,7 @@ def _size(config: RunConfig, root: Node) -> Iterator[Problem]:
 
 
 def _rewards(config: RunConfig, root: Node) -> Iterator[Problem]:
-    """Every seed runs under every reward, so that their results can be compared."""
+    """Check that every seed runs under every reward, so that their results can be compared."""
     several, environments = len(config.rewards), config.environments
     if several and environments % several:
         below = environments - environments % several
@@ -405,7 +405,7 @@ def _rewards(config: RunConfig, root: Node) -> Iterator[Problem]:
 
 
 def _gates(config: RunConfig, root: Node) -> Iterator[Problem]:
-    """A gate has something to measure a seed against, and time to do it."""
+    """Check that a gate has something to measure a seed against, and time to do it."""
     gates, steps = config.growth.gates, config.episode.steps
     if gates == "off":
         return
@@ -422,7 +422,7 @@ def _gates(config: RunConfig, root: Node) -> Iterator[Problem]:
 
 
 def _nursery(config: RunConfig, root: Node) -> Iterator[Problem]:
-    """A nursery is within the limit on seeds."""
+    """Check that a nursery is within the limit on seeds."""
     growth = config.growth
     if growth.seeds is not None and growth.seeds < growth.nursery:
         message = f"growth.nursery is larger than growth.seeds ({growth.seeds}), received {growth.nursery}"
@@ -431,7 +431,7 @@ def _nursery(config: RunConfig, root: Node) -> Iterator[Problem]:
 
 
 def _micro_batches(config: RunConfig, root: Node) -> Iterator[Problem]:
-    """Each part of a batch has an example."""
+    """Check that each part of a batch has an example."""
     parts, size = config.compute.micro_batches, config.episode.batch_size
     if size < parts:
         message = f"compute.micro_batches is larger than episode.batch_size ({size}), received {parts}"

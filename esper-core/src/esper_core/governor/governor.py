@@ -170,7 +170,7 @@ class Governor:
         return replace(mask, ops=ops, seeds=seeds)
 
     def roll_back(self, decision: Decision) -> RolledBack:
-        """Carry out a rollback: host and fossils are bit for bit what they were when the snapshot was taken.
+        """Carry out a rollback: restore host and fossils bit for bit from the snapshot.
 
         Seeds that are not fossilised are dropped, and their slots rest. Optimizers lose their state, and the governor
         knows only what it knew then. ``decision`` is what ``decide`` returned last.

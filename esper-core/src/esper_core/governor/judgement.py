@@ -97,6 +97,9 @@ def judge_step(
     """Judge a step after the healthy ones in ``history``.
 
     Args:
+        history: The losses of the healthy steps so far.
+        signals: What was measured in this step.
+        settings: The thresholds.
         acting: The slots whose living seeds act on the host; incubating seeds cannot harm it.
         metric: The task's metric; None: only the loss counts as progress.
         host_finite: Whether the host's parameters and gradients are finite; None: not checked.

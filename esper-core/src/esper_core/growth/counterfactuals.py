@@ -213,7 +213,7 @@ class _Trace:
         return watched
 
     def _is_pure(self, given: tuple[Any, ...], copies: list[Any], output: Any) -> bool:
-        """Whether tensors went in unchanged, and one tensor came out that shares its memory with nothing."""
+        """Return whether tensors went in unchanged, and one tensor came out that shares memory with none of them."""
         known = all(_is_plain(one) or one is None or isinstance(one, bool | int | float) for one in given)
         if not known or not _is_plain(output) or output.clone().stride() != output.stride():
             return False
@@ -295,6 +295,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors agree in every bit, NaN included. On a GPU the host waits for the result."""
+    """Return whether two tensors agree in every bit, NaN included. On a GPU the host waits for the result."""
     alike = one.shape == other.shape and one.dtype == other.dtype
     return alike and torch.equal(*(tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)))

@@ -178,7 +178,7 @@ class Gates:
         return self._settings.gates == "off"
 
     def look(self, seeds: Iterable[Seed], gains: Mapping[int, Gain]) -> None:
-        """Look at the gains of this step, by the seeds' numbers; to be called once a step."""
+        """Evaluate the gates on this step's gains, keyed by the seeds' numbers; call it once a step."""
         self._gains = dict(gains)
         for seed in seeds:
             if (op := _OP_BEHIND.get(seed.stage)) is not None:
@@ -233,7 +233,7 @@ class Gates:
         self._gains = {number: Gain(**gain) for number, gain in known["gains"].items()}
 
     def ready(self, seed: Seed) -> bool:
-        """Whether a seed in training is to be blended in now without an action, because its gate is open."""
+        """Return whether a seed in training is to be blended in now without an action, because its gate is open."""
         if self.open or not self._settings.auto_advance or seed.stage is not Stage.TRAINING:
             return False
         opinion = self.opinion(seed)

@@ -60,7 +60,7 @@ def refuse_unlike(model: nn.Module, example: Tensor, plain: Mapping[bool, Any]) 
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two outputs are of one form and, but for last bits, of the same numbers.
+    """Return whether two outputs have the same structure and, except for rounding, the same numbers.
 
     >>> alike({"a": torch.ones(2)}, {"a": torch.ones(2)}), alike([torch.ones(2)], [torch.ones(2), torch.ones(2)])
     (True, False)
@@ -179,7 +179,7 @@ def parents_of(plain: type[nn.Module]) -> tuple[type[nn.Module], ...]:
 
 
 def is_never_called(module: nn.Module) -> bool:
-    """Whether the module only holds others, as a ModuleList or ModuleDict does."""
+    """Return whether the module only holds others, as a ModuleList or ModuleDict does."""
     return getattr(module.forward, "__func__", None) is nn.Module.forward
 
 
@@ -337,7 +337,7 @@ def _change_class(module: nn.Module, family: Family, places: tuple[str, ...]) ->
 
 
 def is_grafted(model: nn.Module) -> bool:
-    """Whether ``model`` has slots."""
+    """Return whether ``model`` has slots."""
     return any(name == HOME and isinstance(child, Slots) for name, child in model.named_children())
 
 
@@ -420,7 +420,7 @@ def _collisions(places: list[tuple[str, SlotPlace]]) -> list[Problem]:
 
 
 def matches(module: str, pattern: str) -> bool:
-    """Whether a module's dotted name fits a pattern, part by part.
+    """Return whether a module's dotted name fits a pattern, part by part.
 
     >>> matches("blocks.3.mlp", "blocks.*.mlp"), matches("blocks.3.mlp.fc", "blocks.*")
     (True, False)

@@ -175,7 +175,7 @@ def in_shape(outputs: Tensor, inputs: Tensor) -> Tensor:
 
 
 def changes_at_birth(block: nn.Module, site: Site) -> bool:
-    """Whether a newborn block noticeably changes random inputs; the block is not changed."""
+    """Return whether a newborn block noticeably changes random inputs; the block is not changed."""
     tensor = next((tensor for tensor in block.parameters() if tensor.is_floating_point()), torch.zeros(()))
     kept, training = KeptBuffers(block), block.training
     try:

@@ -149,7 +149,7 @@ def _room(tensor: Tensor, spare: Tensor | None) -> Tensor:
 
 
 def _fits(cell: _Cell, copy: Tensor) -> bool:
-    """Whether it can be a copy of the cell. A buffer may have had another shape."""
+    """Return whether ``copy`` can be a copy of the cell. A buffer may have had another shape."""
     return cell.is_buffer or form_of(cell.copy) == form_of(copy)
 
 
@@ -168,7 +168,7 @@ def _checksum(tensor: Tensor) -> Tensor:
 
 
 def _is_finite(cell: _Cell) -> bool:
-    """Whether trained values are finite, and others not NaN: a mask may hold infinities."""
+    """Return whether trained values are finite, and others not NaN: a mask may hold infinities."""
     if not (cell.copy.is_floating_point() or cell.copy.is_complex()):
         return True
     return bool(cell.copy.isfinite().all() if cell.tensor.requires_grad else not cell.copy.isnan().any())

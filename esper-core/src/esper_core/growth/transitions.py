@@ -58,7 +58,7 @@ class FaultBook:
         return self._counts[blueprint] == self._limit
 
     def is_withdrawn(self, blueprint: str) -> bool:
-        """Whether the blueprint is withdrawn."""
+        """Return whether the blueprint is withdrawn."""
         return self._counts[blueprint] >= self._limit
 
     def state_dict(self) -> State:

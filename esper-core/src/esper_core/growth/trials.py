@@ -203,7 +203,7 @@ def _tried(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Draws:
 
 
 def _drops_out(module: nn.Module) -> bool:
-    """Whether the module has a dropout rate, as recurrent layers and attention do."""
+    """Return whether the module has a dropout rate, as recurrent layers and attention do."""
     share = getattr(module, "dropout", None)
     return isinstance(share, float) and share > 0.0
 

@@ -63,13 +63,24 @@ class Distribution(Protocol):
     """The part of ``importlib.metadata.Distribution`` that discovery reads."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the distribution."""
+        ...
+
     @property
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """Version of the distribution."""
+        ...
+
     @property
-    def requires(self) -> Sequence[str] | None: ...
+    def requires(self) -> Sequence[str] | None:
+        """Requirements of the distribution, as in its metadata."""
+        ...
+
     @property
-    def entry_points(self) -> Iterable[EntryPoint]: ...
+    def entry_points(self) -> Iterable[EntryPoint]:
+        """Entry points that the distribution declares."""
+        ...
 
 
 def discover(
@@ -204,7 +215,7 @@ def _pin_problem(candidate: PluginCandidate, pin: str | None) -> Problem | None:
 
 
 def is_name(text: object) -> bool:
-    """Whether this can be a plugin's id or a component's name; see ``NAME_RULE``.
+    """Return whether this can be a plugin's id or a component's name; see ``NAME_RULE``.
 
     >>> is_name("tiny-conv"), is_name("TinyConv")
     (True, False)
@@ -213,12 +224,12 @@ def is_name(text: object) -> bool:
 
 
 def is_first_party(package: str) -> bool:
-    """Whether a package is one of the project's own."""
+    """Return whether a package is one of the project's own."""
     return normalise(package) in FIRST_PARTY_PACKAGES
 
 
 def is_set(variable: str) -> bool:
-    """Whether an environment variable has a value other than 0, false, no and off."""
+    """Return whether an environment variable has a value other than 0, false, no and off."""
     return os.environ.get(variable, "").strip().lower() not in ("", "0", "false", "no", "off")
 
 

@@ -243,14 +243,14 @@ def target_of(thing: Any) -> str:
 
 
 def is_target(text: str) -> bool:
-    """Whether a text names an attribute of a module: ``"my_package.blocks:TinyConv"``."""
+    """Return whether a text names an attribute of a module: ``"my_package.blocks:TinyConv"``."""
     module, colon, attribute = text.partition(":")
     parts = [*module.split("."), *attribute.split(".")]
     return bool(colon) and all(part.isidentifier() for part in parts)
 
 
 def is_third_party(target: str) -> bool:
-    """Whether a target belongs neither to Esper, nor to torch, nor to Python's library."""
+    """Return whether a target belongs neither to Esper, nor to torch, nor to Python's library."""
     return top_package(target) not in _SHARED
 
 
@@ -260,7 +260,7 @@ def normalise(package: str) -> str:
 
 
 def author_hint(package: str, plugin: str | None = None) -> str:
-    """Say who can fix a fault; with a plugin's id also how to run without it."""
+    """Return a hint that names who can fix a fault; with a plugin's id also how to run without it."""
     if package == LOCAL_FILE:
         return "Fix the file." if plugin is None else "Fix the file, or take it out of plugins.local."
     leave_out = "." if plugin is None else f", or leave it out:  plugins.disable: [{plugin}]"

@@ -54,7 +54,7 @@ class Bus:
                 listener.hear(event)
 
     def settle(self) -> None:
-        """Tell all listeners that a step has ended."""
+        """Notify all listeners that a step has ended."""
         for listener in self._listeners:
             listener.settle()
 
@@ -130,7 +130,7 @@ class EventFile:
             raise RunFolderError.about(self._path, error) from error
 
     def hear(self, event: Event) -> None:
-        """Hold an event until the end of its step."""
+        """Buffer an event until the end of its step."""
         self._lines.append(encode(event))
 
     def settle(self) -> None:

@@ -242,7 +242,7 @@ class Environment:
         return State({**own.plain, **network.plain}, {**own.tensors, **network.tensors})
 
     def load_state_dict(self, state: State) -> None:
-        """Go on, bit for bit, from where an environment of an equal recipe stood.
+        """Restore, bit for bit, the state of an environment of an equal recipe.
 
         Raises:
             GrowthError: The state does not fit. The environment must be reset, or given another state.

@@ -44,7 +44,7 @@ class CudaStream:
         return mark
 
     def wait(self, mark: torch.cuda.Event) -> None:
-        """Let work that is launched here from now on begin after the work before ``mark``."""
+        """Make work that is launched here from now on begin after the work before ``mark``."""
         self._stream.wait_event(mark)
 
     def keep(self, tensor: Tensor) -> None:
@@ -52,7 +52,7 @@ class CudaStream:
         tensor.record_stream(self._stream)
 
     def drain(self) -> None:
-        """Let the host wait until all work that was launched here is done."""
+        """Block the host until all work that was launched here is done."""
         self._stream.synchronize()
 
 
@@ -89,13 +89,13 @@ class Lanes:
         return self._streams[place].current() if self._streams else nullcontext()
 
     def hand(self, tensor: Tensor, giver: int, taker: int) -> None:
-        """Let ``taker`` read a tensor that ``giver`` made; nowhere else do tensors pass from lane to lane."""
+        """Make a tensor of ``giver`` readable for ``taker``; tensors pass from lane to lane nowhere else."""
         if self._streams and (own := self._streams[giver]) is not (other := self._streams[taker]):
             other.wait(own.mark())
             other.keep(tensor)
 
     def drain(self, places: Iterable[int]) -> None:
-        """Let the host wait for the lanes of these places, each once."""
+        """Block the host until the lanes of these places are done, each once."""
         for stream in dict.fromkeys(self._streams[place] for place in places if self._streams):
             stream.drain()
 

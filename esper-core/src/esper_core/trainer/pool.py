@@ -326,6 +326,6 @@ class Pool(Roster[Environment]):
 
     @staticmethod
     def _record(environment: Environment, transitions: Sequence[Transition], step: int) -> Changes:
-        """Tell the environment's governor of transitions, and return them with its place."""
+        """Report transitions to the environment's governor, and return them with the environment's place."""
         environment.governor.record(transitions, step)
         return [(environment.place, transition) for transition in transitions]

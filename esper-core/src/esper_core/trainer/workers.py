@@ -374,7 +374,7 @@ class Lifeline:
         self._ends = list(os.pipe())
 
     def hold_on(self) -> None:
-        """In a fork: exit as soon as nobody holds the other end."""
+        """Exit this forked process as soon as no process holds the other end."""
         end, own = self._ends
         os.close(own)
 
@@ -385,7 +385,7 @@ class Lifeline:
         threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
     def cut(self) -> None:
-        """In the parent: let go. May be called twice."""
+        """Close the parent's end. May be called twice."""
         while self._ends:
             os.close(self._ends.pop())
 

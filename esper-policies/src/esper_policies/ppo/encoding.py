@@ -118,7 +118,10 @@ class Batch:
 
 
 def batch_of(seen: Sequence[Seen], numbers: Sequence[Sequence[int]], least: tuple[int, int] = (1, 1)) -> Batch:
-    """Batch several environments. numbers: name indices of candidates. least: minimal slots and candidates."""
+    """Batch several environments.
+
+    numbers: name indices of candidates. least: minimal numbers of slots and of candidates.
+    """
     slots = max(least[0], *(len(one.rows.slots) for one in seen))
     wide = max(least[1], *(len(one.candidates) for one in seen))
     homes = [[one.rows.slot_names.index(slot) for slot, _ in one.candidates] for one in seen]
@@ -155,8 +158,9 @@ LARGEST: Final = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When there is something to decide. every: steps from one decision to the next. last: share of the episode behind
-    which nothing is decided any more.
+    """When decisions are made, and which.
+
+    every: steps from one decision to the next. last: share of the episode after which no decisions are made.
 
     keeps: whether a seed that holds at its target is fossilised without being asked about. alone: whether nothing is
     planted while another seed lives.

@@ -172,7 +172,7 @@ class Ppo:
         keep(folder, kept, {"network": self.network.state_dict(), "scales": tensors})
 
     def state(self) -> State:
-        """Everything: weights, what the optimizer knows, scales, and the memory of each environment."""
+        """Return everything: weights, the optimizer's state, scales, and the memory of each environment."""
         plain, scales = self.scales.state()
         hidden = {str(n): m.hidden.clone() for n, m in enumerate(self._memories) if m.hidden is not None}
         teacher = {} if self._teacher is None else {"teacher": self._teacher.state()}
@@ -193,7 +193,7 @@ class Ppo:
         )
 
     def load(self, state: State) -> None:
-        """Go on where another left off that was built alike."""
+        """Restore the state of another policy with the same settings."""
         self.network.load_state_dict(dict(state.part("network").tensors))
         restore_optimizer(self.optimizer, state.part("optimizer"))
         scales = state.part("scales")
@@ -217,7 +217,7 @@ class Ppo:
     def _decided(
         self, observations: Sequence[Observation], masks: Sequence[ActionMask], asked: Sequence[int]
     ) -> list[Action]:
-        """Decisions for the environments at ``asked``, ``together`` at a time: always as many, padded if need be."""
+        """Decide for the environments at ``asked``, in padded batches of ``together``."""
         found: list[Action] = []
         for start in range(0, len(asked), self.settings.together):
             places = asked[start : start + self.settings.together]
@@ -263,7 +263,7 @@ class Ppo:
         actions: list[Action],
         asked: Sequence[int],
     ) -> list[Action]:
-        """What the teacher does, as far as it is among what can be chosen here."""
+        """Replace the actions at ``asked`` by the teacher's, or by WAIT where these are not possible."""
         shown = teacher.act(observations, [mask if n in asked else mask.shut() for n, mask in enumerate(masks)])
         for place in asked:
             mine = self.options.detailed(shown[place], {})
@@ -341,7 +341,7 @@ class Ppo:
         return lambda seen, place: self._numbers(seen, this, place)
 
     def _numbers(self, seen: Seen, this: int, place: int) -> list[int]:
-        """Of each candidate the number of its name; 0 where it is not known by name, or left out in this episode."""
+        """Return the name index of each candidate; 0: its name is unknown, or left out in this episode."""
         own = self.settings
         known = {name: number for number, name in enumerate(self._names, 1)}
         left_out = {

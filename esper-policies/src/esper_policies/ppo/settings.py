@@ -113,7 +113,7 @@ class PpoSettings(Settings):
         return self
 
     def curious(self, price: float | None) -> bool:
-        """Whether it looks at newcomers where what grows has this price.
+        """Return whether the policy tries new blueprints at this price of growth.
 
         >>> PpoSettings(learn=False, look_at_new=True, look_up_to=20).curious(40)
         False

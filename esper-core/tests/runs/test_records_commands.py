@@ -184,6 +184,14 @@ def test_several_comparisons_of_a_run_are_a_table(esper, write_run):
     assert "\nOf 10 comparisons a verdict takes 9 environment seeds.\n" in out
 
 
+@pytest.mark.parametrize("control", ["capacity", "capacity-of-a"])
+def test_a_comparison_with_the_static_control_says_that_neither_side_is_tuned(esper, write_run, control):
+    write_run(OTTER, {"a": NOISE, control: BETTER})
+    assert "Neither side of that comparison is tuned." in " ".join(esper("runs", "show", OTTER).out.split())
+    write_run(HERON, {"a": NOISE, "twin": BETTER})
+    assert "tuned" not in esper("runs", "show", HERON).out
+
+
 def test_too_few_seeds_are_told_below_the_table(esper, write_run):
     write_run(OTTER, {"a": NOISE[:3], "b": BETTER[:3]})
     assert "\nA verdict takes 8 environment seeds; there are 3.\n" in esper("runs", "show", OTTER).out

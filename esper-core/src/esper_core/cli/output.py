@@ -171,10 +171,14 @@ def duration(seconds: float | None) -> str:
 
 def print_results(results: Mapping[str, Any]) -> None:
     """Print a table of the arms, then one of their comparisons."""
+    from esper_core.config.model import CAPACITY
+
     _print_arms(results["metric"], results["arms"])
     if comparisons := results["comparisons"]:
         print_line()
         _print_comparisons(results["metric"], comparisons)
+    if any(one["b"].startswith(CAPACITY) for one in comparisons):
+        print_wrapped(f"{CAPACITY} has the grown blocks from the start. Neither side of that comparison is tuned.")
     if remark := _missing_seeds(comparisons):
         print_wrapped(remark)
 

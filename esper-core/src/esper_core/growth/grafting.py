@@ -262,10 +262,11 @@ def graft(
         GraftError: nothing matches, too much matches, a module cannot carry a slot, or the outputs would change. The
             model is unchanged.
 
-    >>> from torch import nn
-    >>> model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"])
-    >>> [slot.name for slot in slots_of(model).each()]
-    ['0']
+    Examples:
+        >>> from torch import nn
+        >>> model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"])
+        >>> [slot.name for slot in slots_of(model).each()]
+        ['0']
     """
     _refuse_unfit(model)
     if example is not None:

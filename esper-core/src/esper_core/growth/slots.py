@@ -191,9 +191,10 @@ def host_parameters(model: nn.Module) -> list[nn.Parameter]:
 
     The model may be grafted, wrap a grafted one, or have no slots.
 
-    >>> from torch import nn
-    >>> len(host_parameters(nn.Linear(4, 4)))
-    2
+    Examples:
+        >>> from torch import nn
+        >>> len(host_parameters(nn.Linear(4, 4)))
+        2
     """
     homes = [module for module in model.modules() if isinstance(module, Slots)]
     grown = {id(parameter) for home in homes for parameter in home.parameters()}

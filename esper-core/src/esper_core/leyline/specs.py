@@ -29,8 +29,9 @@ class Site:
 
     ``size`` are the other dimensions of one example: (H, W), (L,), (T,) or ().
 
-    >>> Site.of("sequence", (8, 40)).formula_variables()
-    {'c': 8, 'n': 1, 'l': 40}
+    Examples:
+        >>> Site.of("sequence", (8, 40)).formula_variables()
+        {'c': 8, 'n': 1, 'l': 40}
     """
 
     kind: SiteKind

@@ -99,11 +99,12 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE, *, sh
 
     Formula: mean ± t · s / √n, s² = Σ (x − mean)² / (n − 1).
 
-    >>> interval = mean_interval([1.0, 2.0, 3.0])
-    >>> round(interval.low, 3), interval.mean, round(interval.high, 3)
-    (-0.484, 2.0, 4.484)
+    Examples:
+        >>> interval = mean_interval([1.0, 2.0, 3.0])
+        >>> round(interval.low, 3), interval.mean, round(interval.high, 3)
+        (-0.484, 2.0, 4.484)
 
-    If the values are shares of a whole, the interval ends at 0 and 1, unless a value is beyond.
+        If the values are shares of a whole, the interval ends at 0 and 1, unless a value is beyond.
     """
     check_numbers(values)
     mean, deviation = moments(values)

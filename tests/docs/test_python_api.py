@@ -1,0 +1,22 @@
+"""The reference page on the Python API lists every public name of ``esper_core``, and only names that exist."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import esper_core
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python-api.md"
+LISTED = re.findall(r"^::: ([\w.]+)\.(\w+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def test_every_public_name_is_listed_once() -> None:
+    assert sorted(name for module, name in LISTED if module == "esper_core") == list(esper_core.__all__)
+    assert len(LISTED) == len(set(LISTED))
+
+
+def test_every_listed_name_exists_and_has_a_docstring() -> None:
+    undocumented = [name for module, name in LISTED if not getattr(importlib.import_module(module), name).__doc__]
+    assert undocumented == []

@@ -32,7 +32,7 @@ class Row:
         return self.bound is None or (self.value >= self.bound if self.at_least else self.value <= self.bound)
 
     def cells(self) -> tuple[str, str, str, str]:
-        """The row as it is printed."""
+        """Return the row as it is printed."""
         value = f"{self.value:,.{self.digits}f} {self.unit}".rstrip()
         if self.bound is None:
             return self.what, value, "", ""
@@ -55,7 +55,7 @@ class Table:
         return all(row.kept for row in self.rows)
 
     def text(self) -> str:
-        """The table as it is printed."""
+        """Return the table as it is printed."""
         lines = [f"{self.number}  {self.title}"]
         if self.rows:
             cells = [("", "measured", "bound", ""), *(row.cells() for row in self.rows)]
@@ -67,7 +67,7 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def as_json(self) -> dict[str, Any]:
-        """The table as plain data, each figure also as it is printed."""
+        """Return the table as plain data, each figure also as it is printed."""
         rows = [
             {**asdict(row), **dict(zip(("measured", "limit", "verdict"), row.cells()[1:], strict=True))}
             for row in self.rows
@@ -76,20 +76,22 @@ class Table:
 
 
 def table_of(plain: Mapping[str, Any]) -> Table:
-    """The table that ``as_json`` was asked of."""
+    """Build a table from what ``as_json`` returned."""
     shown = ("measured", "limit", "verdict", "ever")
     rows = tuple(Row(**{key: value for key, value in row.items() if key not in shown}) for row in plain["rows"])
     return Table(plain["number"], plain["title"], rows, plain["note"])
 
 
 class Measure(Protocol):
-    """One question: ``quick`` asks it in a size at which only the way is seen, and no figure means anything."""
+    """A measurement. ``quick`` runs it at a size that only shows that it works: its figures mean nothing."""
 
-    def __call__(self, *, quick: bool = False) -> Sequence[Table]: ...
+    def __call__(self, *, quick: bool = False) -> Sequence[Table]:
+        """Measure, and return the tables."""
+        ...
 
 
 def answer(measure: Measure) -> int:
-    """Asks as the command line says, and prints the tables; 1 where a bound was not kept.
+    """Parse the command line, measure and print the tables; return 1 if a bound was not kept.
 
     With ``--json`` they are printed as plain data, and that is success whatever they say.
     """

@@ -51,7 +51,10 @@ NAMED = re.compile(r"# (?P<name>[\w-]+\.(?:yaml|py))\n")
 
 
 def answered(page: str, ends: list[int] | None = None) -> str:
-    """``page`` with every answer as the code gives it now. ends: takes the exit code of each example, if given."""
+    """Return ``page`` with every answer as the code gives it now.
+
+    ends: receives the exit code of each example, if given.
+    """
     code = CODE.match(page)
     with _workplace() as folder, _runs_named(), _scenes().scene(code[1] if code else "", folder):
         raised: list[str] = []
@@ -74,7 +77,7 @@ def _block(kind: str, body: str, folder: Path, raised: list[str], ends: list[int
 
 
 def _call(call: re.Match[str], folder: Path, ends: list[int]) -> str:
-    """A command with what it answers, as much of it as the page shows."""
+    """Return a command with its answer, as much of it as the page shows."""
     given = dict(word.split("=", 1) for word in call["given"].split())
     with mock.patch.dict(os.environ, given):
         lines = _answer(call["command"], folder, ends).splitlines(keepends=True)
@@ -86,7 +89,7 @@ def _call(call: re.Match[str], folder: Path, ends: list[int]) -> str:
 
 
 def _answer(command: str, folder: Path, ends: list[int]) -> str:
-    """What ``esper …`` prints, both streams in their order."""
+    """Return what ``esper …`` prints, both streams in their order."""
     program, *arguments = shlex.split(command)
     assert program == "esper", command
     told = io.StringIO()
@@ -114,7 +117,7 @@ def _error(program: str) -> EsperError:
 
 @contextlib.contextmanager
 def _workplace() -> Iterator[Path]:
-    """An empty folder with the project's configuration, the current one while it lasts."""
+    """Yield an empty folder with the project's configuration; it is the current folder inside the block."""
     with tempfile.TemporaryDirectory() as name, _environment({"COLUMNS": "120", "NO_COLOR": "1"}):
         folder = Path(name).resolve()
         shutil.copy(ROOT / "plugins.yaml", folder)
@@ -127,13 +130,13 @@ def _workplace() -> Iterator[Path]:
 
 
 def _runs_named() -> contextlib.AbstractContextManager[object]:
-    """A block in which every run began at ``BEGAN``, and one that is given no name is called quiet-otter."""
+    """Fix the start time of runs to ``BEGAN`` and the default name to quiet-otter inside the block."""
     return mock.patch("esper_core.runs.directory.new_run_id", lambda _, name: f"{BEGAN}-{name or 'quiet-otter'}")
 
 
 @cache
 def _scenes() -> ModuleType:
-    """The script beside this one, by its path: it is of no package."""
+    """Import the script beside this one by its path: it is in no package."""
     found = spec_from_file_location("scenes", DOCS / "scenes.py")
     assert found is not None
     assert found.loader is not None
@@ -144,7 +147,7 @@ def _scenes() -> ModuleType:
 
 @contextlib.contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """The environment with ``changes``, and with no variable of Esper's own."""
+    """Apply ``changes`` to the environment and remove Esper's own variables inside the block."""
     before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith("ESPER_")]:
         del os.environ[name]
@@ -157,7 +160,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes what is out of date; with ``--check`` writes nothing and names it."""
+    """Write what is out of date; with ``--check`` only name it."""
     stale = []
     for page in sorted(ERRORS.glob("E*.md")):
         text = page.read_text(encoding="utf-8")

@@ -66,18 +66,18 @@ MARKED = re.compile(r"(?P<open><!-- from the code: (?P<name>[a-z-]+) -->\n).*?(?
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of Markdown; a bar inside a cell is escaped."""
+    """Return a Markdown table; bars inside cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
 def one_line(text: str | None) -> str:
-    """A docstring's text as one line, its double backquotes as Markdown's single ones."""
+    """Return a docstring's text as one line, its double backquotes as Markdown's single ones."""
     return " ".join((text or "").split()).replace("``", "`")
 
 
 def section(title: str, text: str | None, body: str) -> str:
-    """A part of a page below its own heading."""
+    """Return a part of a page below its own heading."""
     return f"## {title}\n\n{one_line(text)}\n\n{body}"
 
 
@@ -85,7 +85,7 @@ def section(title: str, text: str | None, body: str) -> str:
 
 
 def configuration() -> str:
-    """Every section of the configuration with its keys: the options of the first page, then the advanced ones."""
+    """Return every section of the configuration with its keys: first the basic options, then the advanced ones."""
     basic, advanced = [], []
     for model, places in sections().items():
         title, first = title_of(model.__name__), FIRST_PAGE.get(model.__name__, ())
@@ -109,12 +109,12 @@ def configuration() -> str:
 
 
 def title_of(model: str) -> str:
-    """What a model's section is called on the page."""
+    """Return the heading of a model's section."""
     return model.removesuffix("Config")
 
 
 def sections() -> dict[type[BaseModel], list[str]]:
-    """The configuration's models in the order in which they are met, each with its places in the file."""
+    """Return the configuration's models in reading order, each with its places in the file."""
     met: dict[type[BaseModel], list[str]] = {RunConfig: [""]}
     waiting: list[tuple[type[BaseModel], str]] = [(RunConfig, "")]
     for model, place in waiting:
@@ -127,7 +127,7 @@ def sections() -> dict[type[BaseModel], list[str]]:
 
 
 def models_in(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
-    """The models that a type is made of, each with the way from the key to it."""
+    """Yield the models in a type annotation, each with the path from the key to it."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, ""
     origin = get_origin(annotation)
@@ -138,7 +138,7 @@ def models_in(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
 
 
 def kind(entry: Entry) -> str:
-    """What a value may be, with links to the sections."""
+    """Return what values a key accepts, with links to the sections."""
     if entry.section is not None:
         text = f"[{title_of(entry.section.__name__)}](#{title_of(entry.section.__name__).lower()})"
     elif entry.is_list and (item := entry.below(0)) is not None:
@@ -153,7 +153,7 @@ def kind(entry: Entry) -> str:
 
 
 def default_of(model: type[BaseModel], key: str) -> str:
-    """A key's default as it would be written."""
+    """Return a key's default as it would be written in YAML."""
     field = model.model_fields[key]
     if field.is_required():
         return "*needed*"
@@ -169,7 +169,7 @@ def default_of(model: type[BaseModel], key: str) -> str:
 
 
 def event_records() -> str:
-    """Every event with its fields, then the records that stand inside them."""
+    """Return every event with its fields, then the records inside them."""
     parts = []
     for record in (*get_args(events.Event), signals.Signals, signals.SlotSignals, signals.SeedSignals):
         title = str(next((field.default for field in fields(record) if field.name == "type"), record.__name__))
@@ -184,7 +184,7 @@ def event_records() -> str:
 
 
 def field_docs(record: type[Any]) -> dict[str, str]:
-    """The texts that stand below a record's fields in its source."""
+    """Return the docstrings below a record's fields in its source."""
     body = ast.parse(inspect.getsource(record)).body[0]
     assert isinstance(body, ast.ClassDef)
     told = {}
@@ -199,12 +199,12 @@ def field_docs(record: type[Any]) -> dict[str, str]:
 
 
 def slot_table() -> str:
-    """The slot's machine."""
+    """Return the state machine of slots as a table."""
     return transitions("slot", lifecycle.SLOT_TABLE)
 
 
 def seed_table() -> str:
-    """The seed's machine."""
+    """Return the state machine of seeds as a table."""
     return transitions("seed", lifecycle.SEED_TABLE)
 
 
@@ -236,13 +236,13 @@ def hook_specs() -> str:
 
 
 def commands() -> str:
-    """Every command of the members with its arguments and options, as its own help tells them."""
+    """Return every command of the members with its arguments and options, from its own help."""
     context = click.Context(cli.main, info_name="esper")
     return "\n".join(command_page(one) for one in command_contexts(context))
 
 
 def command_contexts(context: click.Context) -> Iterator[click.Context]:
-    """``context`` and those of the commands below it; what others have installed is left out."""
+    """Yield ``context`` and those of the commands below it, without commands of other packages."""
     yield context
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
@@ -253,7 +253,7 @@ def command_contexts(context: click.Context) -> Iterator[click.Context]:
 
 
 def command_page(context: click.Context) -> str:
-    """One command: usage, text, options."""
+    """Return one command: usage, text, options."""
     usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
     paragraphs = [fenced(text) for text in inspect.cleandoc(context.command.help or "").split("\n\n")]
     records = [parameter.get_help_record(context) for parameter in context.command.get_params(context)]
@@ -267,12 +267,12 @@ def command_page(context: click.Context) -> str:
 
 
 def fenced(paragraph: str) -> str:
-    """A paragraph whose lines click keeps as they are, as a block that Markdown keeps, too."""
+    """Return a paragraph whose lines click preserves as a block that Markdown preserves, too."""
     return f"```text\n{paragraph[2:]}\n```" if paragraph.startswith("\b\n") else paragraph
 
 
 def announced(group: str) -> set[str]:
-    """The entry points of a group that the members declare."""
+    """Return the entry points of a group that the members declare."""
     texts = [path.read_text(encoding="utf-8") for path in ROOT.glob("esper-*/pyproject.toml")]
     points = [tomllib.loads(text)["project"].get("entry-points", {}) for text in texts]
     return {name for groups in points for name in groups.get(group, {})}
@@ -340,7 +340,7 @@ def measured_rows(number: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[
 
 
 def reward_probes() -> str:
-    """What each script earns from each reward that comes with Esper."""
+    """Return what each probe script earns from each reward that comes with Esper."""
     rows = []
     for one in components_of("rewards"):
         found = probed(one.load())
@@ -374,7 +374,7 @@ def script(path: Path) -> ModuleType:
 
 
 def ran(part: str) -> str | None:
-    """A part of ``benchmarks.science.shown``; None before it was run where what stands there is to stay."""
+    """Return a part of ``benchmarks.science.shown``; None before it was run, where the page is left as it is."""
     if not RUNS.exists():
         return None if part == "default-run" else "Not measured yet: `python -m benchmarks.science.shown --write`.\n"
     return str(script(SHOWN).PARTS[part](json.loads(RUNS.read_text(encoding="utf-8"))["runs"]))
@@ -384,7 +384,7 @@ def ran(part: str) -> str | None:
 
 
 def simulated(table_of: str) -> str:
-    """A table of what is simulated, by the heading that it stands under."""
+    """Return a table of the simulations, found by its heading."""
     return SIMULATED.read_text(encoding="utf-8").split(f"## {table_of}\n\n")[1].partition("\n## ")[0]
 
 
@@ -441,14 +441,14 @@ OF_A_CANDIDATE: Mapping[str, str] = {
 
 
 def observation_fields() -> str:
-    """What an observation has."""
+    """Return the fields of an observation."""
     told = field_docs(signals.Observation)
     rows = [(f"`{one.name}`", f"`{one.type}`", told.get(one.name, "")) for one in fields(signals.Observation)]
     return table(("field", "type", ""), rows)
 
 
 def columns() -> str:
-    """The columns of each kind of row, in their order; those that stand for one choice together."""
+    """Return the columns of each kind of row, in their order; those of one choice are grouped."""
     parts = [f"Version {features.SCHEMA} of the columns. None goes beyond ±{features.LIMIT:g}.\n"]
     for title, names, meanings in (
         ("Of the whole", features.GLOBAL_COLUMNS, OF_THE_WHOLE),
@@ -470,7 +470,7 @@ def columns() -> str:
 
 
 def places_of(own: Sequence[str], names: Sequence[str]) -> str:
-    """Where some columns that stand side by side are, counted from 0."""
+    """Return the positions of adjacent columns, counted from 0."""
     first = names.index(own[0])
     return str(first) if len(own) == 1 else f"{first}–{first + len(own) - 1}"
 
@@ -498,7 +498,7 @@ WRITERS: dict[str, Callable[[], str | None]] = {
 
 
 def written(text: str) -> str:
-    """``text`` with every marked part as the code has it now."""
+    """Return ``text`` with every marked part replaced by what the code generates now."""
 
     def anew(part: re.Match[str]) -> str:
         now = WRITERS[part["name"]]()
@@ -508,7 +508,7 @@ def written(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes what is out of date; with ``--check`` writes nothing and names it."""
+    """Write what is out of date; with ``--check`` only name it."""
     stale = []
     for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
         text = page.read_text(encoding="utf-8")

@@ -46,35 +46,35 @@ def esper_step_finished(events):
 
 
 def small(folder: Path) -> None:
-    """``run.yaml``, which any machine does in a second."""
+    """Write ``run.yaml``, which any machine runs in a second."""
     (folder / "run.yaml").write_text(RUN, encoding="utf-8")
 
 
 def many_problems(folder: Path) -> None:
-    """A file that has a thousand keys too many."""
+    """Write a file with a thousand unknown keys."""
     (folder / "f.yaml").write_text("task: stripes\n" + "".join(f"key-{number}: 1\n" for number in range(1000)))
 
 
 def large_file(folder: Path) -> None:
-    """A file with a byte too many."""
+    """Write a file that is one byte too large."""
     (folder / "f.yaml").write_bytes(b"#" * (2**20 + 1))
 
 
 def wide_file(folder: Path) -> None:
-    """A file as some editors save it."""
+    """Write a file in another encoding, as some editors do."""
     (folder / "f.yaml").write_bytes("task: stripes\n".encode("utf-16"))
 
 
 @contextlib.contextmanager
 def no_gpu(folder: Path) -> Iterator[None]:
-    """A machine with no CUDA device, whatever this one has."""
+    """Hide every CUDA device of this machine."""
     none = mock.patch("torch.cuda.is_available", return_value=False)
     with mock.patch("torch.cuda.device_count", return_value=0), none:
         yield
 
 
 def ended(folder: Path, name: str, *more: str) -> Path:
-    """The folder of a run that was made with ``run.yaml``, however it ended."""
+    """Run ``run.yaml``, however it ends, and return the folder of the run."""
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
         small(folder)
         with contextlib.redirect_stderr(io.StringIO()):
@@ -84,7 +84,7 @@ def ended(folder: Path, name: str, *more: str) -> Path:
 
 
 def stopped(folder: Path) -> Path:
-    """A run that was asked to end in its second step, and can go on. What asked it is gone when it does."""
+    """Make a run that was stopped in its second step and can be resumed."""
     file = folder / "stops.py"
     file.write_text(STOPS, encoding="utf-8")
     run = ended(folder, "quiet-otter", "--set", "plugins.local=[stops.py]")
@@ -94,7 +94,7 @@ def stopped(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def in_use(folder: Path) -> Iterator[None]:
-    """A run that something is at work in."""
+    """Hold the lock of a run, as a process that works in it does."""
     from esper_core.runs.directory import run_lock
 
     with run_lock(stopped(folder)):
@@ -102,7 +102,7 @@ def in_use(folder: Path) -> Iterator[None]:
 
 
 def no_whole_checkpoint(folder: Path) -> None:
-    """A run whose checkpoints were changed, each in its own way."""
+    """Make a run whose checkpoints are damaged, each in another way."""
     older, newer = sorted(stopped(folder).glob("checkpoints/*/"))[-2:]
     (older / "COMPLETE").unlink()
     with (newer / "tensors.safetensors").open("ab") as file:
@@ -110,19 +110,19 @@ def no_whole_checkpoint(folder: Path) -> None:
 
 
 def no_event(folder: Path) -> None:
-    """A run with a line that is no event, and one of a version that is to come."""
+    """Make a run with an invalid line in its event log, and one with an event of a later version."""
     for name, was, now in (("quiet-otter", '"status":"done"', '"status":"fine"'), ("swift-heron", '"v":1', '"v":2')):
         events = ended(folder, name) / "events.jsonl"
         events.write_text(events.read_text(encoding="utf-8").replace(was, now), encoding="utf-8")
 
 
 def cut_off(folder: Path) -> None:
-    """A run whose summary is empty."""
+    """Make a run whose summary is empty."""
     (ended(folder, "quiet-otter") / "summary.json").write_bytes(b"")
 
 
 def died(folder: Path) -> None:
-    """A run that came to its end, and one whose process was killed before."""
+    """Make a run that finished, and one whose process was killed."""
     ended(folder, "quiet-otter")
     run = ended(folder, "swift-heron")
     (run / "summary.json").unlink()
@@ -131,7 +131,7 @@ def died(folder: Path) -> None:
 
 
 def name_taken(folder: Path) -> None:
-    """A run that has the only name that one is given here."""
+    """Make a run that has the only name available here."""
     ended(folder, "quiet-otter")
 
 
@@ -139,7 +139,7 @@ def name_taken(folder: Path) -> None:
 def _installed(
     folder: Path, name: str, source: str, *, entry: str, group: str = "esper.plugins", requires: str = "esper-core"
 ) -> Iterator[None]:
-    """A package with one module, as pip would leave it."""
+    """Install a package with one module, as pip would."""
     site, module = folder / "site", name.replace("-", "_")
     metadata = site / f"{module}-1.0.dist-info"
     metadata.mkdir(parents=True)
@@ -153,17 +153,17 @@ def _installed(
 
 
 def for_another_core(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """A package that is older than this esper-core."""
+    """Install a package that is older than this esper-core."""
     return _installed(folder, "esper-extra", "", entry="extra = esper_extra", requires="esper-core<0.1")
 
 
 def damaged(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """A package of whose metadata a line is no longer one."""
+    """Install a package with an invalid line in its metadata."""
     return _installed(folder, "esper-extra", "", entry="nonsense")
 
 
 def with_a_command(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """A package that brings a command."""
+    """Install a package that adds a command."""
     return _installed(folder, "esper-extra", "", entry="grow = esper_extra:command", group="esper.commands")
 
 
@@ -187,7 +187,7 @@ SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
 
 @contextlib.contextmanager
 def scene(code: str, folder: Path) -> Iterator[None]:
-    """What is there before the example of ``code``, as long as it is run."""
+    """Set up what the example of ``code`` needs while it runs."""
     made = SCENES[code](folder) if code in SCENES else None
     with made if isinstance(made, contextlib.AbstractContextManager) else contextlib.nullcontext():
         yield

@@ -41,7 +41,7 @@ MODULES: Final = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Asks what is wanted, and says which bounds were not kept."""
+    """Parse the command line, measure, and report which bounds were not kept."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.perf", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"A module: {', '.join(sorted(set(MODULES.values())))}."
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report(wanted: Collection[str], *, quick: bool, into: Path | None) -> int:
-    """Prints what is found as it is found; with ``into`` it is written there at the end."""
+    """Print results as they are measured; with ``into``, write them there at the end."""
     tables: list[Table] = []
     broken: list[str] = []
     for module in dict.fromkeys(MODULES[number] for number in wanted):
@@ -88,7 +88,7 @@ def report(wanted: Collection[str], *, quick: bool, into: Path | None) -> int:
 
 
 def tables_of(module: str, *, quick: bool) -> list[Table] | None:
-    """What one module found; None where it broke down, of which it has told."""
+    """Return the tables of one module; None if it failed, which it reports."""
     command = [sys.executable, "-m", f"benchmarks.perf.{module}", "--json", *(["--quick"] if quick else [])]
     done = subprocess.run(command, check=False, cwd=HERE.parents[1], stdout=subprocess.PIPE, text=True)
     return None if done.returncode else [table_of(plain) for plain in json.loads(done.stdout)]

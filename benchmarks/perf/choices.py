@@ -33,7 +33,7 @@ CHOICES: Final[dict[str, dict[str, Any]]] = {
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """Each of them."""
+    """Measure each of them."""
     work = conv(1, 1, 8) if quick else conv(4)
     tune_allocator()
     with one_thread():

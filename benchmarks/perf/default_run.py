@@ -25,7 +25,7 @@ MOST_PERCENT: Final = 3.0
 
 
 def run(*overrides: str) -> tuple[float, Mapping[str, float]]:
-    """Runs the default configuration: seconds from start to end, and those of its regions."""
+    """Run the default configuration; return its seconds in total and by region."""
     changes = [argument for override in overrides for argument in ("--set", override)]
     command = [sys.executable, "-m", "esper_core", "run", "plugins.yaml", "--quiet", "--json", *changes]
     with tempfile.TemporaryDirectory() as runs:
@@ -37,7 +37,7 @@ def run(*overrides: str) -> tuple[float, Mapping[str, float]]:
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """One run for both."""
+    """Run once, for both tables."""
     seconds, timing = run(*QUICK) if quick else run()
     kept = {region: 100 * timing.get(region, 0.0) / timing["total"] for region in ("checkpoint", "telemetry")}
     shares = [Row(f"{region}, share of the run's time", percent, None, "%") for region, percent in kept.items()]
@@ -53,7 +53,7 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
 
 
 def by_size(timing: Mapping[str, float]) -> list[tuple[str, float]]:
-    """The regions from the longest to the shortest."""
+    """Return the regions from the longest to the shortest."""
     return sorted(((name, spent) for name, spent in timing.items() if name != "total"), key=lambda one: -one[1])
 
 

@@ -32,7 +32,7 @@ MOST: Final = {
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """All three sides."""
+    """Measure all three sides."""
     with ExitStack() as open_:
         sides = {name: open_.enter_context(Side(name, "conv", quick=quick)) for name in ("plain", *MOST)}
         took = medians({name: side.seconds for name, side in sides.items()}, 1 if quick else TURNS, warm=1)

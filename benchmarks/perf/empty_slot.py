@@ -27,7 +27,7 @@ BOUND: Final = 1.0
 
 
 def host() -> nn.Module:
-    """Three blocks, each of which halves the picture, and a classifier."""
+    """Build three blocks, each of which halves the image, and a classifier."""
     widths = ((3, 8), (8, 16), (16, 32))
     blocks = (
         nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2))
@@ -37,7 +37,7 @@ def host() -> nn.Module:
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """The plain host, and what the slots take beyond it."""
+    """Measure the plain host, and the additional time of the slots."""
     turns = 2 if quick else TURNS
     torch.manual_seed(0)
     inputs = torch.randn(2 if quick else 128, 3, 32, 32)

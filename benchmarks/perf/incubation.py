@@ -33,7 +33,7 @@ BOUNDS: Final = {"live": None, "shadow": 1.7, "branch": 2.1}
 
 
 def growing(way: str, slot: str, examples: int) -> Callable[[], None]:
-    """A host with a seed that incubates in this way; what gives is one batch of training."""
+    """Build a host with a seed that incubates in this way; return a function that trains one batch."""
     torch.manual_seed(0)
     model = graft(cnn2d(DataShape("image", (3, 32, 32), 10)), [slot], example=torch.randn(2, 3, 32, 32))
     settings = OptimizerConfig(learning_rate=1e-3)
@@ -63,7 +63,7 @@ def growing(way: str, slot: str, examples: int) -> Callable[[], None]:
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """Each slot of the host, under each allocator."""
+    """Measure each slot of the host, under each allocator."""
     turns = 1 if quick else TURNS
     rows: list[Row] = []
     with one_thread():

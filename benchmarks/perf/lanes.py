@@ -27,7 +27,7 @@ LEAST_TIMES: Final = {"conv": 2.0, "1-d": 1.4}
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """Both hosts."""
+    """Measure both hosts."""
     rows: list[Row] = []
     for work, bound in LEAST_TIMES.items():
         with ExitStack() as open_:
@@ -55,7 +55,7 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
 
 
 def at_once(sides: Sequence[Side]) -> float:
-    """What a step of the slowest takes where all take one at the same time."""
+    """Return the slowest side's time for a step when all sides take one at the same time."""
     with ThreadPoolExecutor(len(sides)) as asking:
         return max(asking.map(Side.seconds, sides))
 

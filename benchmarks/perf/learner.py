@@ -30,7 +30,7 @@ MOST: Final = 1.0
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """The median of some updates, each by what was played since the one before, on one thread."""
+    """Measure the median of some updates on one thread, each by the rollout since the one before."""
     torch.set_num_threads(1)
     space = space_of(2)
     policy = Ppo(space)
@@ -44,7 +44,7 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
 
 
 def _played(policy: Ppo, space: ActionSpace, number: int, steps: int) -> Rollout:
-    """A round in environments in any state, with rewards that mean nothing."""
+    """Build a rollout of environments in random states, with random rewards."""
     draw = random.Random(number)
     scenes = [_scenes(space, 1000 * number + 100 * place, steps) for place in range(ENVIRONMENTS)]
     turns: list[list[Turn]] = [[] for _ in scenes]
@@ -57,7 +57,7 @@ def _played(policy: Ppo, space: ActionSpace, number: int, steps: int) -> Rollout
 
 
 def _scenes(space: ActionSpace, seed: int, steps: int) -> list[Scene]:
-    """One environment for so many steps."""
+    """Build the observations of one environment for so many steps."""
     drawn: list[Scene] = []
     while len(drawn) < steps:
         drawn += episode(space, seed + len(drawn))

@@ -37,7 +37,7 @@ MARGIN = 0.2
 
 
 def grown() -> nn.Module:
-    """The host, with three seeds that act."""
+    """Build the host, with three active seeds."""
     model = graft(cnn2d(DataShape("image", (3, 32, 32), 10)), SLOTS, example=torch.randn(2, 3, 32, 32))
     for number, slot in enumerate(slots_of(model).each()):
         assert slot.site is not None
@@ -52,7 +52,7 @@ def grown() -> nn.Module:
 
 
 def multiplications(model: nn.Module, inputs: Tensor) -> dict[str, int]:
-    """How many there are in each convolution and linear layer, in the order in which they run."""
+    """Count the multiplications of each convolution and linear layer, in the order of the forward pass."""
     counts: dict[str, int] = {}
 
     def count(name: str) -> Callable[..., None]:
@@ -71,7 +71,7 @@ def multiplications(model: nn.Module, inputs: Tensor) -> dict[str, int]:
 
 
 def shares_behind(counts: dict[str, int]) -> dict[str, float]:
-    """For each slot the share of all multiplications that are done behind it and its seed."""
+    """Return, for each slot, the share of all multiplications that come after it and its seed."""
     names = list(counts)
     shares = {}
     for slot in SLOTS:
@@ -81,7 +81,7 @@ def shares_behind(counts: dict[str, int]) -> dict[str, float]:
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """One pass, replayed passes and separate ones, under each allocator."""
+    """Measure one pass, replayed passes and separate ones, under each allocator."""
     turns, examples = (1, 8) if quick else (TURNS, 128)
     torch.manual_seed(0)
     model = grown()
@@ -98,7 +98,7 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
 
 
 def ways(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Callable[[], float]]:
-    """What is compared, each of which tells what it took."""
+    """Return the compared methods, each a function that returns its time."""
     counterfactuals = Counterfactuals(model)
 
     def judge(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ def ways(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> dict[str
 
 
 def compared(sides: Mapping[str, Callable[[], float]], allocator: str, turns: int, bound: float) -> list[Row]:
-    """The ways under one allocator."""
+    """Compare the methods under one allocator."""
     took = medians(sides, turns)
     one, where = took["one pass"], f"{allocator} allocator"
     return [

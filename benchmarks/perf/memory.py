@@ -36,7 +36,7 @@ LIFE: Final = (
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """A study of so many rounds, looked at twice."""
+    """Measure a study of so many rounds at two times."""
     first, last = (1, 2) if quick else ROUNDS
     tune_allocator()
     gc.collect()
@@ -57,7 +57,7 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
 
 
 def looks(first: int, last: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Resident pages and live tensors after the ``first`` round and after the ``last``, counted from 1."""
+    """Return resident pages and live tensors after the ``first`` and after the ``last`` round, counted from 1."""
     pool = Pool(one_d(2, 500).recipe(), ["grown", "twin"], 2, twin="twin", lanes=2)
     seen = []
     for round_ in range(last):
@@ -69,7 +69,7 @@ def looks(first: int, last: int) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def play(pool: Pool, round_: int) -> None:
-    """One round."""
+    """Run one round."""
     pool.reset(round_, 10 * round_)
     for step, wanted in enumerate(LIFE):
         pool.train(step)
@@ -83,12 +83,12 @@ def play(pool: Pool, round_: int) -> None:
 
 
 def live_tensors() -> int:
-    """Tensors that Python knows of."""
+    """Count the tensors that Python knows of."""
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
 def resident_pages() -> int:
-    """Pages of memory that this process has; 0 where the system does not tell."""
+    """Return the resident memory pages of this process; 0 if the system does not report them."""
     return int(STATM.read_text(encoding="ascii").split()[1]) if STATM.exists() else 0
 
 

@@ -31,7 +31,7 @@ MOST_MILLISECONDS: Final = 2.0
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """Region by region, and all together."""
+    """Measure region by region, and in total."""
     environments, steps = (1, 4) if quick else (ENVIRONMENTS, STEPS)
     settings = {
         "capacity": "false",

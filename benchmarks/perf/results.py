@@ -41,12 +41,12 @@ def write(folder: Path, tables: Sequence[Table], *, quick: bool) -> None:
 
 
 def figures(found: Mapping[str, Any]) -> dict[str, float]:
-    """Each figure by its number and what it is."""
+    """Return each figure by its number and description."""
     return {f"{table['number']} {row['what']}": row["value"] for table in found["tables"] for row in table["rows"]}
 
 
 def spans(folder: Path) -> dict[str, tuple[float, float, int]]:
-    """Of each figure the least and the most that it ever was, and how often it was measured."""
+    """Return the minimum and maximum of each figure over all reports, and how often it was measured."""
     file = folder / HISTORY
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     found: dict[str, list[float]] = {}
@@ -65,7 +65,7 @@ def compared(found: Mapping[str, Any], ever: Mapping[str, tuple[float, float, in
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """What was found, to be read."""
+    """Return the results as a page."""
     parts = [f"# How fast it is\n\n{origin(found)}\n"]
     head = ("", "measured", "bound", "", "over several times")
     for plain in found["tables"]:
@@ -81,7 +81,7 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def origin(found: Mapping[str, Any]) -> str:
-    """When and on what it was measured, and by which command."""
+    """Return when, on which machine and by which command the results were measured."""
     own = found["machine"]
     where = f"{own['system']} on {own['machine']}, {own['cores']} cores, Python {own['python']}, torch {own['torch']}"
     told = f"Measured on {found['date']} by `python -m benchmarks.perf --write`: {where}."

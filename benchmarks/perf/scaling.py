@@ -32,7 +32,7 @@ FLAT: Final = 1.10
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """Every number of seeds with every number of environments."""
+    """Measure every number of seeds with every number of environments."""
     tune_allocator()
     sizes, turns, work = ((1, 2), 1, conv(1, 1, 8)) if quick else (SIZES, TURNS, conv(1, 1, 64))
     rows: list[Row] = []
@@ -46,7 +46,7 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
 
 
 def milliseconds(work: Work, sizes: Sequence[int], seeds: int, turns: int) -> dict[int, float]:
-    """For each number of environments what a step takes, divided by that number."""
+    """Return, for each number of environments, the time of a step per environment."""
     with ExitStack() as open_:
         pools = {}
         for size in sizes:
@@ -59,7 +59,7 @@ def milliseconds(work: Work, sizes: Sequence[int], seeds: int, turns: int) -> di
 
 
 def step(pool: Pool) -> None:
-    """Train, evaluate, and read what was measured."""
+    """Train, evaluate, and read the measurements."""
     pool.train(0)
     pool.evaluate(0)
     pool.synchronise(0)

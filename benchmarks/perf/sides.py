@@ -65,7 +65,7 @@ class Side:
         self._told()
 
     def seconds(self) -> float:
-        """What one step took there."""
+        """Return the duration of one step there."""
         assert self._process.stdin is not None
         self._process.stdin.write("step\n")
         self._process.stdin.flush()
@@ -91,7 +91,7 @@ class Side:
 
 @contextmanager
 def plain(work: Work) -> Iterator[Callable[[], None]]:
-    """A step of all trainings, one after the other."""
+    """Yield a function that steps all trainings, one after the other."""
     loops = [PlainLoop(work) for _ in range(ENVIRONMENTS)]
 
     def step() -> None:
@@ -104,7 +104,7 @@ def plain(work: Work) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def stepping(made: Pool | WorkerPool) -> Iterator[Callable[[], None]]:
-    """A step of Esper's environments, read once at its end."""
+    """Yield a function that steps Esper's environments, and reads their measurements once at the end."""
 
     def step() -> None:
         made.train(0)
@@ -117,18 +117,18 @@ def stepping(made: Pool | WorkerPool) -> Iterator[Callable[[], None]]:
 
 
 def pool(work: Work, lanes: int = LANES) -> AbstractContextManager[Callable[[], None]]:
-    """On lanes of this process."""
+    """Run the environments on lanes of this process."""
     return stepping(Pool(work.as_run(), ["plain"], ENVIRONMENTS, lanes=lanes))
 
 
 def spread(work: Work) -> AbstractContextManager[Callable[[], None]]:
-    """In processes: each has two of the environments."""
+    """Run the environments in processes, two in each."""
     return stepping(WorkerPool(work.as_run(), ["plain"], ENVIRONMENTS, processes=LANES))
 
 
 @contextmanager
 def seeds(work: Work, seed: Callable[[Site], nn.Module] = Narrow) -> Iterator[Callable[[], None]]:
-    """With three seeds that act, each example's loss with and without each, read once at the end of the step."""
+    """Run with three active seeds, measuring each example's loss with and without each seed."""
     recipe, held_out = work.as_run(seed), work.data["validation"]
     lanes = lanes_for([recipe.device] * ENVIRONMENTS, LANES)
     made = Pool(recipe, ["grown"], ENVIRONMENTS)
@@ -153,7 +153,7 @@ def all_losses(
     asked: Counterfactuals,
     batches: Iterable[tuple[Tensor, Tensor]],
 ) -> Tensor:
-    """A row of losses for the network as it is, and for each seed that is left out."""
+    """Return a row of losses for the whole network, and for each seed that is left out."""
     environment.model.eval()
     found = asked.measure(batches, environment.recipe.task.losses)
     environment.model.train()
@@ -179,7 +179,7 @@ QUICK: Final[dict[str, dict[str, Any]]] = {
 
 
 def main(side: str, work: str, *more: str) -> int:
-    """Takes a step for every line that comes in, and says what it took, until no more lines come."""
+    """Take a step for every input line and print its duration, until the input ends."""
     made = WORKS[work](**(QUICK[work] if more else {}))
     if side != "plain":
         torch.set_num_threads(1)

@@ -24,7 +24,7 @@ BOUNDS: Final = {"esper --help": 0.15, "esper plugins list": 0.25}
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """Each command, beyond the bare interpreter."""
+    """Measure each command, beyond the bare interpreter."""
     turns = 1 if quick else TURNS
     esper = shutil.which("esper", path=str(Path(sys.executable).parent))
     if esper is None:

@@ -27,7 +27,7 @@ MOST_MICROSECONDS: Final = 60.0
 
 
 def measure(*, quick: bool = False) -> Sequence[Table]:
-    """Both hosts under each allocator."""
+    """Measure both hosts under each allocator."""
     works = (conv(1, 1, 8), one_d(1, 500)) if quick else (conv(4), one_d())
     rows: list[Row] = []
     with one_thread():
@@ -39,7 +39,7 @@ def measure(*, quick: bool = False) -> Sequence[Table]:
 
 
 def compared(work: Work, allocator: str, turns: int) -> list[Row]:
-    """What a batch takes on one host."""
+    """Measure the time of a batch on one host."""
     loop = PlainLoop(work)
     environments = {"esper": Environment(work.recipe(), arm="plain", index=0)}
     if work.name == "conv":

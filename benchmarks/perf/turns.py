@@ -23,7 +23,7 @@ ALLOCATORS: Final = ("default", "tuned")
 
 
 def timed(act: Callable[[], Any]) -> Callable[[], float]:
-    """What ``act`` takes, in seconds of wall clock, each time it is asked."""
+    """Return a function that calls ``act`` and returns the seconds of wall clock it took."""
 
     def seconds() -> float:
         begin = time.perf_counter()
@@ -34,7 +34,7 @@ def timed(act: Callable[[], Any]) -> Callable[[], float]:
 
 
 def times(sides: Mapping[str, Callable[[], float]], turns: int, warm: int = WARM) -> dict[str, list[float]]:
-    """What each side took in each of its turns."""
+    """Return the times of each side, turn by turn."""
     names = list(sides)
     taken: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(warm + turns):
@@ -47,11 +47,11 @@ def times(sides: Mapping[str, Callable[[], float]], turns: int, warm: int = WARM
 
 
 def medians(sides: Mapping[str, Callable[[], float]], turns: int, warm: int = WARM) -> dict[str, float]:
-    """The median over its turns of each side."""
+    """Return the median time of each side over its turns."""
     return {name: statistics.median(taken) for name, taken in times(sides, turns, warm).items()}
 
 
 @contextmanager
 def allocated(how: str) -> Iterator[bool]:
-    """A block in which memory is asked for in one of ``ALLOCATORS``; whether there is such a way on this system."""
+    """Allocate memory by one of ``ALLOCATORS`` inside the block; yield whether this system has it."""
     yield how == "default" or tune_allocator()

@@ -60,13 +60,13 @@ class Work:
         return {name: self.task.split(name) for name in SPLITS}
 
     def as_run(self, seed: Callable[[Site], nn.Module] = ConvLight) -> Recipe:
-        """``recipe`` as a run takes it: images lie as they are computed most quickly."""
+        """Return ``recipe`` as a run uses it: with images in the fastest memory format."""
         recipe, host = self.recipe(seed), self.build_host()
         graft(host, self.slots, example=recipe.data["train"].inputs[:2])
         return recipe.laid_out(host)
 
     def recipe(self, seed: Callable[[Site], nn.Module] = ConvLight) -> Recipe:
-        """What Esper's environments are made of: nothing grows but what is asked for. Images lie as they come."""
+        """Return the recipe of Esper's environments: no growth on its own, images in their original format."""
         kind = "image" if self.name == "conv" else "sequence"
         formula = "50*c*c + 2*c" if self.name == "conv" else "10*c*c + 2*c"
         grows = Variety(SEED, BlueprintSpec(kind, formula, starts_as_identity=True), seed)
@@ -86,7 +86,7 @@ class Work:
 
 
 def conv(batches: int = 15, validation: int = 4, batch_size: int = 128) -> Work:
-    """The convolutional host, for so many batches of training in a step, and of validation."""
+    """Build the convolutional host, with so many batches of training and of validation in a step."""
     shape = DataShape("image", (3, 32, 32), 10)
     generator = torch.Generator().manual_seed(0)
 
@@ -102,7 +102,7 @@ def conv(batches: int = 15, validation: int = 4, batch_size: int = 128) -> Work:
 
 
 def one_d(batches: int = 32, samples: int = 5000) -> Work:
-    """The host of the default run, on its data or on a part of it."""
+    """Build the host of the default run, on its data or on a part of it."""
     task = mnist1d(samples=samples, validation=samples * 4 // 25)
     slots = {"early": SlotPlace("stem", "sequence")}
     return Work("1-d", task, lambda: PointwiseMlp(task.shape), slots, batches, 100)
@@ -121,7 +121,7 @@ class PlainLoop:
         self.order = torch.empty(0, dtype=torch.int64)
 
     def train(self) -> float:
-        """One step of training; the mean loss."""
+        """Train for one step; return the mean loss."""
         data, total = self.data["train"], torch.zeros(())
         self.model.train()
         for _ in range(self.batches):
@@ -136,7 +136,7 @@ class PlainLoop:
         return float(total) / self.batches
 
     def evaluate(self) -> float:
-        """One pass over the validation split; the mean loss."""
+        """Evaluate on the validation split; return the mean loss."""
         data, total = self.data["validation"], torch.zeros(())
         self.model.eval()
         with torch.inference_mode():
@@ -146,7 +146,7 @@ class PlainLoop:
 
 
 def blend_in(pool: Pool, slots: Sequence[str]) -> None:
-    """Let a seed act, at full strength, in each of ``slots`` of every environment."""
+    """Activate a seed, at full strength, in each of ``slots`` of every environment."""
     for op in (Op.GERMINATE, Op.ADVANCE) if slots else ():
         for slot in slots:
             pool.apply([Action(op, slot, SEED, speed=0)] * len(pool.environments), 0)

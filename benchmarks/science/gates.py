@@ -69,7 +69,7 @@ RIPE: Final = 10
 
 
 def real() -> None:
-    """Trains hosts with and without a seed on the same batches, and prints what their losses differ by."""
+    """Train hosts with and without a seed on the same batches, and print how their losses differ."""
     torch.set_num_threads(1)
     task = mnist1d()
     sys.stdout.write("real differences, host less trial, nats: mean over seeds of each figure\n")
@@ -90,7 +90,7 @@ def real() -> None:
 def trial(
     task: Task, seed: int, alone: int, build: Callable[[], nn.Module], cut: int
 ) -> tuple[list[Gain], list[float]]:
-    """The gain in each step after germination, and the correlation of its differences with those of the step before."""
+    """Return the gain in each step after germination, and the correlation of successive steps' differences."""
     torch.manual_seed(seed)
     whole = PointwiseMlp(task.shape)
     host = nn.Sequential(whole.stem, whole.pool, whole.hidden, whole.head)
@@ -116,7 +116,7 @@ def trial(
 
 
 def learn(task: Task, seed: int, step: int, nets: Sequence[tuple[nn.Module, torch.optim.Optimizer]]) -> None:
-    """One step of each network, on the same batches."""
+    """Train each network for one step, on the same batches."""
     data = task.split("train")
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(1000 * seed + step))
     for batch in order.split(BATCH)[:BATCHES]:
@@ -127,7 +127,7 @@ def learn(task: Task, seed: int, step: int, nets: Sequence[tuple[nn.Module, torc
 
 
 def simulated() -> None:
-    """Prints how often gates pass a seed at its price, and what they see, by shape, examples and plan of looks."""
+    """Print how often gates pass a seed whose gain is its price, by shape, examples and plan of looks."""
     sys.stdout.write(f"simulated: {EPISODES} episodes of {STEPS} steps, differences with deviation {DEVIATION} nats\n")
     for shape in SHAPES:
         for examples in EXAMPLES:
@@ -144,7 +144,7 @@ def simulated() -> None:
 
 
 def plans() -> list[tuple[str, Mapping[int, float], Bound]]:
-    """What a gate might do: at which steps it looks, what it spends there, and by which bound. The first is Esper's."""
+    """Return plans of gates: at which steps they look, the alpha spent there, and the bound. Esper's is the first."""
     steps = range(FIRST_LOOK, STEPS + 1)
     even = dict.fromkeys(steps, GATE_ALPHA / len(steps))
     basel = {step: GATE_ALPHA * 6 / (math.pi * look) ** 2 for look, step in enumerate(steps, 1)}
@@ -161,12 +161,12 @@ def plans() -> list[tuple[str, Mapping[int, float], Bound]]:
 
 
 def plain_bound(gain: Gain, alpha: float) -> float:
-    """The lower bound of a mean whose differences are normal."""
+    """Return the lower bound of a mean whose differences are normal."""
     return gain.mean - statistics.NormalDist().inv_cdf(1 - alpha) * gain.standard_error
 
 
 def episode(shape: str, examples: int, number: int) -> list[Gain]:
-    """What is measured in each step of an episode in which the seed's gain is exactly 0, the price."""
+    """Return the measured gains of an episode in which the seed's true gain is exactly 0, the price."""
     rng = np.random.default_rng([examples, number])
     latent = rng.standard_normal(examples)
     gains = []
@@ -177,7 +177,7 @@ def episode(shape: str, examples: int, number: int) -> list[Gain]:
 
 
 def shaped(shape: str, latent: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Differences with mean 0 and deviation DEVIATION, from standard normal numbers."""
+    """Return differences with mean 0 and deviation DEVIATION, from standard normal numbers."""
     if shape == "normal":
         return DEVIATION * latent
     if shape == "skewed":
@@ -196,12 +196,12 @@ def shaped(shape: str, latent: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def excess(gains: Sequence[Gain], plan: Mapping[int, float], bound: Bound, *, ripe: int) -> float:
-    """How much the true gain must exceed the price for the gate to pass this seed at one of its looks, in nats."""
+    """Return how far, in nats, the true gain must exceed the price for the gate to pass at one of its looks."""
     return min(-bound(gains[step - 1], alpha) / min(1.0, step / ripe) for step, alpha in plan.items())
 
 
 def main() -> int:
-    """Measures and prints what was asked for, or both."""
+    """Print the requested measurements, or all of them."""
     parts = {"real": real, "simulated": simulated}
     asked = sys.argv[1:] or list(parts)
     if unknown := [name for name in asked if name not in parts]:

@@ -93,14 +93,14 @@ class Growing:
                 self.block.inform(hidden.detach(), gradients)
 
     def batches(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of a step, the same in both arms."""
+        """Yield the batches of a step, the same in both arms."""
         data = self.task.split("train")
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(1000 * self.seed + step))
         for batch in order.split(BATCH)[:BATCHES]:
             yield data.inputs[batch], data.targets[batch]
 
     def outputs(self, inputs: Tensor, alpha: float) -> Tensor:
-        """What the host puts out with its seed at a strength."""
+        """Return the host's outputs with its seed at a strength."""
         hidden = self.before(inputs)
         if self.block is not None and alpha > 0:
             hidden = torch.lerp(hidden, self.block(hidden), alpha)
@@ -108,7 +108,7 @@ class Growing:
         return outputs
 
     def learn(self, inputs: Tensor, targets: Tensor, alpha: float) -> None:
-        """One batch for the host, and for the seed where it acts."""
+        """Train the host on one batch, and the seed where it is active."""
         acting = self.optimizers if alpha > 0 else self.optimizers[:1]
         for optimizer in acting:
             optimizer.zero_grad()
@@ -117,7 +117,7 @@ class Growing:
             optimizer.step()
 
     def incubate(self, inputs: Tensor, targets: Tensor) -> None:
-        """One batch for the host without its seed, and for the seed at full strength with the host standing still."""
+        """Train the host without its seed, and the seed at full strength with the host frozen, on one batch."""
         assert self.block is not None
         parameters = list(self.block.parameters())
         loss = functional.cross_entropy(self.outputs(inputs, 1.0), targets)
@@ -128,7 +128,7 @@ class Growing:
         self.optimizers[1].step()
 
     def judged(self) -> tuple[float, float]:
-        """Validation loss and accuracy with the seed at full strength."""
+        """Return validation loss and accuracy with the seed at full strength."""
         data = self.task.split("validation")
         with torch.no_grad():
             outputs = self.outputs(data.inputs, 1.0)
@@ -137,12 +137,12 @@ class Growing:
 
 
 def adam(module: nn.Module) -> torch.optim.Optimizer:
-    """What trains a host or a seed."""
+    """Build the optimizer of a host or a seed."""
     return torch.optim.Adam(module.parameters(), LEARNING_RATE, fused=True)
 
 
 def figures(place: Place, seed: int, task: Task, *, informed: bool) -> list[float]:
-    """One training; the numbers that FIGURES names."""
+    """Train once; return the numbers that FIGURES names."""
     growing, found = Growing(place, seed, task), []
     for step in range(STEPS):
         if step == ALONE:
@@ -161,7 +161,7 @@ def figures(place: Place, seed: int, task: Task, *, informed: bool) -> list[floa
 
 
 def main() -> int:
-    """Measures and prints."""
+    """Measure and print."""
     torch.set_num_threads(1)
     task = mnist1d()
     for place in PLACES:

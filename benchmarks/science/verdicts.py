@@ -93,7 +93,7 @@ QUICK: Final = Size(studies=40, without_pairs=10, intervals=4)
 
 
 def simulated(size: Size) -> Found:
-    """Every figure; shares are in percent."""
+    """Return every figure; shares are in percent."""
     return {
         "wrong": [wrong(n, arms, size.studies) for n, arms in STUDIES_OF],
         "wrong_without_pairs": wrong_without_pairs(size.without_pairs),
@@ -104,12 +104,12 @@ def simulated(size: Size) -> Found:
 
 
 def own_numbers(*what: str | int) -> RandomState:
-    """Random numbers for one figure. RandomState's stream stays what it is in every version of numpy."""
+    """Return a generator for one figure. RandomState's stream is the same in every version of numpy."""
     return np.random.RandomState([SEED, *"/".join(map(str, what)).encode()])
 
 
 def percent(found: Sequence[bool]) -> float:
-    """In how many of 100."""
+    """Return the share of true values, in percent."""
     return 100 * sum(found) / len(found)
 
 
@@ -117,7 +117,7 @@ def percent(found: Sequence[bool]) -> float:
 
 
 def wrong(n: int, arms: int, studies: int) -> Found:
-    """In which share of studies with arms that are the same one is called better than another, by kind of figures."""
+    """Return the share of studies of equal arms in which one is called better, by kind of figures."""
     found: Found = {"n": n, "arms": arms, "intervals": {}, "told": {}}
     for kind, draw in KINDS.items():
         values = draw(own_numbers("wrong", n, arms, kind), (studies, arms, n))
@@ -129,7 +129,7 @@ def wrong(n: int, arms: int, studies: int) -> Found:
 
 
 def any_told(study: Sequence[Sequence[float]]) -> tuple[bool, bool]:
-    """Whether any interval of a study's comparisons is clear of zero, and whether any verdict is told."""
+    """Return whether any interval of a study's comparisons excludes zero, and whether any verdict is given."""
     intervals = [mean_interval(row, CONFIDENCE) for row in study]
     if not any(map(clear, intervals)):
         return False, False
@@ -138,24 +138,24 @@ def any_told(study: Sequence[Sequence[float]]) -> tuple[bool, bool]:
 
 
 def clear(interval: Interval) -> bool:
-    """Whether zero lies outside."""
+    """Return whether the interval excludes zero."""
     return interval.low is not None and interval.high is not None and (interval.low > 0 or interval.high < 0)
 
 
 def told(interval: Interval, p: float, comparisons: int = 1) -> bool:
-    """Whether a verdict is told."""
+    """Return whether a verdict is given."""
     verdict, _ = decide(interval, p, margin=0.0, comparisons=comparisons)
     return verdict != "no difference shown"
 
 
 def leaning(n: int, studies: int) -> float:
-    """How often a verdict is told on differences that are mostly a little too low and rarely far too high."""
+    """Return how often a verdict is given on differences mostly slightly too low and rarely far too high."""
     rows = KINDS["skewed"](own_numbers("leaning", n), (studies, n)).tolist()
     return percent([any_told([row])[1] for row in rows])
 
 
 def seen(n: int, studies: int) -> float:
-    """The difference that is found in four of five studies, in standard deviations of the pairs' differences."""
+    """Return the difference found in four of five studies, in standard deviations of the paired differences."""
     rows = KINDS["normal"](own_numbers("seen", n), (studies, n))
     low, high = 0.0, 4.0
     while high - low > 0.001:
@@ -169,10 +169,12 @@ def seen(n: int, studies: int) -> float:
 
 
 def wrong_without_pairs(comparisons: int) -> list[Found]:
-    """How often one of two arms of the same mean is called better; ``wider`` is the first where they spread otherwise.
+    """Return how often one of two unpaired arms of the same mean is called better.
 
-    Of the same spread each kind meets itself. The wider one is of a symmetric kind and meets itself, or is log-normal
-    and meets that and the normal kind, all of one standard deviation before one is made wider.
+    ``wider`` is the first arm where their spreads differ.
+
+    With equal spreads each kind is compared with itself. The wider arm is of a symmetric kind and is compared with its
+    own kind, or log-normal and compared with log-normal and normal; all have one standard deviation before widening.
     """
     alike = [("alike", kind, kind) for kind in KINDS]
     wider = [("wider", kind, kind) for kind in SYMMETRIC]
@@ -193,7 +195,7 @@ def wrong_without_pairs(comparisons: int) -> list[Found]:
 
 
 def told_apart(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether a verdict is told on two arms without common seeds."""
+    """Return whether a verdict is given on two arms without common seeds."""
     interval = welch_interval(a, b, CONFIDENCE)
     return clear(interval) and told(interval, mann_whitney(a, b).p)
 
@@ -202,7 +204,7 @@ def told_apart(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def coverage(n: int, values: str, intervals: int) -> Found:
-    """Which share of intervals holds the mean, by four ways to reckon them."""
+    """Return the share of intervals that contain the mean, for four methods."""
     random = own_numbers("coverage", n, values)
     rows = VALUES[values](random, (intervals, n))
     draws = np.stack([np.bincount(draw, minlength=n) for draw in random.randint(0, n, (RESAMPLES, n))], axis=1) / n
@@ -224,13 +226,13 @@ def coverage(n: int, values: str, intervals: int) -> Found:
 
 
 def percentiles(means: NDArray[np.float64], *levels: float) -> tuple[float, float]:
-    """The means of samples, sorted, at two levels."""
+    """Return the means of samples, sorted, at two levels."""
     low, high = (min(max(round(level * (len(means) + 1)) - 1, 0), len(means) - 1) for level in levels)
     return float(means[low]), float(means[high])
 
 
 def bca_levels(values: NDArray[np.float64], means: NDArray[np.float64]) -> tuple[float, float]:
-    """The levels of the bias-corrected and accelerated bootstrap, the acceleration by leaving out one value each."""
+    """Return the levels of the bias-corrected and accelerated bootstrap, with a jackknife acceleration."""
     off = values - values.mean()
     acceleration = float((off**3).sum() / (6 * (off**2).sum() ** 1.5))
     below = float(np.searchsorted(means, values.mean())) / len(means)
@@ -246,7 +248,7 @@ def bca_levels(values: NDArray[np.float64], means: NDArray[np.float64]) -> tuple
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """All figures, a line each."""
+    """Return all figures, a line each."""
     lines = ["a verdict on arms that are the same, % of studies: by intervals alone, as it is told"]
     for one in found["wrong"]:
         cells = [f"{kind} {one['intervals'][kind]:5.1f} {one['told'][kind]:4.1f}" for kind in one["told"]]
@@ -269,7 +271,7 @@ def text(found: Mapping[str, Any]) -> str:
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """The tables of the page on statistics, each below a heading by which it is found, then all figures."""
+    """Return the tables of the page on statistics, each below its heading, then all figures."""
     by = found["by"]
     return f"""# How often a verdict is wrong
 
@@ -293,14 +295,14 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def needed_seeds() -> str:
-    """How many seeds a verdict takes, by how many arms there are."""
+    """Return how many seeds a verdict takes, by the number of arms."""
     several = [(arms, math.comb(arms, 2)) for arms in (2, 4, 5, 8, 12)]
     rows = [(str(arms), str(pairs), str(seeds_needed(pairs))) for arms, pairs in several]
     return table(("arms, including the twin", "comparisons", "RNG seeds needed"), rows)
 
 
 def wrong_verdicts(found: Mapping[str, Any]) -> str:
-    """In which share of studies of arms that are the same a verdict is told: from the least to the most, by kinds."""
+    """Return the range of shares of studies of equal arms in which a verdict is given, by kind."""
     rows = []
     for one in found["wrong"]:
         alone, told = (f"{min(own):.0f}–{max(own):.0f} %" for own in (one["intervals"].values(), one["told"].values()))
@@ -311,18 +313,18 @@ def wrong_verdicts(found: Mapping[str, Any]) -> str:
 
 
 def held_means(found: Mapping[str, Any]) -> str:
-    """Which share of intervals holds the mean, by four ways to reckon them."""
+    """Return the share of intervals that contain the mean, for four methods."""
     rows = [(str(one["n"]), one["values"], *(f"{one[way]:.1f} %" for way in WAYS)) for one in found["coverage"]]
     return table(("values", "", "Student's t", "percentiles", "BCa", "**as here**"), rows)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown."""
+    """Return a Markdown table."""
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows))
 
 
 def write(folder: Path, found: Mapping[str, Any], size: Size) -> None:
-    """Writes the figures with what they were found by, and the page."""
+    """Write the figures with their origin, and the page."""
     by = {"date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(), "python": platform.python_version()}
     by |= {name: version(name) for name in ("numpy", "torch", "esper-core")}
     whole = {"by": by, "size": {"seed": SEED, "resamples": RESAMPLES, **asdict(size)}, **found}
@@ -332,7 +334,7 @@ def write(folder: Path, found: Mapping[str, Any], size: Size) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulates and prints all, and writes it where that is asked for."""
+    """Simulate and print all figures, and write them if requested."""
     description = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.science.verdicts", description=description)
     parser.add_argument("--quick", action="store_true", help="So small that no figure means anything.")

@@ -78,7 +78,7 @@ WORKERS = 2
 
 
 def main() -> int:
-    """Do what is not done, and write."""
+    """Run every missing part of the study, and write the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.science.gardeners")
     parser.add_argument("--quick", action="store_true", help="A little of everything, to see that it runs.")
     parser.add_argument("--into", type=Path, default=None, metavar="FOLDER", help="Default: runs/gardeners.")
@@ -140,7 +140,7 @@ def main() -> int:
 
 
 def _train(folder: Path, table: Path | None, rules: Rules, *, quick: bool) -> None:
-    """The gardeners that are not there yet: some on everything, some without a blueprint; several at once."""
+    """Train the policies that are missing, several at once: on all blueprints, or without one."""
     updates = 2 if quick else UPDATES
     school = SCHOOLS[tuned_school(table, rules, folder / "tried.jsonl", updates, WORKERS)]
     school = replace(school, updates=updates)
@@ -168,7 +168,7 @@ def _as_file(name: str) -> str:
 
 
 def _without(folder: Path, blueprint: str, learns: str = "") -> list[Path]:
-    """Where the gardeners are that were trained without a blueprint, in the usual way or in another one."""
+    """Return the folders of the policies trained without a blueprint, in the usual way or in another one."""
     name = "-".join(filter(None, ["without", blueprint.rpartition("/")[2], _as_file(learns)]))
     return [folder / f"{name}-{seed}" for seed in range(CONTROLLERS)]
 
@@ -176,7 +176,7 @@ def _without(folder: Path, blueprint: str, learns: str = "") -> list[Path]:
 def _home(
     bench: Bench, learnt_on: Sequence[int], folder: Path, players: Mapping[str, Mapping[float, Sequence[Policy]]]
 ) -> dict[str, dict[float, Result]]:
-    """What comes of the problems to learn on: of who was tuned, who learnt, who is careful, and who looks first."""
+    """Evaluate tuned, trained, cautious and exploring policies on the training problems."""
     gardeners = [folder / f"gardener-{seed}" for seed in range(CONTROLLERS)]
     asked: dict[str, tuple[Sequence[float], Sequence[Path], dict[str, Any]]] = {
         **{careful.arm_of("ppo", sure): ((HEADLINE,), gardeners, {"sure": sure}) for sure in careful.SURE},
@@ -203,7 +203,7 @@ def _looking(blueprint: str) -> str:
 def _ways(
     bench: Bench, puzzles: Sequence[int], folder: Path, blueprint: str, bound: float
 ) -> dict[str, dict[float, Result]]:
-    """What is done with a blueprint that is new, by way; ``bound``: the highest price at which it is looked at."""
+    """Evaluate each way to handle a new blueprint; ``bound``: the highest price at which it is tried."""
     usual = _without(folder, blueprint)
     ways: dict[str, tuple[Sequence[Path], dict[str, Any]]] = {
         "its description": (usual, {}),
@@ -219,7 +219,7 @@ def _ways(
 
 
 def _of_other_schools(bench: Bench, folder: Path) -> dict[str, list[Policy]]:
-    """By school its gardeners; the first went to that of those who are judged."""
+    """Return the policies of other training schemes; the first used that of the main policies."""
     homes = {OTHERS: [folder / f"gardener-{seed}" for seed in range(CONTROLLERS, 2 * CONTROLLERS)]}
     for name in OTHER_SCHOOLS:
         homes[name] = [folder / f"{_as_file(name)}-{seed}" for seed in range(CONTROLLERS)]
@@ -243,7 +243,10 @@ def _once(file: Path, make: Any) -> Any:
 def _from_many_seeds(
     folder: Path, bench: Bench, players: fresh.Players, others: fresh.Players, *, quick: bool
 ) -> dict[str, Any]:
-    """What came of problems that are in no table, and of those of the table. others: who plays in the former alone."""
+    """Evaluate policies on problems inside and outside the table.
+
+    others: policies that only play problems outside.
+    """
     known = range(len(bench.table.of_part("held_out")))
     unknown = range(len(known), len(known) + fresh.FRESH)
     passes = {
@@ -272,7 +275,7 @@ def _played(file: Path, every: Sequence[fresh.Task]) -> list[dict[str, Any]]:
 
 
 def _each_visited(file: Path, act: Callable[[Visit], dict[str, Any]], visits: Sequence[Visit]) -> list[dict[str, Any]]:
-    """What came of each cell, of those that are not done yet now."""
+    """Run each cell that is not done yet; return the results of all."""
     done = {line["cell"] for line in noted(file)}
     for line in _each_alone(act, [visit for visit in visits if visit.cell.name not in done]):
         note(file, line)
@@ -300,7 +303,7 @@ def _steps(folder: Path, live: Sequence[dict[str, Any]], visits: Sequence[Visit]
 
 
 def _each_of(file: Path, act: Callable[[Any], dict[str, Any]], every: Sequence[Any]) -> list[dict[str, Any]]:
-    """What came of each that has a key, of those that are not done yet now."""
+    """Run each task that is not done yet, by its key; return the results of all."""
     done = [line["key"] for line in noted(file)]
     for line in _each_alone(act, [one for one in every if one.key not in done]):
         note(file, line)
@@ -310,7 +313,7 @@ def _each_of(file: Path, act: Callable[[Any], dict[str, Any]], every: Sequence[A
 
 
 def _each_alone(act: Callable[[Any], dict[str, Any]], tasks: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """What comes of each, some at once, each in a process of its own; as they come."""
+    """Yield the result of each task as it completes, several at once, each in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(WORKERS, maxtasksperchild=1) as pool:
         yield from pool.imap_unordered(act, tasks, chunksize=1)
 

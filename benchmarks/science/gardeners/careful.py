@@ -27,12 +27,12 @@ SURE: Final = (0.7, 0.9)
 
 
 def controls(visits: Iterable[Visit]) -> list[Visit]:
-    """The cells in which growing should not be paid for."""
+    """Return the cells in which growing should not pay."""
     return [visit for visit in visits if visit.cell.name.startswith(("shuffled", "no deficit"))]
 
 
 def arm_of(name: str, sure: float) -> str:
-    """What a controller is called that has to be so sure.
+    """Return the arm's name of a controller with this caution.
 
     >>> arm_of("ppo-1", 0.7), arm_of("ppo-1", 0.0)
     ('ppo-1-sure-70', 'ppo-1')
@@ -58,9 +58,9 @@ def run_careful(visit: Visit) -> dict[str, Any]:
 def compared(
     at_home: Mapping[float, Result], live: Iterable[Mapping[str, Any]], careful: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """By caution: what it comes to on the problems that were learnt on, and on each control, by controller.
+    """Return, by caution, the reward on the training problems and on each control, by controller.
 
-    at_home: by caution, none first, what came of these problems.
+    at_home: the results on the training problems, by caution, none first.
     """
     by_cell = {one["cell"]: one["arms"] for one in careful}
     as_it_is = {one["cell"]: one["arms"] for one in live if one["cell"] in by_cell}

@@ -43,7 +43,7 @@ TOOK: Final = (*SPENT, SECONDS)
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A problem that is to be played from each of its seeds by everybody: by name their controllers."""
+    """A problem that all policies play, from each of its seeds. players: their controllers by name."""
 
     number: int
     seeds: int
@@ -51,13 +51,13 @@ class Task:
 
 
 def tasks(numbers: Sequence[int], players: Players, *, quick: bool) -> list[Task]:
-    """What there is to play on these held-out problems."""
+    """Return the tasks on these held-out problems."""
     few, seeds = (2, 2) if quick else (None, SEEDS)
     return [Task(number, seeds, players) for number in numbers[:few]]
 
 
 def played(task: Task) -> dict[str, Any]:
-    """What came of a problem: by player, for each controller, from each seed what it was paid, and would be on test.
+    """Return the rewards on a problem, by policy, controller and seed, on validation and on test.
 
     And, by controller, means over seeds: accuracy on test over the host alone, seeds kept, and what episodes took.
     """
@@ -86,13 +86,13 @@ def played(task: Task) -> dict[str, Any]:
 
 
 def with_chance(lines: Sequence[Mapping[str, Any]], luck: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The same problems, with what chance came to in each of them beside what the others did."""
+    """Return the same problems with the random policy's results beside the others'."""
     by_chance = {line["problem"]: line["players"] for line in luck}
     return [{**line, "players": {**by_chance[line["problem"]], **line["players"]}} for line in lines]
 
 
 def summed_up(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Every player's worth, with intervals over problems; and who is held against whom."""
+    """Return every policy's reward with intervals over problems, and the comparisons."""
     by_name = {name: [line["players"][name] for line in lines] for name in lines[0]["players"]}
     worth = {what: {name: _worth(own, what) for name, own in by_name.items()} for what in ("reward", "on_test")}
     judged, beside = worth["reward"][JUDGED], worth["reward"][BESIDE]
@@ -128,7 +128,7 @@ def _mean(values: Sequence[float] | Sequence[Sequence[float]]) -> Any:
 
 
 def _worth(own: Sequence[Mapping[str, Any]], what: str) -> NDArray[np.float64]:
-    """(problems, controllers, seeds)."""
+    """Return the values as an array (problems, controllers, seeds)."""
     return np.array([one[what] for one in own], dtype=np.float64)
 
 
@@ -137,7 +137,7 @@ def _less(worth: Mapping[str, Mapping[str, NDArray[np.float64]]], name: str) -> 
 
 
 def _verdicts(differences: NDArray[np.float64]) -> dict[str, int]:
-    """In how many problems one is better than the other, by an interval over the seeds of that problem alone."""
+    """Count the problems in which one is better, by an interval over the seeds of that problem alone."""
     each = [interval(own) for own in differences]
     better = sum(one["low"] is not None and one["low"] > 0 for one in each)
     worse = sum(one["high"] is not None and one["high"] < 0 for one in each)
@@ -146,5 +146,5 @@ def _verdicts(differences: NDArray[np.float64]) -> dict[str, int]:
 
 
 def _within(differences: NDArray[np.float64]) -> float:
-    """The deviation from seed to seed within a problem, over problems."""
+    """Return the deviation over seeds within a problem, over problems."""
     return float(np.sqrt(differences.var(1, ddof=1).mean()))

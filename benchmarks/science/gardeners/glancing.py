@@ -28,7 +28,7 @@ COLUMNS: Final = ("train_loss", "validation_loss", "validation_metric", "host_pa
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """By one of the columns: what is done up to ``at``, and what beyond it."""
+    """A split by one of the columns: the branch up to ``at``, and the one beyond it."""
 
     column: int
     at: float
@@ -38,13 +38,13 @@ class Parting:
 
 @dataclass(slots=True)
 class Glance:
-    """The policy: it looks once, at step 0, and carries out the plan that the tree has for what it sees."""
+    """The policy: it reads the first step, chooses the tree's plan for it, and carries the plan out."""
 
     tree: Parting | Node
     _plans: list[Node] = field(default_factory=list)
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        """The plan's action of this decision; at step 0 the plan is chosen."""
+        """Return the plan's action of this decision; choose the plan at step 0."""
         if observations and observations[0].step == 0:
             self._plans = [_chosen(self.tree, _numbers(seen.signals)) for seen in observations]
         plans = zip(observations, self._plans, strict=True)
@@ -52,14 +52,14 @@ class Glance:
 
 
 def fitted(bench: Bench, matches: Sequence[Match], depth: int = 2) -> Glance:
-    """The tree of at most ``depth`` partings on a way that is worth most over the matches."""
+    """Return the tree of at most ``depth`` splits on a path with the largest reward over the matches."""
     seen = np.array([_numbers(bench.observe(match, Node(0))[0].signals) for match in matches])
     _, tree = _best(seen, plan_rewards(bench, matches), depth)
     return Glance(tree)
 
 
 def _best(seen: NDArray[np.float64], worth: NDArray[np.float64], depth: int) -> tuple[float, Parting | Node]:
-    """What the best tree is worth in all, and the tree."""
+    """Return the total reward of the best tree, and the tree."""
     plan = int(worth.sum(0).argmax())
     best: tuple[float, Parting | Node] = float(worth.sum(0)[plan]), end_nodes()[plan]
     if depth == 0:

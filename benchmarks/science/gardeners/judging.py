@@ -49,7 +49,7 @@ TEST: Final = COLUMNS.index("test_metric")
 
 @dataclass(frozen=True)
 class Result:
-    """One player at one price: by controller and problem its reward, and where each episode ended."""
+    """One policy at one price: by controller and problem its reward, and where each episode ended."""
 
     rewards: NDArray[np.float64]
     ends: tuple[tuple[Node, ...], ...]
@@ -63,7 +63,7 @@ class Result:
 def everybody(
     bench: Bench, learnt_on: Sequence[int], folder: Path, settings: Mapping[str, Any]
 ) -> dict[str, dict[float, list[Policy]]]:
-    """Each player by name: for each price its controllers. What was fitted was fitted on the problems to learn on."""
+    """Return the controllers of each policy, by name and price, fitted on the training problems."""
     blind = best_fixed_plan(bench, matches(learnt_on, PRICES))
     gardeners: list[Policy] = [trained(bench, folder / f"gardener-{seed}") for seed in range(CONTROLLERS)]
     found: dict[str, dict[float, list[Policy]]] = {}
@@ -85,7 +85,7 @@ def everybody(
 
 
 def judged(bench: Bench, puzzles: Sequence[int], price: float, controllers: Sequence[Policy]) -> Result:
-    """One player on some problems at one price. A bandit learns no more: what it does is its best arm."""
+    """Evaluate one policy on some problems at one price. A bandit plays its best arm and does not learn."""
     asked = matches(puzzles, (price,))
     played = [bench.play(policy, asked) for policy in controllers]
     ends = [own for _, own in played]
@@ -98,13 +98,13 @@ def judged(bench: Bench, puzzles: Sequence[int], price: float, controllers: Sequ
 
 
 def oracle(bench: Bench, puzzles: Sequence[int], price: float) -> Result:
-    """The best there is in each problem, by the whole table."""
+    """Evaluate the best plan of each problem, by the whole table."""
     asked = matches(puzzles, (price,))
     return judged(bench, puzzles, price, [Oracle(bench, asked)])
 
 
 def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, Result]) -> dict[str, Any]:
-    """Every player at every price, with intervals; and the gardener that learnt less each of them, at one price."""
+    """Return every policy's rewards with intervals, and the differences of ``ppo`` to each at one price."""
     players = {
         name: {f"{price:g}": _told(result, best[price]) for price, result in by_price.items()}
         for name, by_price in [*results.items(), ("oracle", best)]
@@ -131,10 +131,10 @@ def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, 
 def written_down(
     file: Path, bench: Bench, puzzles: Sequence[int], results: Mapping[str, Mapping[float, Result]]
 ) -> None:
-    """Write what every player came to in each problem, a line each: at each price, by controller.
+    """Write each policy's results on each problem, a line per problem: at each price, by controller.
 
-    With what it was paid, what it would have been paid on test, and what it kept: the seed by its number among those of
-    the table, the decision at which it was planted, and that at which it was blended in.
+    Results are the reward, the reward on test, and the kept seeds: each by its number in the table, the decision at
+    which it germinated, and the one at which it was blended in.
     """
     with file.open("w", encoding="utf-8") as lines:
         for place, number in enumerate(puzzles):
@@ -161,7 +161,7 @@ def at_home(results: Mapping[str, Result], best: Result) -> dict[str, Any]:
 
 
 def to_be_won(bench: Bench, learnt_on: Sequence[int]) -> dict[str, float]:
-    """What the best fixed plan is worth on the problems to learn on, and what the best of each: at one price."""
+    """Return the reward of the best fixed plan, and of the best plan of each training problem, at one price."""
     asked = matches(learnt_on, (HEADLINE,))
     best = [best_plan(bench, match)[0] for match in asked]
     plan = best_fixed_plan(bench, asked)
@@ -172,7 +172,7 @@ def to_be_won(bench: Bench, learnt_on: Sequence[int]) -> dict[str, float]:
 
 
 def less_by_price(results: Mapping[str, Mapping[float, Result]], one: str, other: str) -> dict[str, Any]:
-    """One player less another at each price, problem by problem."""
+    """Return the difference of two policies at each price, problem by problem."""
     return {
         f"{price:g}": interval(own.rewards.mean(0) - results[other][price].rewards.mean(0))
         for price, own in results[one].items()
@@ -182,7 +182,7 @@ def less_by_price(results: Mapping[str, Mapping[float, Result]], one: str, other
 def schooling(
     rules: Mapping[float, Result], schools: Mapping[str, Mapping[float, Result]]
 ) -> dict[str, dict[str, Any]]:
-    """What gardeners came to at each price, by their school; beside the heuristic, and less by what the first has."""
+    """Return the rewards of each training scheme, and their differences to the heuristic and to the first scheme."""
     first = next(iter(schools.values()))[HEADLINE]
     return {
         name: {
@@ -213,18 +213,18 @@ def _told(result: Result, best: Result) -> dict[str, Any]:
 
 
 def interval(values: Iterable[float]) -> dict[str, float | int | None]:
-    """Their mean, from where to where it may be, and how many they are."""
+    """Return the mean of the values with its interval, and their number."""
     found = mean_interval([float(value) for value in values], CONFIDENCE)
     return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
 
 
 def worth_on_test(bench: Bench, match: Match, end: Node) -> float:
-    """The reward, had it been paid on the test split."""
+    """Return the reward as if it were paid on the test split."""
     costs = bench.potential(match, end)
     return points_on_test(bench, match, end) + costs["rent"] + costs["fossil_fee"]
 
 
 def points_on_test(bench: Bench, match: Match, end: Node) -> float:
-    """Accuracy on the test split over that of the host that never grew, in points."""
+    """Return the gain in test accuracy over the host that never grew, in points."""
     test = [float(bench.table.row(match.puzzle, one)[TEST]) for one in (end, Node(DECISIONS))]
     return PER_METRIC * (test[0] - test[1])

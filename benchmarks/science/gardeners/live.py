@@ -53,7 +53,10 @@ class Cell:
     batches: int = 10
 
     def config(self, arms: Mapping[str, Any], seed: int, order: Sequence[str], **more: Any) -> dict[str, Any]:
-        """The run of some arms, in one round or more. order: in which the rules try what could grow."""
+        """Return the configuration of some arms.
+
+        order: in which the heuristic tries blueprints.
+        """
         early = [name for name in order if name in SLOTS["early"]]
         slots = {"early": {"blueprints": early}, self.late: {"blueprints": list(SLOTS["late"])}}
         return {
@@ -71,7 +74,7 @@ class Cell:
 
 
 def cells(*, quick: bool) -> Iterator[Cell]:
-    """Every task under both hosts: plain, shuffled, and where nothing is missing."""
+    """Yield every task under both hosts: plain, shuffled, and without a deficit."""
     plain, shuffled = ({"use": f"tasks/{name}", "settings": _DATA} for name in ("mnist1d", "mnist1d-shuffled"))
     easy = {"use": "tasks/riddles", "settings": {"kind": "easy", "seed": 1}}
     narrow = {"use": "tasks/pointwise-mlp", "settings": {"channels": 8, "hidden": 16, "kernel": 1}}
@@ -102,7 +105,7 @@ class Visit:
 
 
 def arms_of(visit: Visit) -> tuple[dict[str, Any], Sequence[str]]:
-    """Everybody who plays, but for the bandit; and the order in which the rules were tuned to try blueprints."""
+    """Return every arm but the bandit, and the order in which the tuned heuristic tries blueprints."""
     rules = dict(json.loads((visit.folder / "heuristic.json").read_text(encoding="utf-8"))[f"{HEADLINE:g}"])
     order = rules.pop("order")
     gardener = {"learn": False, "auto_fossilise": True, "one_at_a_time": True}
@@ -121,7 +124,7 @@ def arms_of(visit: Visit) -> tuple[dict[str, Any], Sequence[str]]:
 
 
 def run_cell(visit: Visit) -> dict[str, Any]:
-    """Run everybody on one cell; by arm and seed what its episodes came to."""
+    """Run all arms on one cell; return its episodes by arm and seed."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
     begin = time.monotonic()
@@ -147,26 +150,26 @@ def run_cell(visit: Visit) -> dict[str, Any]:
 
 
 def by_other_growers(cell: Cell) -> tuple[dict[str, list[dict[str, Any]]], dict[str, float]]:
-    """By arm the episodes of growers that are not ours, and seconds of two of them; nothing where none is installed."""
+    """Return episodes of other growing libraries and the seconds of two of them; empty if none is installed."""
     if not other_grower.is_there():
         return {}, {}
     return other_grower.played_cell(cell, FIRST_SEED), other_grower.seconds_of_two(cell, FIRST_SEED)
 
 
 def _seconds(cell: Cell, arm: Mapping[str, Any], order: Sequence[str]) -> float:
-    """How long two episodes of an arm take, with their twins."""
+    """Return how long two episodes of an arm take, with their twins."""
     return played(cell.config(arm, FIRST_SEED, order, environments=2, capacity=False))[2]
 
 
 class _Notes:
-    """Keeps how episodes ended, and how many parameters there were over their steps, those of incubating seeds, too."""
+    """A listener that keeps ended episodes, and parameters over steps, those of incubating seeds included."""
 
     def __init__(self) -> None:
         self.ended: list[EpisodeFinished] = []
         self.parameter_steps: dict[tuple[str, int], int] = {}
 
     def hear(self, event: Event) -> None:
-        """Take one event."""
+        """Record one event."""
         if isinstance(event, EpisodeFinished):
             self.ended.append(event)
         elif isinstance(event, StepFinished):
@@ -174,12 +177,12 @@ class _Notes:
             self.parameter_steps[key] = self.parameter_steps.get(key, 0) + event.signals.parameters
 
     def settle(self) -> None:
-        """A step is over: nothing to do."""
+        """Do nothing at the end of a step."""
 
 
 @contextmanager
 def prepared(config: Mapping[str, Any]) -> Iterator[tuple[Composition, Path]]:
-    """A run that is ready, and a folder for it, which is gone behind the block."""
+    """Yield a composed run, and a folder for it that is removed after the block."""
     with tempfile.TemporaryDirectory() as home:
         file = Path(home) / "cell.yaml"
         file.write_text(json.dumps(config), encoding="utf-8")
@@ -187,7 +190,7 @@ def prepared(config: Mapping[str, Any]) -> Iterator[tuple[Composition, Path]]:
 
 
 def played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], Mapping[str, Place], float]:
-    """By arm its episodes; what is known of the places; and how long it took."""
+    """Run a configuration; return its episodes by arm, its places, and its seconds."""
     notes = _Notes()
     with prepared(config) as (ready, home):
         places = dict(ready.space.places)
@@ -213,7 +216,7 @@ def played(config: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], 
 
 
 def _with_flops(episode: dict[str, Any], places: Mapping[str, Place]) -> dict[str, Any]:
-    """The episode with the operations of one example, forwards, in the network that is left; None where unknown."""
+    """Return the episode with the forward operations of one example in its network; None if unknown."""
     grown = [places[slot].candidate(blueprint) for slot, blueprint in episode["grown"]]
     parts = [next(iter(places.values())).host_flops, *(None if one is None else one.flops for one in grown)]
     known = [part for part in parts if part is not None]
@@ -221,7 +224,7 @@ def _with_flops(episode: dict[str, Any], places: Mapping[str, Place]) -> dict[st
 
 
 def plan_to(end: Node, late: str) -> list[dict[str, Any]]:
-    """A plan of the table as the engine's ``schedule`` has it: what is blended in is kept when it holds.
+    """Return a plan of the table for the engine's ``schedule``: seeds are kept when they hold.
 
     >>> from esper_study.growbench import Kept
     >>> [entry["op"] for entry in plan_to(Node(4, (Kept(2, 0, 1),)), "late")]

@@ -53,7 +53,7 @@ def run_more(visit: Visit) -> dict[str, Any]:
 
 
 def summed_up(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """By cell and arm reward and accuracy, over the twin and less the rules; and of the gardeners' mean."""
+    """Return reward and accuracy by cell and arm, over the twin and over the heuristic, with the trainings' mean."""
     return [_summed_up(line["cell"], line["arms"]) for line in lines]
 
 

@@ -26,12 +26,12 @@ AT_ONCE: Final[Mapping[str, Any]] = {"look_at_new": True}
 
 
 def worth_beside(one: ByPrice, other: ByPrice) -> dict[str, Any]:
-    """What one way brings beside another at each price, problem by problem."""
+    """Return the gain of one method over another at each price, problem by problem."""
     return {f"{price:g}": interval(own.rewards.mean(0) - other[price].rewards.mean(0)) for price, own in one.items()}
 
 
 def highest(worth: Mapping[str, Mapping[str, Any]]) -> float:
-    """The highest price up to which a look pays on average; 0: it never does.
+    """Return the highest price up to which exploring pays on average; 0: it never does.
 
     >>> highest({"10": {"mean": 0.5}, "20": {"mean": 0.1}, "40": {"mean": -1.0}})
     20.0
@@ -45,9 +45,9 @@ def highest(worth: Mapping[str, Mapping[str, Any]]) -> float:
 
 
 def newcomers(blueprint: str, ways: Mapping[str, ByPrice], best: ByPrice) -> list[dict[str, Any]]:
-    """By way how often a blueprint is the best buy, and is bought then; and what that is worth beside the first way.
+    """Return, by method, how often a blueprint is kept where it is the best, and the gain over the first method.
 
-    best: what comes of the oracle. A case is a problem at a price, for each gardener.
+    best: the results of the oracle. A case is a problem at a price, for each policy.
     """
     wanted = next(number for number, (_, own) in enumerate(CANDIDATES) if own == blueprint)
     due = {price: np.array([_has(end, wanted) for end in own.ends[0]]) for price, own in best.items()}

@@ -74,7 +74,7 @@ _CHUNK: Final = 500
 
 
 def is_there() -> bool:
-    """Whether gromo is installed; it is no dependency of ours. A folder of this name is no library."""
+    """Return whether gromo is installed; it is optional. A folder of this name is no library."""
     spec = find_spec("gromo")
     return spec is not None and spec.origin is not None
 
@@ -93,7 +93,7 @@ class Plot(nn.Module):
         self.trying = False
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """What the module puts out, and what has grown added to it."""
+        """Return the module's outputs with the grown block's added."""
         features = self.before(inputs)
         laid = features.unsqueeze(2) if features.dim() == _SEQUENCE else features
         outputs: Tensor = self.block.extended_forward(laid) if self.trying else self.block(laid)
@@ -101,7 +101,10 @@ class Plot(nn.Module):
 
 
 def plotted(host: nn.Module, places: Mapping[str, str], example: Tensor) -> dict[str, Plot]:
-    """Put an empty block behind each place of ``host``, in place. places: names of modules by names of places."""
+    """Insert an empty block after each place of ``host``, in place.
+
+    places: names of modules by names of places.
+    """
     found = {}
     for name, at in places.items():
         before = host.get_submodule(at)
@@ -178,7 +181,7 @@ class Course:
         return flops(lambda: self.host(self._example))
 
     def train(self) -> None:
-        """One step."""
+        """Train for one step."""
         data = self.recipe.data["train"]
         self.host.train()
         for _ in range(self.recipe.episode.batches):
@@ -190,14 +193,14 @@ class Course:
                 optimizer.step()
 
     def score(self, split: Any) -> float:
-        """The metric on a split."""
+        """Return the metric on a split."""
         return float(evaluate(self.host, self.recipe.task, self.recipe.data[split]).metric)
 
     def grow(self, step: int, room: int, times: int = 1) -> Grown | None:
-        """What gromo grows after ``step``; None: nothing that lowers the loss, or no neuron fits.
+        """Grow after ``step`` what gromo proposes; return None if nothing lowers the loss or no neuron fits.
 
-        room: parameters that may still be added. times: growths for which they are to do, this one among them; each may
-        take its share, and one neuron at least.
+        room: parameters that may still be added. times: growths that share them, including this one; each gets its
+        share, and one neuron at least.
         """
         candidates = {name: plot for name, plot in self.plots.items() if plot.neuron <= room}
         if not candidates:
@@ -219,7 +222,7 @@ class Course:
         return Grown(step, best, neurons, scale)
 
     def _propose(self, candidates: Mapping[str, Plot], share: int) -> None:
-        """Let gromo measure the training data, and work out what each block could get."""
+        """Collect gromo's statistics on the training data, and compute the extension of each block."""
         for plot in candidates.values():
             plot.block.init_computation()
         self.host.eval()
@@ -235,7 +238,7 @@ class Course:
                 plot.block.reset_computation()
 
     def _line_search(self, plot: Plot) -> float:
-        """The scale of a proposal at which the loss on the training data is least; 0: any makes it worse."""
+        """Return the scale of a proposal with the least training loss; 0: every scale makes it worse."""
 
         def loss(scale: float) -> float:
             plot.block.set_scaling_factor(float(scale))
@@ -257,7 +260,7 @@ class Course:
 
 
 def played(composition: Composition, seed: int, room: int, places: Sequence[str] = ()) -> dict[str, Any]:
-    """One episode, as ``live`` keeps it, but for its reward: ``validation`` stands in for it. room: 0 for a twin."""
+    """Train one episode and return it as ``live`` does, without a reward. room: 0 for a twin."""
     course, grown, parameter_steps = Course(composition, seed, places), [], 0
     for step in range(STEPS):
         course.train()
@@ -280,7 +283,7 @@ def played(composition: Composition, seed: int, room: int, places: Sequence[str]
 
 
 def with_reward(episode: Mapping[str, Any], twin: Mapping[str, Any]) -> dict[str, Any]:
-    """The episode with the team's reward against its own twin. A block that came to be is paid for as a seed is.
+    """Return the episode with the team's reward against its own twin; a block is charged as a seed is.
 
     >>> grown = {"validation": 0.60, "parameters": 1100, "host": 1000, "grown": [("early", "gromo")]}
     >>> with_reward(grown, {"validation": 0.50})["reward"]
@@ -292,12 +295,12 @@ def with_reward(episode: Mapping[str, Any], twin: Mapping[str, Any]) -> dict[str
 
 
 def played_cell(cell: Cell, first_seed: int) -> dict[str, list[dict[str, Any]]]:
-    """By arm, gromo's and their twin, the episodes of a cell on its seeds."""
+    """Return the episodes of a cell on its seeds, by arm: gromo's and their twin."""
     return _played_all(_composed(cell, first_seed), PLACES, range(first_seed, first_seed + cell.seeds))
 
 
 def seconds_of_two(cell: Cell, first_seed: int) -> dict[str, float]:
-    """By arm how long two episodes take, with their twins."""
+    """Return by arm how long two episodes take, with their twins."""
     composition, found = _composed(cell, first_seed), {}
     for arm, places in PLACES.items():
         begin = time.monotonic()
@@ -320,7 +323,7 @@ def _played_all(
 
 
 def _composed(cell: Cell, seed: int) -> Composition:
-    """What the engine would run, of which data, host and ways are taken."""
+    """Compose the engine's run, whose data, host and settings are reused."""
     with tempfile.TemporaryDirectory() as home:
         file = Path(home) / "cell.yaml"
         told = cell.config({"never": "policies/static"}, seed, SLOTS["early"])
@@ -329,7 +332,7 @@ def _composed(cell: Cell, seed: int) -> Composition:
 
 
 def main() -> int:
-    """Play the cells that are named, or all of them, and write what came of it."""
+    """Train the named cells, or all of them, and write the results."""
     from benchmarks.science.gardeners.live import FIRST_SEED, cells
 
     every = {cell.name: cell for cell in cells(quick=False)}

@@ -23,7 +23,7 @@ COLUMNS: Final = (
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join(_lines(found)) + "\n"
 
 
@@ -300,17 +300,17 @@ def _cell(cell: Mapping[str, Any]) -> Iterator[str]:
 
 
 def span(interval: Mapping[str, Any], digits: int = 1) -> str:
-    """From where to where."""
+    """Return the bounds of an interval."""
     return "" if interval["low"] is None else f"{interval['low']:.{digits}f} to {interval['high']:.{digits}f}"
 
 
 def both(interval: Mapping[str, Any], digits: int = 1) -> str:
-    """The mean, and from where to where."""
+    """Return the mean with the bounds of its interval."""
     return f"{interval['mean']:+.{digits}f}" + (f" ({span(interval, digits)})" if interval["low"] is not None else "")
 
 
 def verdict(interval: Mapping[str, Any]) -> str:
-    """What the interval shows."""
+    """Return the verdict of an interval."""
     if interval["low"] is None or interval["low"] <= 0.0 <= interval["high"]:
         return "no difference shown"
     return "better" if interval["mean"] > 0 else "worse"

@@ -47,19 +47,19 @@ PPO: Final[dict[str, Any]] = {
 
 
 def matches(puzzles: Iterable[int], prices: Sequence[float]) -> list[Match]:
-    """Every puzzle at every price."""
+    """Return every problem at every price."""
     return [Match(puzzle, price) for puzzle in puzzles for price in prices]
 
 
 @dataclass(slots=True)
 class InOrder:
-    """A policy that is offered blueprints in another order than that of the file: for rules that try one by one."""
+    """A policy that sees blueprints in another order than that of the file, for heuristics that try them in turn."""
 
     policy: Policy
     order: tuple[str, ...]
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
-        """What the policy does when it is offered them so."""
+        """Return the policy's actions for the reordered observations."""
         return self.policy.act([self._seen(one) for one in observations], [self._mask(one) for one in masks])
 
     def _seen(self, observation: Observation) -> Observation:
@@ -81,7 +81,7 @@ RULES: Final[dict[str, Any]] = {"patience": 0, "first": 0.0, "last": LAST_DECISI
 
 
 def heuristic(bench: Bench, settings: dict[str, Any]) -> Policy:
-    """The rules, as they were tuned."""
+    """Build the heuristic with its tuned settings."""
     own = dict(settings)
     order = tuple(own.pop("order"))
     return InOrder(Heuristic(bench.space, **RULES, **own), order)
@@ -89,11 +89,11 @@ def heuristic(bench: Bench, settings: dict[str, Any]) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A plan that looks once, as somebody would write it down who has seen many of these problems.
+    """A plan with one decision point, as an expert on these problems would write it.
 
-    It plants ``first`` at once. At decision number ``looks`` it blends it in where it has gained ``enough`` nats and
-    the host is not better than ``good`` by then; else it drops it, and tries ``then`` in the same way, if there is one
-    and the host is not, and there is time.
+    It germinates ``first`` at once. At decision number ``looks`` it blends the seed in if it has gained ``enough`` nats
+    and the host's metric is at most ``good``; else it prunes it. After that it germinates ``then``, if that is set and
+    the metric is still at most ``good``, and decides on it in the same way if there is time.
     """
 
     first: int
@@ -103,7 +103,7 @@ class Look:
     then: int | None
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        """What is due; what is not possible is left."""
+        """Return the plan's actions; WAIT where they are not possible."""
         found = (self._one(*seen) for seen in zip(observations, masks, strict=True))
         return [action if mask.allows(action) else WAIT for action, mask in zip(found, masks, strict=True)]
 
@@ -125,28 +125,34 @@ class Look:
 
 
 def chance(bench: Bench, seed: int) -> Policy:
-    """Does any of the things that are possible."""
+    """Build the policy that acts at random."""
     return Random(bench.space, seed=seed, speeds=(RAMP,))
 
 
 def new_bandit(bench: Bench, seed: int, *, learn: bool = True) -> Bandit:
-    """One that knows nothing yet: it plants as early as it can."""
+    """Build an untrained bandit that germinates as early as it can."""
     return Bandit(bench.space, seed=seed, preview=DECIDE_EVERY, first=0.0, speed=RAMP, learn=learn)
 
 
 def trained(bench: Bench, folder: Path, **how: Any) -> Ppo:
-    """A gardener that has learnt, and learns no more. how: settings besides those that all have."""
+    """Load a trained policy that learns no more.
+
+    how: settings besides the common ones.
+    """
     return Ppo(bench.space, load=str(folder), learn=False, **PPO, **how)
 
 
 def mean_by_puzzle(rewards: Sequence[float], count: int) -> list[float]:
-    """The mean over a puzzle's matches, which stand one behind the other. count: of the puzzles."""
+    """Return the mean over each problem's matches, which are adjacent.
+
+    count: number of problems.
+    """
     each = len(rewards) // count
     return [sum(rewards[n * each : (n + 1) * each]) / each for n in range(count)]
 
 
 def draws(generator: np.random.RandomState, puzzles: Sequence[int], count: int) -> list[Match]:
-    """So many matches, drawn, at prices of all sizes: who learns at four prices alone learns what is due at these."""
+    """Draw matches at log-uniform prices, so that policies do not specialise in four prices."""
     least, most = map(math.log, DRAWN)
     chosen, sizes = generator.choice(len(puzzles), count), generator.uniform(least, most, count)
     return [Match(puzzles[int(n)], math.exp(size)) for n, size in zip(chosen, sizes, strict=True)]

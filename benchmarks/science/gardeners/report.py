@@ -58,7 +58,7 @@ PRICE: Final = "40"
 
 
 def summary(found: Found) -> str:
-    """Reward of the main policies on the held-out problems, and the advantage of ``ppo``."""
+    """Return the reward of the main policies on the held-out problems, and the advantage of ``ppo``."""
     rows = []
     for name in SUMMARY:
         own = found["table"]["players"][name]
@@ -68,7 +68,7 @@ def summary(found: Found) -> str:
 
 
 def rewards(found: Found) -> str:
-    """Reward of every policy on the held-out problems."""
+    """Return the reward of every policy on the held-out problems."""
     rows = []
     for name, own in found["table"]["players"].items():
         head = own[PRICE]
@@ -77,7 +77,7 @@ def rewards(found: Found) -> str:
 
 
 def advantages(found: Found) -> str:
-    """Advantage of ``ppo`` at the main price: on the table, with other RNG seeds, and on fresh problems."""
+    """Return the advantage of ``ppo`` at the main price: on the table, with other RNG seeds, on fresh problems."""
     rows = []
     for name, label in LABELS.items():
         if name in ("ppo", "random", "best plan, price-blind"):
@@ -91,7 +91,7 @@ def advantages(found: Found) -> str:
 
 
 def trainings(found: Found) -> str:
-    """What imitation and PPO contribute."""
+    """Return what imitation and PPO contribute."""
     rows = [
         (
             TRAININGS[name],
@@ -105,7 +105,7 @@ def trainings(found: Found) -> str:
 
 
 def costs(found: Found) -> str:
-    """What the policies bring and take with twenty RNG seeds per problem."""
+    """Return the gains and costs of the policies with twenty RNG seeds per problem."""
     rows = [
         (
             LABELS[name],
@@ -119,7 +119,7 @@ def costs(found: Found) -> str:
 
 
 def runs(found: Found) -> str:
-    """Reward in real runs with a hundred RNG seeds, of the rules and of the three trainings of ``ppo``."""
+    """Return the reward in real runs with a hundred RNG seeds: the heuristic and three trainings of ``ppo``."""
     rows = []
     for cell in found["more"]:
         rules, learned = cell["arms"]["heuristic"], cell["arms"]["mean of the three"]
@@ -129,7 +129,7 @@ def runs(found: Found) -> str:
 
 
 def step_sizes(found: Found) -> str:
-    """Accuracy of grown networks and of static controls, each with the best of four learning rates."""
+    """Return the accuracy of grown networks and static controls, each with the best of four learning rates."""
     rows = []
     for cell in found["steps"]:
         host = cell["cell"].partition(", ")[2].partition(" ")[0]
@@ -140,7 +140,7 @@ def step_sizes(found: Found) -> str:
 
 
 def unseen(found: Found) -> str:
-    """How often a blueprint that was never seen in training is chosen when it is the best, and what that earns."""
+    """Return how often an unseen blueprint is chosen where it is the best, and what that earns."""
     rows = []
     for one in found["newcomers"]:
         less = ["" if one is found["newcomers"][0] else _interval(own) for own in one["less_first"].values()]

@@ -31,10 +31,10 @@ _LENGTHS: Final = (*[DECIDE_EVERY] * (DECISIONS - 1), STEPS - _FIRST - DECIDE_EV
 
 
 def spent(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[float, float, float, float]:
-    """As ``SPENT`` has them: parameters in the end and over the steps, and so operations.
+    """Return the values that ``SPENT`` names: parameters at the end and over the steps, and likewise operations.
 
-    A seed that incubates is trained, too, whatever becomes of it. It does so in a branch, with a copy of the host: the
-    operations of that are counted, its parameters are not.
+    An incubating seed is trained as well, in a branch with a copy of the host. The operations of that copy are counted,
+    its parameters are not.
     """
     host = float(bench.table.row(match.puzzle, Node(0))[COLUMNS.index("parameters")])
     places = bench.table.places[match.puzzle]
@@ -58,18 +58,18 @@ def spent(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[float
 
 
 def seconds(course: PuzzleRun, actions: Sequence[Action]) -> float:
-    """For how long an episode was trained, as a multiple of that of the host that never grows; the twin is left out."""
+    """Return the training time of an episode, relative to the host that never grows; the twin is left out."""
     alone, own = ([course.seconds(node) for node in way] for way in (passed([WAIT] * DECISIONS), passed(actions)))
     return sum(own) / sum(alone)
 
 
 def passed(actions: Sequence[Action]) -> list[Node]:
-    """Where an episode comes by, from where it begins to its end."""
+    """Return the nodes of an episode, from its beginning to its end."""
     return list(accumulate(actions, after, initial=Node(0)))
 
 
 def living(actions: Sequence[Action]) -> list[tuple[list[int], int | None]]:
-    """Behind each decision the seeds that are trained: those that were kept, and one that incubates, where one does."""
+    """Return the trained seeds after each decision: those kept, and the incubating one, if any."""
     found: list[tuple[list[int], int | None]] = []
     for action, (node, now) in zip(actions, pairwise(passed(actions)), strict=True):
         possible = mask_at(node).allows(action)

@@ -47,9 +47,9 @@ TWIN: Final = "twin"
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """All who grow on one cell, at one size of steps, beside the twin.
+    """All growing arms on one cell at one step size, beside the twin.
 
-    to_tune: on the seeds by which a size is chosen, not on those that are judged.
+    to_tune: whether it uses the seeds by which a step size is chosen, not those of the evaluation.
     """
 
     visit: Visit
@@ -62,7 +62,7 @@ class Walk:
         return [self.visit.cell.name, self.size, self.to_tune]
 
     def config(self, size: float, *only: str) -> dict[str, Any]:
-        """The run of these arms, or of all, at some size."""
+        """Return the configuration of these arms, or of all, at some step size."""
         cell = self.visit.cell
         everybody, order = arms_of(self.visit)
         arms = {name: arm for name, arm in everybody.items() if name != "random"}
@@ -74,7 +74,7 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Replanting:
-    """What one arm grew in a walk, from the start, at every size."""
+    """What one arm grew in a walk, trained from the start at every step size."""
 
     walk: Walk
     arm: str
@@ -86,13 +86,16 @@ class Replanting:
 
 
 def walks(visits: Iterable[Visit]) -> list[Walk]:
-    """All that there are: on plain data, where something is missing and growth pays."""
+    """Return all walks: on plain data, where there is a deficit and growth pays."""
     plain = [visit for visit in visits if visit.cell.name.startswith("plain")]
     return [Walk(visit, size, part) for visit in plain for size in SIZES for part in (True, False)]
 
 
 def replantings(every: Iterable[Walk], lines: Iterable[Mapping[str, Any]]) -> list[Replanting]:
-    """Of each arm what it grew at the size that is best for it. lines: what came of every walk."""
+    """Return, for each arm, what it grew at its best step size.
+
+    lines: the results of every walk.
+    """
     best = {cell: _sizes(own) for cell, own in _by_cell(lines).items()}
     return [
         Replanting(walk, arm)
@@ -103,19 +106,19 @@ def replantings(every: Iterable[Walk], lines: Iterable[Mapping[str, Any]]) -> li
 
 
 def walked(walk: Walk) -> dict[str, Any]:
-    """Run one; by arm and seed what came of it. A network that collapses goes back as often as it has to."""
+    """Run one walk; return its results by arm and seed. Collapses are rolled back without a limit."""
     return {"key": walk.key, "arms": _told(_finished(walk.config(walk.size)))}
 
 
 def replanted(one: Replanting) -> dict[str, Any]:
-    """Train it; by size and seed what came of it, nothing where nothing had grown."""
+    """Train one replanting; return its results by step size and seed, empty if nothing had grown."""
     grown = _finished(one.walk.config(one.walk.size, one.arm))
     whole = {f"{size:g}": _finished(one.walk.config(size, one.arm), grown) for size in SIZES}
     return {"key": one.key, "by_size": {size: next(iter(_told(own).values()), []) for size, own in whole.items()}}
 
 
 def _finished(config: Mapping[str, Any], grown: Sequence[EpisodeFinished] | None = None) -> list[EpisodeFinished]:
-    """How the episodes of a run ended; or those of the control that follows, by what was ``grown``."""
+    """Return the ended episodes of a run, or of its static control if ``grown`` is given."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
     around = StudyContext(Bus([]), Clock(), lambda snapshot: CALM)
@@ -141,9 +144,9 @@ def _told(episodes: Iterable[EpisodeFinished]) -> dict[str, list[dict[str, Any]]
 def compared(
     walked: Sequence[Mapping[str, Any]], replanted: Iterable[Mapping[str, Any]], live: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """For each cell and arm: what it grew less the same from the start, and less the twin, each at its own best size.
+    """Return, by cell and arm, the gain over the static network and over the twin, each at its best step size.
 
-    live: the same arms where nobody was tuned.
+    live: the same arms without tuned step sizes.
     """
     whole: dict[tuple[str, str], dict[bool, Any]] = {}
     for line in replanted:
@@ -178,7 +181,7 @@ def _arm(
 
 
 def _by_cell(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[bool, dict[float, Any]]]:
-    """What came of walks, by cell, by whether it is to tune on, by size, by arm."""
+    """Return the results of walks by cell, by use for tuning, by step size and by arm."""
     found: dict[str, dict[bool, dict[float, Any]]] = {}
     for line in lines:
         cell, size, to_tune = line["key"]
@@ -187,7 +190,7 @@ def _by_cell(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[bool, dict[fl
 
 
 def _sizes(own: Mapping[bool, Mapping[float, Mapping[str, Episodes]]]) -> dict[str, float]:
-    """By arm the size that is best on the seeds to tune on, by validation; the smaller one of equals."""
+    """Return each arm's best step size on the tuning seeds, by validation; of equals the smallest."""
     to_tune = own[True]
     arms = next(iter(to_tune.values()))
     return {arm: max(sorted(to_tune), key=lambda size: _mean(to_tune[size][arm])) for arm in arms}
@@ -198,7 +201,7 @@ def _side(size: float, episodes: Episodes) -> dict[str, float]:
 
 
 def _less(one: Episodes, other: Episodes) -> dict[str, Any]:
-    """In points of accuracy on test, seed by seed."""
+    """Return the difference in points of test accuracy, seed by seed."""
     beside = {each["seed"]: each["test"] for each in other}
     return interval([100 * (each["test"] - beside[each["seed"]]) for each in one])
 

@@ -45,10 +45,10 @@ Rules = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class School:
-    """How long and from what a gardener learns. first: whom it imitates to begin with.
+    """A training scheme.
 
-    averaged: share of the old in the mean of its weights, which is what is kept; 0: it is kept as it is. rooms: whether
-    most rounds go without one of the blueprints, drawn: it learns to do with what there is.
+    first: what the policy imitates to begin with. averaged: share of the old weights in their running mean, which is
+    kept; 0: the last weights are kept. rooms: whether most rounds go without one of the blueprints, drawn at random.
     """
 
     updates: int = 60
@@ -60,7 +60,7 @@ class School:
 
 
 def parted(puzzles: Sequence[int], part: int) -> tuple[list[int], list[int]]:
-    """Those to learn on, and those by which it is seen what that was worth: the part of this number.
+    """Split the training problems into those to learn on and the fold with this number.
 
     >>> parted(range(8), 0), parted(range(8), 3)
     (([2, 3, 4, 5, 6, 7], [0, 1]), ([0, 1, 2, 3, 4, 5], [6, 7]))
@@ -72,7 +72,7 @@ def parted(puzzles: Sequence[int], part: int) -> tuple[list[int], list[int]]:
 def taught(
     bench: Bench, puzzles: Sequence[int], seed: int, school: School, rules: Rules, folder: Path | None = None
 ) -> Ppo:
-    """A gardener that learnt on these puzzles; written into ``folder``, where there is one, with its figures."""
+    """Train a policy on these problems; save it to ``folder``, if given, with its figures."""
     gardener = Ppo(bench.space, seed=seed, **PPO, **school.settings)
     draw = np.random.RandomState(seed)
     figures: list[dict[str, float]] = []
@@ -105,7 +105,7 @@ def _without(bench: Bench, blueprint: str) -> Bench:
 
 
 def _shown(bench: Bench, puzzles: Sequence[int], rules: Rules) -> Rollout:
-    """What the rules do with these puzzles at each price, as they were tuned for it."""
+    """Return the episodes of the tuned heuristic on these problems at each price."""
     played: list[Played] = []
     for price in PRICES:
         policy = heuristic(bench, rules[f"{price:g}"])
@@ -114,7 +114,10 @@ def _shown(bench: Bench, puzzles: Sequence[int], rules: Rules) -> Rollout:
 
 
 class Mean:
-    """The running mean of a gardener's weights: share of what it was, and of what it is now."""
+    """The running mean of a policy's weights.
+
+    share: weight of the old mean.
+    """
 
     def __init__(self, learner: Ppo, share: float) -> None:
         self.learner = learner
@@ -122,14 +125,14 @@ class Mean:
         self._weights: dict[str, Tensor] | None = None
 
     def add(self) -> None:
-        """Count in what the gardener is now."""
+        """Add the policy's present weights."""
         now = {name: one.clone() for name, one in self.learner.network.state_dict().items()}
         if self._weights is not None:
             now = {name: self.share * self._weights[name] + (1 - self.share) * one for name, one in now.items()}
         self._weights = now
 
     def gardener(self, bench: Bench) -> Ppo:
-        """One with the mean weights, which learns no more."""
+        """Return a policy with the mean weights, which learns no more."""
         still = greedy(bench, self.learner)
         if self._weights is not None:
             still.network.load_state_dict(self._weights)
@@ -137,20 +140,20 @@ class Mean:
 
 
 def greedy(bench: Bench, gardener: Ppo) -> Ppo:
-    """The same gardener, which learns no more and does what it thinks best."""
+    """Return a copy of the policy that learns no more and takes its most probable action."""
     still = Ppo(bench.space, **{**gardener.settings.model_dump(exclude={"load", "save", "learn"}), "learn": False})
     still.load(gardener.state())
     return still
 
 
 def examined(bench: Bench, gardener: Ppo, puzzles: Sequence[int], prices: Sequence[float] = PRICES) -> Score:
-    """How it does on some puzzles."""
+    """Return the policy's score on some problems."""
     asked = matches(puzzles, prices)
     return score(bench, asked, bench.play(greedy(bench, gardener), asked)[1])
 
 
 def exercised(bench: Bench, puzzles: Sequence[int], seed: int, price: float, rounds: int = 40) -> Bandit:
-    """A bandit that tried its arms on these puzzles, at one price, which it does not see; it takes its best arm now."""
+    """Train a bandit on these problems at one price, which it does not see; return it frozen on its best arm."""
     bandit, draw = new_bandit(bench, seed), np.random.RandomState(seed)
     for round_ in range(rounds):
         asked = [Match(puzzles[int(n)], price) for n in draw.choice(len(puzzles), 16)]
@@ -162,7 +165,10 @@ def exercised(bench: Bench, puzzles: Sequence[int], seed: int, price: float, rou
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A gardener that is to learn, in a process of its own. table: None is the shipped one. home: where it goes."""
+    """A training in a process of its own.
+
+    table: None is the shipped one. home: the folder of the trained policy.
+    """
 
     table: Path | None
     without: tuple[str, ...]
@@ -173,19 +179,19 @@ class Lesson:
 
     @property
     def done(self) -> bool:
-        """Whether it has learnt already."""
+        """Whether the training is complete."""
         return (self.home / "figures.json").exists()
 
 
 def bench_of(table: Path | None, without: Collection[str] = ()) -> Bench:
-    """The table of a process that does nothing else: on one thread, and quiet."""
+    """Load the table in a worker process: on one thread, with logging off."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
     return Bench(shipped_table() if table is None else load_table(table), without)
 
 
 def given(lesson: Lesson) -> tuple[str, float]:
-    """Let a gardener learn; its name, and how many seconds it took."""
+    """Train a policy; return its name and the seconds it took."""
     begin = time.monotonic()
     bench = bench_of(lesson.table, lesson.without)
     taught(bench, bench.table.of_part("train"), lesson.seed, lesson.school, lesson.rules, lesson.home)

@@ -59,7 +59,7 @@ SCHOOLS_FOR_NEWCOMERS: Final[dict[str, School]] = {
 
 
 def tuned_heuristic(bench: Bench, puzzles: Sequence[int], log: Path) -> dict[str, dict[str, Any]]:
-    """For each price the settings of the rules that were best on these puzzles."""
+    """Return, for each price, the heuristic's best settings on these problems."""
     orders = [(*own, *_LATE) for own in permutations(_EARLY)] + [(*_LATE, *own) for own in permutations(_EARLY)]
     points, caution = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0), (0.0, 0.5, 1.0)
     best: dict[str, dict[str, Any]] = {}
@@ -77,7 +77,7 @@ def tuned_heuristic(bench: Bench, puzzles: Sequence[int], log: Path) -> dict[str
 
 
 def tuned_look(bench: Bench, puzzles: Sequence[int], price: float) -> Look:
-    """The plan that looks once which is best on these puzzles at this price, of some hundreds."""
+    """Return the best plan with one decision point on these problems at this price, of some hundreds."""
     asked = matches(puzzles, (price,))
     sprouts = range(len(CANDIDATES))
     ways = [(1, then) for then in (None, *sprouts)] + [(decision, None) for decision in range(2, DECISIONS)]
@@ -92,7 +92,7 @@ def tuned_look(bench: Bench, puzzles: Sequence[int], price: float) -> Look:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A way to learn that is to be tried, in a process of its own. table: None is the shipped one."""
+    """A training scheme to be tried, in a process of its own. table: None is the shipped one."""
 
     table: Path | None
     name: str
@@ -102,9 +102,9 @@ class Trial:
 
 
 def tuned_school(table: Path | None, rules: Rules, log: Path, updates: int, workers: int) -> str:
-    """The name of the way to learn that was best on problems it had not seen, of those to learn on.
+    """Return the training scheme with the best cross-validated reward on the training problems.
 
-    The rules were tuned on all of these; whoever begins where they are knows a little of what is held back.
+    The heuristic was tuned on all of these problems, so schemes that imitate it know a little of the held-out folds.
     """
     done = {(one["school"], one["part"]) for one in noted(log) if one["what"] == "school"}
     wanted = [(name, part) for part in range(PARTS) for name in SCHOOLS]
@@ -117,7 +117,7 @@ def tuned_school(table: Path | None, rules: Rules, log: Path, updates: int, work
 
 
 def tried(trial: Trial) -> dict[str, Any]:
-    """What came of a way to learn."""
+    """Return the results of a training scheme."""
     bench = bench_of(trial.table)
     on, beside = parted(bench.table.of_part("train"), trial.part)
     school = SCHOOLS[trial.name]
@@ -139,21 +139,21 @@ def tried(trial: Trial) -> dict[str, Any]:
 
 
 def _by_the_rules(bench: Bench, rules: Rules, puzzles: Sequence[int]) -> Iterator[float]:
-    """At each price."""
+    """Yield the heuristic's reward at each price."""
     for price in PRICES:
         asked = matches(puzzles, (price,))
         yield score(bench, asked, bench.play(heuristic(bench, rules[f"{price:g}"]), asked)[1]).reward
 
 
 def note(log: Path, line: dict[str, Any]) -> None:
-    """Write down a try, on a line of its own, whatever a kill left in the one before."""
+    """Append a trial as a line of its own, even after a line that a kill cut short."""
     cut = log.exists() and not log.read_bytes().endswith(b"\n")
     with log.open("a", encoding="utf-8") as file:
         file.write(("\n" if cut else "") + json.dumps(line) + "\n")
 
 
 def noted(log: Path) -> list[dict[str, Any]]:
-    """What was tried so far. A line that a kill cut short is none."""
+    """Read the trials so far. A line that a kill cut short is ignored."""
     found = []
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
         with suppress(json.JSONDecodeError):

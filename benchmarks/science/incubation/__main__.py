@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Runs every study that is not in the folder yet, and writes the summary of all that is."""
+    """Run every study that is not in the folder yet, and write the summary of all."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.science.incubation")
     parser.add_argument("--quick", action="store_true", help="Tiny episodes, to see that it runs: a minute.")
     parser.add_argument("--only", default="", metavar="TEXT", help="Only the studies with TEXT in their name.")
@@ -67,7 +67,7 @@ def _write(wanted: Sequence[Study], size: Size, folder: Path) -> None:
 
 
 def _costs(wanted: Sequence[Study], size: Size, file: Path) -> list[Cost]:
-    """The costs of ``wanted``, from the file as far as they are there. What runs on the same host costs the same."""
+    """Return the costs of ``wanted``, from the file where possible. Studies on the same host cost the same."""
     known = [Cost(**one) for one in json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
     hosts = {place.name: str(place.host) for place in PLACES}
     counted = {cost.study for cost in known}

@@ -82,17 +82,17 @@ class Study:
         return f"{self.part} {self.place.name} {self.incubation}{price}"
 
     def germinations(self, size: Size) -> tuple[int, ...]:
-        """Steps after which seeds germinate, each in arms of its own."""
+        """Return the steps after which seeds germinate, each in arms of its own."""
         return size.germinations if self.part == "forced" else (size.gated_germination,)
 
     def arms(self, size: Size) -> Iterator[tuple[str, str, int]]:
-        """Name, blueprint and germination of each arm but the twin."""
+        """Yield name, blueprint and germination of each arm but the twin."""
         for blueprint in BLUEPRINTS:
             for step in self.germinations(size):
                 yield f"{blueprint}-{step}", blueprint, step
 
     def config(self, size: Size) -> dict[str, Any]:
-        """What a file would say that ``esper run`` takes."""
+        """Return the configuration, as ``esper run`` takes it."""
         growth: dict[str, Any] = {"incubation": self.incubation, "gates": "off"}
         if self.price is not None:
             growth |= {"gates": "strict", "price": self.price}
@@ -132,7 +132,7 @@ TRIED: Final = (
 
 
 def studies() -> Iterator[Study]:
-    """Every run, in the order in which they are run: what says most comes first."""
+    """Yield every study, in running order: the most informative first."""
     places = {place.name: place for place in PLACES}
     for names in (("plain", "shuffled"), ("no deficit",)):
         for name in names:

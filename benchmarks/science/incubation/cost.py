@@ -58,7 +58,7 @@ class Counter(Clock):
 
 
 def costs_of(study: Study, size: Size) -> Iterator[Cost]:
-    """What each arm of ``study`` costs, the twin last. The arms' plans are carried out; nothing is weighed."""
+    """Yield the operations of each arm of ``study``, the twin last, counted in one episode of one batch per step."""
     config = study.config(size)
     whole = {"environments": 1, "episode": {**config["episode"], "batches": 1}, "twin": False}
     for name, blueprint, germination in [*study.arms(size), (TWIN, "", -1)]:

@@ -33,13 +33,13 @@ class Axis:
     length: float
 
     def at(self, value: float) -> float:
-        """The place of ``value``, which is kept on the axis."""
+        """Return the position of ``value``, clamped to the axis."""
         inside = min(max(value, self.low), self.high)
         return self.start + self.length * (inside - self.low) / (self.high - self.low)
 
 
 def picture(found: Row) -> str:
-    """The whole picture."""
+    """Return the whole figure."""
     rows: Sequence[Row] = found["forced"]
     times = sorted({row["germination"] for row in rows})
     lines = [(blueprint, time) for blueprint in BLUEPRINTS for time in times]
@@ -82,7 +82,7 @@ def _legend() -> Iterator[str]:
 def _upper(
     name: str, rows: Sequence[Row], lines: Sequence[tuple[str, int]], left: float, bottom: float
 ) -> Iterator[str]:
-    """Points over the twin at one place: a line for each blueprint and time, a mark for each incubation."""
+    """Yield the gains over the twin at one place: a line per blueprint and time, a mark per incubation."""
     ends = [end for row in rows for end in row["points"][:3] if end is not None] or [0.0]
     step = next(step for step in (1, 2, 5, 10, 50) if max(ends) - min(ends) <= 8 * step or step == 50)
     low, high = step * (min(min(ends), 0) // step), -step * (-max(max(ends), step) // step)
@@ -104,7 +104,7 @@ def _upper(
 
 
 def _lower(rows: Sequence[Row], left: float, top: float) -> Iterator[str]:
-    """Seeds kept, and seeds that are worth it, over the prices."""
+    """Yield the seeds kept, and the seeds that pay, over the prices."""
     prices = sorted({said["price"] for row in rows for said in row["verdicts"]})
     if not prices:
         return
@@ -124,7 +124,7 @@ def _lower(rows: Sequence[Row], left: float, top: float) -> Iterator[str]:
 
 
 def _shares(rows: Iterable[Row], what: str) -> dict[float, float]:
-    """The share of seeds of which ``what`` is said, by price."""
+    """Return the share of seeds for which ``what`` holds, by price."""
     counts: Counter[float] = Counter()
     seeds: Counter[float] = Counter()
     for row in rows:

@@ -63,25 +63,25 @@ class Cell:
     episodes: tuple[Episode, ...]
 
     def as_json(self) -> str:
-        """The cell in one line."""
+        """Return the cell in one line."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str) -> Cell:
-        """The cell that ``as_json`` wrote."""
+        """Build a cell from what ``as_json`` wrote."""
         data = json.loads(line)
         data["episodes"] = tuple(_episode(one) for one in data["episodes"])
         return cls(**data)
 
 
 class Notes:
-    """Listens to a run and keeps what is asked of it."""
+    """A listener that keeps what a cell needs."""
 
     def __init__(self) -> None:
         self.episodes: dict[tuple[str, int], Episode] = {}
 
     def hear(self, event: Event) -> None:
-        """Take one event."""
+        """Record one event."""
         if isinstance(event, StageChanged):
             episode = self._of(event.arm, event.seed)
             episode.moves.append((event.step, event.now.value))
@@ -97,14 +97,14 @@ class Notes:
             episode.host_parameters = event.host_parameters
 
     def settle(self) -> None:
-        """A step is over: nothing to do."""
+        """Do nothing at the end of a step."""
 
     def _of(self, arm: str, seed: int) -> Episode:
         return self.episodes.setdefault((arm, seed), Episode(seed))
 
 
 def cells_of(study: Study, size: Size) -> list[Cell]:
-    """Run ``study``; the cell of each of its arms, the twin's last."""
+    """Run ``study``; return the cell of each of its arms, the twin's last."""
     config, notes = study.config(size), Notes()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "study.yaml"
@@ -128,7 +128,7 @@ def cells_of(study: Study, size: Size) -> list[Cell]:
 
 
 def read_cells(file: Path) -> list[Cell]:
-    """What earlier runs left in ``file``. A study that a kill cut short is passed over: its last line is its twin's."""
+    """Read the cells of earlier runs from ``file``. A study whose last line, the twin's, is missing is skipped."""
     if not file.exists():
         return []
     lines = file.read_text(encoding="utf-8").splitlines()

@@ -28,7 +28,7 @@ _ACTING = (Stage.BLENDING, Stage.HOLDING)
 
 
 def summary(cells: Sequence[Cell], costs: Sequence[Cost], size: Size) -> dict[str, Any]:
-    """Everything that the table, the figure and a reader need."""
+    """Return everything that the table, the figure and a reader need."""
     twins = {cell.study: cell for cell in cells if not cell.blueprint}
     grown = [cell for cell in cells if cell.blueprint and cell.study in twins]
     forced: dict[Key, Cell] = {
@@ -140,7 +140,7 @@ def _outline(cell: Cell, twin: Cell) -> dict[str, Any]:
 
 
 def _between(forced: Mapping[Key, Cell], a: str, b: str) -> Iterator[dict[str, Any]]:
-    """Cells that are incubated as ``a`` against those as ``b``, all else being equal."""
+    """Yield comparisons of cells incubated as ``a`` with those as ``b``, all else being equal."""
     for (place, incubation, blueprint, germination), cell in forced.items():
         other = forced.get((place, b, blueprint, germination))
         if incubation == a and other is not None:
@@ -153,7 +153,7 @@ def _between(forced: Mapping[Key, Cell], a: str, b: str) -> Iterator[dict[str, A
 
 
 def _compared(cell: Cell, other: Cell) -> dict[str, Any]:
-    """By how much ``cell`` is better than ``other``, seed by seed: in points of the metric, and in nats."""
+    """Compare ``cell`` with ``other`` seed by seed, in points of the metric and in nats."""
     pairs = list(zip(cell.episodes, other.episodes, strict=True))
     points = paired_comparison(
         [100 * one.test_metric for one, _ in pairs],
@@ -182,7 +182,7 @@ def _cost_lived(
     forced: Mapping[Key, Cell],
     operations: Operations,
 ) -> float | None:
-    """Operations of the cell's episodes over those of its twin: each step costs what its stage did where forced."""
+    """Return the operations of the cell's episodes relative to its twin's, at the forced run's cost per stage."""
     model = forced.get((cell.place, cell.incubation, cell.blueprint, cell.germination))
     steps = None if model is None else operations.get((model.study, cell.blueprint, cell.germination))
     if model is None or steps is None:

@@ -16,7 +16,7 @@ COUNTED: Final = ("kept", "worth", "wrongly_kept", "wrongly_refused")
 
 
 def page(found: Row, *, date: str) -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page, in Markdown."""
     sections = [
         _head(found, date),
         *(_forced(found, place.name) for place in PLACES),
@@ -58,7 +58,7 @@ def _head(found: Row, date: str) -> str:
 
 
 def _forced(found: Row, place: str) -> str:
-    """What each seed brought at one place where nobody asked whether it should."""
+    """Return the gain of each seed at one place, where gates were off."""
     own = [row for row in found["forced"] if row["place"] == place]
     rows = []
     for row in sorted(own, key=_order):
@@ -94,7 +94,7 @@ def _forced(found: Row, place: str) -> str:
 
 
 def _between(pairs: Sequence[Row]) -> str:
-    """One way of incubating against another, seed by seed."""
+    """Return a table of one incubation mode against another, seed by seed."""
     rows = [
         (
             row["place"],
@@ -114,7 +114,7 @@ def _between(pairs: Sequence[Row]) -> str:
 
 
 def _prices(forced: Sequence[Row]) -> str:
-    """How often strict gates would have been right, for each price, over all cells of a place."""
+    """Return how often strict gates would have been right, by price, over all cells of a place."""
     rows = []
     for place in PLACES:
         for incubation in INCUBATIONS:
@@ -132,7 +132,7 @@ def _prices(forced: Sequence[Row]) -> str:
 
 
 def _one_price(forced: Sequence[Row], price: float) -> str:
-    """The verdicts on each cell at one price."""
+    """Return the verdicts on each cell at one price."""
     rows = []
     for row in sorted(forced, key=lambda row: (_place(row), *_order(row))):
         said = next(said for said in row["verdicts"] if said["price"] == price)
@@ -153,7 +153,7 @@ def _one_price(forced: Sequence[Row], price: float) -> str:
 
 
 def _highest(gated: Sequence[Row]) -> str:
-    """How far the prices of what is to pass and of what is not are apart: of each seed the highest that G2 believes."""
+    """Return the highest price at which G2 would have passed each seed."""
     longest: dict[tuple[int, int, str], Row] = {}
     for row in sorted(gated, key=lambda row: row["price"]):
         longest[_place(row), BLUEPRINTS.index(row["blueprint"]), row["incubation"]] = row
@@ -172,7 +172,7 @@ def _highest(gated: Sequence[Row]) -> str:
 
 
 def _gated(gated: Sequence[Row], germination: int) -> str:
-    """What strict gates did when they were on."""
+    """Return what strict gates did when they were on."""
     rows = [
         (
             row["place"],
@@ -217,7 +217,7 @@ def _gated(gated: Sequence[Row], germination: int) -> str:
 
 
 def _counted(rows: Iterable[Row]) -> Iterator[tuple[float, Counter[str], int]]:
-    """The verdicts of several cells together: price, counts, and seeds."""
+    """Yield the verdicts of several cells together: price, counts, and seeds."""
     sums: dict[float, Counter[str]] = {}
     seeds = 0
     for row in rows:

@@ -25,7 +25,7 @@ PRICES: Final = (0.0, 1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3)
 
 
 def opened(episode: Episode, stage: Stage, price: float) -> int | None:
-    """At which step the strict gate behind ``stage`` opened first, at ``price`` nats for each parameter; or None."""
+    """Return the step at which the strict gate after ``stage`` first opened at this price per parameter, or None."""
     gate = Gate("strict", looks=len(episode.stages))
     nats = episode.added * price
     for step, (now, gain) in enumerate(zip(episode.stages, episode.gains, strict=True)):
@@ -35,9 +35,9 @@ def opened(episode: Episode, stage: Stage, price: float) -> int | None:
 
 
 def highest_price(episode: Episode, stage: Stage) -> float | None:
-    """Up to which nats for each parameter the gate behind ``stage`` would have opened once; None where it saw nothing.
+    """Return the highest price per parameter at which the gate after ``stage`` opened; None without measurements.
 
-    Where the seed passed and left the stage, more was still to come, and this is the least that it could be.
+    If the seed passed and left the stage, later looks are missing, and this is a lower bound.
     """
     gate, highest = Gate("strict", looks=len(episode.stages)), None
     for now, gain in zip(episode.stages, episode.gains, strict=True):
@@ -48,7 +48,7 @@ def highest_price(episode: Episode, stage: Stage) -> float | None:
 
 
 def passes(episode: Episode, price: float) -> tuple[bool, bool]:
-    """Whether G2 opened while the seed was in training, and G5 while it was holding."""
+    """Return whether G2 opened while the seed was in training, and G5 while it was holding."""
     first, second = (opened(episode, stage, price) for stage in (Stage.TRAINING, Stage.HOLDING))
     return first is not None, second is not None
 
@@ -77,7 +77,7 @@ class Verdicts:
 
 
 def verdicts(cell: Cell, twin: Cell, price: float) -> Verdicts:
-    """The verdicts on the seeds of a forced cell at ``price`` nats for each parameter."""
+    """Return the verdicts on the seeds of a forced cell at ``price`` nats per parameter."""
     said = [passes(episode, price) for episode in cell.episodes]
     kept = [first and second for first, second in said]
     worth = [
@@ -96,7 +96,7 @@ def verdicts(cell: Cell, twin: Cell, price: float) -> Verdicts:
 
 
 def mean_gain(episodes: Sequence[Episode], stage: Stage) -> float | None:
-    """The mean over seeds of the gain in the last step of ``stage`` in which one was measured, in nats."""
+    """Return the mean, over seeds, of the last gain measured in ``stage``, in nats."""
     last = []
     for episode in episodes:
         gains = [gain.mean for now, gain in zip(episode.stages, episode.gains, strict=True) if now == stage and gain]

@@ -27,7 +27,7 @@ PAGES: Final = Path(__file__).with_name("results.json")
 
 
 def main(arguments: Sequence[str] | None = None, pages: Path = PAGES) -> int:
-    """Runs what is not in the folder yet, and writes all that is."""
+    """Run what is not in the folder yet, and write all results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.science.shown")
     parser.add_argument("--quick", action="store_true", help="Tiny episodes, to see that it runs: a minute.")
     parser.add_argument("--only", default="", metavar="TEXT", help="Only the runs with TEXT in their name.")
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None, pages: Path = PAGES) -> int:
 
 
 def every_run(*, quick: bool) -> dict[tuple[str, str], Callable[[], dict[str, Any]]]:
-    """By name and command how each is carried out, in the order in which it is told."""
+    """Return the function of each run, by name and command, in the order of the report."""
     own: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {
         (one.name, one.command): partial(carried_out, one, quick=quick) for one in RUNS
     }
@@ -61,7 +61,7 @@ def every_run(*, quick: bool) -> dict[tuple[str, str], Callable[[], dict[str, An
 
 
 def noted(file: Path, *, quick: bool) -> dict[tuple[str, str], dict[str, Any]]:
-    """What was run of this size, by name and command; a line that a kill cut short is none, and is taken out."""
+    """Read the finished runs of this size, by name and command; a line that a kill cut short is removed."""
     if not file.exists():
         return {}
     text = file.read_text(encoding="utf-8")
@@ -73,7 +73,7 @@ def noted(file: Path, *, quick: bool) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def found(done: Mapping[tuple[str, str], Mapping[str, Any]], *, quick: bool) -> dict[str, Any]:
-    """All that was run, in its order, with day and machine."""
+    """Return all results, in order, with date and machine."""
     return {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "machine": {"system": platform.system(), "machine": platform.machine(), "torch": torch.__version__},

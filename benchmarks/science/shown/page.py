@@ -28,7 +28,7 @@ CHANCE: Final = ("chance", "chance, 1", "chance, 2")
 
 
 def default_run(runs: Runs) -> str:
-    """What ``esper run plugins.yaml`` ends with."""
+    """Return the results that ``esper run plugins.yaml`` prints."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         print_results(runs["default"]["results"])
     lines = [line.rstrip() for line in printed.getvalue().splitlines()]
@@ -45,7 +45,7 @@ def other_seeds(runs: Runs) -> str:
 
 
 def longer(runs: Runs) -> str:
-    """The default host without growth, trained for longer, beside the default run."""
+    """Return the default host without growth, trained for longer, beside the default run."""
     sides = [
         ("40 steps, the twin", runs["default"]["results"]["arms"]["twin"]),
         ("200 steps", next(iter(runs["longer"]["results"]["arms"].values()))),
@@ -64,7 +64,7 @@ def longer(runs: Runs) -> str:
 
 
 def heuristics(runs: Runs) -> str:
-    """The rules on both tasks, each way a line, and the commands."""
+    """Return the heuristic on both tasks, each setting a row, and the commands."""
     plain = [(runs[name]["says"], runs[name]) for name in PLAIN]
     plain.append(("strict, nursery 2 (`plugins.yaml`)", runs["default"]))
     shuffled = [(runs[name]["says"], runs[name]) for name in SHUFFLED]
@@ -77,7 +77,7 @@ def heuristics(runs: Runs) -> str:
 
 
 def chance(runs: Runs) -> str:
-    """The moves that are drawn, by seed, beside the rules on the same environments, and the commands."""
+    """Return the random policy, by seed, beside the heuristic in the same environments, and the commands."""
     rows = [
         ("`mnist1d`" if place == 0 else "", runs[name]["says"], *line(runs[name], "random"))
         for place, name in enumerate(CHANCE)
@@ -89,7 +89,7 @@ def chance(runs: Runs) -> str:
 
 
 def previews(runs: Runs) -> str:
-    """What seeds had gained after a preview, and what they brought in the end, by when they were planted."""
+    """Return the seeds' gains after a preview and at the end, by germination step."""
     rows: list[Sequence[str]] = []
     for name in ("previews", "previews, shuffled"):
         by_blueprint: dict[str, list[Mapping[str, Any]]] = {}
@@ -126,25 +126,25 @@ HEAD: Final = ("accuracy", "against the twin", "reward", "kept in eight environm
 
 
 def line(own: Mapping[str, Any], arm: str) -> tuple[str, ...]:
-    """What an arm came to: accuracy, against the twin, reward, kept."""
+    """Return the row of an arm: accuracy, difference to the twin, reward, kept seeds."""
     found = own["results"]["arms"][arm]
     return percent(found["test"]["mean"]), against(own, arm, "twin"), signed(found["reward"]), kept(own, arm)
 
 
 def kept(own: Mapping[str, Any], arm: str) -> str:
-    """How many seeds of which blueprints an arm kept."""
+    """Return how many seeds of which blueprints an arm kept."""
     told = ", ".join(f"`{blueprint}` {number}" for blueprint, number in own["kept"][arm].items())
     return told or ("nothing" if own["blended"][arm] else "nothing, and nothing was blended in")
 
 
 def comparison(own: Mapping[str, Any], one: str, other: str) -> Mapping[str, Any] | None:
-    """Of two arms; None where one was not there, as static capacity is not where nothing was kept."""
+    """Return the comparison of two arms; None if one is missing, as static capacity is if no seed was kept."""
     pairs = {(found["a"], found["b"]): found for found in own["results"]["comparisons"]}
     return pairs.get((one, other))
 
 
 def against(own: Mapping[str, Any], one: str, other: str) -> str:
-    """By how many points one arm is above another, with its interval."""
+    """Return the difference of two arms in points, with its interval."""
     found = comparison(own, one, other)
     if found is None:
         return "unknown"
@@ -153,12 +153,12 @@ def against(own: Mapping[str, Any], one: str, other: str) -> str:
 
 
 def twin(own: Mapping[str, Any]) -> str:
-    """The accuracy without growth."""
+    """Return the accuracy without growth."""
     return percent(own["results"]["arms"]["twin"]["test"]["mean"])
 
 
 def times(own: Iterable[Mapping[str, Any]]) -> str:
-    """How many times its preview a seed brought: from the least to the most; nothing where it once made worse."""
+    """Return the range of final gain over preview gain; empty if a seed did harm."""
     ratios = [max(one["nats"]["mean"], 0.0) / one["gain"]["mean"] for one in own if one["gain"]["mean"] > 0]
     if any(round(one["nats"]["mean"], 2) < 0 for one in own) or not ratios:
         return ""
@@ -166,31 +166,31 @@ def times(own: Iterable[Mapping[str, Any]]) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as it is told."""
+    """Return a share in percent."""
     return f"{100 * share:.1f} %"
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """A number with its sign."""
+    """Return a number with its sign."""
     return minus(f"{value:+.{digits}f}")
 
 
 def nats(value: float, digits: int) -> str:
-    """A number without the zero before its point: ``.130``."""
+    """Return a number without the zero before its point: ``.130``."""
     return minus(re.sub(r"^(-?)0\.", r"\1.", f"{value:.{digits}f}"))
 
 
 def minus(number: str) -> str:
-    """A number with a minus that is one, and none before nothing."""
+    """Return a number with a typographic minus, and zero without a sign."""
     return number.lstrip("-") if not float(number) and number[0] == "-" else number.replace("-", "−")
 
 
 def commands(runs: Runs, names: Iterable[str]) -> str:
-    """The commands, to be typed."""
+    """Return the commands, as a user types them."""
     return "```sh\n" + "".join(f"{runs[name]['command']}\n" for name in names) + "```\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of Markdown."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)

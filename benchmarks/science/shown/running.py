@@ -31,7 +31,10 @@ OF_PREVIEWS: Final = "python -m benchmarks.science.shown --only previews"
 
 
 class Notes:
-    """Listens to a run. blended: seeds that were blended in, by arm. gains: of seeds in training, step by step."""
+    """A listener that keeps what the pages show.
+
+    blended: seeds that were blended in, by arm. gains: of seeds in training, step by step.
+    """
 
     def __init__(self) -> None:
         self.ended: dict[tuple[str, int], EpisodeFinished] = {}
@@ -39,7 +42,7 @@ class Notes:
         self.gains: dict[tuple[str, int], list[float | None]] = {}
 
     def hear(self, event: Event) -> None:
-        """Take one event."""
+        """Record one event."""
         if isinstance(event, EpisodeFinished):
             self.ended[event.arm, event.seed] = event
         elif isinstance(event, StageChanged) and event.now is Stage.BLENDING:
@@ -51,16 +54,16 @@ class Notes:
                     self.gains.setdefault((event.arm, event.seed), []).append(gain)
 
     def settle(self) -> None:
-        """A step is over: nothing to do."""
+        """Do nothing at the end of a step."""
 
     def kept(self, arm: str) -> dict[str, int]:
-        """How many seeds of each blueprint an arm kept."""
+        """Return how many seeds of each blueprint an arm kept."""
         own = (seed for (of, _), end in self.ended.items() if of == arm for seed in end.grown)
         return dict(sorted(Counter(str(seed["blueprint"]).rpartition("/")[2] for seed in own).items()))
 
 
 def carried_out(one: Run, *, quick: bool) -> dict[str, Any]:
-    """A command of a page, and what it came to."""
+    """Run a command of a page, and return its results."""
     return {
         "name": one.name,
         "command": one.command,
@@ -70,7 +73,7 @@ def carried_out(one: Run, *, quick: bool) -> dict[str, Any]:
 
 
 def previewed(one: Previews) -> dict[str, Any]:
-    """What seeds had gained after their preview, and what they came to: by arm, over the environments.
+    """Return the seeds' gains after their preview and at the end: by arm, over the environments.
 
     gain: on validation, after five steps in isolation. nats: by how much the test loss was below the twin's in the end.
     points: of test accuracy above the twin's.

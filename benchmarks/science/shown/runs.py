@@ -94,13 +94,13 @@ class Previews:
     batches: int = 32
 
     def arms(self) -> Iterator[tuple[str, str, int]]:
-        """Name, blueprint and time of each arm but the twin."""
+        """Yield name, blueprint and germination step of each arm but the twin."""
         for blueprint, _ in self.where:
             for step in self.times:
                 yield f"{blueprint}-{step}", blueprint, step
 
     def config(self) -> dict[str, Any]:
-        """What a file would say that ``esper run`` takes."""
+        """Return the configuration, as ``esper run`` takes it."""
         slots: dict[str, Any] = {}
         for blueprint, slot in self.where:
             slots.setdefault(slot, {"blueprints": []})["blueprints"].append(blueprint)
@@ -130,7 +130,7 @@ _PLAIN: Final = (("conv_light", "early"), ("depthwise_separable", "early"), ("po
 
 
 def previews(*, quick: bool) -> Sequence[Previews]:
-    """Both tasks."""
+    """Return the previews of both tasks."""
     every = (
         Previews("previews", "mnist1d", _PLAIN),
         Previews("previews, shuffled", "mnist1d-shuffled", (_PLAIN[0], _PLAIN[2])),

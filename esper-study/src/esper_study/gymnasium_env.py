@@ -77,7 +77,7 @@ def columns_of(space: ActionSpace) -> tuple[str, ...]:
     >>> from esper_core.leyline import ActionSpace
     >>> columns = columns_of(ActionSpace({"early": ("blueprints/mlp",)}))
     >>> columns[0], columns[-1]
-    ('progress', 'early blueprints/mlp gate_opens')
+    ('progress', 'early blueprints/mlp rent?')
     """
     slots = [f"{slot} {column}" for slot in space.slots for column in SLOT_COLUMNS]
     candidates = [f"{slot} {name} {column}" for slot, name in _candidates(space) for column in CANDIDATE_COLUMNS]

@@ -1,4 +1,4 @@
-"""Is what an informed birth buys told as the command printed it, and does it print it still?"""
+"""The page on informed births shows what its command prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is every block of code on every page run, or at least read by what it is meant for?
+"""Every block of code on every page is run, or at least parsed by the program that it is meant for.
 
 Many pages are followed from their beginning to their end by tests of their own (``followed``), and some blocks have one
 (``HELD``). Each other block is looked at here, on whatever page it stands. A ``yaml`` block is, with what a run needs

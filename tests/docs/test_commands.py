@@ -1,4 +1,4 @@
-"""Do the commands that the pages show exist, with the options that they are shown with?"""
+"""The commands on the pages exist, with the options that they are shown with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the page on observations show what works, and a meaning for every column?"""
+"""The code on the page about observations works, and the page explains every column."""
 
 from __future__ import annotations
 

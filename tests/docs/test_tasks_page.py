@@ -1,4 +1,7 @@
-"""Does the page on tasks show what its command printed? A slow test beside that command holds it against a new run."""
+"""The page on tasks shows what its command prints.
+
+A slow test beside that command compares the page with a new run.
+"""
 
 from __future__ import annotations
 

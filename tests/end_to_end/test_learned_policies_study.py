@@ -16,11 +16,11 @@ import pytest
 
 from benchmarks.science.gardeners import more
 from benchmarks.science.gardeners.careful import SURE, arm_of
+from benchmarks.science.gardeners.costs import living, passed, seconds, spent
+from benchmarks.science.gardeners.evaluation import points_on_test
 from benchmarks.science.gardeners.fresh import FIRST_SEED, FRESH, SEEDS, summed_up, with_chance
-from benchmarks.science.gardeners.judging import points_on_test
 from benchmarks.science.gardeners.page import page
 from benchmarks.science.gardeners.players import HEADLINE
-from benchmarks.science.gardeners.spending import living, passed, seconds, spent
 from benchmarks.science.gardeners.steps import SIZES, compared
 from benchmarks.science.gardeners.tuning import note, noted
 from esper_core.leyline import WAIT, Action, Op

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from benchmarks.science.gardeners import careful, fresh, more, steps
-from benchmarks.science.gardeners.figure import picture
-from benchmarks.science.gardeners.judging import (
+from benchmarks.science.gardeners.evaluation import (
     at_home,
     everybody,
     judged,
@@ -33,6 +32,7 @@ from benchmarks.science.gardeners.judging import (
     to_be_won,
     written_down,
 )
+from benchmarks.science.gardeners.figure import picture
 from benchmarks.science.gardeners.live import Visit, cells, run_cell
 from benchmarks.science.gardeners.newcomers import AT_ONCE, highest, newcomers, worth_beside
 from benchmarks.science.gardeners.page import page
@@ -52,7 +52,7 @@ from esper_study.growbench import Bench, best_fixed_plan, load_table, shipped_ta
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from benchmarks.science.gardeners.judging import Result
+    from benchmarks.science.gardeners.evaluation import Result
     from benchmarks.science.gardeners.training import Rules
     from esper_core.leyline import Policy
     from esper_study.growbench import Part

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from benchmarks.science.gardeners.judging import interval
+from benchmarks.science.gardeners.evaluation import interval
 from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, played
 from benchmarks.science.gardeners.players import CONTROLLERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from benchmarks.science.gardeners.judging import Result
+    from benchmarks.science.gardeners.evaluation import Result
     from benchmarks.science.gardeners.live import Visit
 
 SURE: Final = (0.7, 0.9)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from benchmarks.science.gardeners.judging import interval
+from benchmarks.science.gardeners.evaluation import interval
 from benchmarks.science.gardeners.live import arms_of, played
 from benchmarks.science.gardeners.players import CONTROLLERS
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.science.gardeners.judging import interval
+from benchmarks.science.gardeners.costs import SECONDS, SPENT
+from benchmarks.science.gardeners.evaluation import interval
 from benchmarks.science.gardeners.players import HEADLINE, PRICES
-from benchmarks.science.gardeners.spending import SECONDS, SPENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

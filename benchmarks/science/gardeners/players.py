@@ -1,4 +1,4 @@
-"""Build the players, each a function from the table to a policy that sees only what a policy sees."""
+"""Build the compared policies, each from the table; they see only what a policy sees in a run."""
 
 from __future__ import annotations
 

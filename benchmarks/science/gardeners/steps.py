@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from benchmarks.science.gardeners.judging import interval
+from benchmarks.science.gardeners.evaluation import interval
 from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, prepared
 from esper_core.app.compose import StudyContext
 from esper_core.app.runtime import one_thread

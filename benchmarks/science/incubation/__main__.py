@@ -20,7 +20,7 @@ import torch
 from benchmarks.science.incubation.cells import PLACES, QUICK, WHOLE, studies
 from benchmarks.science.incubation.cost import Cost, costs_of
 from benchmarks.science.incubation.figure import picture
-from benchmarks.science.incubation.running import append_cells, cells_of, read_cells
+from benchmarks.science.incubation.runs import append_cells, cells_of, read_cells
 from benchmarks.science.incubation.summary import summary
 from benchmarks.science.incubation.table import page
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from benchmarks.science.incubation.cells import Size
     from benchmarks.science.incubation.cost import Cost
-    from benchmarks.science.incubation.running import Cell, Episode
+    from benchmarks.science.incubation.runs import Cell, Episode
 
     Key = tuple[str, str, str, int]
     """Place, incubation, blueprint and germination of a forced cell."""

@@ -18,7 +18,7 @@ from esper_core.leyline.lifecycle import Stage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.science.incubation.running import Cell, Episode
+    from benchmarks.science.incubation.runs import Cell, Episode
 
 PRICES: Final = (0.0, 1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3)
 """Nats of loss for each parameter."""

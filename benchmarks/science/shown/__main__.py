@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from benchmarks.science.shown.running import OF_PREVIEWS, carried_out, previewed
+from benchmarks.science.shown.execution import OF_PREVIEWS, carried_out, previewed
 from benchmarks.science.shown.runs import RUNS, previews
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Are several rewards in one run what several runs with one reward each would be, with one policy that sees all?"""
+"""Several rewards in one run give the results of one run per reward, with one policy that sees all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are intervals as wide as they say, and is a verdict told only where it may be?"""
+"""Intervals have their nominal coverage, and a verdict is given only where it is justified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are lanes processes just where that was asked for, or pays, and can be?"""
+"""Environments run in processes only where that was requested, or pays, and is possible."""
 
 from __future__ import annotations
 

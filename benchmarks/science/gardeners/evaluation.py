@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.science.gardeners.glancing import fitted
+from benchmarks.science.gardeners.costs import SPENT, spent
+from benchmarks.science.gardeners.decision_tree import fitted
 from benchmarks.science.gardeners.players import (
     CONTROLLERS,
     HEADLINE,
@@ -23,7 +24,6 @@ from benchmarks.science.gardeners.players import (
     matches,
     trained,
 )
-from benchmarks.science.gardeners.spending import SPENT, spent
 from benchmarks.science.gardeners.training import exercised
 from benchmarks.science.gardeners.tuning import tuned_look
 from esper_core.leyline.constants import CONFIDENCE
@@ -57,7 +57,7 @@ class Result:
     points: NDArray[np.float64]
     """Of accuracy on test, over the host that never grew."""
     spent: NDArray[np.float64]
-    """(controllers, problems, 4): as ``spending.spent`` tells it."""
+    """(controllers, problems, 4): as ``costs.spent`` returns it."""
 
 
 def everybody(

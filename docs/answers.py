@@ -29,7 +29,7 @@ from unittest import mock
 from esper_core import EsperError, cli
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
 DOCS = Path(__file__).parent
@@ -59,20 +59,28 @@ def answered(page: str, ends: list[int] | None = None) -> str:
     with _workplace() as folder, _runs_named(), _scenes().scene(code[1] if code else "", folder):
         raised: list[str] = []
         told = [] if ends is None else ends
-        return BLOCK.sub(lambda block: _block(block["kind"], block["body"], folder, raised, told), page)
+        names = _scenes().NAMES.get(code[1], dict) if code else dict
+        return BLOCK.sub(lambda block: _block(block["kind"], block["body"], folder, raised, told, names), page)
 
 
-def _block(kind: str, body: str, folder: Path, raised: list[str], ends: list[int]) -> str:
+def _block(
+    kind: str,
+    body: str,
+    folder: Path,
+    raised: list[str],
+    ends: list[int],
+    names: Callable[[], dict[str, object]],
+) -> str:
     if named := NAMED.match(body):
         (folder / named["name"]).write_text(body, encoding="utf-8")
     elif kind == "console":
         body = CALL.sub(lambda call: _call(call, folder, ends), body)
     elif kind == "python":
-        error = _error(body)
+        error = _error(body, names())
         raised.append(f"{error}\n")
         ends.append(error.exit_code)
     elif kind == "text" and raised:
-        body = raised.pop()
+        body = _as_shown(raised.pop(), body)
     return f"```{kind}\n{body}```\n"
 
 
@@ -80,12 +88,18 @@ def _call(call: re.Match[str], folder: Path, ends: list[int]) -> str:
     """Return a command with its answer, as much of it as the page shows."""
     given = dict(word.split("=", 1) for word in call["given"].split())
     with mock.patch.dict(os.environ, given):
-        lines = _answer(call["command"], folder, ends).splitlines(keepends=True)
-    above, left_out, below = call["answer"].partition(LEFT_OUT)
+        text = _answer(call["command"], folder, ends)
+    return f"$ {call['given']}{call['command']}\n{_as_shown(text, call['answer'])}"
+
+
+def _as_shown(text: str, before: str) -> str:
+    """Return ``text`` without the lines that ``before``, its earlier version on the page, leaves out."""
+    lines = text.splitlines(keepends=True)
+    above, left_out, below = before.partition(LEFT_OUT)
     if left_out and len(lines) > (shown := above.count("\n") + below.count("\n")):
         lines[above.count("\n") : len(lines) - below.count("\n")] = [LEFT_OUT]
         assert len(lines) == shown + 1
-    return f"$ {call['given']}{call['command']}\n{''.join(lines)}"
+    return "".join(lines)
 
 
 def _answer(command: str, folder: Path, ends: list[int]) -> str:
@@ -104,11 +118,11 @@ def _answer(command: str, folder: Path, ends: list[int]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines()).replace("\n\n\n", "\n\n")
 
 
-def _error(program: str) -> EsperError:
+def _error(program: str, names: dict[str, object]) -> EsperError:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            exec(compile(program, "example.py", "exec"), {"__name__": "example"})  # our own pages
+            exec(compile(program, "example.py", "exec"), {"__name__": "example", **names})  # our own pages
     except EsperError as error:
         return error
     message = f"an example that should end in an error does not:\n{program}"

@@ -13,11 +13,18 @@ import sys
 from typing import TYPE_CHECKING, Final
 from unittest import mock
 
-from esper_core import cli
+import torch
+from torch import nn
+
+from esper_core import BlueprintSpec, cli, graft, save
+from esper_core.growth import Garden, OptimizerConfig, OptimizerKeeper, Variety
+from esper_core.leyline import Action, Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+
+    from esper_core.leyline import Site
 
 RUN: Final = """\
 task: stripes
@@ -135,6 +142,63 @@ def name_taken(folder: Path) -> None:
     ended(folder, "quiet-otter")
 
 
+class Narrow(nn.Linear):
+    """A block that returns fewer features than it receives."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site.channels, site.channels)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs)[:, :-1]
+
+
+def _garden(*varieties: Variety) -> tuple[nn.Module, Garden]:
+    """Graft a network with the slot ``early``; return it with its garden."""
+    model = graft(nn.Sequential(nn.Linear(4, 4)), {"early": "0"}, example=torch.randn(2, 4))
+    keeper = OptimizerKeeper(model.parameters(), host_settings=OptimizerConfig(), seed_settings=OptimizerConfig())
+    return model, Garden(model, keeper, {"early": varieties}, seed=0, batches=1)
+
+
+def _wide(name: str = "own/wide", version: int = 1) -> Variety:
+    spec = BlueprintSpec("vector", "c*c + c", version=version)
+    return Variety(name, spec, lambda site: nn.Linear(site.channels, site.channels))
+
+
+def empty_garden() -> dict[str, object]:
+    """Return a garden in which nothing grows."""
+    return {"garden": _garden(_wide())[1]}
+
+
+def living_garden() -> dict[str, object]:
+    """Return a garden with a living seed, and its network."""
+    model, garden = _garden(_wide())
+    garden.apply(Action(Op.GERMINATE, "early", "own/wide", speed=0), step=0)
+    return {"garden": garden, "model": model}
+
+
+def failing_seed() -> dict[str, object]:
+    """Return a network with a living seed that returns a wrong shape."""
+    model, garden = _garden(Variety("own/narrow", BlueprintSpec("vector", "c*c + c"), Narrow))
+    garden.apply(Action(Op.GERMINATE, "early", "own/narrow", speed=0), step=0)
+    garden.open_step()
+    garden.apply(Action(Op.ADVANCE, "early"), step=1)
+    return {"model": model}
+
+
+def newer_journal(folder: Path) -> None:
+    """Save a network and change the format of its growth journal."""
+    save(_garden(_wide())[0], folder / "grown")
+    file = folder / "grown" / "growth.json"
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "format": 2}), encoding="utf-8")
+
+
+def newer_blueprint(folder: Path) -> None:
+    """Save a network that grew with a later version of an installed blueprint."""
+    model, garden = _garden(_wide("blueprints/mlp", version=9))
+    garden.apply(Action(Op.GERMINATE, "early", "blueprints/mlp", speed=0), step=0)
+    save(model, folder / "grown")
+
+
 @contextlib.contextmanager
 def _installed(
     folder: Path, name: str, source: str, *, entry: str, group: str = "esper.plugins", requires: str = "esper-core"
@@ -175,6 +239,8 @@ SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
     "E212": for_another_core,
     "E223": damaged,
     "E224": with_a_command,
+    "E331": newer_journal,
+    "E333": newer_blueprint,
     "E411": name_taken,
     "E412": in_use,
     "E413": no_whole_checkpoint,
@@ -183,6 +249,14 @@ SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
     "E431": died,
     **dict.fromkeys(("E228", "E229", "E231", "E232", "E233", "E236", "E401", "E402", "E410"), small),
 }
+
+
+NAMES: Final[Mapping[str, Callable[[], dict[str, object]]]] = {
+    **dict.fromkeys(("E301", "E302", "E303", "E307", "E308"), empty_garden),
+    "E304": living_garden,
+    "E320": failing_seed,
+}
+"""The objects that the example of an error uses without creating them, as a comment on its page says."""
 
 
 @contextlib.contextmanager

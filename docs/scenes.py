@@ -142,7 +142,7 @@ def name_taken(folder: Path) -> None:
     ended(folder, "quiet-otter")
 
 
-class Narrow(nn.Linear):
+class _Narrow(nn.Linear):
     """A block that returns fewer features than it receives."""
 
     def __init__(self, site: Site) -> None:
@@ -178,7 +178,7 @@ def living_garden() -> dict[str, object]:
 
 def failing_seed() -> dict[str, object]:
     """Return a network with a living seed that returns a wrong shape."""
-    model, garden = _garden(Variety("own/narrow", BlueprintSpec("vector", "c*c + c"), Narrow))
+    model, garden = _garden(Variety("own/narrow", BlueprintSpec("vector", "c*c + c"), _Narrow))
     garden.apply(Action(Op.GERMINATE, "early", "own/narrow", speed=0), step=0)
     garden.open_step()
     garden.apply(Action(Op.ADVANCE, "early"), step=1)

@@ -1,6 +1,6 @@
-"""What is there before the example of an error is run, where its page cannot show it? A large file, a package, a run.
+"""Set-up for examples of errors that their pages do not show: large files, packages, runs.
 
-``SCENES`` has them by code. Each is a block, in the folder where the example is run, after which nothing is left.
+``SCENES`` maps codes to functions or context managers that take the folder in which the example runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does each blueprint compute what its formula says?"""
+"""Each blueprint computes what its formula says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from esper_core import Site
 
 
 def filled(block: nn.Module) -> nn.Module:
-    """The block as it may be after training: no parameter is zero."""
+    """Fill the block's parameters at random, as after training."""
     for parameter in block.parameters():
         nn.init.normal_(parameter)
     return block

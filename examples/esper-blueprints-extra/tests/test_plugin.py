@@ -1,4 +1,4 @@
-"""Is the plugin listed, and does each of its blueprints keep the promises of its kind?"""
+"""The plugin is listed, and each of its blueprints passes the checks of its kind."""
 
 from __future__ import annotations
 

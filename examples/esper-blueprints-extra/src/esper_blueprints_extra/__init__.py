@@ -4,5 +4,5 @@
     Poly       esper_blueprints_extra.poly        the product of two views of the features      vectors, tokens
     ShiftMix   esper_blueprints_extra.shift_mix   neighbours by shifting channels, then a mix   images, sequences
 
-The plugin registers them by name; in a program, import them from where they stand. This page imports nothing.
+The plugin registers them by name; in a program, import them from their modules. This module imports nothing.
 """

@@ -1,4 +1,4 @@
-"""How does a network treat coarse and fine detail apart? Each band of a wavelet split has gains of its own."""
+"""A blueprint with a gain for each band of a Haar wavelet split."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints_extra.mixing import mixing
+from esper_blueprints_extra.pointwise import pointwise_conv
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,18 +31,18 @@ class Haar(nn.Module):
 
     def __init__(self, site: Site) -> None:
         super().__init__()
-        self.mix = mixing(site, zero=True)
+        self.mix = pointwise_conv(site, zero=True)
         self.gains = nn.Parameter(torch.ones(2 ** len(site.size), site.channels, *(1 for _ in site.size)))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         weighted = torch.stack([gain * band for gain, band in zip(self.gains, bands(inputs), strict=True)]).sum(dim=0)
         change: Tensor = self.mix(functional.relu(weighted))
         return inputs + change
 
 
 def bands(inputs: Tensor) -> list[Tensor]:
-    """The parts of ``inputs`` that are coarse or fine along each spatial dimension, at full size; they add up to it.
+    """Split ``inputs`` into coarse and fine parts along each spatial dimension, at full size; they sum to it.
 
     >>> [band.tolist() for band in bands(torch.tensor([[[1.0, 3.0, 5.0]]]))]
     [[[[2.0, 2.0, 5.0]]], [[[-1.0, 1.0, 0.0]]]]
@@ -55,7 +55,7 @@ def bands(inputs: Tensor) -> list[Tensor]:
 
 
 def pair_means(values: Tensor, dim: int) -> Tensor:
-    """Each value replaced by the mean of the pair along ``dim`` that it belongs to.
+    """Replace each value by the mean of its pair along ``dim``.
 
     >>> pair_means(torch.tensor([1.0, 3.0, 5.0]), 0).tolist()
     [2.0, 2.0, 5.0]

@@ -1,4 +1,4 @@
-"""Which blueprints does this package bring? They are imported when a run first uses them."""
+"""The plugin's hooks. The blueprints are imported when a run first uses them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 @hookimpl
 def esper_plugin_info() -> PluginInfo:
-    """What this plugin is."""
+    """Describe the plugin."""
     return PluginInfo(summary="Three blueprints beyond the standard ones.")
 
 
 @hookimpl
 def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
-    """Adds the blueprints."""
+    """Register the blueprints."""
     registry.add(
         "shift-mix",
         "esper_blueprints_extra.shift_mix:ShiftMix",

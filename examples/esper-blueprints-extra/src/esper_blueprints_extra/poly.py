@@ -1,4 +1,4 @@
-"""How does a network multiply what it knows? The product of two views of the features."""
+"""A blueprint that multiplies two linear views of the features."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ class Poly(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         change: Tensor = self.out(self.a(inputs) * self.b(inputs))
         return inputs + change

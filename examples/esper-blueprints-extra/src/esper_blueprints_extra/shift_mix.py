@@ -1,4 +1,4 @@
-"""How does a network see neighbours without a wide kernel? Some channels are shifted, and all are mixed."""
+"""A blueprint that sees neighbours by shifting channels, without a wide kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints_extra.mixing import mixing
+from esper_blueprints_extra.pointwise import pointwise_conv
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class ShiftMix(nn.Module):
-    """A part of the channels stays, the other parts move by one place in each direction; two mixing layers follow.
+    """Shifted channels and two pointwise convolutions, added to the input.
+
+    A part of the channels stays, the other parts move by one place in each direction.
 
     Formula: x + mix_b(relu(mix_a(shift(x)))), mix_b zero at birth. shift has no parameters and goes round at the edge.
     Parameters: 2·(c² + c).
@@ -31,19 +33,19 @@ class ShiftMix(nn.Module):
 
     def __init__(self, site: Site) -> None:
         super().__init__()
-        self.mix_a = mixing(site)
-        self.mix_b = mixing(site, zero=True)
+        self.mix_a = pointwise_conv(site)
+        self.mix_b = pointwise_conv(site, zero=True)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs in the shape of the inputs."""
+        """Return outputs in the shape of the inputs."""
         change: Tensor = self.mix_b(functional.relu(self.mix_a(shift(inputs))))
         return inputs + change
 
 
 def shift(inputs: Tensor) -> Tensor:
-    """The channels in 2n + 1 interleaved parts, n the spatial dimensions: one stays, each other moves by one place.
+    """Shift the channels by one place: 2n + 1 interleaved parts, one of which stays, in n dimensions.
 
-    The parts come out one behind the other.
+    The output has the parts one after the other.
 
     >>> shift(torch.tensor([[[1, 2, 3], [1, 2, 3], [1, 2, 3]]])).tolist()
     [[[1, 2, 3], [3, 1, 2], [2, 3, 1]]]

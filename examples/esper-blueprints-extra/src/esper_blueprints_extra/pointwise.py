@@ -1,4 +1,4 @@
-"""Which layer mixes the channels of each place by itself?"""
+"""The pointwise convolution that two of the blueprints share."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from esper_core import Site
 
 
-def mixing(site: Site, *, zero: bool = False) -> nn.Conv1d | nn.Conv2d:
-    """A layer from all channels to all channels at each place of an image or sequence. Parameters: c² + c.
+def pointwise_conv(site: Site, *, zero: bool = False) -> nn.Conv1d | nn.Conv2d:
+    """Build a convolution of width 1 from all channels to all channels. Parameters: c² + c.
 
     >>> from esper_core import Site
-    >>> mixing(Site("sequence", 8, (40,)))
+    >>> pointwise_conv(Site("sequence", 8, (40,)))
     Conv1d(8, 8, kernel_size=(1,), stride=(1,))
 
-    zero: whether it puts out zeros at birth, so that what it is added to passes unchanged.
+    zero: whether it outputs zeros at birth, so that a block that adds it to its input is an identity.
     """
     if site.kind not in ("image", "sequence"):
         msg = f"this blueprint grows in an image or a sequence. Received: {site.kind}"

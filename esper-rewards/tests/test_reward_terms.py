@@ -122,8 +122,8 @@ def test_what_is_blended_in_beside_a_fossil_takes_its_part_of_the_share():
 def test_shaping_adds_up_to_nothing_by_the_learners_discount(course, gamma, weight):
     """Over any course, from before its first step to its end: so what is best stays best."""
     shaping = Shaping(weight, gamma)
-    befores = [None, *course]
-    told = [shaping.score(now, before) for now, before in zip([*course, course[-1]], befores, strict=True)]
+    previous = [None, *course]
+    told = [shaping.score(now, before) for now, before in zip([*course, course[-1]], previous, strict=True)]
     assert math.fsum(gamma**step * one for step, one in enumerate(told)) == pytest.approx(0.0, abs=1e-6)
 
 

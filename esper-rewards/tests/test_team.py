@@ -36,10 +36,10 @@ rewards = st.builds(Team, metric=st.sampled_from([ACCURACY, PERPLEXITY]), price=
 
 
 def played(reward, episode):
-    befores = [(None, None), *episode[:-1]]
+    previous = [(None, None), *episode[:-1]]
     return [
         reward.score(now, before, twin, twin_before)
-        for (now, twin), (before, twin_before) in zip(episode, befores, strict=True)
+        for (now, twin), (before, twin_before) in zip(episode, previous, strict=True)
     ]
 
 

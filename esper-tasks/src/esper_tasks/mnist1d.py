@@ -23,7 +23,7 @@ CLASSES: Final = 10
 LENGTH: Final = 40
 """Points of a signal."""
 
-# How the ten digits are drawn, by a pen that moves to and fro as time goes on: 12 heights each.
+# How the ten digits are drawn, by a pen that moves up and down over time: 12 heights each.
 _PEN: Final = (
     (5, 6, 6.5, 6.75, 7, 7, 7, 7, 6.75, 6.5, 6, 5),
     (5, 3, 3, 3.4, 3.8, 4.2, 4.6, 5, 5.4, 5.8, 5, 5),

@@ -67,7 +67,9 @@ def test_it_claims_no_gain_over_static_networks() -> None:
 def test_the_picture_shows_the_arms_of_the_default_run() -> None:
     drawn = minidom.parse(str(ROOT / PICTURE))
     told = [node.firstChild.data for node in drawn.getElementsByTagName("text") if node.firstChild is not None]
-    assert {"heuristic", "twin", "capacity", "early conv_light"} <= {" ".join(text.split()) for text in told}
+    words = {" ".join(text.split()) for text in told}
+    assert {"heuristic", "twin", "early conv_light"} <= words
+    assert "capacity" not in words, "the comparison with the untuned static control is no headline"
 
 
 def test_the_picture_has_the_legend_that_reports_have() -> None:
@@ -100,10 +102,13 @@ def test_the_table_and_the_picture_are_those_of_the_default_run(tmp_path: Path) 
     finished = [one for one in read_events(outcome.path / "events.jsonl") if isinstance(one, EpisodeFinished)]
     (table,) = [block for block in blocks("text", GET_STARTED) if block.startswith("arm ")]
     rows = {line.split()[0]: line for line in table.splitlines()[1:4]}
+    drawn = ends_of_the_picture()
+    assert set(drawn) == {"heuristic", "twin"}
     for arm, told in results["arms"].items():
         shown = float(rows[arm].split()[1])
         assert 100 * told["test"]["mean"] == pytest.approx(shown, abs=3.0)
         ends = [one.validation_metric for one in finished if one.arm == arm]
-        assert 100 * sum(ends) / len(ends) == pytest.approx(float(ends_of_the_picture()[arm]), abs=3.0)
+        if arm in drawn:
+            assert 100 * sum(ends) / len(ends) == pytest.approx(float(drawn[arm]), abs=3.0)
     verdicts = {(one["a"], one["b"]): one["verdict"] for one in results["comparisons"]}
     assert verdicts["heuristic", "twin"] == verdicts["heuristic", "capacity"] == "better"

@@ -165,6 +165,26 @@ def test_what_was_settled_is_on_disk_and_a_torn_last_line_is_left_out(tmp_path: 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_file_that_is_shorter_than_at_the_checkpoint_cannot_be_continued(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"x" * 10)
+    with pytest.raises(RunFolderError, match=r"has 10 bytes; 1,000 were written before the checkpoint") as refused:
+        EventFile(path, after=1000)
+    assert refused.value.problems[0].code == "E413"
+    with pytest.raises(RunFolderError):
+        EventFile(tmp_path / "no-folder" / "events.jsonl")
+
+
+def test_a_file_that_is_deleted_during_the_run_is_an_error(tmp_path: Path) -> None:
+    file = EventFile(tmp_path / "events.jsonl")
+    file.require_exists()
+    (tmp_path / "events.jsonl").unlink()
+    with pytest.raises(RunFolderError, match="moved or deleted") as gone:
+        file.require_exists()
+    file.close()
+    assert gone.value.problems[0].code == "E410"
+
+
 def test_a_full_disk_is_told_plainly_and_closing_does_not_tell_it_again() -> None:
     file = EventFile(Path("/dev/full"))
     file.hear(RunFinished(status="done"))

@@ -16,7 +16,7 @@ import pytest
 from esper_core.leyline import Signals
 from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
 from esper_core.plugins.isolation import Label
-from esper_core.telemetry import SinkThread
+from esper_core.telemetry import SinkGuard, SinkThread
 
 LABEL = 'sink "x/y" (x 1.0)'
 STARTED = RunStarted(run="r", arms=("grown",), rounds=1, environments=1, steps=9)
@@ -168,7 +168,7 @@ def test_the_process_ends_although_a_sink_hangs() -> None:
     program = """
 import threading
 from esper_core.leyline.events import RunFinished
-from esper_core.telemetry import SinkThread
+from esper_core.telemetry import SinkGuard, SinkThread
 class Hangs:
     def hear(self, event):
         threading.Event().wait()
@@ -248,16 +248,20 @@ def test_a_sink_cannot_end_the_process(error: BaseException, caplog: pytest.LogC
     assert sink.calls == ["hear", "close"]
 
 
+@pytest.mark.parametrize("runner", [SinkThread, SinkGuard])
 @pytest.mark.parametrize("breaks_in", ["hear", "settle", "close", "never"])
-def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sink_that_raises_is_shut_off_after_one_message(
+    breaks_in: str, runner: type[SinkThread | SinkGuard], caplog: pytest.LogCaptureFixture
+) -> None:
     sink = Fragile(breaks_in)
-    listener = SinkThread(sink, 'sink "x/y" (x 1.0)')
+    listener = runner(sink, 'sink "x/y" (x 1.0)')
     with caplog.at_level(logging.WARNING, logger="esper"):
         for _ in range(3):
             listener.hear(RunFinished(status="done"))
             listener.settle()
         listener.close()
-        listener.close()
+        if runner is SinkThread:
+            listener.close()
     expected = {
         "hear": ["hear", "close"],  # it may hold a file open
         "settle": ["hear", "settle", "close"],

@@ -96,6 +96,10 @@ def print_warning(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
+def ignore_outcome(outcome: Outcome) -> None:
+    """Do nothing with an outcome."""
+
+
 def run(
     configuration: Composition | Path | str,
     *,
@@ -104,6 +108,7 @@ def run(
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
     display: Component | None = None,
+    on_outcome: Callable[[Outcome], None] = ignore_outcome,
     on_warning: Callable[[str], None] = print_warning,
 ) -> Outcome:
     """Run a study in a new run directory.
@@ -115,6 +120,7 @@ def run(
         argv: The command, for the manifest.
         listeners: Get every event.
         display: A sink that shows the run on the terminal. It gets every event on the run's own thread.
+        on_outcome: Gets the outcome before it is written, so that a full disk does not take it away.
         on_warning: Gets each warning, once.
     """
     composition = prepare(configuration) if isinstance(configuration, Path | str) else configuration
@@ -122,7 +128,7 @@ def run(
     directory = RunDirectory.create(Path.cwd() / runs_dir, name=name, argv=list(argv))
     named = Path(runs_dir) / directory.path.name
     with run_lock(directory.path):
-        session = _Session(composition, directory, named, Position(), listeners, display, on_warning)
+        session = _Session(composition, directory, named, Position(), listeners, display, on_outcome, on_warning)
         return session.execute(partial(_write_start, directory, composition))
 
 
@@ -133,6 +139,7 @@ def resume(
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
     display: Component | None = None,
+    on_outcome: Callable[[Outcome], None] = ignore_outcome,
     on_warning: Callable[[str], None] = print_warning,
 ) -> Outcome:
     """Resume a run from its newest usable checkpoint. It ends with the numbers that it would have had.
@@ -150,7 +157,7 @@ def resume(
             message = f"{path} was just finished by another process"
             raise RunFolderError(Problem("E412", message, hint="See:  esper runs"))
         directory, position = RunDirectory(path, dict(now.manifest)), find_position(path, Checkpoints(path))
-        session = _Session(composition, directory, record.path, position, listeners, display, on_warning)
+        session = _Session(composition, directory, record.path, position, listeners, display, on_outcome, on_warning)
         return session.execute(partial(directory.resume, list(argv), position.number or None))
 
 
@@ -164,6 +171,7 @@ class _Session:
     position: Position
     listeners: Sequence[Listener]
     display: Component | None
+    on_outcome: Callable[[Outcome], None]
     on_warning: Callable[[str], None]
 
     def execute(self, begin: Callable[[], None]) -> Outcome:
@@ -183,6 +191,7 @@ class _Session:
                 sections = collect_sections(plugins, info)
                 timing = {region: round(seconds, 4) for region, seconds in clock.summary().items()}
                 outcome = Outcome(path, self.named, self._results(finished), timing, tuple(warnings), sections)
+                self.on_outcome(outcome)
                 _write_results(path, finished, outcome)
                 self.directory.finish(status="done", exit_code=0)
             except BaseException as error:

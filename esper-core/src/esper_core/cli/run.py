@@ -159,16 +159,24 @@ def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
 
 
 def _execute_and_show(execute: partial[Outcome], composition: Composition, *, quiet: bool, as_json: bool) -> None:
-    """Run or resume with progress on stderr, and print the outcome."""
+    """Run or resume with progress on stderr, and print the outcome, even if it could not be written."""
     from esper_core.cli.output import print_outcome
     from esper_core.cli.progress import PlainLines, terminal_display
 
     display = None if quiet else terminal_display(composition.resolution.plugins.registry)
     listeners = [] if quiet or display is not None else [PlainLines()]
-    outcome = execute(
-        argv=sys.argv, listeners=listeners, display=display, on_warning=lambda text: print_warnings([text])
-    )
-    print_json(outcome.as_json()) if as_json else print_outcome(outcome)
+    found: list[Outcome] = []
+    try:
+        execute(
+            argv=sys.argv,
+            listeners=listeners,
+            display=display,
+            on_outcome=found.append,
+            on_warning=lambda text: print_warnings([text]),
+        )
+    finally:
+        for outcome in found:
+            print_json(outcome.as_json()) if as_json else print_outcome(outcome)
 
 
 def _print_plan(composition: Composition, *, as_json: bool) -> None:

@@ -104,6 +104,7 @@ class EventFile:
     def _cut(self, after: int) -> None:
         length = self._file.seek(0, os.SEEK_END)
         if length < after:
+            self._file.close()
             message = f"{self._path} has {length:,} bytes; {after:,} were written before the checkpoint"
             hint = "A part of the file was removed. Start the run again."
             raise RunFolderError(Problem("E413", message, hint=hint))

@@ -1,12 +1,11 @@
-"""Writes the answers in the pages of the errors: what stands there is what the code says; with ``--check`` compares.
+"""Write the output of the examples on the error pages; with ``--check``, report the pages that are out of date.
 
-A block whose first line is ``# NAME`` is a file. In a ``console`` block each line that begins with ``$`` is run where
-these files and the project's plugins.yaml are, and what it answers stands below it. A ``python`` block without a name
-is run, and the ``text`` block that follows is the error that it ends in. Other blocks are left as they are.
+A block whose first line is ``# NAME`` is written to a file. In a ``console`` block, each line that begins with ``$`` is
+run in a directory with these files and the project's plugins.yaml, and its output is inserted below. A ``python`` block
+without a name is run, and the ``text`` block that follows shows the error that it raises. Others stay as they are.
 
-Where an answer on a page has a line ``…``, what stands there in the answer is left out: as many lines stay above and
-below as the page has. What differs from machine to machine is told as ``MACHINES`` says;
-what has to be there before an example, and cannot be shown, is made by ``scenes``.
+Where the output on a page has a line ``…``, lines are omitted: the page keeps its number of lines above and below.
+``MACHINES`` replaces what differs between machines; ``scenes`` prepares what an example needs and does not show.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ CALL = re.compile(r"\$ (?P<given>(?:[A-Z_]+=\S+ )*)(?P<command>esper .*)\n(?P<an
 MACHINES = {
     r"torch \S+ sees": "torch 2.13.0+cpu sees",
 }
-"""What differs from machine to machine and from time to time, and what is told instead."""
+"""Patterns of output that differs between machines, and their replacements."""
 
 BEGAN = "20261121-101512"
-"""When every run of an example began, as its name says. One that is given no name is called quiet-otter."""
+"""The start time in the names of all runs. A run without a name is called quiet-otter."""
 
 LEFT_OUT = "…\n"
 NAMED = re.compile(r"# (?P<name>[\w-]+\.(?:yaml|py))\n")
@@ -125,7 +124,7 @@ def _error(program: str, names: dict[str, object]) -> EsperError:
             exec(compile(program, "example.py", "exec"), {"__name__": "example", **names})  # our own pages
     except EsperError as error:
         return error
-    message = f"an example that should end in an error does not:\n{program}"
+    message = f"the example does not raise an EsperError:\n{program}"
     raise AssertionError(message)
 
 

@@ -5,8 +5,8 @@ with a seed that acts in each of three slots, each of which is left out in turn 
 convolutions of width 3, like the host's own; with width 5, that of Esper's ``conv_light``, the seeds have twelve times
 the host's arithmetic, which leaves no room under that bound on any machine: it is shown without one.
 The ratios are to a plain loop that trains and validates the four hosts without any seeds. Each side has a process of
-its own, and they take turns; medians over the turns. The seconds depend on the machine, and have no bound: the one on
-which the earlier systems took 0.206 s and 1.54 s is to do it in 0.12 s and 0.45 s.
+its own, and they take turns; medians over the turns. The seconds depend on the machine, and have no bound: on the
+machine on which the earlier systems took 0.206 s and 1.54 s, the goals are 0.12 s and 0.45 s.
 """
 
 from __future__ import annotations

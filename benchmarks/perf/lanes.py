@@ -3,8 +3,8 @@
 On one side a loop that one would write by hand, with torch's own number of threads and glibc's own allocator; on the
 other the environments of a run, on two lanes with a tuned allocator: threads, as by default, and processes. The same
 hosts, data, batches and validation. Each side has a process of its own, and they take turns; medians over the turns.
-Two processes with one lane each, which share nothing but the machine, tell what its second core is worth: lanes are not
-expected to do better. And the loop on one thread tells what of the second core it uses already.
+Two processes with one lane each, which share nothing but the machine, show what its second core is worth: lanes are not
+expected to do better. The loop on one thread shows how much of the second core torch uses already.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """P8: memory of a long study against a short one: resident memory and live tensors, round 50 against round 5.
 
 Two environments of two arms on the small host and a part of its data, on two lanes. In each round seeds are born,
-blended in, pruned, and left behind. The garbage collector is off: what is not needed any more has to go by itself.
+blended in, pruned, and dropped. The garbage collector is off: memory must be freed by reference counts alone.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
     plain   one after the other by a loop written by hand, with torch's own threads and glibc as it is
     single  the same loop on one thread
-    tuned   the same with glibc told to keep its memory
+    tuned   the same with glibc set to keep its memory
     spread  Esper's environments on two lanes that are processes, with allocator and layout as a run chooses them
     pool    the same on two lanes that are threads
     alone   the same on one lane

@@ -6,8 +6,8 @@ example, over 4 seeds.
 
 ``simulated``: episodes of 20 steps of which the gate looks at some. The differences of one example in successive steps
 are correlated at 0.85; they have a standard deviation of 0.5 nats and one of three shapes. Printed are how often a gate
-passes a seed that is worth its price and no more, and by how much a seed must exceed its price for a gate to pass four
-of five, for a gain that is there at once and for one that grows over the first ten steps.
+passes a seed whose gain equals its price, and how far the gain must exceed the price for a gate to pass four of five
+seeds: for a gain that is immediate, and for one that rises over the first ten steps.
 """
 
 from __future__ import annotations

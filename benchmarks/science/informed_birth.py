@@ -2,7 +2,7 @@
 
 The host ``pointwise-mlp`` on ``mnist1d``: 5 steps by itself, then a seed that incubates for 5 steps, is blended in over
 4, and learns on with the host until step 40. A step is 32 batches of 100; Adam at 3e-3 for both. The two arms share
-everything, the weights that the seed is first given among it; in one of them the seed is then told of one batch.
+everything, including the initial weights of the seed; in one of them the seed is then informed by one batch.
 
 Printed are means of the paired differences, informed less plain, with 95 % intervals over the pairs: the validation
 loss of the host with the incubating seed at full strength, and the accuracy at the end.
@@ -47,7 +47,7 @@ FIGURES = ("loss after one batch", "loss after one step", "loss after five steps
 
 @dataclass(frozen=True)
 class Place:
-    """A blueprint and where it grows: behind the first ``cut`` of the host's layers."""
+    """A blueprint and where it grows: after the first ``cut`` of the host's layers."""
 
     name: str
     build: Callable[[Site], Block]
@@ -80,7 +80,7 @@ class Growing:
         self.before, self.behind = layers[: self.place.cut], layers[self.place.cut :]
 
     def germinate(self, *, informed: bool) -> None:
-        """Plant the seed, and tell it of a batch if it is to be informed."""
+        """Germinate the seed, and inform it by a batch if requested."""
         torch.manual_seed(self.seed)
         self.block = self.place.build(self.place.site)
         self.optimizers.append(adam(self.block))

@@ -1,7 +1,7 @@
 """Simulate how often a verdict is wrong, what it takes to get one, and how often an interval holds the mean.
 
 All of it is simulated, with the code that judges a run: arms that are the same, compared in pairs and without; arms
-that differ by as much as is found four times out of five; intervals for the mean of a few values by four ways;
+whose difference is found four times out of five; intervals for the mean of a few values by four ways;
 differences that lean to one side. Figures of four kinds stand for what a run may give: normal, skewed (log-normal),
 heavy-tailed (Student's t with 2 degrees of freedom) and coarse (of 21 values).
 
@@ -81,7 +81,7 @@ FOUND: Final = 0.8
 
 @dataclass(frozen=True)
 class Size:
-    """How often each is tried: studies whose arms are compared in pairs; comparisons without; intervals."""
+    """The numbers of repetitions: studies with paired comparisons, unpaired comparisons, and intervals."""
 
     studies: int
     without_pairs: int

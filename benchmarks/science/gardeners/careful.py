@@ -1,6 +1,6 @@
 """Measure whether more cautious policies keep fewer useless seeds, and what the caution costs.
 
-On shuffled digits, and on hosts that need nothing, some policies occasionally keep a seed that does not pay. Here they
+On shuffled digits, and on hosts without a deficit, some policies occasionally keep a seed that does not pay. Here they
 blend in a seed only at a given estimated probability that it pays: on these controls, in runs of the engine, and on the
 training problems, which shows what the caution costs where growing pays.
 """
@@ -41,7 +41,7 @@ def arm_of(name: str, sure: float) -> str:
 
 
 def run_careful(visit: Visit) -> dict[str, Any]:
-    """Run every controller on a control with each caution; by arm and seed what its episodes came to."""
+    """Run every controller on a control with each caution; return its episodes by arm and seed."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
     everybody, order = arms_of(visit)

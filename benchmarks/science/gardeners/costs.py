@@ -1,7 +1,7 @@
 """Compute what an episode costs: parameters left, parameters trained, operations and seconds.
 
-Each as a multiple of what the host takes that never grows: hosts of the problems are of several sizes. Nothing is
-trained where a table is played, so it has no seconds.
+Each is a multiple of the cost of the host that never grows, since hosts have several sizes. Episodes on a table train
+nothing and have no seconds.
 """
 
 from __future__ import annotations

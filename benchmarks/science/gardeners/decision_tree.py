@@ -1,7 +1,7 @@
 """Plans chosen from the first step of the host alone, by a small decision tree that is fitted exactly.
 
-The plan is chosen by numbers of the first step, before anything was tried: two partings at most, those by which the
-problems to learn on are worth most. It is what somebody would write down who knew all of these problems.
+The plan is chosen by numbers of the first step, before anything was tried: by at most two splits, those with the
+largest reward on the training problems. An expert who knew all of these problems would choose the same plan.
 """
 
 from __future__ import annotations

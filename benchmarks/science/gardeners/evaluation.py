@@ -1,8 +1,8 @@
-"""Compute each player's rewards on unseen problems, with intervals.
+"""Compute each policy's rewards on unseen problems, with intervals.
 
-The reward of a player on a problem is the mean over its controllers, if it has several. Intervals are over problems,
+The reward of a policy on a problem is the mean over its controllers, if it has several. Intervals are over problems,
 and comparisons are made problem by problem. Rewards are paid on the validation split, as in a run; beside them are the
-rewards on the test split, which no player was paid on.
+rewards on the test split, which no policy was trained on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Repeat the comparison on problems that are in no table and, from twenty seeds, on those of the table.
 
 On the table each plan of each problem was trained once, so a large part of the result of one problem is chance. Here
-the outcomes are not known beforehand: the players' actions are trained. Players are used as they left the table, and
-nothing is chosen or changed by the results.
+the outcomes are not known beforehand: the chosen actions are trained. Policies are used as they were trained on the
+table, and nothing is chosen or changed by the results.
 """
 
 from __future__ import annotations

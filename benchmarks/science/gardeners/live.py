@@ -1,9 +1,9 @@
 """Run the same policies in the engine, on new draws, on a host of the table and two others.
 
-Nothing is tuned here: the plan, the rules and the policies are used as they were trained on the table. Twin and static
-capacity control run beside them, on the same seeds. A bandit cannot be trained beforehand: it plays two rounds of other
-seeds first, and in the third it uses the best arm. Where gromo is installed, it and its own twin are among them
-(``other_grower``).
+Nothing is tuned here: the plan, the heuristic and the policies are used as they were trained on the table. Twin and
+static capacity control run beside them, on the same seeds. A bandit cannot be trained beforehand: it plays two rounds
+of other seeds first, and in the third it uses the best arm. Where gromo is installed, it and its own twin are among
+them (``other_grower``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DATA: Final = {"samples": 2000, "validation": 600}
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One task under one host. late: the host's slot behind its last features. seeds, batches: how much is trained."""
+    """One task under one host. late: the host's slot after its last features. seeds, batches: amount of training."""
 
     name: str
     task: Mapping[str, Any]
@@ -94,7 +94,7 @@ def cells(*, quick: bool) -> Iterator[Cell]:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One cell that is to be run, in a process of its own, by those whose tuning stands in ``folder``.
+    """One cell to run in a process of its own, with the tuned and trained policies in ``folder``.
 
     best: the best price-blind plan.
     """

@@ -1,7 +1,7 @@
-"""Run rules and learned policies in the engine from a hundred further seeds of each cell.
+"""Run the heuristic and learned policies in the engine from a hundred further seeds of each cell.
 
-On the table a learned policy is better than the rules by half a point, while seeds of one problem differ by several, so
-twenty seeds cannot show the difference. The cells are run again, by these two alone, from unused seeds.
+On the table a learned policy is better than the heuristic by half a point, while seeds of one problem differ by
+several, so twenty seeds cannot show the difference. The cells are run again, by these two alone, from unused seeds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TWIN: Final = "twin"
 
 
 def run_more(visit: Visit) -> dict[str, Any]:
-    """Run one cell; by arm and seed what its episodes came to."""
+    """Run one cell; return its episodes by arm and seed."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
     everybody, order = arms_of(visit)

@@ -1,21 +1,21 @@
 """Run the grower of gromo, where it is installed, on the same hosts, data and steps.
 
-A host begins as it does in a run of the engine, with a growing block of gromo's, of no width and so without effect, in
-the places in which our gardeners grow: a convolution that sees neighbours behind the early features, a layer behind the
-late ones. At the steps at which gardeners decide gromo measures the training data, works out the neurons that lower the
-loss most, takes the block that promises most, and scales its neurons by a line search: its own code, set as for TINY.
+A host starts as in a run of the engine, with one of gromo's growing blocks in each place where our policies grow: a
+convolution that sees neighbours after the early features, a layer after the late ones. The blocks have no width at
+first and no effect. At the steps at which our policies decide, gromo's own code, set as in TINY, measures the training
+data, computes the neurons that lower the loss most, chooses the best block, and scales its neurons by a line search.
 
-Two things are not its own. What it may add in all is what one seed costs that our plan and our heuristic keep, so that
-networks end alike; each growth may take its share. And a host's own layers are not made wider: in one pair, hidden and
-head of ``pointwise-mlp``, one neuron costs more than that; between any other two lies a pooling or a flattening, across
-which gromo works out nothing. It plays twice: where it finds it best, and, told as much as our plan knows, behind the
-early features alone.
+Two things differ from gromo's usage. It may add as many parameters in total as the one seed that our plan and our
+heuristic keep, so that networks end with equal sizes; each growth gets a share of them. And a host's own layers are not
+widened: between hidden and head of ``pointwise-mlp`` one neuron costs more than that, and between any other two layers
+is a pooling or a flattening, which gromo does not support. There are two arms: one that grows in any place, and one
+that, like our plan, grows after the early features only.
 
-One thing was changed after somebody had looked. At first a growth might take all that was left; on plain digits under
-``pointwise-mlp`` that came to 1.8 points over the twin. On twelve other seeds it came to 1.7, and shares came to 6.4.
-In reward shares are worse, here and there: they end in two places, and two are paid for.
+The shares were introduced after a first result. Without them, when one growth could use all parameters, gromo gained
+1.8 points over the twin on plain digits under ``pointwise-mlp``. On twelve other seeds it gained 1.7 points without
+shares, and 6.4 with them. With shares the reward is lower on both sets of seeds, since two places are charged for.
 
-``python -m benchmarks.science.gardeners.other_grower FILE [CELL ...]`` writes what it comes to as JSON.
+``python -m benchmarks.science.gardeners.other_grower FILE [CELL ...]`` writes the results as JSON.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def is_there() -> bool:
 
 
 class Plot(nn.Module):
-    """A module of the host with a block of gromo's behind it; sequences are laid as images of height 1.
+    """A module of the host with one of gromo's blocks after it; sequences become images of height 1.
 
-    neuron: parameters of one neuron of the block. trying: whether what gromo proposes takes part.
+    neuron: parameters of one neuron of the block. trying: whether gromo's proposal is active.
     """
 
     def __init__(self, before: nn.Module, block: Any, neuron: int) -> None:
@@ -149,9 +149,9 @@ class Grown:
 
 
 class Course:
-    """One host in training, by a composition's recipe and an episode's seed, as an environment of the engine trains it.
+    """The training of one host, by a composition's recipe and an episode's seed, as in an environment of the engine.
 
-    The host's optimizer goes on all the time; that of the blocks begins anew when one grows, as gromo exchanges their
+    The host's optimizer keeps its state. That of the blocks is rebuilt when one grows, because gromo replaces their
     parameters.
     """
 

@@ -1,8 +1,8 @@
 """Compare growing with the grown network from the start, each with its own best step size.
 
-What an arm grows at its best step size is put into the host from the start, for each seed what was grown with it, and
-is trained at every step size as well. Step sizes are chosen on other seeds, by validation: for the growing network, for
-the network from the start, and for the host that never grows. Results are of the seeds on which all are judged.
+For each seed, what an arm grew at its best step size is put into the host from the start and trained at every step size
+as well. Step sizes are chosen on other seeds, by validation: for the growing network, for the network from the
+start, and for the host that never grows. Results are those of the evaluation seeds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Train policies on the table: rounds of drawn problems at drawn prices, with an update after each.
 
-A policy may begin by imitating the rules. The kept policy may be an average over updates, since single updates vary by
-more than they improve.
+A policy may begin by imitating the heuristic. The kept policy may be an average over updates, since single updates vary
+by more than they improve.
 """
 
 from __future__ import annotations

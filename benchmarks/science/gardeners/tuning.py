@@ -1,6 +1,6 @@
 """Choose settings on training problems only; every trial is a line in a file.
 
-The problems are parted: on some of them a gardener learns, on the others it is seen what that was worth.
+Training schemes are compared by cross-validation: a policy learns on some of the problems and is scored on the others.
 """
 
 from __future__ import annotations

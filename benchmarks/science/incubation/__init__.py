@@ -1,1 +1,1 @@
-"""Compare ways of incubating, and what a gate should ask of a seed."""
+"""Compare modes of incubation, and prices that gates ask of seeds."""

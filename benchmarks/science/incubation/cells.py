@@ -1,4 +1,4 @@
-"""Define what is compared: places, ways of incubating, blueprints and times, each as a configuration."""
+"""Define the compared configurations: places, modes of incubation, blueprints and germination steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count the floating-point operations of each step that a seed costs in training.
+"""Count the floating-point operations of each training step of an arm.
 
 One seed of each arm, with one batch to a step: the operations of a step are those of its batches, all alike. Matrix
 products and convolutions are counted, forward and backward, which is nearly all there is.
@@ -39,7 +39,7 @@ class Cost:
 
 
 class Counter(Clock):
-    """Counts what is done in the region ``train``, besides timing it."""
+    """A clock that also counts the operations in the region ``train``."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
 """Compute the verdicts of gates at each price over the kept gains, and whether they were right.
 
-A gain is measured in every step, whether gates are on or off. So one forced episode tells what strict gates would have
-said at any price: G2 over the steps in which the seed was in training, G5 over those in which it was holding.
+A gain is measured in every step, whether gates are on or off. So one forced episode shows what strict gates would have
+decided at any price: G2 over the steps in which the seed was in training, G5 over those in which it was holding.
 
-The truth is what the seed brought in the end, on the test split, which no gate sees: the loss of the twin less that of
+The truth is the gain of the seed at the end, on the test split, which no gate sees: the loss of the twin less that of
 the network that kept the seed, in nats. A seed is worth its price where this is more than the price.
 """
 

@@ -38,7 +38,7 @@ class Cosine:
     >>> [round(Cosine(floor=0.0).factor(step, 5), 2) for step in range(5)]
     [1.0, 0.85, 0.5, 0.15, 0.0]
 
-    floor: what is left at the end, between 0 and 1. warmup: steps in which it first rises.
+    floor: the factor at the end, between 0 and 1. warmup: steps in which it first rises.
     """
 
     def __init__(self, *, floor: float = 0.0, warmup: int = 0) -> None:

@@ -18,7 +18,7 @@ _HELD_OUT_SHARE: Final = 0.1
 
 
 class NextByte:
-    """Each byte of a window is to be told from those before it, and judged by perplexity, or in bits per byte.
+    """Predict each byte of a window from those before it, measured by perplexity or in bits per byte.
 
     Formula: losses = mean over the window of −log softmax(outputs)[next byte], in nats; perplexity = e to their mean;
     bits = their mean / log 2. All examples are of one length, so the mean over them is the mean over all bytes.

@@ -17,7 +17,8 @@ CLASSES = 10
 def digits(*, validation: int = 300, test: int = 300, seed: int = 0) -> Classification:
     """Load scikit-learn's handwritten digits, images (N, 1, 8, 8); nothing is downloaded.
 
-    A linear model tells 96 % of them, so hardly anything is left for growth to gain: it only shows that images work.
+    A linear model classifies 96 % of them, so hardly anything is left for growth to gain: it only shows that images
+    work.
 
     validation, test: examples that are held out; 1,197 are left to train on with the defaults. seed: which these are.
     """

@@ -41,11 +41,11 @@ def demand(fits: bool, takes: str, shape: DataShape) -> None:
 
 
 class Mlp(nn.Module):
-    """A multilayer perceptron: whatever is near or far in an example is the same to it.
+    """A multilayer perceptron: it does not use which numbers of an example are neighbours.
 
     Formula: head(second(first(x))), where first = relu(linear(flatten)), second = relu(linear), head = linear.
 
-    On ``mnist1d`` it comes to 53 % in 20 epochs, and two layers more behind ``first`` add nothing: it lacks what a seed
+    On ``mnist1d`` it reaches 53 % in 20 epochs, and two layers more after ``first`` add nothing: it lacks what a seed
     in a vector cannot give. ``pytest esper-tasks/tests/test_figures.py -s -k cnn1d`` gives both figures.
 
     >>> from esper_core.leyline import DataShape
@@ -72,12 +72,12 @@ class Mlp(nn.Module):
 
 
 class PointwiseMlp(nn.Module):
-    """A pointwise layer, a pooling, and an MLP over what is left: no layer sees neighbours before everything is mixed.
+    """A pointwise layer, a pooling and an MLP: no layer sees neighbours before the MLP mixes all places.
 
     Formula: head(hidden(pool(stem(x)))), where stem = relu(conv of width ``kernel``), pool = maximum of two
     neighbours, hidden = relu(linear(flatten)), head = linear. Inputs (N, C, L), outputs (N, outputs).
 
-    On ``mnist1d`` it comes to about 55 % in 40 steps; where a ``conv_light`` grows behind ``stem``, to about 80 %. The
+    On ``mnist1d`` it reaches about 55 % in 40 steps, and about 80 % with a ``conv_light`` grown after ``stem``. The
     command ``esper run plugins.yaml`` gives both figures, means over eight seeds.
 
     >>> from esper_core.leyline import DataShape
@@ -114,8 +114,8 @@ class TokenMlp(nn.Module):
     Formula: head(mean over tokens of mix(embed(x))), where embed = linear + position, mix = h + mlp(h).
     Inputs (N, T, D), outputs (N, outputs).
 
-    On ``marked-sum`` it comes to 28 % in 30 epochs, where guessing gives 25, and to 27 % with an MLP more behind
-    ``embed``; with attention or a gated recurrent unit there it comes to 100 %.
+    On ``marked-sum`` it reaches 28 % in 30 epochs, where guessing gives 25, and 27 % with another MLP after ``embed``;
+    with attention or a gated recurrent unit there it reaches 100 %.
     ``pytest esper-tasks/tests/test_figures.py -s -k marked`` gives these figures.
 
     >>> from esper_core.leyline import DataShape
@@ -177,7 +177,7 @@ class Convolutional(nn.Module):
 
     Formula: head(features(pool(late(pool(middle(pool(early(x)))))))), where each block = relu(norm(conv)), the
     convolution without a bias, pool = maximum of two neighbours in each dimension, features = mean over places,
-    head = linear. A slot behind a block stands before the pooling, where there is most to see.
+    head = linear. A slot after a block is before the pooling, where the resolution is higher.
 
     shape: images or sequences, at least 8 each way. channels: features after the first block. kernel: width of the
     convolutions, odd.
@@ -205,8 +205,8 @@ class Convolutional(nn.Module):
 def cnn2d(shape: DataShape, *, channels: int = 8, kernel: OddWidth = 3) -> Convolutional:
     """Build a ``Convolutional`` for images; with the defaults 3 → 8 → 16 → 32 channels.
 
-    On ``images-synthetic`` it comes to 92 % in 12 epochs, and to 98 % with two convolutions behind ``early``. A lack is
-    there to be set: with ``kernel`` 1 it sees no neighbours and comes to 20 %, with the convolutions to 93 %.
+    On ``images-synthetic`` it reaches 92 % in 12 epochs, and 98 % with two convolutions after ``early``. With
+    ``kernel`` 1 it sees no neighbours and reaches 20 %, and 93 % with the convolutions.
     ``pytest esper-tasks/tests/test_figures.py -s -k images`` gives these figures.
 
     >>> from esper_core.leyline import DataShape
@@ -225,8 +225,8 @@ def cnn2d(shape: DataShape, *, channels: int = 8, kernel: OddWidth = 3) -> Convo
 def cnn1d(shape: DataShape, *, channels: int = 4, kernel: OddWidth = 3) -> Convolutional:
     """Build a ``Convolutional`` for sequences; with the defaults C → 4 → 8 → 16 channels, which is narrow.
 
-    On ``mnist1d`` it comes to 90 % in 20 epochs: narrow as it is, it lacks little. Two convolutions behind ``early``
-    bring it to 92 %. With ``kernel`` 1 it comes to 46 %, with the convolutions to 77 %.
+    On ``mnist1d`` it reaches 90 % in 20 epochs: narrow as it is, it lacks little. With two convolutions after ``early``
+    it reaches 92 %. With ``kernel`` 1 it reaches 46 %, and 77 % with the convolutions.
     ``pytest esper-tasks/tests/test_figures.py -s -k cnn1d`` gives these figures.
 
     >>> from esper_core.leyline import DataShape
@@ -245,7 +245,7 @@ def cnn1d(shape: DataShape, *, channels: int = 4, kernel: OddWidth = 3) -> Convo
 def wide_cnn1d(shape: DataShape, *, channels: int = 25, kernel: OddWidth = 3) -> Convolutional:
     """Build a ``cnn1d`` wide enough to lack nothing: the control on which growth must find nothing.
 
-    On ``mnist1d`` it comes to 97 % in 40 steps of 12 batches. Of 72 seeds strict gates then keep none, at a price of
+    On ``mnist1d`` it reaches 97 % in 40 steps of 12 batches. Of 72 seeds strict gates then keep none, at a price of
     3e-5 nats for each parameter: ``benchmarks/science/incubation/results.md``.
 
     >>> from esper_core.leyline import DataShape
@@ -267,18 +267,18 @@ def _block(inputs: int, outputs: int, kernel: int, *, two: bool) -> nn.Sequentia
 
 
 class Transformer(nn.Module):
-    """Blocks of attention and MLP over embedded tokens, each behind a normalisation of what comes in.
+    """Blocks of attention and MLP over embedded tokens, each after a normalisation of its input.
 
     Formula: head(norm(blocks(embed(x) + position))), where block: h ← h + attention(norm(h)), h ← h + mlp(norm(h)).
     Inputs (N, T) are whole numbers below ``vocabulary``, each a symbol; or (N, T, D) rows of numbers. With ``causal``
     no token sees a later one, and outputs are (N, T, outputs); without it all are seen, and outputs are those of the
     mean over tokens, (N, outputs).
 
-    A seed in a causal transformer must not look ahead either: one that mixes tokens both ways, such as attention, sees
-    the very byte that is to be told. Grow there what acts on each token by itself.
+    A seed in a causal transformer must not look ahead either: one that mixes tokens both ways, such as attention,
+    sees the byte that is to be predicted. Grow blueprints there that act on each token separately.
 
-    On ``bytes`` it comes to 3.14 bits per byte in 400 batches of 16, untied to 3.19, with a gated recurrent unit behind
-    its first block to 2.63; on ``marked-sum`` to 100 %.
+    On ``bytes`` it reaches 3.14 bits per byte in 400 batches of 16, untied 3.19, and 2.63 with a gated recurrent unit
+    after its first block; on ``marked-sum`` it reaches 100 %.
     ``pytest esper-tasks/tests/test_figures.py -s -k "transformer or marked"`` gives these.
 
     >>> from esper_core.leyline import DataShape

@@ -48,7 +48,7 @@ SPLITS: Final[tuple[SplitName, ...]] = ("train", "validation", "test")
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Inputs with examples along the first dimension, and what is to be told of each: (N,), or (N, numbers)."""
+    """Inputs with examples along the first dimension, and the targets to predict: (N,), or (N, numbers)."""
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
@@ -197,7 +197,7 @@ def npz(
     ``validation_inputs`` and ``validation_targets``.
 
     path: an .npz, or a folder of .npy files; relative to the current folder. inputs, targets: what the arrays are
-    called. kind: what an example is; None: told by its dimensions. predict, normalise, validation, test, seed: see
+    called. kind: what an example is; None: by its dimensions. predict, normalise, validation, test, seed: see
     ``OwnDataSettings``.
     """
     settings = NpzSettings(
@@ -330,7 +330,7 @@ def csv_table(
 ) -> Classification | Regression:
     """Load your own table: predict one column from the others, which are numbers. Inputs (N, features).
 
-    path: the file, in UTF-8; relative to the current folder. target: the column to be told. header: whether the first
+    path: the file, in UTF-8; relative to the current folder. target: the column to predict. header: whether the first
     line names the columns; else they are called 1, 2, … delimiter: between two cells. ignore: columns that are left
     out. predict, normalise, validation, test, seed: see ``OwnDataSettings``.
     """

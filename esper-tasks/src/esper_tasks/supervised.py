@@ -60,10 +60,10 @@ def as_split(inputs: NDArray[np.float64], targets: NDArray[np.int64]) -> Split:
 
 
 class Regression:
-    """Examples that each have one or several numbers to be told, trained on their squared error and judged by it.
+    """Examples with one or several numbers to predict, trained and measured by their squared error.
 
     Formula: losses = scores = mean over the numbers of (output − target)². Where targets are in units of their own
-    spread, 1.0 is what guessing their mean comes to, and 0.3 leaves 30 % of their variance unexplained.
+    spread, 1.0 is the score of guessing their mean, and 0.3 leaves 30 % of their variance unexplained.
 
     >>> import torch
     >>> four = Split(torch.zeros(4, 3), torch.ones(4, 2))

@@ -5,7 +5,7 @@
     encoding     observations as tensors, rollouts as decisions, and the scales of columns and returns
     learning     advantages, batches of episodes, the clipped update, and warnings when nothing is learnt
     imitation    supervised learning from what a teacher did
-    checkpoints  trained gardeners as files, and the optimizer's state
+    checkpoints  trained policies as files, and the optimizer's state
     settings     PpoSettings
 
 Begin with ``policy``.

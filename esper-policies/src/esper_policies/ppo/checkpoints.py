@@ -1,7 +1,7 @@
-"""Trained gardeners as files, and the state of the optimizer.
+"""Trained policies as files, and the state of the optimizer.
 
-A gardener is two files in a folder: tensors in safetensors, and everything else in JSON; no code is executed. The JSON
-names the columns it was trained on, so that a version with other columns refuses it.
+A trained policy is two files in a folder: tensors in safetensors, and everything else in JSON; no code is executed. The
+JSON names the columns it was trained on, so that a version with other columns refuses it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _COLUMNS: Final = {"whole": list(WHOLE_COLUMNS), "slots": list(SLOT_COLUMNS), "c
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A trained gardener.
+    """A trained policy.
 
-    names: the blueprints that it knows by name. settings: those that it was trained with. blueprints: what was known of
-    those that it was trained on. rounds: how many it learnt from.
+    names: the blueprints that it knows by name. settings: the settings of its training. blueprints: descriptions of the
+    blueprints in its training. rounds: how many it learnt from.
     """
 
     names: Sequence[str]
@@ -67,7 +67,7 @@ class Kept:
 
 
 def keep(folder: str, kept: Kept, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Write a gardener into a folder, each file atomically."""
+    """Write a trained policy into a folder, each file atomically."""
     words = {
         "format": FORMAT,
         "policy": "ppo",
@@ -99,7 +99,7 @@ def demand_home(folder: str) -> None:
 
 
 def kept_in(name: str, options: Options) -> Kept:
-    """Load the gardener in a folder, or the shipped one of this name. Raises SettingError if it cannot be used."""
+    """Load the policy in a folder, or the shipped one of this name. Raises SettingError if it cannot be used."""
     words, numbers = _files(name)
     with whole(name):
         told = json.loads(words)
@@ -125,7 +125,7 @@ def kept_in(name: str, options: Options) -> Kept:
 
 @contextmanager
 def whole(name: str | None) -> Iterator[None]:
-    """Report errors inside the block as damage to the gardener of this name, if there is one."""
+    """Report errors inside the block as damage to the trained policy of this name, if there is one."""
     try:
         yield
     except _DAMAGES as error:

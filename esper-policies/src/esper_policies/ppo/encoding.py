@@ -88,7 +88,7 @@ def see(space: ActionSpace, observation: Observation, mask: ActionMask, levels: 
 class Batch:
     """Several environments as padded tensors: B environments, S slots, C candidates.
 
-    names: number of each candidate's blueprint among those that the gardener knows by name; 0: not by name.
+    names: number of each candidate's blueprint among those that the policy knows by name; 0: not by name.
     home: the slot of each candidate. legal: (B, ops, C), without WAIT, which always is. Padding is legal for nothing.
     """
 

@@ -173,8 +173,9 @@ SMALL: Final = 0.1
 class Gardener(nn.Module):
     """A network that scores candidates and values states for batches of environments.
 
-    width: of its layers. pointer: of what scores candidates. names: blueprints that can be told by name. memory:
-    whether it remembers earlier decisions of the episode, in a GRU. heads: for each further head how many options.
+    width: width of its layers. pointer: width of the layer that scores candidates. names: most blueprints known by
+    name. memory: whether a GRU remembers earlier decisions of the episode. heads: number of options of each further
+    head.
     """
 
     def __init__(

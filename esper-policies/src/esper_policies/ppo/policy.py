@@ -78,8 +78,8 @@ class Ppo:
     price, if there is one.
 
     >>> from esper_core.leyline import ActionSpace
-    >>> gardener = Ppo(ActionSpace({"early": ("blueprints/mlp",)}), width=8, learn=False)
-    >>> gardener.act([], [])
+    >>> policy = Ppo(ActionSpace({"early": ("blueprints/mlp",)}), width=8, learn=False)
+    >>> policy.act([], [])
     []
 
     space: the run's slots and blueprints. settings: those of ``PpoSettings``.

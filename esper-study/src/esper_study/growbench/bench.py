@@ -1,7 +1,7 @@
 """Play episodes on a table: observations, masks and rewards as in the engine, without any training.
 
-Also the reference players: the best plan of each puzzle, which is known because every plan was trained, and the best
-plan that is the same for all puzzles. ``score`` compares a player with the best.
+Also the reference policies: the best plan of each puzzle, which is known because every plan was trained, and the best
+plan that is the same for all puzzles. ``score`` compares a policy with the best.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The mean reward of a player, and how far it is from the best.
+    """The mean reward of a policy, and how far it is from the best.
 
     Attributes:
         regret: ``(best - reward) / best``: 0 for the best plans, 1 for growing nothing, whose reward is 0.
@@ -191,7 +191,7 @@ class Score:
 
 
 def score(bench: Bench, matches: Sequence[Match], ends: Sequence[Node]) -> Score:
-    """Return the score of a player whose episodes ended at ``ends``."""
+    """Return the score of a policy whose episodes ended at ``ends``."""
     reward = float(np.mean([bench.total_reward(match, end) for match, end in zip(matches, ends, strict=True)]))
     best = float(np.mean([best_plan(bench, match)[0] for match in matches]))
     return Score(reward, best, (best - reward) / best if best else 0.0)

@@ -1,4 +1,4 @@
-"""Train puzzles with Esper: every node of a puzzle once for a table, or only the nodes that somebody reaches.
+"""Train puzzles with Esper: every node of a puzzle once for a table, or only the nodes that an episode reaches.
 
 Paths through the graph share the training of their common beginning: the state of the episode is kept at each node and
 loaded again for each way that leads on from there.

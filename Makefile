@@ -27,10 +27,11 @@ test: $(READY)      ## the fast tests
 test-slow: $(READY) ## the slow tests
 	$(BIN)/python -m pytest -m slow
 
-lint: $(READY)      ## format, lint, spelling, types and layers: changes nothing
+lint: $(READY)      ## format, lint, spelling, wording, types and layers: changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/codespell
+	$(BIN)/python .ci/wording.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

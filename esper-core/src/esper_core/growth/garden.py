@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from esper_core.config import GrowthConfig
+from esper_core.config import GrowthConfig as GrowthConfig
 from esper_core.growth.dry_runs import device_of
 from esper_core.growth.gates import Gates
 from esper_core.growth.grafting import slots_of

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from esper_core.config import OptimizerConfig as OptimizerConfig  # noqa: TC001  exported by growth
 from esper_core.growth.optimizer_steps import (
     FusedAdam,
     FusedAdamW,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from torch.amp import GradScaler
 
-    from esper_core.config import OptimizerConfig
     from esper_core.growth.seeds import Seed
     from esper_core.leyline.protocols import Schedule
 

@@ -1,0 +1,39 @@
+from .counterfactuals import Counterfactuals as Counterfactuals
+from .dry_runs import KeptBuffers as KeptBuffers, device_of as device_of
+from .garden import Garden as Garden, GrowthConfig as GrowthConfig, Transition as Transition
+from .gates import NUMBERS as NUMBERS, Gates as Gates, paired as paired, read_gain as read_gain
+from .grafting import graft as graft, is_grafted as is_grafted, slots_of as slots_of
+from .incubation import summed as summed
+from .journal import Growth as Growth, read_network as read_network
+from .optimizer_steps import WIDTH as WIDTH, GradientCollector as GradientCollector
+from .optimizers import (
+    OptimizerConfig as OptimizerConfig,
+    OptimizerKeeper as OptimizerKeeper,
+    OptimizerSettings as OptimizerSettings,
+)
+from .random_streams import (
+    RandomStream as RandomStream,
+    derive_seed as derive_seed,
+    restore_torch_defaults as restore_torch_defaults,
+)
+from .rebuilding import implant as implant
+from .seeds import (
+    Presence as Presence,
+    Seed as Seed,
+    SeedFault as SeedFault,
+    Variety as Variety,
+    describe_error as describe_error,
+    remove_folders as remove_folders,
+)
+from .serialization import decode_state as decode_state, encode_state as encode_state, state_mismatch as state_mismatch
+from .slots import Slot as Slot, Slots as Slots, host_parameters as host_parameters, observe as observe
+from .snapshots import Snapshot as Snapshot
+from .transitions import FaultBook as FaultBook
+from .trials import (
+    Draws as Draws,
+    PlaceDescriptions as PlaceDescriptions,
+    audition as audition,
+    describe as describe,
+    draws_of as draws_of,
+    draws_of_variety as draws_of_variety,
+)

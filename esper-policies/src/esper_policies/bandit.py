@@ -174,19 +174,18 @@ class _Episode:
 
 
 class Bandit:
-    """Plants in each episode what may well be best, by what it brought in the episodes before, and learns from it.
+    """Germinates one arm in each episode, chosen by Thompson sampling over the returns of earlier episodes.
 
-    An arm is a blueprint in a slot; its worth is the sum of the rewards of an episode in which it was planted, so the
-    price of growth is in it, as the run's reward has it. To do nothing is worth 0: rewards are told over the twin. As
-    an episode begins, a worth is guessed for each arm from what is believed of it; the arm with the largest is planted,
-    unless all are below 0. So what is little known gets its chance, and what pays gets ever more of them. Where
-    ``seeds`` is above 1 the best arms of other slots follow, one by one, each when the one before it is kept or gone:
-    an episode's reward is then shared equally among all that were planted, which is only a guess at who earned it.
+    An arm is a blueprint in a slot; its worth is the return of an episode in which it was germinated, so it includes
+    the reward's price of growth. Doing nothing is worth 0, since rewards are relative to the twin. At the start of an
+    episode a worth is drawn for each arm from the belief about it; the arm with the largest is germinated, unless all
+    are below 0. So uncertain arms are explored, and arms that pay are used more and more. If ``seeds`` is above 1, the
+    best arms of other slots follow, each after the one before it is kept or gone; the return is then shared equally
+    among them, which is only an approximation.
 
-    A seed is blended in after its preview, and kept, as soon as its mask allows it. It is never pruned: one that a gate
-    refuses stays to the end, and what came of that is what planting it brings. Where the chosen one could not be
-    planted the episode teaches nothing, and neither does one whose rewards are unknown. It does not look at the price:
-    at another one it has to learn anew.
+    A seed is blended in after its preview, and kept, as soon as the mask allows it. It is never pruned: one that a gate
+    refuses stays to the end, which counts in the arm's worth. Nothing is learnt from an episode whose arm could not be
+    germinated or whose rewards are unknown. The policy does not observe the price: a new price needs new training.
 
     >>> from esper_core.leyline import ActionMask, ActionSpace, Observation, Signals, SlotSignals, SlotState
     >>> conv = ActionSpace({"early": ("blueprints/conv_light",)})

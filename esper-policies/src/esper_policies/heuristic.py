@@ -74,7 +74,7 @@ class Scene:
 
 
 def keep(scene: Scene) -> Action | None:
-    """Fossilise the seed that pays best, of those that hold."""
+    """Fossilise the holding seed that pays best, if one pays."""
     paying = [
         (scene.pays(slot, seed), Action(Op.FOSSILISE, slot.name))
         for slot, seed in scene.acting
@@ -84,10 +84,10 @@ def keep(scene: Scene) -> Action | None:
 
 
 def rid(scene: Scene) -> Action | None:
-    """Prune the seed that brings least, of those that have held for long enough: one that does not pay, or may not.
+    """Prune the worst of the seeds that have held for ``patience`` steps and were not fossilised.
 
-    It waits no longer than there is time left to take the seed out as gently as it was put in, and it waits while
-    another is on its way out: what is left is clearer then.
+    It does so earlier if the remaining steps are only enough to ramp the seed out. It waits while another seed drains,
+    because gains are clearer after that.
     """
     if any(seed.stage is Stage.DRAINING for _, seed in scene.acting):
         return None
@@ -347,10 +347,10 @@ class Memory:
 class Heuristic:
     """Tries what could grow, keeps what pays, and stops when nothing does.
 
-    In each slot it germinates what was not tried there yet, as many side by side as the nursery holds. After
+    In each slot it germinates blueprints that it has not tried there, as many at once as the nursery holds. After
     ``preview`` steps it blends in the seed whose forecast exceeds its cost the most and drops the others. It keeps that
     seed as soon as its gain in the host pays, and prunes it if it does not within ``patience`` steps. The
-    rules are ``RULES``, the forecast is ``Forecast``. What the gates refuse is not in the action mask. It uses no
+    rules are ``RULES``, the forecast is ``Forecast``. Actions that gates refuse are not in the action mask. It uses no
     random numbers.
 
     >>> from esper_core.leyline import ActionMask, ActionSpace, Observation, Signals, SlotSignals, SlotState

@@ -88,7 +88,7 @@ class Resident:
 class Streamed:
     """Batches of data on the host, gathered one ahead by a thread that ends with the feed.
 
-    On a GPU they are sent on ``stream``, and whoever reads a batch waits for it there.
+    On a GPU they are sent on ``stream``, and readers of a batch wait for it there.
     """
 
     def __init__(self, split: Split, device: torch.device, stream: CudaStream | None = None) -> None:

@@ -162,8 +162,8 @@ class Pace:
 
     every: steps from one decision to the next. last: share of the episode after which no decisions are made.
 
-    keeps: whether a seed that holds at its target is fossilised without being asked about. alone: whether nothing is
-    planted while another seed lives.
+    keeps: whether a seed that holds at its target is fossilised without a decision. alone: whether nothing germinates
+    while another seed lives.
     """
 
     every: int = 1
@@ -202,8 +202,8 @@ class Decision:
 class Episode:
     """The decisions of one episode, or of a part of one.
 
-    place: of its environment among those of the arm. behind: what could be seen after the last of them, where the
-    episode was cut and would have gone on; None where it had come to its end.
+    place: index of the environment in the arm. behind: the state after the last decision if the episode was truncated;
+    None if it terminated.
     """
 
     place: int
@@ -214,8 +214,8 @@ class Episode:
 def episodes_of(space: ActionSpace, rollout: Rollout, pace: Pace, *, endless: bool) -> tuple[list[Episode], int]:
     """Return the episodes to learn from, and the number of those with unknown or non-finite rewards.
 
-    endless: whether an episode that was not rolled back was cut, and would have gone on. Otherwise its last step is its
-    end, also where the governor ended it early: everything is paid out by then, and behind it there is nothing.
+    endless: whether episodes that were not rolled back count as truncated. Otherwise they terminate with their last
+    step, also if the governor ended them early.
     """
     episodes: list[Episode] = []
     unknown = 0

@@ -30,8 +30,8 @@ def advantages(
 ) -> list[float]:
     """Return the generalised advantage of each decision of one episode (Schulman et al., 2016).
 
-    A(t) = δ(t) + γλ·A(t + 1) with δ(t) = r(t) + γ·V(t + 1) − V(t), and V behind the last decision is ``behind``: what
-    the state is worth that was left where the episode was cut, 0 where it had come to its end.
+    A(t) = δ(t) + γλ·A(t + 1) with δ(t) = r(t) + γ·V(t + 1) − V(t), and V after the last decision is
+    ``behind``: the value of the last state if the episode was truncated, 0 if it terminated.
 
     >>> advantages([1.0, 1.0], [0.5, 0.5], 0.0, discount=1.0, trace=1.0)
     [1.5, 0.5]
@@ -75,8 +75,8 @@ class Ways:
 class Lesson:
     """N episodes of at most T decisions as N·T rows, one episode after the other; short ones are padded.
 
-    there: (N, T) whether a decision is none of the padding. rewards: by episode. behind: of each episode what could be
-    seen where it was cut; a row of zeros, and 0 in ``cut``, where it had come to its end.
+    there: (N, T) whether a row is a decision and not padding. rewards: by episode. behind: the last state of each
+    truncated episode; zeros for terminated ones. cut: whether each episode was truncated.
     """
 
     batch: Batch

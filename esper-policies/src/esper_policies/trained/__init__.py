@@ -1,1 +1,1 @@
-"""Gardeners that have learnt, each a folder of numbers and words; ``load: NAME`` finds them here."""
+"""Trained policies, each a folder with tensors and JSON; ``load: NAME`` finds them here."""

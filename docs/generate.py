@@ -57,7 +57,7 @@ FIRST_PAGE: Mapping[str, tuple[str, ...]] = {
 """Options by the model that has them which the reference lists first. All others are advanced."""
 ROOT = DOCS.parent
 MEASURED = ROOT / "benchmarks" / "perf" / "results.json"
-LEARNED = ROOT / "benchmarks" / "science" / "gardeners" / "report.py"
+LEARNED = ROOT / "benchmarks" / "science" / "learned_policies" / "report.py"
 SHOWN = ROOT / "benchmarks" / "science" / "shown" / "page.py"
 RUNS = SHOWN.with_name("results.json")
 RAN = ("default-run", "heuristic-runs", "longer-run", "previews", "random-runs", "runs-from-other-seeds")

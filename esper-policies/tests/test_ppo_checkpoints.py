@@ -1,4 +1,4 @@
-"""Trained gardeners are saved and loaded, and refused where they cannot be used."""
+"""Trained policies are saved and loaded, and refused where they cannot be used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TINY = {"width": 8, "together": 4, "passes": 2, "minibatch": 16, "learning_rate"
 
 @pytest.fixture
 def folder(tmp_path):
-    """A gardener that has learnt the delayed game for a round, in its folder."""
+    """A policy that has learnt the delayed game for a round, in its folder."""
     game = delayed()
     learn(Ppo(game.space, **TINY, speeds=[2, 5], save=str(tmp_path / "kept")), game, 2, 4)
     return tmp_path / "kept"
@@ -87,8 +87,8 @@ def test_who_asks_it_otherwise_than_it_learnt_is_told(folder, caplog):
         assert caplog.messages == []
         Ppo(delayed().space, load=str(folder), speeds=[2, 5], decide_every=3, last=0.5)
     assert caplog.messages == [
-        "ppo: the gardener that it loads learnt with decide_every: 1, and here it is 3",
-        "ppo: the gardener that it loads learnt with last: 1.0, and here it is 0.5",
+        "ppo: the policy that it loads learnt with decide_every: 1, and here it is 3",
+        "ppo: the policy that it loads learnt with last: 1.0, and here it is 0.5",
     ]
 
 
@@ -96,7 +96,7 @@ def test_who_blends_in_at_another_speed_than_it_learnt_is_told(tmp_path, caplog)
     Ppo(delayed().space, **TINY, speeds=[2]).save(str(tmp_path))
     with caplog.at_level(logging.WARNING, logger="esper"):
         Ppo(delayed().space, load=str(tmp_path), speeds=[3])
-    assert caplog.messages == ["ppo: the gardener that it loads learnt with speeds: [2], and here it is [3]"]
+    assert caplog.messages == ["ppo: the policy that it loads learnt with speeds: [2], and here it is [3]"]
 
 
 def test_its_size_is_that_of_the_trained_one_whatever_the_settings_say_and_stays_so_when_it_is_kept_again(
@@ -130,7 +130,7 @@ def test_one_that_goes_on_learning_gets_to_know_new_names_behind_the_old_ones(fo
     ]
 
 
-def test_a_gardener_that_is_shipped_is_found_by_its_name(folder, tmp_path, monkeypatch):
+def test_a_policy_that_is_shipped_is_found_by_its_name(folder, tmp_path, monkeypatch):
     (tmp_path / "package" / "trained").mkdir(parents=True)
     (tmp_path / "package" / "trained" / "oak-lover").symlink_to(folder, target_is_directory=True)
     monkeypatch.setattr(keeping.resources, "files", lambda name: tmp_path / "package")
@@ -156,14 +156,14 @@ def changed(folder, **words):
 
 @pytest.mark.parametrize("name", ["nowhere", "no\0where", "../..", "a" * 300])
 def test_a_name_of_nothing_is_refused(name):
-    with pytest.raises(SettingError, match="there is no trained gardener of this name"):
+    with pytest.raises(SettingError, match="there is no trained policy of this name"):
         Ppo(delayed().space, load=name)
 
 
 @pytest.mark.parametrize("missing", [WORDS, NUMBERS])
 def test_half_of_one_is_refused(folder, missing):
     (folder / missing).unlink()
-    assert "there is no trained gardener" in refused(folder)
+    assert "there is no trained policy" in refused(folder)
 
 
 @pytest.mark.parametrize("words", [{"schema": 99}, {"format": 0}, {"columns": {"whole": ["progress"]}}])

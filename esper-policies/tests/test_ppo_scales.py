@@ -96,7 +96,7 @@ def test_scales_stand_still_while_a_round_is_played_and_learnt_from(monkeypatch)
         assert policy.scales.whole.count == count + 4 * game.steps
 
 
-def test_a_gardeners_scales_are_of_all_rows_of_all_its_rounds():
+def test_a_policies_scales_are_of_all_rows_of_all_its_rounds():
     game = delayed()
     policy = Ppo(game.space, width=8, together=4, passes=1)
     whole, candidates = [], []

@@ -120,12 +120,12 @@ def test_a_policy_can_play_it(bench):
 
 def learned(bench, seeds, rounds):
     """Yield after each round of a learner at four prices: decisions so far, and how many of them were trained."""
-    gardener = Ppo(bench.space, seed=0, speeds=[2], decide_every=DECIDE_EVERY, last=LAST_DECISION)
+    policy = Ppo(bench.space, seed=0, speeds=[2], decide_every=DECIDE_EVERY, last=LAST_DECISION)
     matches = [Match(place, price) for place in range(seeds) for price in (10.0, 20.0, 40.0, 80.0)]
     decisions = 0
     for round_ in range(rounds):
-        rollout, _ = bench.play(gardener, matches, round_)
-        assert gardener.update(rollout)
+        rollout, _ = bench.play(policy, matches, round_)
+        assert policy.update(rollout)
         decisions += sum(len(episode.turns) for episode in rollout.episodes)
         yield decisions, sum(len(run.visited) - 1 for run in bench.table.runs)
 

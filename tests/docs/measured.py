@@ -108,7 +108,7 @@ def twins(place: str) -> Source:
     return [(one["metric"],) for one in results("science/incubation/results.json")["twins"] if one["place"] == place]
 
 
-# --- benchmarks/science/gardeners
+# --- benchmarks/science/learned_policies
 
 
 def judged(found: Mapping[str, Any]) -> Source:

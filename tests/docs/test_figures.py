@@ -136,7 +136,7 @@ class Page:
 FIRST_RUN = "docs/get-started.md"
 POLICIES = "docs/reference/policies.md"
 GATES, STATISTICS = "docs/concepts/gates.md", "docs/concepts/statistics.md"
-LEARNED, VERDICTS = "science/gardeners/results.json", "science/verdicts.json"
+LEARNED, VERDICTS = "science/learned_policies/results.json", "science/verdicts.json"
 
 
 def less_the_rules() -> Source:
@@ -313,7 +313,7 @@ def test_every_page_with_figures_is_listed() -> None:
 
 
 def test_figures_computed_from_the_study_agree_with_its_tables() -> None:
-    page = (ROOT / "benchmarks" / "science" / "gardeners" / "results.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "science" / "learned_policies" / "results.md").read_text(encoding="utf-8")
     source = [*learned(), *learned_in_runs()]
     shown = set(re.findall(r"([+-]\d+\.\d) \((-?\d+\.\d) to (-?\d+\.\d)\)", page))
     assert len(shown) > 50

@@ -21,7 +21,7 @@ def study(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
     names = {"live": "live", "grower": "other_grower", "page": "page", "players": "players"}
     return SimpleNamespace(
-        **{one: import_module(f"benchmarks.science.gardeners.{name}") for one, name in names.items()}
+        **{one: import_module(f"benchmarks.science.learned_policies.{name}") for one, name in names.items()}
     )
 
 

@@ -94,20 +94,20 @@ def test_a_policy_can_be_played_and_does_what_it_may(bench, matches, make):
         assert len(set(reached)) > 1
 
 
-def test_a_gardener_can_begin_with_what_the_best_plans_of_the_table_do(bench):
+def test_a_policy_can_begin_with_what_the_best_plans_of_the_table_do(bench):
     asked = [Match(number, 20.0) for number in bench.table.of_part("train")[:6]]
     best, _ = bench.play(Oracle(bench, asked), asked)
-    gardener = Ppo(bench.space, **PPO, learning_rate=3e-3, forget_names=0.0)
+    policy = Ppo(bench.space, **PPO, learning_rate=3e-3, forget_names=0.0)
     judge = Ppo(bench.space, **PPO, learn=False)
-    figures = gardener.imitate(best)
+    figures = policy.imitate(best)
     assert figures["agreement"] >= 0.95
-    judge.load(gardener.state())
+    judge.load(policy.state())
     _, reached = bench.play(judge, asked)
     assert score(bench, asked, reached).regret < 0.15
 
 
 @pytest.mark.slow
-def test_a_gardener_learns_on_it_what_pays(bench):
+def test_a_policy_learns_on_it_what_pays(bench):
     """Free growth on a few puzzles: whoever learns gets closer to the best than whoever draws lots."""
     some = [Match(number, 5.0) for number in bench.table.of_part("train")[:8]] * 4
     policy = Ppo(bench.space, **PPO)
@@ -120,7 +120,7 @@ def test_a_gardener_learns_on_it_what_pays(bench):
 
 
 def regret_of_who_learnt(bench, puzzles, seed):
-    """How far from the best a gardener stays that learnt on these very problems for a hundred rounds."""
+    """How far from the best a policy stays that learnt on these very problems for a hundred rounds."""
     own = {**PPO, "width": 64, "together": 64, "passes": 4, "minibatch": 256, "learning_rate": 2e-3}
     policy = Ppo(bench.space, **own, seed=seed, entropy=0.1, entropy_end=0.005, entropy_rounds=80)
     draw = np.random.RandomState(seed)

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.science.gardeners import more
-from benchmarks.science.gardeners.careful import SURE, arm_of
-from benchmarks.science.gardeners.costs import living, passed, seconds, spent
-from benchmarks.science.gardeners.evaluation import points_on_test
-from benchmarks.science.gardeners.fresh import FIRST_SEED, FRESH, SEEDS, summed_up, with_chance
-from benchmarks.science.gardeners.page import page
-from benchmarks.science.gardeners.players import HEADLINE
-from benchmarks.science.gardeners.steps import SIZES, compared
-from benchmarks.science.gardeners.tuning import note, noted
+from benchmarks.science.learned_policies import more
+from benchmarks.science.learned_policies.careful import SURE, arm_of
+from benchmarks.science.learned_policies.costs import living, passed, seconds, spent
+from benchmarks.science.learned_policies.evaluation import points_on_test
+from benchmarks.science.learned_policies.fresh import FIRST_SEED, FRESH, SEEDS, summed_up, with_chance
+from benchmarks.science.learned_policies.page import page
+from benchmarks.science.learned_policies.players import HEADLINE
+from benchmarks.science.learned_policies.steps import SIZES, compared
+from benchmarks.science.learned_policies.tuning import note, noted
 from esper_core.leyline import WAIT, Action, Op
 from esper_study.growbench import (
     CANDIDATES,
@@ -38,7 +38,7 @@ from esper_study.growbench import (
 )
 from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS, STEPS
 
-STUDY = Path(__file__).parents[2] / "benchmarks" / "science" / "gardeners"
+STUDY = Path(__file__).parents[2] / "benchmarks" / "science" / "learned_policies"
 
 
 def is_same(found: Any, stored: Any) -> bool:
@@ -412,7 +412,7 @@ def lines_in(folder: Path) -> dict[str, list[str]]:
 
 @pytest.mark.slow
 def test_the_one_command_does_everything_and_goes_on_where_it_was_killed(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.science.gardeners", "--quick", "--into", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.science.learned_policies", "--quick", "--into", str(tmp_path)]
     first = subprocess.Popen(command, cwd=STUDY.parents[2], stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         while first.poll() is None and not lines_in(tmp_path).get("live.jsonl"):

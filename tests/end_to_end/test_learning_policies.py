@@ -58,7 +58,7 @@ def test_each_round_ends_with_what_was_learnt_from_it(esper, tmp_path) -> None:
         assert sum(shares) == pytest.approx(1.0)
 
 
-def test_one_gardener_learns_at_several_prices_in_one_round(esper, tmp_path) -> None:
+def test_one_policy_learns_at_several_prices_in_one_round(esper, tmp_path) -> None:
     more = "rewards: [{use: team, settings: {price: 5}}, {use: team, settings: {price: 50}}]\n"
     answer = esper(
         "run", written(tmp_path, 2, more), "--runs-dir", tmp_path / "runs", "--json", "--set", "environments=4"

@@ -27,7 +27,7 @@ LOADED = {
     "one_at_a_time": True,
 }
 
-pytestmark = pytest.mark.skipif(not HOME.is_dir(), reason="no trained gardener is shipped")
+pytestmark = pytest.mark.skipif(not HOME.is_dir(), reason="no trained policy is shipped")
 
 MANY_SLOTS = """
 task: stripes
@@ -77,14 +77,14 @@ def extra(tmp_path, monkeypatch):
 
 
 def played(file: Path, seeds: range, **settings: object) -> list[list[str]]:
-    """What the gardener does in the episodes of some seeds, without waiting."""
+    """What the policy does in the episodes of some seeds, without waiting."""
     done = []
     for seed in seeds:
         play = Episode.of(file)
-        gardener = Ppo(play.space, **LOADED, **settings)
+        policy = Ppo(play.space, **LOADED, **settings)
         moment, told = play.begin(seed), []
         while not moment.over:
-            (action,) = gardener.act([moment.observation], [moment.mask])
+            (action,) = policy.act([moment.observation], [moment.mask])
             assert moment.mask.allows(action)
             told += [] if action == WAIT else [f"{action.op.value} {action.slot} {action.blueprint}"]
             moment = play.act(action)
@@ -119,7 +119,7 @@ def test_it_plays_with_blueprints_of_another_package_and_looks_at_them_where_it_
 def test_its_example_runs_and_pays_where_growing_does_and_not_where_it_does_not(tmp_path):
     rewards = {}
     for kind in ("far", "easy"):
-        command = [sys.executable, "-m", "esper_core", "run", "examples/gardener.yaml", "--json", "--quiet"]
+        command = [sys.executable, "-m", "esper_core", "run", "examples/learned-policy.yaml", "--json", "--quiet"]
         more = ["--set", f"task.settings.kind={kind}", "--set", "capacity=false", "--runs-dir", str(tmp_path)]
         told = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, check=True)
         rewards[kind] = json.loads(told.stdout)["results"]["arms"]["ppo"]["reward"]

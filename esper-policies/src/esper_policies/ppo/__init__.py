@@ -1,7 +1,7 @@
 """Proximal policy optimisation over rows that describe whatever can grow in each slot.
 
     policy       Ppo: decides, collects rounds, and learns after each
-    network      Gardener: scores rows and values the whole; from scores to decisions; options of actions
+    network      PolicyNetwork: scores rows and values the whole; from scores to decisions; options of actions
     encoding     observations as tensors, rollouts as decisions, and the scales of columns and returns
     learning     advantages, batches of episodes, the clipped update, and warnings when nothing is learnt
     imitation    supervised learning from what a teacher did

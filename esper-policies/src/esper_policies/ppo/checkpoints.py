@@ -150,7 +150,7 @@ def _files(name: str) -> tuple[bytes, bytes]:
             return (home / WORDS).read_bytes(), (home / NUMBERS).read_bytes()
         except (OSError, ValueError):  # a name that can be none of a file is a ValueError
             continue
-    raise _refused(name, "there is no trained gardener of this name", f"Such a folder has {WORDS} and {NUMBERS} in it.")
+    raise _refused(name, "there is no trained policy of this name", f"Such a folder has {WORDS} and {NUMBERS} in it.")
 
 
 def _refused(name: str, what: str, hint: str) -> SettingError:
@@ -169,7 +169,7 @@ def other_habits(own: PpoSettings, known: Kept) -> Iterator[str]:
     for name in HABITS:
         if name in known.settings and known.settings[name] != here[name]:
             learnt, now = (json.dumps(one) for one in (known.settings[name], here[name]))
-            yield f"the gardener that it loads learnt with {name}: {learnt}, and here it is {now}"
+            yield f"the policy that it loads learnt with {name}: {learnt}, and here it is {now}"
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_policies.ppo.learning import Lesson, Worth
-    from esper_policies.ppo.network import Chosen, Gardener
+    from esper_policies.ppo.network import Chosen, PolicyNetwork
 
 
 VALUES_SHARE: Final = 0.25
@@ -26,7 +26,7 @@ CLIP_NORM: Final = 1.0
 
 
 def imitate(
-    network: Gardener,
+    network: PolicyNetwork,
     optimizer: torch.optim.Optimizer,
     lesson: Lesson,
     worth: Worth,
@@ -60,7 +60,7 @@ def imitate(
     return {"agreement": alike, "passes": float(made), "imitation_loss": losses[-1] if losses else 0.0}
 
 
-def agreement(network: Gardener, lesson: Lesson) -> float:
+def agreement(network: PolicyNetwork, lesson: Lesson) -> float:
     """Return the share of decisions in which the network's likeliest decision is the one shown."""
     count, steps = lesson.there.shape
     with torch.no_grad():

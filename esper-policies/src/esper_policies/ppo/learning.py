@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_policies.ppo.encoding import Batch, Decision, Episode, Scales, Seen
-    from esper_policies.ppo.network import Gardener, Options
+    from esper_policies.ppo.network import Options, PolicyNetwork
 
 
 def advantages(
@@ -103,7 +103,7 @@ class Worth:
     returns: Tensor
 
 
-def weighed(network: Gardener, lesson: Lesson, ways: Ways, scale: float) -> Worth:
+def weighed(network: PolicyNetwork, lesson: Lesson, ways: Ways, scale: float) -> Worth:
     """Evaluate the decisions by the network that took them. scale: rewards are divided by it."""
     count, steps = lesson.there.shape
     with torch.no_grad():
@@ -124,7 +124,7 @@ def weighed(network: Gardener, lesson: Lesson, ways: Ways, scale: float) -> Wort
 
 
 def learn(
-    network: Gardener,
+    network: PolicyNetwork,
     optimizer: torch.optim.Optimizer,
     lesson: Lesson,
     worth: Worth,
@@ -173,7 +173,7 @@ def explained(values: Tensor, returns: Tensor) -> float:
 
 
 def _step(
-    network: Gardener,
+    network: PolicyNetwork,
     optimizer: torch.optim.Optimizer,
     lesson: Lesson,
     known: tuple[Worth, Tensor],
@@ -234,7 +234,7 @@ def _minibatches(lesson: Lesson, size: int, order: torch.Generator) -> Iterator[
         yield torch.tensor(taken)
 
 
-def _memory_behind(network: Gardener, lesson: Lesson, memory: Tensor) -> Tensor | None:
+def _memory_behind(network: PolicyNetwork, lesson: Lesson, memory: Tensor) -> Tensor | None:
     """Return the memory after each episode; short ones are run again without their padding."""
     if network.memory is None:
         return None

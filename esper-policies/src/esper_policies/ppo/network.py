@@ -170,7 +170,7 @@ SMALL: Final = 0.1
 """Scale of the initial weights of names and of output layers."""
 
 
-class Gardener(nn.Module):
+class PolicyNetwork(nn.Module):
     """A network that scores candidates and values states for batches of environments.
 
     width: width of its layers. pointer: width of the layer that scores candidates. names: most blueprints known by

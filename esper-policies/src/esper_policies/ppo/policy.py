@@ -29,7 +29,7 @@ from esper_policies.ppo.checkpoints import (
 from esper_policies.ppo.encoding import OPS, Pace, Scales, batch_of, episodes_of, outcome_of, see
 from esper_policies.ppo.imitation import imitate
 from esper_policies.ppo.learning import Diagnosis, Ways, learn, lesson_of, weighed
-from esper_policies.ppo.network import Chances, Chosen, Gardener, Options
+from esper_policies.ppo.network import Chances, Chosen, Options, PolicyNetwork
 from esper_policies.ppo.settings import PpoSettings
 
 if TYPE_CHECKING:
@@ -361,11 +361,11 @@ class Ppo:
             if blueprint not in self._names and len(self._names) < self.network.names.num_embeddings - 1:
                 self._names.append(blueprint)
 
-    def _built(self, known: Kept | None) -> Gardener:
+    def _built(self, known: Kept | None) -> PolicyNetwork:
         own = self.settings if known is None else PpoSettings.model_validate(known.settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_number(self.settings.seed, "weights") >> 1)
-            network = Gardener(width=own.width, names=own.names, memory=own.memory, heads=self.options.heads)
+            network = PolicyNetwork(width=own.width, names=own.names, memory=own.memory, heads=self.options.heads)
         if known:
             network.load_state_dict(known.tensors("network"))
         return network

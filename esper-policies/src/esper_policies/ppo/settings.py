@@ -21,7 +21,7 @@ class PpoSettings(Settings):
         default=None,
         min_length=1,
         max_length=4096,
-        description="A trained gardener to begin with: its folder, or the name of one that is shipped.",
+        description="A trained policy to begin with: its folder, or the name of one that is shipped.",
     )
     save: str | None = Field(
         default=None, min_length=1, max_length=4096, description="Folder into which it is written after each round."

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.science.gardeners.costs import SECONDS, SPENT
-from benchmarks.science.gardeners.evaluation import interval
-from benchmarks.science.gardeners.players import HEADLINE, PRICES
+from benchmarks.science.learned_policies.costs import SECONDS, SPENT
+from benchmarks.science.learned_policies.evaluation import interval
+from benchmarks.science.learned_policies.players import HEADLINE, PRICES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ def page(found: Mapping[str, Any]) -> str:
 
 def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     table, problems = found["table"], found["problems"]
-    yield f"<!-- written by python -m benchmarks.science.gardeners, {found['date']}, torch {found['torch']} -->"
+    yield f"<!-- written by python -m benchmarks.science.learned_policies, {found['date']}, torch {found['torch']} -->"
     yield ""
     yield f"## On the table: {problems['held_out']} problems that nobody had seen"
     yield ""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import permutations, product
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.science.gardeners.players import HEADLINE, PRICES, Look, heuristic, matches
-from benchmarks.science.gardeners.training import PARTS, School, bench_of, examined, parted, taught
+from benchmarks.science.learned_policies.players import HEADLINE, PRICES, Look, heuristic, matches
+from benchmarks.science.learned_policies.training import PARTS, School, bench_of, examined, parted, taught
 from esper_study.growbench import CANDIDATES, score
 from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from benchmarks.science.gardeners.training import Rules
+    from benchmarks.science.learned_policies.training import Rules
     from esper_study.growbench import Bench
 
 LOOKS: Final = tuple(number * DECIDE_EVERY for number in range(1, DECISIONS))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from benchmarks.science.gardeners.evaluation import interval
-from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, prepared
+from benchmarks.science.learned_policies.evaluation import interval
+from benchmarks.science.learned_policies.live import FIRST_SEED, arms_of, prepared
 from esper_core.app.compose import StudyContext
 from esper_core.app.runtime import one_thread
 from esper_core.leyline import CALM
@@ -28,7 +28,7 @@ from esper_study.growbench.puzzles import LEARNING_RATE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from benchmarks.science.gardeners.live import Visit
+    from benchmarks.science.learned_policies.live import Visit
     from esper_core.leyline.events import EpisodeFinished
 
     Episodes = Sequence[Mapping[str, Any]]

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from benchmarks.science.gardeners import other_grower
-from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, RULES
+from benchmarks.science.learned_policies import other_grower
+from benchmarks.science.learned_policies.players import CONTROLLERS, HEADLINE, RULES
 from esper_core.app.compose import prepare
 from esper_core.app.run import run
 from esper_core.leyline.events import EpisodeFinished, StepFinished

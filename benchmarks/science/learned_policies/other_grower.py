@@ -15,7 +15,7 @@ The shares were introduced after a first result. Without them, when one growth c
 1.8 points over the twin on plain digits under ``pointwise-mlp``. On twelve other seeds it gained 1.7 points without
 shares, and 6.4 with them. With shares the reward is lower on both sets of seeds, since two places are charged for.
 
-``python -m benchmarks.science.gardeners.other_grower FILE [CELL ...]`` writes the results as JSON.
+``python -m benchmarks.science.learned_policies.other_grower FILE [CELL ...]`` writes the results as JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from benchmarks.science.gardeners.players import HEADLINE
+from benchmarks.science.learned_policies.players import HEADLINE
 from esper_core.app.compose import prepare
 from esper_core.growth import RandomStream, derive_seed
 from esper_core.growth.optimizers import build_optimizer
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from benchmarks.science.gardeners.live import Cell
+    from benchmarks.science.learned_policies.live import Cell
     from esper_core.app.compose import Composition
 
 ARM: Final = "gromo"
@@ -333,10 +333,10 @@ def _composed(cell: Cell, seed: int) -> Composition:
 
 def main() -> int:
     """Train the named cells, or all of them, and write the results."""
-    from benchmarks.science.gardeners.live import FIRST_SEED, cells
+    from benchmarks.science.learned_policies.live import FIRST_SEED, cells
 
     every = {cell.name: cell for cell in cells(quick=False)}
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.science.gardeners.other_grower")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.science.learned_policies.other_grower")
     parser.add_argument("file", type=Path, metavar="FILE", help="Where to write, as JSON.")
     parser.add_argument("cells", nargs="*", metavar="CELL", help=f"Of: {'; '.join(every)}. Default: all.")
     asked = parser.parse_args()

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.science.gardeners.evaluation import interval
+from benchmarks.science.learned_policies.evaluation import interval
 from esper_study.growbench import CANDIDATES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from benchmarks.science.gardeners.evaluation import Result
+    from benchmarks.science.learned_policies.evaluation import Result
     from esper_study.growbench import Node
 
     ByPrice = Mapping[float, Result]

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from benchmarks.science.gardeners.evaluation import interval
-from benchmarks.science.gardeners.live import arms_of, played
-from benchmarks.science.gardeners.players import CONTROLLERS
+from benchmarks.science.learned_policies.evaluation import interval
+from benchmarks.science.learned_policies.live import arms_of, played
+from benchmarks.science.learned_policies.players import CONTROLLERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from benchmarks.science.gardeners.live import Visit
+    from benchmarks.science.learned_policies.live import Visit
 
 FIRST_SEED: Final = 100_000
 TIMES: Final = 5

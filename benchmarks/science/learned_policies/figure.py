@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from xml.sax.saxutils import escape
 
-from benchmarks.science.gardeners.players import HEADLINE
-from benchmarks.science.gardeners.report import LABELS
+from benchmarks.science.learned_policies.players import HEADLINE
+from benchmarks.science.learned_policies.report import LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from benchmarks.science.gardeners.evaluation import interval
-from benchmarks.science.gardeners.live import FIRST_SEED, arms_of, played
-from benchmarks.science.gardeners.players import CONTROLLERS
+from benchmarks.science.learned_policies.evaluation import interval
+from benchmarks.science.learned_policies.live import FIRST_SEED, arms_of, played
+from benchmarks.science.learned_policies.players import CONTROLLERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from benchmarks.science.gardeners.evaluation import Result
-    from benchmarks.science.gardeners.live import Visit
+    from benchmarks.science.learned_policies.evaluation import Result
+    from benchmarks.science.learned_policies.live import Visit
 
 SURE: Final = (0.7, 0.9)
 """How likely blending in has to be; as they are it only has to be the likeliest."""

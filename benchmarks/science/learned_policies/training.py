@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import torch
 
-from benchmarks.science.gardeners.players import PPO, PRICES, draws, heuristic, matches, new_bandit
+from benchmarks.science.learned_policies.players import PPO, PRICES, draws, heuristic, matches, new_bandit
 from esper_core.leyline import Rollout
 from esper_policies.ppo.policy import Ppo
 from esper_study.growbench import Bench, Match, load_table, score, shipped_table

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.science.gardeners``: tune, train and judge what is not done yet, and write the results.
+"""``python -m benchmarks.science.learned_policies``: tune, train and judge what is not done yet, and write the results.
 
 The folder receives ``tried.jsonl`` (trials of settings), the trained policies, ``fresh.jsonl`` (problems that are in no
 table), ``again.jsonl`` (those of the table), ``chance.jsonl`` (random actions on both), ``live.jsonl``, ``more.jsonl``,
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from benchmarks.science.gardeners import careful, fresh, more, steps
-from benchmarks.science.gardeners.evaluation import (
+from benchmarks.science.learned_policies import careful, fresh, more, steps
+from benchmarks.science.learned_policies.evaluation import (
     at_home,
     everybody,
     judged,
@@ -32,13 +32,13 @@ from benchmarks.science.gardeners.evaluation import (
     to_be_won,
     written_down,
 )
-from benchmarks.science.gardeners.figure import picture
-from benchmarks.science.gardeners.live import Visit, cells, run_cell
-from benchmarks.science.gardeners.newcomers import AT_ONCE, highest, newcomers, worth_beside
-from benchmarks.science.gardeners.page import page
-from benchmarks.science.gardeners.players import CONTROLLERS, HEADLINE, PRICES, chance, matches, trained
-from benchmarks.science.gardeners.training import Lesson, given
-from benchmarks.science.gardeners.tuning import (
+from benchmarks.science.learned_policies.figure import picture
+from benchmarks.science.learned_policies.live import Visit, cells, run_cell
+from benchmarks.science.learned_policies.newcomers import AT_ONCE, highest, newcomers, worth_beside
+from benchmarks.science.learned_policies.page import page
+from benchmarks.science.learned_policies.players import CONTROLLERS, HEADLINE, PRICES, chance, matches, trained
+from benchmarks.science.learned_policies.training import Lesson, given
+from benchmarks.science.learned_policies.tuning import (
     OTHER_SCHOOLS,
     SCHOOLS,
     SCHOOLS_FOR_NEWCOMERS,
@@ -52,8 +52,8 @@ from esper_study.growbench import Bench, best_fixed_plan, load_table, shipped_ta
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from benchmarks.science.gardeners.evaluation import Result
-    from benchmarks.science.gardeners.training import Rules
+    from benchmarks.science.learned_policies.evaluation import Result
+    from benchmarks.science.learned_policies.training import Rules
     from esper_core.leyline import Policy
     from esper_study.growbench import Part
 
@@ -79,13 +79,13 @@ WORKERS = 2
 
 def main() -> int:
     """Run every missing part of the study, and write the results."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.science.gardeners")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.science.learned_policies")
     parser.add_argument("--quick", action="store_true", help="A little of everything, to see that it runs.")
-    parser.add_argument("--into", type=Path, default=None, metavar="FOLDER", help="Default: runs/gardeners.")
+    parser.add_argument("--into", type=Path, default=None, metavar="FOLDER", help="Default: runs/learned-policies.")
     parser.add_argument("--table", type=Path, default=None, metavar="FOLDER", help="Default: the shipped one.")
     parser.add_argument("--no-live", action="store_true", help="Leave out the runs of the engine.")
     asked = parser.parse_args()
-    folder = asked.into or Path("runs/gardeners-quick" if asked.quick else "runs/gardeners")
+    folder = asked.into or Path("runs/learned-policies-quick" if asked.quick else "runs/learned-policies")
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)

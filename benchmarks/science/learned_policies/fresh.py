@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from benchmarks.science.gardeners.costs import SECONDS, SPENT, seconds, spent
-from benchmarks.science.gardeners.evaluation import DIGITS, interval, points_on_test, worth_on_test
-from benchmarks.science.gardeners.players import HEADLINE
+from benchmarks.science.learned_policies.costs import SECONDS, SPENT, seconds, spent
+from benchmarks.science.learned_policies.evaluation import DIGITS, interval, points_on_test, worth_on_test
+from benchmarks.science.learned_policies.players import HEADLINE
 from esper_study.growbench import Bench, LiveTable, Match, live_table, puzzle
 
 if TYPE_CHECKING:

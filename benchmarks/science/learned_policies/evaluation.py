@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.science.gardeners.costs import SPENT, spent
-from benchmarks.science.gardeners.decision_tree import fitted
-from benchmarks.science.gardeners.players import (
+from benchmarks.science.learned_policies.costs import SPENT, spent
+from benchmarks.science.learned_policies.decision_tree import fitted
+from benchmarks.science.learned_policies.players import (
     CONTROLLERS,
     HEADLINE,
     PRICES,
@@ -24,8 +24,8 @@ from benchmarks.science.gardeners.players import (
     matches,
     trained,
 )
-from benchmarks.science.gardeners.training import exercised
-from benchmarks.science.gardeners.tuning import tuned_look
+from benchmarks.science.learned_policies.training import exercised
+from benchmarks.science.learned_policies.tuning import tuned_look
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.runs.statistics import mean_interval
 from esper_study.growbench import COLUMNS, Bench, FixedPlan, Node, Oracle, best_fixed_plan, best_plan

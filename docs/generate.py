@@ -30,7 +30,6 @@ from esper_core.config.explain import type_text
 from esper_core.config.model import RunConfig, Use
 from esper_core.hooks import spec as hooks
 from esper_core.leyline import events, lifecycle, observations as features, signals
-from esper_rewards import catalogue as rewards_page
 from esper_testing import components_of
 from esper_testing.reward_episodes import PROBES, SANE, probed
 
@@ -487,8 +486,6 @@ WRITERS: dict[str, Callable[[], str | None]] = {
     "needed-seeds": partial(simulated, "RNG seeds needed for a verdict"),
     "observation": observation_fields,
     "reward-probes": reward_probes,
-    "reward-terms": rewards_page.terms,
-    "rewards": rewards_page.rewards,
     "seed-table": seed_table,
     "slot-table": slot_table,
     "wrong-verdicts": partial(simulated, "Wrong verdicts"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from pydantic import ValidationError
 from esper_core import cli, read_events
 from esper_core.leyline import Metric
 from esper_core.leyline.events import EpisodeFinished, StepFinished
-from esper_rewards import catalogue as page
 from esper_rewards.dense import Basic, BasicPlus, Shaped
 from esper_rewards.plugin import REWARDS
 from esper_rewards.potentials import Escrow, Loss, Team
@@ -184,14 +184,20 @@ def test_what_beats_shaped_is_what_it_admits():
     assert set(Shaped.exploitable) == {"abandoning_does_not_pay"}
 
 
-def test_the_page_has_every_reward_and_term_as_its_docstring_has_it():
-    text = PAGE.read_text(encoding="utf-8")
-    assert page.rewards() in text
-    assert page.terms() in text
-    for entry in (page.rewards() + page.terms()).split("### ")[1:]:
-        assert [entry.count(f"- **{what}:**") for what in ("Formula", "Range", "Direction", "Invites")] == [1] * 4, (
-            entry
-        )
+def test_the_page_has_every_reward_and_term_and_their_docstrings_are_complete():
+    shown = re.findall(r"^::: (esper_rewards\.\w+)\.(\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    named = [(f"esper_rewards.{module}", name) for module, name in (place.split(":") for place, _ in REWARDS.values())]
+    terms = [
+        (module.__name__, name)
+        for module in map(import_module, ("esper_rewards.terms", "esper_rewards.terminal"))
+        for name, one in vars(module).items()
+        if getattr(one, "__module__", "") == module.__name__ and "Formula: " in (one.__doc__ or "")
+    ]
+    assert len(terms) > 10
+    assert sorted(shown) == sorted({*named, *terms})
+    for module, name in shown:
+        text = inspect.getdoc(getattr(import_module(module), name))
+        assert re.findall(r"^(\w+): ", text, re.MULTILINE) == ["Formula", "Range", "Direction", "Incentive"], name
 
 
 def test_the_page_has_the_table_of_the_probes_as_it_comes_out():

@@ -58,7 +58,7 @@ courses = st.lists(gardens, min_size=1, max_size=12).map(
 )
 
 
-@pytest.mark.parametrize("module", ["catalogue", "dense", "potentials", "terminal", "terms"])
+@pytest.mark.parametrize("module", ["dense", "potentials", "terminal", "terms"])
 def test_the_examples_are_true(module):
     found = doctest.testmod(import_module(f"esper_rewards.{module}"))
     assert found.attempted > 0

@@ -5,7 +5,6 @@
     dense        Basic, BasicPlus and Shaped: paid in each step without a potential; for comparison
     terms        gains, costs and shaping, and the births and ends of seeds between two steps
     settings     the settings of all rewards
-    catalogue    descriptions of rewards and terms for the documentation
     plugin       registers them by name
 
 Begin with ``Team``. Not here: how a reward is called (``esper_core.leyline.Reward``) and how it is tested for exploits

@@ -27,23 +27,31 @@ if TYPE_CHECKING:
 
 
 class Shaped:
-    """Pays in each step for what all seeds bring, takes rent, shapes, and pays once more for the end.
+    """Pays in each step for the gains of all seeds, charges rent, adds shaping, and pays for the final gain.
 
-    Formula: contribution · 100 · nats of all seeds − rent · added / host + γ · Φ(now) − Φ(before), where
-    Φ = shaping · progress; at the end terminal · 100 · gain and the last of the shaping alone.
-    Range: in a step −1000 · contribution to 1000 · contribution, less the rent; the shaping adds up to 0 where γ = 1.
-    Direction: up with a lower loss, with the gain of any seed and with a better metric; down with parameters.
-    Invites: to leave seeds in isolation, since what they would gain is paid for as if it were there; to grow early
-    rather than well.
+    Formula: contribution · 100 · nats of all seeds − rent · added / host + γ · Φ(now) − Φ(before), where Φ = shaping ·
+    progress; at the end terminal · 100 · gain and the last change of the shaping.
 
-    >>> from esper_core.leyline import Metric, Signals
-    >>> twin = Signals(9, 1.0, 1.00, 0.5, parameters=5000, host_parameters=5000, slots=())
-    >>> grown = Signals(9, 0.5, 0.75, 0.5, parameters=6000, host_parameters=5000, slots=())
-    >>> Shaped(metric=Metric("accuracy")).score(grown, None, twin, None).terms
-    {'contribution': 1.25, 'rent': -0.2, 'shaping': 0.0, 'terminal': 0.0}
+    Range: in a step ±1000 · contribution, less the rent; the shaping adds up to 0 if γ = 1.
 
-    metric: what the task is judged by, and which way is better.
-    contribution, rent, shaping, gamma, terminal: as ``settings.ShapedSettings`` says.
+    Direction: up with a lower loss, the gain of any seed and a better metric; down with parameters.
+
+    Incentive: to leave seeds in isolation, because their expected gains are paid for; to grow early rather than well.
+
+    Args:
+        metric: the task's metric, which the run passes to every reward.
+        contribution: points in each step for each hundredth of a nat that all seeds gain together.
+        rent: points in each step for as many added parameters as the host has.
+        shaping: points that a seed gets until it is fossilised, and gives back at the end.
+        gamma: the learner's discount.
+        terminal: points at the end for each hundredth of the metric over the twin.
+
+    Examples:
+        >>> from esper_core.leyline import Metric, Signals
+        >>> twin = Signals(9, 1.0, 1.00, 0.5, parameters=5000, host_parameters=5000, slots=())
+        >>> grown = Signals(9, 0.5, 0.75, 0.5, parameters=6000, host_parameters=5000, slots=())
+        >>> Shaped(metric=Metric("accuracy")).score(grown, None, twin, None).terms
+        {'contribution': 1.25, 'rent': -0.2, 'shaping': 0.0, 'terminal': 0.0}
     """
 
     exploitable: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -86,22 +94,29 @@ class Shaped:
 
 
 class Basic:
-    """Pays for each improvement, takes rent, and gives a bonus for what is kept, by what it gained at that time.
+    """Pays for each improvement, charges rent, and pays a bonus for the gain of a seed when it is fossilised.
 
-    Formula: 100 · (gain − gain before) − rent · added / host + bonus · 100 · max(nats, 0) of each seed that was kept;
-    at the end the first part alone. A seed whose gain is unknown when it is kept gets no bonus.
-    Range: the first part adds up to −100 to 100 where the metric lies between 0 and 1; a bonus is 1000 · bonus at most.
-    Direction: up with a better metric and with each seed that is kept while it gains, down with parameters.
-    Invites: to keep a seed in a lucky moment, since nobody asks later; to grow late, when little rent is left to pay.
+    Formula: 100 · (gain − gain before) − rent · added / host + bonus · 100 · max(nats, 0) of each seed that was
+    fossilised; at the end only the first part. A seed whose gain is unknown gets no bonus.
 
-    >>> from esper_core.leyline import Metric, Signals
-    >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
-    >>> grown = Signals(9, 1.0, 1.0, 0.75, parameters=6000, host_parameters=5000, slots=())
-    >>> Basic(metric=Metric("accuracy")).score(grown, None, twin, None).terms
-    {'improvement': 25.0, 'rent': -0.2, 'bonus': 0.0}
+    Range: the first part adds up to −100 to 100 for a metric between 0 and 1; a bonus is at most 1000 · bonus.
 
-    metric: what the task is judged by, and which way is better.
-    rent, bonus: as ``settings.BasicSettings`` says.
+    Direction: up with a better metric and with each seed that gains when it is fossilised, down with parameters.
+
+    Incentive: to fossilise a seed at a lucky moment, because its gain is never checked again; to grow late, to pay
+    little rent.
+
+    Args:
+        metric: the task's metric, which the run passes to every reward.
+        rent: points in each step for as many added parameters as the host has.
+        bonus: points for each hundredth of a nat that a fossilised seed gains.
+
+    Examples:
+        >>> from esper_core.leyline import Metric, Signals
+        >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
+        >>> grown = Signals(9, 1.0, 1.0, 0.75, parameters=6000, host_parameters=5000, slots=())
+        >>> Basic(metric=Metric("accuracy")).score(grown, None, twin, None).terms
+        {'improvement': 25.0, 'rent': -0.2, 'bonus': 0.0}
     """
 
     def __init__(self, *, metric: Metric, rent: float = 1.0, bonus: float = 0.2) -> None:
@@ -125,22 +140,30 @@ class Basic:
 
 
 class BasicPlus(Basic):
-    """``basic``, where a part of the bonus is paid later, step by step, as long as what was kept goes on to gain.
+    """``basic`` with a part of the bonus paid in later steps, as long as the fossils gain.
 
     Formula: as ``basic``, with (1 − later) of the bonus; and in each step later · bonus · 100 · nats of all fossils /
-    over, which is below 0 where they do harm.
-    Range: as ``basic``, and in each step 1000 · later · bonus / over either way.
-    Direction: up with a better metric, a lower loss and seeds that are kept while they gain; down with parameters.
-    Invites: to keep early: it is paid for long, without an end where an episode is longer than ``over`` steps.
+    over, which is negative if they do harm.
 
-    >>> from esper_core.leyline import Metric, Signals, SlotSignals, SlotState
-    >>> twin = Signals(9, 1.0, 1.00, 0.50, parameters=5000, host_parameters=5000, slots=())
-    >>> kept = Signals(9, 0.5, 0.75, 0.75, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=1),))
-    >>> BasicPlus(metric=Metric("accuracy")).score(kept, None, twin, None).terms
-    {'improvement': 25.0, 'rent': -0.2, 'bonus': 0.0, 'bonus_later': 0.25}
+    Range: that of ``basic``, and in each step ±1000 · later · bonus / over.
 
-    metric: what the task is judged by, and which way is better.
-    rent, bonus, later, over: as ``settings.BasicPlusSettings`` says.
+    Direction: up with a better metric, a lower loss and seeds that gain when they are fossilised; down with parameters.
+
+    Incentive: to fossilise early: the later part is paid without limit in episodes longer than ``over`` steps.
+
+    Args:
+        metric: the task's metric, which the run passes to every reward.
+        rent: points in each step for as many added parameters as the host has.
+        bonus: points for each hundredth of a nat that a fossilised seed gains.
+        later: share of the bonus that is paid later.
+        over: number of steps after which that share has been paid once, if the gain lasts.
+
+    Examples:
+        >>> from esper_core.leyline import Metric, Signals, SlotSignals, SlotState
+        >>> twin = Signals(9, 1.0, 1.00, 0.50, parameters=5000, host_parameters=5000, slots=())
+        >>> kept = Signals(9, 0.5, 0.75, 0.75, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=1),))
+        >>> BasicPlus(metric=Metric("accuracy")).score(kept, None, twin, None).terms
+        {'improvement': 25.0, 'rent': -0.2, 'bonus': 0.0, 'bonus_later': 0.25}
     """
 
     def __init__(

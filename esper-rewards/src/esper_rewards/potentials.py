@@ -16,23 +16,28 @@ class Team:
     """The default reward: the change of a potential, so that an episode's sum is the potential at its end.
 
     Formula: Φ(now) − Φ(before), where Φ = 100 · gain − price · (added / host + 0.10 · fossils), and Φ = 0 before the
-    first step. gain is how much better the validation metric is than the twin's at the same step, added the parameters
-    beyond the host's. Where operations have a price, Φ is less by it, too: price_of_flops · added / host, counted in
-    operations. The terms ``improvement``, ``rent`` and ``fossil_fee`` are the changes of its three parts.
-    Range: an episode's sum is Φ at its end: at most 100 where the metric lies between 0 and 1.
+    first step. ``gain`` is the advantage of the validation metric over the twin at the same step, and ``added`` the
+    parameters beyond the host's. If operations have a price, Φ also loses price_of_flops · added / host, counted in
+    operations. The terms ``improvement``, ``rent`` and ``fossil_fee`` are the changes of these parts.
+
+    Range: an episode's sum is Φ at its end, at most 100 for a metric between 0 and 1.
+
     Direction: up with a better metric, down with parameters and fossils.
-    Invites: to fit the validation split, which is what it is counted on; the test split says how far that went.
 
-    >>> from esper_core.leyline import Metric, Signals
-    >>> twin = Signals(9, 1.0, 1.0, 0.58, parameters=5000, host_parameters=5000, slots=())
-    >>> grown = Signals(9, 0.5, 0.5, 0.68, parameters=6000, host_parameters=5000, slots=())
-    >>> breakdown = Team(metric=Metric("accuracy")).score(grown, None, twin, None)
-    >>> {name: round(value, 6) for name, value in breakdown.terms.items()}
-    {'improvement': 10.0, 'rent': -4.0, 'fossil_fee': 0.0}
+    Incentive: to overfit the validation split; the test split shows how far that went.
 
-    metric: what the task is judged by; the run gives it, as it does to every reward, and it says which way is better.
-    price: hundredths of the metric that doubling the host's parameters must bring to break even.
-    price_of_flops: the same for doubling its operations; 0: they are free.
+    Args:
+        metric: the task's metric, which the run passes to every reward.
+        price: hundredths of the metric that doubling the host's parameters must bring to break even.
+        price_of_flops: the same for doubling its operations; 0: operations are free.
+
+    Examples:
+        >>> from esper_core.leyline import Metric, Signals
+        >>> twin = Signals(9, 1.0, 1.0, 0.58, parameters=5000, host_parameters=5000, slots=())
+        >>> grown = Signals(9, 0.5, 0.5, 0.68, parameters=6000, host_parameters=5000, slots=())
+        >>> breakdown = Team(metric=Metric("accuracy")).score(grown, None, twin, None)
+        >>> {name: round(value, 6) for name, value in breakdown.terms.items()}
+        {'improvement': 10.0, 'rent': -4.0, 'fossil_fee': 0.0}
     """
 
     def __init__(self, *, metric: Metric, price: float = 20.0, price_of_flops: float = 0.0) -> None:
@@ -63,23 +68,29 @@ class Team:
 
 
 class Loss(Team):
-    """``team`` without a metric: nats of validation loss against the twin, as a language model is judged.
+    """``team`` by validation loss instead of the metric, for example for language models.
 
     Formula: Φ(now) − Φ(before), where Φ = 100 · nats − price · (added / host + 0.10 · fossils), and Φ = 0 before the
-    first step. nats is how much lower the validation loss is than the twin's, 10 either way at most.
+    first step. ``nats`` is how much lower the validation loss is than the twin's, clipped to ±10.
+
     Range: an episode's sum is Φ at its end, at most 1000.
+
     Direction: up with a lower loss, down with parameters and fossils.
-    Invites: stopping before the loss turns: on few data a grown network's loss rises while its accuracy does, too.
 
-    >>> from esper_core.leyline import Metric, Signals
-    >>> twin = Signals(9, 1.0, 1.00, 0.5, parameters=5000, host_parameters=5000, slots=())
-    >>> grown = Signals(9, 0.5, 0.75, 0.5, parameters=6000, host_parameters=5000, slots=())
-    >>> Loss(metric=Metric("perplexity", "down")).score(grown, None, twin, None).terms
-    {'improvement': 25.0, 'rent': -4.0, 'fossil_fee': 0.0}
+    Incentive: to stop before the loss rises: with few examples the loss of a grown network can rise while its accuracy
+    does.
 
-    metric: of the task; it is not used.
-    price: hundredths of a nat that doubling the host's parameters must bring to break even.
-    price_of_flops: as for ``team``.
+    Args:
+        metric: the task's metric; it is not used.
+        price: hundredths of a nat that doubling the host's parameters must bring to break even.
+        price_of_flops: as for ``team``.
+
+    Examples:
+        >>> from esper_core.leyline import Metric, Signals
+        >>> twin = Signals(9, 1.0, 1.00, 0.5, parameters=5000, host_parameters=5000, slots=())
+        >>> grown = Signals(9, 0.5, 0.75, 0.5, parameters=6000, host_parameters=5000, slots=())
+        >>> Loss(metric=Metric("perplexity", "down")).score(grown, None, twin, None).terms
+        {'improvement': 25.0, 'rent': -4.0, 'fossil_fee': 0.0}
     """
 
     def gain(self, signals: Signals, twin: Signals) -> float:
@@ -88,24 +99,29 @@ class Loss(Team):
 
 
 class Escrow(Team):
-    """``team``, whose credit is held until something is kept.
+    """``team`` that counts the gain only as far as it is fossilised.
 
     Formula: Φ(now) − Φ(before), where Φ = share · 100 · gain − price · (added / host + 0.10 · fossils), and Φ = 0
-    before the first step. share is that of the fossils in all that acts on the host: fossils / (fossils + Σ alpha), and
-    0 without a fossil.
-    Range: an episode's sum is Φ at its end: at most 100 where the metric lies between 0 and 1.
-    Direction: up with a better metric and with fossils in it, down with parameters.
-    Invites: nothing that lasts, since it ends where ``team`` does; a gain is seen late, and blending in a second seed
-    lends out a part of what the first one was paid.
+    before the first step. ``share`` is fossils / (fossils + Σ alpha of the acting seeds), and 0 without a fossil.
 
-    >>> from esper_core.leyline import Metric, Signals, SlotSignals, SlotState
-    >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
-    >>> kept = Signals(9, 0.5, 0.5, 0.75, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=1),))
-    >>> Escrow(metric=Metric("accuracy")).score(kept, None, twin, None).terms
-    {'improvement': 25.0, 'rent': -4.0, 'fossil_fee': -2.0}
+    Range: an episode's sum is Φ at its end, at most 100 for a metric between 0 and 1.
 
-    metric: what the task is judged by, and which way is better.
-    price, price_of_flops: as for ``team``.
+    Direction: up with a better metric and with fossils, down with parameters.
+
+    Incentive: none that lasts, because an episode adds up to the same as with ``team``. The gain is paid late, and
+    blending in a second seed lowers the share of the first for a while.
+
+    Args:
+        metric: the task's metric, which the run passes to every reward.
+        price: hundredths of the metric that doubling the host's parameters must bring to break even.
+        price_of_flops: the same for doubling its operations; 0: operations are free.
+
+    Examples:
+        >>> from esper_core.leyline import Metric, Signals, SlotSignals, SlotState
+        >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
+        >>> kept = Signals(9, 0.5, 0.5, 0.75, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=1),))
+        >>> Escrow(metric=Metric("accuracy")).score(kept, None, twin, None).terms
+        {'improvement': 25.0, 'rent': -4.0, 'fossil_fee': -2.0}
     """
 
     def gain(self, signals: Signals, twin: Signals) -> float:

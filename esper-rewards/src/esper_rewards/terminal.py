@@ -33,15 +33,20 @@ def terminal(
 ) -> dict[str, float]:
     """Return the value of the final network at the end of an episode; 0 in every other step.
 
-    Formula: 100 · gain − price · (added / host + 0.10 · fossils), in three parts. Range: at most 100 where the metric
-    lies between 0 and 1. Direction: up with a better metric, down with parameters and fossils. Invites: nothing, and
-    a learner is told nothing before it.
+    Formula: 100 · gain − price · (added / host + 0.10 · fossils), in three parts.
 
-    >>> from esper_core.leyline import Metric, Signals
-    >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
-    >>> grown = Signals(9, 1.0, 1.0, 0.75, parameters=6000, host_parameters=5000, slots=())
-    >>> terminal(Metric("accuracy"), 20.0, grown, grown, twin)
-    {'improvement': 25.0, 'rent': -4.0, 'fossil_fee': 0.0}
+    Range: at most 100 for a metric between 0 and 1.
+
+    Direction: up with a better metric, down with parameters and fossils.
+
+    Incentive: none, but a learner gets no information before the end.
+
+    Examples:
+        >>> from esper_core.leyline import Metric, Signals
+        >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
+        >>> grown = Signals(9, 1.0, 1.0, 0.75, parameters=6000, host_parameters=5000, slots=())
+        >>> terminal(Metric("accuracy"), 20.0, grown, grown, twin)
+        {'improvement': 25.0, 'rent': -4.0, 'fossil_fee': 0.0}
     """
     if not closes(now, before):
         return {"improvement": 0.0, "rent": 0.0, "fossil_fee": 0.0}
@@ -61,19 +66,25 @@ class Sparse:
     """Pays nothing until the end, and then what ``team`` adds up to.
 
     Formula: at the end 100 · gain − price · (added / host + 0.10 · fossils); before it 0.
-    Range: at most 100 where the metric lies between 0 and 1.
+
+    Range: at most 100 for a metric between 0 and 1.
+
     Direction: up with a better metric, down with parameters and fossils.
-    Invites: nothing. It is the hardest to learn from, with one number for an episode.
 
-    >>> from esper_core.leyline import Metric, Signals
-    >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
-    >>> grown = Signals(9, 1.0, 1.0, 0.75, parameters=6000, host_parameters=5000, slots=())
-    >>> reward = Sparse(metric=Metric("accuracy"))
-    >>> reward.score(grown, None, twin, None).total, reward.score(grown, grown, twin, twin).total
-    (0.0, 21.0)
+    Incentive: as ``team``. It is the hardest to learn from, with one number per episode.
 
-    metric: what the task is judged by, and which way is better.
-    price, price_of_flops: as for ``team``.
+    Args:
+        metric: the task's metric, which the run passes to every reward.
+        price: hundredths of the metric that doubling the host's parameters must bring to break even.
+        price_of_flops: the same for doubling its operations; 0: operations are free.
+
+    Examples:
+        >>> from esper_core.leyline import Metric, Signals
+        >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
+        >>> grown = Signals(9, 1.0, 1.0, 0.75, parameters=6000, host_parameters=5000, slots=())
+        >>> reward = Sparse(metric=Metric("accuracy"))
+        >>> reward.score(grown, None, twin, None).total, reward.score(grown, grown, twin, twin).total
+        (0.0, 21.0)
     """
 
     def __init__(self, *, metric: Metric, price: float = 20.0, price_of_flops: float = 0.0) -> None:
@@ -95,22 +106,31 @@ class Sparse:
 
 
 class Minimal(Sparse):
-    """``sparse``, with a price for pruning a seed before it can show a gain.
+    """``sparse`` with a price for pruning young seeds.
 
     Formula: ``sparse`` − haste · (prunes of seeds younger than ``young`` steps).
-    Range: as ``sparse``, and below it by ``haste`` for each such prune.
-    Direction: up with a better metric, down with parameters, fossils and hasty prunes.
-    Invites: to wait with a prune that is due.
 
-    >>> from esper_core.leyline import Metric, SeedSignals, Signals, SlotSignals, SlotState, Stage
-    >>> twin = Signals(9, 1.0, 1.0, 0.5, parameters=5000, host_parameters=5000, slots=())
-    >>> seed = SeedSignals("norm", Stage.TRAINING, alpha=0.0, parameters=9, age=2)
-    >>> grown = Signals(8, 1.0, 1.0, 0.5, 5009, 5000, (SlotSignals("early", SlotState.OCCUPIED, 0, (seed,)),))
-    >>> pulled = Signals(9, 1.0, 1.0, 0.5, 5000, 5000, (SlotSignals("early", SlotState.EMBARGOED, 0),))
-    >>> Minimal(metric=Metric("accuracy")).score(pulled, grown, twin, twin).total
-    -0.5
+    Range: that of ``sparse``, less ``haste`` for each such prune.
 
-    metric, price, price_of_flops: as for ``sparse``. haste, young: as ``settings.MinimalSettings`` says.
+    Direction: up with a better metric, down with parameters, fossils and early prunes.
+
+    Incentive: to delay prunes.
+
+    Args:
+        metric: the task's metric, which the run passes to every reward.
+        price: hundredths of the metric that doubling the host's parameters must bring to break even.
+        price_of_flops: the same for doubling its operations; 0: operations are free.
+        haste: points that the prune of a young seed costs.
+        young: age in steps from which on a prune costs nothing.
+
+    Examples:
+        >>> from esper_core.leyline import Metric, SeedSignals, Signals, SlotSignals, SlotState, Stage
+        >>> twin = Signals(9, 1.0, 1.0, 0.5, parameters=5000, host_parameters=5000, slots=())
+        >>> seed = SeedSignals("norm", Stage.TRAINING, alpha=0.0, parameters=9, age=2)
+        >>> grown = Signals(8, 1.0, 1.0, 0.5, 5009, 5000, (SlotSignals("early", SlotState.OCCUPIED, 0, (seed,)),))
+        >>> pulled = Signals(9, 1.0, 1.0, 0.5, 5000, 5000, (SlotSignals("early", SlotState.EMBARGOED, 0),))
+        >>> Minimal(metric=Metric("accuracy")).score(pulled, grown, twin, twin).total
+        -0.5
     """
 
     def __init__(
@@ -131,21 +151,31 @@ class Minimal(Sparse):
 
 
 class Simplified(Sparse):
-    """``sparse``, with a price for germinations and prunes, and shaping by the stages that seeds reach.
+    """``sparse`` with a price for germinations and prunes, and shaping by the stages that seeds reach.
 
-    Formula: ``sparse`` − churn · (germinations + prunes) + γ · Φ(now) − Φ(before), where Φ = shaping · progress, and
-    Φ = 0 before the first step and at the end. progress counts 1 for a fossil, and less for an earlier stage.
+    Formula: ``sparse`` − churn · (germinations + prunes) + γ · Φ(now) − Φ(before), where Φ = shaping · progress, and Φ
+    = 0 before the first step and at the end. ``progress`` counts 1 for a fossil, and less for an earlier stage.
+
     Range: with γ = 1 an episode's sum is that of ``sparse`` less the churn.
+
     Direction: up with a better metric, down with parameters, fossils, germinations and prunes.
-    Invites: to try little. Where γ is not the learner's, to hurry.
 
-    >>> from esper_core.leyline import Metric, Signals
-    >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
-    >>> grown = Signals(9, 1.0, 1.0, 0.75, parameters=6000, host_parameters=5000, slots=())
-    >>> Simplified(metric=Metric("accuracy")).score(grown, grown, twin, twin).total
-    21.0
+    Incentive: to try few seeds; to hurry, if γ is not the learner's discount.
 
-    metric, price, price_of_flops: as for ``sparse``. churn, shaping, gamma: as ``settings.SimplifiedSettings`` says.
+    Args:
+        metric: the task's metric, which the run passes to every reward.
+        price: hundredths of the metric that doubling the host's parameters must bring to break even.
+        price_of_flops: the same for doubling its operations; 0: operations are free.
+        churn: points that a germination or a prune costs.
+        shaping: points that a seed gets until it is fossilised, and gives back at the end.
+        gamma: the learner's discount.
+
+    Examples:
+        >>> from esper_core.leyline import Metric, Signals
+        >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
+        >>> grown = Signals(9, 1.0, 1.0, 0.75, parameters=6000, host_parameters=5000, slots=())
+        >>> Simplified(metric=Metric("accuracy")).score(grown, grown, twin, twin).total
+        21.0
     """
 
     def __init__(

@@ -27,13 +27,18 @@ FEE: Final = 0.10
 def rent(now: Signals, price: float, price_of_flops: float = 0.0) -> float:
     """Return the price of added parameters, and of added operations if these have one.
 
-    Formula: −price · (parameters − host's) / host's − price_of_flops · (operations − host's) / host's. Range: below 0
-    without end. Direction: down with parameters and operations. Invites: small seeds, and many of them where nothing
-    counts them; taken anew in each step, growing late.
+    Formula: −price · (parameters − host's) / host's − price_of_flops · (operations − host's) / host's.
 
-    >>> from esper_core.leyline import Signals
-    >>> rent(Signals(9, 1.0, 1.0, 0.5, parameters=6000, host_parameters=5000, slots=()), price=20.0)
-    -4.0
+    Range: at most 0, if the network is not smaller than its host.
+
+    Direction: down with parameters and operations.
+
+    Incentive: to grow small seeds, and many of them; to grow late, if it is charged in each step.
+
+    Examples:
+        >>> from esper_core.leyline import Signals
+        >>> rent(Signals(9, 1.0, 1.0, 0.5, parameters=6000, host_parameters=5000, slots=()), price=20.0)
+        -4.0
     """
     added = (now.parameters - now.host_parameters) / now.host_parameters
     return 0.0 - price * added - (price_of_flops * added_flops(now) if price_of_flops else 0.0)
@@ -51,14 +56,20 @@ def added_flops(now: Signals) -> float:
 
 
 def fossil_fee(now: Signals, price: float) -> float:
-    """Return the price of the fossils as such.
+    """Return the price of fossils, beside that of their parameters.
 
-    Formula: −0.10 · price · fossils. Range: below 0 without end. Direction: down with fossils. Invites: few seeds, and
-    large ones.
+    Formula: −0.10 · price · fossils.
 
-    >>> from esper_core.leyline import Signals, SlotSignals, SlotState
-    >>> fossil_fee(Signals(9, 1.0, 1.0, 0.5, 6000, 5000, (SlotSignals("early", SlotState.FREE, 1),)), price=20.0)
-    -2.0
+    Range: at most 0.
+
+    Direction: down with fossils.
+
+    Incentive: to keep few and large seeds.
+
+    Examples:
+        >>> from esper_core.leyline import Signals, SlotSignals, SlotState
+        >>> fossil_fee(Signals(9, 1.0, 1.0, 0.5, 6000, 5000, (SlotSignals("early", SlotState.FREE, 1),)), price=20.0)
+        -2.0
     """
     return 0.0 - price * FEE * now.fossils
 
@@ -66,12 +77,18 @@ def fossil_fee(now: Signals, price: float) -> float:
 def churn(lives: Lives, cost: float) -> float:
     """Return the price of germinations and prunes.
 
-    Formula: −cost · (germinations + prunes). Range: below 0 without end. Direction: down with either. Invites: to leave
-    a seed alone that ought to be taken out, and to try nothing.
+    Formula: −cost · (germinations + prunes).
 
-    >>> from esper_rewards.terms import Lives
-    >>> churn(Lives(), cost=0.5)
-    0.0
+    Range: at most 0.
+
+    Direction: down with either.
+
+    Incentive: to keep seeds that should be pruned, and to try nothing.
+
+    Examples:
+        >>> from esper_rewards.terms import Lives
+        >>> churn(Lives(), cost=0.5)
+        0.0
     """
     return 0.0 - cost * (len(lives.born) + len(lives.pulled))
 
@@ -79,12 +96,18 @@ def churn(lives: Lives, cost: float) -> float:
 def haste(lives: Lives, young: int, cost: float) -> float:
     """Return the price of pruning young seeds.
 
-    Formula: −cost · prunes of seeds that were younger than ``young`` steps; one whose age is unknown was not. Range:
-    below 0 without end. Direction: down with such prunes. Invites: to keep what is bad until it is old enough.
+    Formula: −cost · prunes of seeds younger than ``young`` steps; a seed of unknown age does not count.
 
-    >>> from esper_rewards.terms import Lives
-    >>> haste(Lives(), young=5, cost=0.5)
-    0.0
+    Range: at most 0.
+
+    Direction: down with such prunes.
+
+    Incentive: to keep a bad seed until it is old enough.
+
+    Examples:
+        >>> from esper_rewards.terms import Lives
+        >>> haste(Lives(), young=5, cost=0.5)
+        0.0
     """
     return 0.0 - cost * sum(seed.age is not None and seed.age < young for seed in lives.pulled)
 
@@ -103,16 +126,21 @@ MOST: Final = 10.0
 
 
 def improvement(metric: Metric, now: Signals, twin: Signals) -> float:
-    """Return how much better the metric is than the twin's, in points.
+    """Return the advantage of the metric over the twin, in points.
 
-    Formula: 100 · gain(metric, metric of the twin). Range: −100 to 100 where the metric lies between 0 and 1.
-    Direction: up with a better metric. Invites: what serves the metric, and nothing else; on validation, which the
-    choice of what is kept overfits.
+    Formula: 100 · gain(metric, metric of the twin).
 
-    >>> from esper_core.leyline import Metric, Signals
-    >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
-    >>> improvement(Metric("accuracy"), Signals(9, 1.0, 1.0, 0.75, 6000, 5000, ()), twin)
-    25.0
+    Range: −100 to 100 for a metric between 0 and 1.
+
+    Direction: up with a better metric.
+
+    Incentive: to overfit the validation split.
+
+    Examples:
+        >>> from esper_core.leyline import Metric, Signals
+        >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
+        >>> improvement(Metric("accuracy"), Signals(9, 1.0, 1.0, 0.75, 6000, 5000, ()), twin)
+        25.0
     """
     return POINTS * metric.gain(now.validation_metric, twin.validation_metric)
 
@@ -120,42 +148,59 @@ def improvement(metric: Metric, now: Signals, twin: Signals) -> float:
 def nats(now: Signals, twin: Signals) -> float:
     """Return how much lower the validation loss is than the twin's, in nats.
 
-    Formula: loss of the twin − loss. Range: −10 to 10, cut there; NaN where a loss is. Direction: up with a lower loss.
-    Invites: caution, since a network that grew gets surer of its mistakes: its loss may rise while its accuracy does,
-    too.
+    Formula: loss of the twin − loss.
 
-    >>> from esper_core.leyline import Signals
-    >>> nats(Signals(9, 1.0, 0.75, 0.5, 6000, 5000, ()), Signals(9, 1.0, 1.0, 0.5, 5000, 5000, ()))
-    0.25
+    Range: clipped to ±10; NaN if a loss is NaN.
+
+    Direction: up with a lower loss.
+
+    Incentive: to be cautious, because a grown network can be more certain of its errors: its loss may rise while its
+    accuracy does.
+
+    Examples:
+        >>> from esper_core.leyline import Signals
+        >>> nats(Signals(9, 1.0, 0.75, 0.5, 6000, 5000, ()), Signals(9, 1.0, 1.0, 0.5, 5000, 5000, ()))
+        0.25
     """
     return _cut(twin.validation_loss - now.validation_loss)
 
 
 def contribution(now: Signals, twin: Signals) -> float:
-    """Return what all seeds bring together, in nats: kept, acting on the host, or incubating.
+    """Return the gain of all seeds in nats, whether fossilised, acting or incubating.
 
-    Formula: nats over the twin + Σ gain of the seeds that incubate, as far as it is known. What acts and what was kept
-    is in the first part: the twin has none of it. Range: −10 to 10, cut there. Direction: up with a lower loss and with
-    a greater gain of any seed, in any slot. Invites: to leave seeds in isolation, where they count without being in the
-    way; two that learn the same count twice.
+    Formula: nats over the twin, which include acting seeds and fossils, + Σ known gains of the incubating seeds.
 
-    >>> from esper_core.leyline import Signals
-    >>> contribution(Signals(9, 1.0, 0.75, 0.5, 6000, 5000, ()), Signals(9, 1.0, 1.0, 0.5, 5000, 5000, ()))
-    0.25
+    Range: clipped to ±10.
+
+    Direction: up with a lower loss and with the gain of any seed, in any slot.
+
+    Incentive: to leave seeds in isolation, where they count without affecting the host. Two seeds that learn the same
+    count twice.
+
+    Examples:
+        >>> from esper_core.leyline import Signals
+        >>> contribution(Signals(9, 1.0, 0.75, 0.5, 6000, 5000, ()), Signals(9, 1.0, 1.0, 0.5, 5000, 5000, ()))
+        0.25
     """
     return _cut(nats(now, twin) + known_gain(seed for seed in now.seeds if seed.stage in INCUBATING))
 
 
 def kept_contribution(now: Signals, twin: Signals) -> float:
-    """Return what the fossils bring together, in nats; 0 without fossils.
+    """Return the gain of the fossils in nats; 0 without fossils.
 
-    Formula: nats over the twin − Σ gain of the seeds that act on the host, as far as it is known. Range: −10 to 10, cut
-    there. Direction: up with a lower loss. Invites: to keep early, so that it is paid for long.
+    Formula: nats over the twin − Σ known gains of the acting seeds.
 
-    >>> from esper_core.leyline import Signals, SlotSignals, SlotState
-    >>> kept = Signals(9, 1.0, 0.75, 0.5, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=1),))
-    >>> kept_contribution(kept, Signals(9, 1.0, 1.0, 0.5, 5000, 5000, ()))
-    0.25
+    Range: clipped to ±10.
+
+    Direction: up with a lower loss.
+
+    Incentive: to fossilise early, so that it is paid for long.
+
+    Examples:
+        >>> from esper_core.leyline import Signals, SlotSignals, SlotState
+        >>> kept = Signals(9, 1.0, 0.75, 0.5, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=1),))
+        >>> kept_contribution(kept, Signals(9, 1.0, 1.0, 0.5, 5000, 5000, ()))
+        0.25
     """
     if now.fossils == 0:
         return 0.0
@@ -163,15 +208,20 @@ def kept_contribution(now: Signals, twin: Signals) -> float:
 
 
 def kept_share(now: Signals) -> float:
-    """Return the share of fossils in all that acts on the host.
+    """Return the share of fossils among all that acts on the host.
 
-    Formula: fossils / (fossils + Σ alpha of the seeds that act); 0 where nothing was kept. Range: 0 to 1. Direction: up
-    with fossils, down with seeds whose fate is open. Invites: to keep something, anything, so that the rest is paid
-    for.
+    Formula: fossils / (fossils + Σ alpha of the acting seeds); 0 without fossils.
 
-    >>> from esper_core.leyline import Signals, SlotSignals, SlotState
-    >>> kept_share(Signals(9, 1.0, 0.75, 0.5, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=2),)))
-    1.0
+    Range: 0 to 1.
+
+    Direction: up with fossils, down with acting seeds.
+
+    Incentive: to fossilise any seed, so that the others are paid for.
+
+    Examples:
+        >>> from esper_core.leyline import Signals, SlotSignals, SlotState
+        >>> kept_share(Signals(9, 1.0, 0.75, 0.5, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=2),)))
+        1.0
     """
     if now.fossils == 0:
         return 0.0
@@ -285,17 +335,24 @@ def progress(now: Signals) -> float:
 class Shaping:
     """The discounted change of a potential.
 
-    Formula: γ · Φ(now) − Φ(before), where Φ = weight · progress, and Φ = 0 before the first step and at the end. Range:
-    −weight · seeds to weight · seeds. Direction: up with progress, and down by as much when it is undone. Invites:
-    nothing: summed with the discount γ any episode gets 0, so what is best stays best. That holds where γ is the
-    learner's own; with another one it pays for being busy early (γ above it) or late.
+    Formula: γ · Φ(now) − Φ(before), where Φ = weight · progress, and Φ = 0 before the first step and at the end.
 
-    weight: what a seed gets for its whole way. gamma: the discount of the learner, 0 to 1.
+    Range: ±weight · seeds.
 
-    >>> from esper_core.leyline import Signals, SlotSignals, SlotState
-    >>> kept = Signals(9, 1.0, 1.0, 0.5, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=1),))
-    >>> Shaping(weight=2.0, gamma=1.0).score(kept, None), Shaping(weight=2.0, gamma=1.0).score(kept, kept)
-    (2.0, -2.0)
+    Direction: up with progress, and down by as much when it is undone.
+
+    Incentive: none: an episode's discounted sum is 0, so the best policy stays the best. This holds if γ is the
+    learner's discount; a larger γ rewards being busy early, a smaller one being busy late.
+
+    Args:
+        weight: reward of a seed for all its stages.
+        gamma: the learner's discount, 0 to 1.
+
+    Examples:
+        >>> from esper_core.leyline import Signals, SlotSignals, SlotState
+        >>> kept = Signals(9, 1.0, 1.0, 0.5, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=1),))
+        >>> Shaping(weight=2.0, gamma=1.0).score(kept, None), Shaping(weight=2.0, gamma=1.0).score(kept, kept)
+        (2.0, -2.0)
     """
 
     weight: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -354,6 +355,10 @@ def test_a_count_out_of_its_own_range_is_reported_once(small):
 # --- the settings of a component
 
 
+class Span(NamedTuple):
+    low: int
+
+
 class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -361,6 +366,7 @@ class Settings(BaseModel):
     rate: float | list[float] = 0.5
     names: list[str] = []
     kind: str = "a"
+    span: Span | None = None
 
     @field_validator("kind")
     @classmethod
@@ -388,6 +394,14 @@ def test_errors_of_a_components_settings_are_reported_like_those_of_the_file(sma
         ("E110", 58, "policy.settings.dept", 'unknown key "dept"'),
     ]
     assert told[-1].hint == 'Did you mean "depth"?'
+
+
+def test_a_wrong_value_below_a_type_that_is_no_model_is_located_without_a_hint(small):
+    settings = "{depth: 2, span: {low: x}}"
+    loaded = parse_config(small.replace("schedule", f"{{use: x, settings: {settings}}}").encode(), file="f.yaml")
+    (problem,) = objections(loaded)
+    assert place(problem) == ("E111", 6, 51, "policy.settings.span.low")
+    assert (problem.message, problem.hint) == ('Input should be a valid integer; received "x"', None)
 
 
 def test_a_missing_setting_is_located_at_its_component(small):

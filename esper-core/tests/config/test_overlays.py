@@ -124,6 +124,18 @@ def test_paths_of_plugins_are_relative_to_the_file_that_names_them(merged, tmp_p
     assert merged("plugins: {local: [./own_plugin.py]}").config.plugins.local == ("./own_plugin.py",)
 
 
+def test_an_overlay_in_another_folder_with_a_plugin_that_is_no_path_is_refused_as_it_was_written(merged, tmp_path):
+    (tmp_path / "inner").mkdir()
+    overlay = tmp_path / "inner" / "own.yaml"
+    overlay.write_text("plugins: {local: [own_plugin.py, 3, '']}")
+    with pytest.raises(ConfigError) as caught:
+        load_config(merged().file, (), [overlay])
+    assert [(one.code, one.file, one.path, one.message.split("; ")[1]) for one in caught.value.problems] == [
+        ("E111", str(overlay), "plugins.local[1]", "received 3"),
+        ("E112", str(overlay), "plugins.local[2]", 'received ""'),
+    ]
+
+
 def test_a_file_with_a_base_is_refused_with_a_hint_and_nothing_of_the_other_file_is_shown(small, problems, tmp_path):
     secret = tmp_path / "secret.yaml"
     secret.write_text("password: hunter2\n")

@@ -212,12 +212,11 @@ def _override(root: Node, text: str) -> None:
             message = f"there is no {path_text(path[:depth])}"
             hint = f"Set {path_text(path[: depth - 1])} as a whole."
             raise ConfigError(Problem("E115", message, label, path=path_text(path), hint=hint))
-        if depth == len(path):
-            node.value[step] = value
-            return
-        below = node.below(step)
-        if below is None or below.value is None:
-            below = node.value[step] = Node({}, SourcePosition(label))
-        if _is_use(path[:depth]):
-            _spell_out(below)
-        node = below
+        if depth < len(path):
+            below = node.below(step)
+            if below is None or below.value is None:
+                below = node.value[step] = Node({}, SourcePosition(label))
+            if _is_use(path[:depth]):
+                _spell_out(below)
+            node = below
+    node.value[path[-1]] = value

@@ -253,10 +253,8 @@ def dump(value: Any, *, is_flow: bool = False) -> str:
     "{step: 0, op: null, at: [a b, 1.0, true, 'no']}"
     """
     width = math.inf if is_flow else 110
-    for allow_unicode in (True, False):  # False escapes all but ASCII, where some character would not be visible
-        text: str = yaml.dump(
-            value, Dumper=_Dumper, allow_unicode=allow_unicode, default_flow_style=is_flow, sort_keys=False, width=width
-        )
-        if text.replace("\n", "").isprintable():
-            break
+    options: dict[str, Any] = {"default_flow_style": is_flow, "sort_keys": False, "width": width}
+    text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True, **options)
+    if not text.replace("\n", "").isprintable():
+        text = yaml.dump(value, Dumper=_Dumper, allow_unicode=False, **options)  # escapes all but ASCII
     return text.removesuffix("\n").removesuffix("\n...") if is_flow else text

@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     """By name, as ``results.json`` has them."""
 
 DEFAULTS: Final = ("default", "default from 1000", "default from 2000")
-PLAIN: Final = ("rules, one", "rules, other order", "rules", "rules, strict, one")
-SHUFFLED: Final = (
-    "rules, one, shuffled",
-    "rules, shuffled",
-    "rules, strict, one, shuffled",
-    "shuffled",
-    "rules, strict, shuffled",
-)
 CHANCE: Final = ("chance", "chance, 1", "chance, 2")
 
 
@@ -63,31 +55,6 @@ def longer(runs: Runs) -> str:
     return table(("", "test accuracy", "interval", "n"), rows)
 
 
-def heuristics(runs: Runs) -> str:
-    """Return the heuristic on both tasks, each setting a row, and the commands."""
-    plain = [(runs[name]["says"], runs[name]) for name in PLAIN]
-    plain.append(("strict, nursery 2 (`plugins.yaml`)", runs["default"]))
-    shuffled = [(runs[name]["says"], runs[name]) for name in SHUFFLED]
-    parts = []
-    for task, own in (("mnist1d", plain), ("mnist1d-shuffled", shuffled)):
-        head = f"`{task}` (twin: {twin(own[0][1])})"
-        rows = [(says, *line(one, "heuristic")) for says, one in own]
-        parts.append(table((head, *HEAD), rows))
-    return "\n".join([*parts, commands(runs, [*PLAIN, DEFAULTS[0], *SHUFFLED])])
-
-
-def chance(runs: Runs) -> str:
-    """Return the random policy, by seed, beside the heuristic in the same environments, and the commands."""
-    rows = [
-        ("`mnist1d`" if place == 0 else "", runs[name]["says"], *line(runs[name], "random"))
-        for place, name in enumerate(CHANCE)
-    ]
-    rows.append(("", "the heuristic", *line(runs["rules"], "heuristic")))
-    rows.append(("`mnist1d-shuffled`", runs["chance, shuffled"]["says"], *line(runs["chance, shuffled"], "random")))
-    rows.append(("", "the heuristic", *line(runs["rules, shuffled"], "heuristic")))
-    return "\n".join([table(("task", "seed", *HEAD), rows), commands(runs, [*CHANCE, "chance, shuffled"])])
-
-
 def previews(runs: Runs) -> str:
     """Return the seeds' gains after a preview and at the end, by germination step."""
     rows: list[Sequence[str]] = []
@@ -110,31 +77,13 @@ def previews(runs: Runs) -> str:
 
 PARTS: Final[Mapping[str, Callable[[Runs], str]]] = {
     "default-run": default_run,
-    "heuristic-runs": heuristics,
     "longer-run": longer,
     "previews": previews,
-    "random-runs": chance,
     "runs-from-other-seeds": other_seeds,
 }
 """By the names that the pages mark them with."""
 
-HEAD: Final = ("accuracy", "against the twin", "reward", "kept in eight environments")
-"""What ``line`` tells of a run."""
-
-
 # --- parts of a line
-
-
-def line(own: Mapping[str, Any], arm: str) -> tuple[str, ...]:
-    """Return the row of an arm: accuracy, difference to the twin, reward, kept seeds."""
-    found = own["results"]["arms"][arm]
-    return percent(found["test"]["mean"]), against(own, arm, "twin"), signed(found["reward"]), kept(own, arm)
-
-
-def kept(own: Mapping[str, Any], arm: str) -> str:
-    """Return how many seeds of which blueprints an arm kept."""
-    told = ", ".join(f"`{blueprint}` {number}" for blueprint, number in own["kept"][arm].items())
-    return told or ("nothing" if own["blended"][arm] else "nothing, and nothing was blended in")
 
 
 def comparison(own: Mapping[str, Any], one: str, other: str) -> Mapping[str, Any] | None:
@@ -150,11 +99,6 @@ def against(own: Mapping[str, Any], one: str, other: str) -> str:
         return "unknown"
     mean, low, high = (100 * found[key] for key in ("difference", "ci_low", "ci_high"))
     return f"{signed(mean)} ({minus(f'{low:.1f}')} to {minus(f'{high:.1f}')})"
-
-
-def twin(own: Mapping[str, Any]) -> str:
-    """Return the accuracy without growth."""
-    return percent(own["results"]["arms"]["twin"]["test"]["mean"])
 
 
 def times(own: Iterable[Mapping[str, Any]]) -> str:
@@ -183,11 +127,6 @@ def nats(value: float, digits: int) -> str:
 def minus(number: str) -> str:
     """Return a number with a typographic minus, and zero without a sign."""
     return number.lstrip("-") if not float(number) and number[0] == "-" else number.replace("-", "−")
-
-
-def commands(runs: Runs, names: Iterable[str]) -> str:
-    """Return the commands, as a user types them."""
-    return "```sh\n" + "".join(f"{runs[name]['command']}\n" for name in names) + "```\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 RULES: Final = "esper run examples/heuristic.yaml"
-STRICT: Final = " --set 'growth.gates=\"strict\"'"
-SHUFFLED: Final = " --set task=mnist1d-shuffled"
 NO_CONTROL: Final = " --set capacity=false"
 """For what is shown without static capacity: it comes after the others, and changes none of them."""
 
@@ -45,31 +43,10 @@ RUNS: Final = (
         " --set episode.steps=200",
         "200 steps",
     ),
-    Run("rules, one", f"{RULES} --set growth.nursery=1{NO_CONTROL}", "gates off, nursery 1"),
-    Run(
-        "rules, other order",
-        f"{RULES} --set growth.nursery=1 --set 'slots.early.blueprints=[conv_light, pointwise]'{NO_CONTROL}",
-        "the same, `conv_light` written first",
-    ),
-    Run("rules", f"{RULES}{NO_CONTROL}", "gates off, nursery 3"),
-    Run(
-        "rules, strict, one",
-        f"{RULES} --set growth.nursery=1{STRICT}{NO_CONTROL}",
-        "strict, nursery 1",
-    ),
-    Run("rules, one, shuffled", f"{RULES} --set growth.nursery=1{SHUFFLED}{NO_CONTROL}", "gates off, nursery 1"),
-    Run("rules, shuffled", f"{RULES}{SHUFFLED}{NO_CONTROL}", "gates off, nursery 3"),
-    Run(
-        "rules, strict, one, shuffled",
-        f"{RULES} --set growth.nursery=1{STRICT}{SHUFFLED}{NO_CONTROL}",
-        "strict, nursery 1",
-    ),
     Run("shuffled", "esper run examples/control-shuffled.yaml", "strict, nursery 2"),
-    Run("rules, strict, shuffled", f"{RULES}{STRICT}{SHUFFLED}{NO_CONTROL}", "strict, nursery 3"),
     Run("chance", f"{RULES} --set policy=random{NO_CONTROL}", "0"),
     Run("chance, 1", f"{RULES} --set policy=random --set policy.settings.seed=1{NO_CONTROL}", "1"),
     Run("chance, 2", f"{RULES} --set policy=random --set policy.settings.seed=2{NO_CONTROL}", "2"),
-    Run("chance, shuffled", f"{RULES} --set policy=random{SHUFFLED}{NO_CONTROL}", "0"),
 )
 
 QUICK: Final = ("environments=2", "episode.steps=8", "episode.batches=2")

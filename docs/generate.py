@@ -75,6 +75,11 @@ def one_line(text: str | None) -> str:
     return " ".join((text or "").split()).replace("``", "`")
 
 
+def listed(what: str, text: str) -> str:
+    """Return an item of a list: what it is about, and its text if there is one."""
+    return f"- {what}: {text}\n" if text else f"- {what}\n"
+
+
 def section(title: str, text: str | None, body: str) -> str:
     """Return a part of a page below its own heading."""
     return f"## {title}\n\n{one_line(text)}\n\n{body}"
@@ -101,9 +106,8 @@ def configuration() -> str:
             basic.append(section(title, model.__doc__, where + table(head, own)))
         if others:
             heading = f"{title}: advanced options" if first else title
-            advanced.append(
-                section(heading, "Options that few runs need." if first else model.__doc__, where + table(head, others))
-            )
+            above = f"## {heading}\n\n" if first else section(heading, model.__doc__, where)
+            advanced.append(above + table(head, others))
     return "\n".join([*basic, *advanced])
 
 
@@ -160,11 +164,14 @@ def default_of(model: type[BaseModel], key: str) -> str:
     if isinstance(value, Use):
         return f"`{value.use}`"
     if isinstance(value, BaseModel):
-        return "its own defaults"
+        return "`{}`"
     return f"`{json.dumps(value)}`"
 
 
 # --- reference/events.md
+
+WHERE = ("round", "arm", "seed", "step")
+"""Fields that say where an event happened, explained at the top of the page."""
 
 
 def event_records() -> str:
@@ -173,12 +180,15 @@ def event_records() -> str:
     for record in (*get_args(events.Event), signals.Signals, signals.SlotSignals, signals.SeedSignals):
         title = str(next((field.default for field in fields(record) if field.name == "type"), record.__name__))
         told = field_docs(record)
-        rows = [
-            (f"`{field.name}`", f"`{field.type}`", told.get(field.name, ""))
-            for field in fields(record)
-            if field.name not in ("type", "v")
+        own = [field for field in fields(record) if field.name not in ("type", "v")]
+        where = [f"`{field.name}`" for field in own if field.name in WHERE and title != record.__name__]
+        lines = [f"{', '.join(where)}, and:\n\n"] if where else []
+        lines += [
+            listed(f"`{field.name}`, `{field.type}`", told.get(field.name, ""))
+            for field in own
+            if f"`{field.name}`" not in where
         ]
-        parts.append(section(title, record.__doc__, table(("field", "type", ""), rows)))
+        parts.append(section(title, record.__doc__, "".join(lines)))
     return "\n".join(parts)
 
 
@@ -262,7 +272,7 @@ def command_page(context: click.Context) -> str:
         if record and record[1] and "--help" not in record[0]
     ]
     page = "\n\n".join([f"## {context.command_path}", f"```text\n{usage}\n```", *paragraphs]) + "\n"
-    return page + ("\n" + table(("option", ""), rows) if rows else "")
+    return page + ("\n" + "".join(listed(*row) for row in rows) if rows else "")
 
 
 def fenced(paragraph: str) -> str:
@@ -442,8 +452,7 @@ OF_A_CANDIDATE: Mapping[str, str] = {
 def observation_fields() -> str:
     """Return the fields of an observation."""
     told = field_docs(signals.Observation)
-    rows = [(f"`{one.name}`", f"`{one.type}`", told.get(one.name, "")) for one in fields(signals.Observation)]
-    return table(("field", "type", ""), rows)
+    return "".join(listed(f"`{one.name}`, `{one.type}`", told.get(one.name, "")) for one in fields(signals.Observation))
 
 
 def columns() -> str:

@@ -70,7 +70,7 @@ def test_an_error_page_has_a_title_an_example_a_cause_and_a_fix(page: Path) -> N
 
 def test_the_index_lists_the_code_and_title_of_every_error_page() -> None:
     index = (DOCS / "reference" / "errors" / "index.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| \[(E\d{3})\]\((E\d{3})\.md\) \| (\S.*) \|$", index, flags=re.MULTILINE)
+    listed = re.findall(r"^- \[(E\d{3})\]\((E\d{3})\.md\): (\S.*)$", index, flags=re.MULTILINE)
     titles = [page.read_text(encoding="utf-8").partition("\n")[0].removeprefix(f"# {page.stem} ") for page in ERRORS]
     assert listed == [(page.stem, page.stem, title) for page, title in zip(ERRORS, titles, strict=True)]
 

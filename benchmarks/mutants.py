@@ -97,8 +97,17 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
             yield Mutant(file, number, node.lineno)  # type: ignore[attr-defined]
 
 
-def survives(mutant: Mutant, package: str, root: Path, python: Path) -> bool:
-    """Run the package's fast tests on a tree with the mutant; a run that hangs counts as noticed."""
+def copy_tree(root: Path) -> None:
+    """Copy the files of the working tree that git does not ignore."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split("\0"):
+        if name and Path(name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(name, root / name)
+
+
+def passes(package: str, root: Path, python: Path) -> bool:
+    """Return whether a package's fast tests pass in a tree; a run that hangs does not."""
     sources = os.pathsep.join(str(path) for path in sorted(root.glob("esper-*/src")))
     tests = f"esper-core/tests/{package}"
     command = [str(python), "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", tests]
@@ -126,16 +135,17 @@ def main() -> int:
     draw, survivors = random.Random(options.seed), 0
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "tree")
-        ignored = shutil.ignore_patterns(".git", ".venv", "runs", "site", "__pycache__", ".*_cache")
-        shutil.copytree(Path.cwd(), root, ignore=lambda path, names: ignored(path, names) - {"esper_core"})
-        shutil.copytree(CORE / "runs", root / CORE / "runs", dirs_exist_ok=True)
+        copy_tree(root)
         python = Path(".venv/bin/python").absolute()
         for package in options.packages:
+            if not passes(package, root, python):
+                print(f"the tests of {package} fail without a mutant")
+                return 1
             every = [one for file in sorted((CORE / package).glob("*.py")) for one in mutants_of(file)]
             for mutant in draw.sample(every, options.count // len(options.packages)):
                 text = (root / mutant.file).read_text(encoding="utf-8")
                 changed = mutant.apply(root)
-                alive = survives(mutant, package, root, python)
+                alive = passes(package, root, python)
                 (root / mutant.file).write_text(text, encoding="utf-8")
                 survivors += alive
                 if alive:

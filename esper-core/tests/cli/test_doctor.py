@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sys
 
@@ -77,6 +78,22 @@ def test_a_package_that_the_default_run_needs_is_missed(monkeypatch, tmp_path) -
     assert findings["esper-tasks"].state == "ok"
     assert findings["esper-not-there"].state == "warning"
     assert findings["esper-not-there"].mend == "pip install esper-not-there"
+
+
+def test_an_environment_without_any_plugin_is_a_warning(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(importlib.metadata, "distributions", tuple)
+    findings = {finding.what: finding for finding in doctor.examine(tmp_path)}
+    assert (findings["plugins"].state, findings["plugins"].found) == ("warning", "none is active")
+    assert findings["plugins"].mend == "pip install esper-blueprints esper-policies esper-rewards esper-tasks"
+
+
+def test_a_package_with_damaged_metadata_is_a_warning_with_its_reinstallation(found, site_packages) -> None:
+    site_packages.plugin("esper-torn", "", id="torn")
+    site_packages.folder.joinpath("esper_torn-1.0.dist-info", "entry_points.txt").write_text("[other]\nnonsense\n")
+    status, findings = found()
+    assert (status, findings["metadata"]["state"]) == (0, "warning")
+    assert findings["metadata"]["found"].startswith('the metadata of package "esper-torn" cannot be read: ')
+    assert findings["metadata"]["mend"] == "pip install --force-reinstall esper-torn"
 
 
 def test_a_torch_that_cannot_be_imported_fails(monkeypatch) -> None:

@@ -54,6 +54,46 @@ def test_a_plugin_that_is_required_and_missing_does_not_keep_it_from_explaining(
     assert (answer.status, answer.out.splitlines()[0]) == (0, "episode.steps: 40")
 
 
+SETTINGS = """
+import sys
+from esper_core import TaskSpec, hookimpl
+from pydantic import BaseModel, Field
+
+def stop():
+    sys.exit(0)
+
+class Settings(BaseModel):
+    width: int = 3
+    depth: int = Field({default}, description="How deep.")
+
+@hookimpl
+def esper_register_tasks(registry):
+    registry.add("wide", "m:Task", TaskSpec("Wide.", Settings))
+"""
+
+
+def test_a_setting_without_a_description_is_explained_by_type_default_and_origin(esper, file, site_packages) -> None:
+    site_packages.plugin("esper-extra", SETTINGS.format(default=1))
+    assert esper("explain", file, "task.settings", "--set", "task=wide").out.splitlines() == [
+        "task.settings.width: 3",
+        "  integer; default 3; from default",
+        "task.settings.depth: 1",
+        "  How deep.",
+        "  integer; default 1; from default",
+    ]
+
+
+def test_a_component_that_ends_the_program_does_not_make_it_look_like_success(esper, file, site_packages) -> None:
+    path = site_packages.plugin("esper-extra", SETTINGS.format(default="default_factory=stop"))
+    answer = esper("explain", file, "task.settings", "--set", "task=wide")
+    assert (answer.status, answer.out) == (3, "")
+    assert answer.err == (
+        "E231 a component ended the program in the middle of its work: SystemExit: 0\n"
+        f"  {path}:7\n"
+        "  This is a fault of its package: it must raise an error instead.\n"
+    )
+
+
 def test_it_needs_no_torch(file) -> None:
     code = (
         "import sys\nfrom esper_core.cli import main\n"

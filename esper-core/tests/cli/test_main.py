@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
@@ -261,6 +262,12 @@ def test_a_command_of_a_package_that_is_not_installed_is_told_with_its_pip_line(
         assert (answer.status, answer.err.endswith(f"\nError: {hint}\n")) == (2, True)
 
 
+def test_help_has_no_list_of_other_packages_where_none_brings_a_command(esper, monkeypatch) -> None:
+    monkeypatch.setattr(sys.modules["esper_core.cli.main"], "discover", lambda *_: ((), ()))
+    titles = [line for line in esper("--help").out.splitlines() if line.endswith(":")]
+    assert titles == ["Options:", "Commands:"]
+
+
 def test_safe_mode_leaves_out_commands_of_others(esper, site_packages, monkeypatch) -> None:
     site_packages.command("esper-extra", "raise AssertionError('was imported')", command="grow")
     monkeypatch.setenv("ESPER_SAFE_MODE", "1")
@@ -291,6 +298,37 @@ def test_a_reader_that_goes_away_is_no_crash(unbuffered: str) -> None:
     assert (run.returncode, run.stderr) == (141, "")
 
 
+@pytest.fixture
+def hang_up(monkeypatch) -> Iterator[Callable[[], None]]:
+    """``hang_up()``: stdout and stderr are pipes from then on that nobody reads."""
+    streams = []
+
+    def close() -> None:
+        for name in ("stdout", "stderr"):
+            reader, writer = os.pipe()
+            os.close(reader)
+            streams.append(os.fdopen(writer, "w", buffering=1))
+            monkeypatch.setattr(sys, name, streams[-1])
+
+    yield close
+    for stream in streams:
+        stream.close()
+
+
+@pytest.mark.parametrize(("body", "status"), [("click.echo('grown')", 141), ("raise Interrupted(1)", 129)])
+def test_after_a_broken_pipe_the_interpreter_can_flush_its_streams(
+    hang_up, site_packages, body: str, status: int
+) -> None:
+    other(site_packages, body)
+    hang_up()
+    with pytest.raises(SystemExit) as end:
+        main(["grow"])
+    assert end.value.code == status
+    for stream in (sys.stdout, sys.stderr):
+        stream.write("the last words\n")
+        stream.flush()
+
+
 def test_ctrl_c_ends_with_130(site_packages) -> None:
     other(site_packages, "import time; sys.stdout.write('ready'); sys.stdout.flush(); time.sleep(30)")
     environment = {**os.environ, "PYTHONPATH": str(site_packages.folder)}
@@ -313,10 +351,10 @@ def test_the_script_is_the_command() -> None:
     assert script.load() is main
 
 
-def test_completion_of_the_shell_is_clicks_own() -> None:
-    environment = {**os.environ, "_ESPER_COMPLETE": "bash_complete", "COMP_WORDS": "esper plug", "COMP_CWORD": "1"}
-    run = subprocess.run(ESPER, capture_output=True, text=True, check=True, env=environment)
-    assert run.stdout == "plain,plugins\n"
+def test_completion_of_the_shell_is_clicks_own(esper, monkeypatch) -> None:
+    for name, value in {"_ESPER_COMPLETE": "bash_complete", "COMP_WORDS": "esper plug", "COMP_CWORD": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert esper().out == "plain,plugins\n"
 
 
 def test_a_command_can_be_called_with_clicks_own_runner() -> None:
@@ -325,6 +363,17 @@ def test_a_command_can_be_called_with_clicks_own_runner() -> None:
     result = CliRunner().invoke(main, ["plugins", "show", "nope"])
     assert result.exit_code == 2
     assert 'E208 unknown plugin "nope"' in result.output
+
+
+def test_a_command_that_fails_on_the_damaged_metadata_of_a_package_names_that_package(esper, site_packages) -> None:
+    other(site_packages, "from importlib.metadata import entry_points; entry_points()")
+    site_packages.plugin("other-torn", "", id="torn")
+    site_packages.folder.joinpath("other_torn-1.0.dist-info", "entry_points.txt").write_text("[other]\nnonsense\n")
+    answer = esper("grow")
+    assert (answer.status, answer.out) == (3, "")
+    first, second = answer.err.splitlines()
+    assert first.startswith('E223 the metadata of package "other-torn" cannot be read: ')
+    assert second == "  Install it again:  pip install --force-reinstall other-torn"
 
 
 @pytest.mark.parametrize("error", ["asyncio.CancelledError()", "GeneratorExit()"])

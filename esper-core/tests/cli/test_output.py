@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import re
 import sys
+from typing import Any
 
 import pytest
 
-from esper_core.cli.output import print_facts, print_json, print_line, print_problems, print_table, wants_colour
+from esper_core.app.run import REPORT, Outcome
+from esper_core.cli.output import (
+    print_facts,
+    print_json,
+    print_line,
+    print_outcome,
+    print_problems,
+    print_table,
+    wants_colour,
+)
 from esper_core.leyline import Problem
 from esper_core.leyline.errors import printable
 
@@ -119,3 +131,26 @@ def test_a_table_is_ruled_on_a_terminal(terminal, monkeypatch) -> None:
     print_table(["id", "package"], [["tasks", "esper-tasks"]])
     assert "─" in terminal.getvalue()
     assert "esper-tasks" in terminal.getvalue()
+
+
+def results(mean: float | None) -> dict[str, Any]:
+    test = {"mean": mean, "ci_low": None, "ci_high": None, "n": 1}
+    arms = {"grown": {"test": test, "params": 1200.0, "reward": None}}
+    return {"metric": {"name": "accuracy", "unit": "%"}, "arms": arms, "comparisons": []}
+
+
+@pytest.mark.parametrize(("mean", "shown"), [(0.912, "91.2 %"), (None, "unknown"), (math.nan, "unknown")])
+def test_a_mean_that_is_not_known_is_shown_as_unknown(capsys, tmp_path, mean: float | None, shown: str) -> None:
+    print_outcome(Outcome(tmp_path, tmp_path, results(mean), {"total": 2.0, "train": 1.0}))
+    head, row, *_ = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[0] == "arm"
+    assert re.split("  +", row) == ["grown", shown, "unknown", "1", "1,200", "unknown"]
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_the_outcome_names_the_report_where_a_package_wrote_one(capsys, tmp_path, is_written: bool) -> None:
+    if is_written:
+        (tmp_path / REPORT).touch()
+    print_outcome(Outcome(tmp_path, tmp_path, results(0.9), {"total": 2.0, "train": 1.0}))
+    last = [f"{tmp_path}   2.0 s, of which train 50 %", *[f"Report: {tmp_path / REPORT}"] * is_written]
+    assert capsys.readouterr().out.splitlines()[3:] == last

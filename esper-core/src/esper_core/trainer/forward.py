@@ -180,14 +180,13 @@ def takes_channels_last(
         return False
     some = channels_last(replace(train, inputs=train.inputs[:PROBE_EXAMPLES], targets=train.targets[:PROBE_EXAMPLES]))
     inputs, targets = sent(some.inputs, device), sent(some.targets, device)
-    sites = {slot.name: slot.site for slot in slots_of(host).each()}
+    sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
 
     def try_all() -> None:
         draws_of(host, lambda model: task.losses(model(inputs), targets).mean())
         for name, own in varieties.items():
-            if (site := sites[name]) is not None:
-                for variety in own:
-                    draws_of_variety(variety, site, device, memory_format=torch.channels_last)
+            for variety in own:
+                draws_of_variety(variety, sites[name], device, memory_format=torch.channels_last)
 
     lay_out(host, torch.channels_last)
     works = attempt(try_all).error is None

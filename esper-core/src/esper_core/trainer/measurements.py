@@ -110,8 +110,7 @@ class SeedGains:
         self.gains = {}
         acting, slots = self._garden.blended, self._garden.slots.values()
         for number in self._garden.incubating:
-            if number not in acting:
-                self.gains[number] = paired(losses, self._try_seed(number, evaluate))
+            self.gains[number] = paired(losses, self._try_seed(number, evaluate))
         if undisturbed is None:
             return
         fossils = [seed.number for slot in slots for seed in slot.fossils]

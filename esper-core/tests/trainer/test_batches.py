@@ -19,7 +19,7 @@ from torch import Tensor
 from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
 from esper_core.leyline import WAIT, Action, Op, Split
-from esper_core.trainer.batches import BatchOrder, Resident, Streamed, feed_for
+from esper_core.trainer.batches import BatchOrder, Resident, Streamed, feed_for, sent
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.lanes import CudaStream
 from esper_core.trainer.pool import Pool
@@ -138,7 +138,7 @@ def test_data_may_be_mapped_from_a_file(tmp_path: Path) -> None:
 
 
 class RecordingStream(CudaStream):
-    """Writes down what the thread does on it."""
+    """Writes down what the thread does on it. Its marks are numbered."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -149,16 +149,57 @@ class RecordingStream(CudaStream):
         yield
         self.log.append("off")
 
-    def mark(self) -> None:
+    def mark(self) -> Any:
         self.log.append("mark")
+        return self.log.count("mark")
 
 
-def test_a_batch_is_sent_on_a_stream_of_the_feeds_own_with_a_mark_behind_it() -> None:
-    stream = RecordingStream()
-    streamed = Streamed(SPLIT, CPU, stream)
-    streamed.next(BatchOrder(30, 7, 5))
+class ReadingStream:
+    """The stream on which a batch is read: the marks that it waited for, and the tensors whose memory it keeps."""
+
+    def __init__(self) -> None:
+        self.waited: list[int] = []
+        self.kept: list[Tensor] = []
+
+    def wait_event(self, mark: int) -> None:
+        self.waited.append(mark)
+
+
+class OnDevice(Tensor):
+    """A tensor whose memory a stream can keep, as on a GPU."""
+
+    def record_stream(self, stream: Any) -> None:
+        stream.kept.append(self)
+
+
+def test_a_batch_is_sent_on_a_stream_of_the_feeds_own_and_read_behind_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, reader = RecordingStream(), ReadingStream()
+    monkeypatch.setattr(torch.cuda, "current_stream", {CPU: reader}.__getitem__)
+    streamed = Streamed(Split(SPLIT.inputs.as_subclass(OnDevice), SPLIT.targets.as_subclass(OnDevice)), CPU, stream)
+    order = BatchOrder(30, 7, 5)
+    read = [*streamed.next(order), *streamed.next(order)]
     streamed.close()
-    assert stream.log == ["on", "mark", "off"] * 2
+    assert stream.log == ["on", "mark", "off"] * 3
+    assert reader.waited == [1, 2]
+    assert [id(tensor) for tensor in reader.kept] == [id(tensor) for tensor in read]
+
+
+@pytest.mark.parametrize(("device", "done"), [("cpu", ["to cpu"]), ("cuda", ["pinned", "to cuda"])])
+def test_only_what_is_sent_to_a_gpu_is_pinned_and_nothing_is_waited_for(device: str, done: list[str]) -> None:
+    log: list[str] = []
+
+    class OnHost(Tensor):
+        def pin_memory(self) -> Tensor:
+            log.append("pinned")
+            return self
+
+        def to(self, device: torch.device, *, non_blocking: bool = False) -> Tensor:
+            assert non_blocking
+            log.append(f"to {device.type}")
+            return self
+
+    sent(torch.zeros(2).as_subclass(OnHost), torch.device(device))
+    assert log == done
 
 
 def course(recipe: Recipe, lanes: int, rounds: int = 2) -> tuple[list[str], list[int]]:

@@ -336,6 +336,40 @@ def test_a_pause_ends_the_run_after_a_whole_step(make_recipe: Make) -> None:
     assert recorder.settled == 3
 
 
+def between_rounds(recipe: Recipe) -> tuple[list[EpisodeFinished], State]:
+    """The episodes of two rounds, and the state after the first, in which a blueprint was withdrawn."""
+    made, _ = study(recipe, Planned(LIFE), rounds=2)
+    states: list[State] = []
+
+    def pause(course: StudyProgress) -> None:
+        if (course.round, course.step) == (0, 6):
+            while not made.pool.faults.is_withdrawn("test/faulty"):
+                made.pool.faults.record("test/faulty")
+        if (course.round, course.step) == (1, 0):
+            states.append(course.state_dict())
+
+    return run_study(StudyProgress(made), pause), states[0]
+
+
+def test_a_study_goes_on_between_two_rounds_with_the_same_episodes_and_without_withdrawn_blueprints(
+    make_recipe: Make,
+) -> None:
+    finished, state = between_rounds(make_recipe())
+    made, _ = study(make_recipe(), Planned(LIFE), rounds=2)
+    progress = StudyProgress(made)
+    progress.load_state_dict(state, finished[:4])
+    assert made.pool.latest == [], "the environments of the round that is over are not restored"
+    assert made.pool.faults.is_withdrawn("test/faulty")
+    assert run_study(progress) == finished
+
+
+def test_a_study_does_not_go_on_with_fewer_episodes_than_were_over(make_recipe: Make) -> None:
+    finished, state = between_rounds(make_recipe())
+    made, _ = study(make_recipe(), Planned(LIFE), rounds=2)
+    with pytest.raises(ValueError, match=r"4 episodes were over\. Received: 3"):
+        StudyProgress(made).load_state_dict(state, finished[:3])
+
+
 def test_where_the_time_went_is_always_known(make_recipe: Make) -> None:
     made, _ = study(make_recipe(), Planned(LIFE))
     run_study(StudyProgress(made))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from esper_core.leyline import WAIT, Action, Op, SeedSignals
 from esper_core.trainer.environment import Recipe
@@ -53,6 +55,30 @@ def test_it_is_known_where_a_seed_acts_and_nowhere_else(make_recipe: Make) -> No
     _, told = lived(make_recipe(), 8)
     known = [None if seed is None else seed.dependence is not None for seed in told]
     assert known == [None, False, False, True, True, True, None, None]
+
+
+class NoisyInEvaluation(nn.Module):
+    """A host with dropout in evaluation, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv1d(1, 4, 1)
+        self.head = nn.Linear(48, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(nn.functional.dropout(self.stem(inputs), 0.2, training=True).flatten(1))
+        return outputs
+
+
+def test_a_host_that_has_to_be_run_whole_without_each_seed_is_logged_once_with_the_reason(
+    make_recipe: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "esper")
+    _, told = lived(make_recipe(host=NoisyInEvaluation), 5)
+    assert sum(seed is not None and seed.dependence is not None for seed in told) == 2
+    assert caplog.messages == [
+        "NoisyInEvaluation is evaluated in whole passes with each seed left out: it draws random numbers in evaluation"
+    ]
 
 
 def test_it_is_no_evidence(make_recipe: Make) -> None:

@@ -93,6 +93,8 @@ class Bad(nn.Module):
             return grown
         if self.harm == "nan":
             return grown * math.nan
+        if self.harm == "detach":
+            return grown.detach()
         return (NanGradient if self.harm == "nan gradient" else RaisingGradient).apply(grown)
 
 
@@ -158,6 +160,43 @@ def test_a_seed_that_goes_wrong_when_it_is_blended_in_is_lost_and_the_host_goes_
     assert environment.garden.slots["early"].living is None
     assert all(parameter.isfinite().all() for parameter in environment.model.parameters())
     assert environment.keeper.misowned(environment.model) == []
+
+
+def test_a_seed_that_acts_on_a_frozen_host_and_leaves_no_gradient_is_lost(
+    make_recipe: Make, noisy_host: Callable[[], nn.Module]
+) -> None:
+    def frozen() -> nn.Module:
+        return noisy_host().requires_grad_(False)
+
+    environment = Environment(make_recipe(variety=bad("detach", patience=3 + 3 + 2), host=frozen), arm="a", index=0)
+    environment.reset(0, 3)
+    lost = []
+    for step, action in enumerate([GERMINATE, ADVANCE, WAIT, WAIT]):
+        environment.train()
+        environment.network.apply(action, step)
+        lost += [(step, one.blueprint, one.what) for one in environment.network.lost.take()]
+    assert lost == [(3, "test/bad", "left the loss without a gradient")]
+    assert environment.garden.blended == ()
+
+
+class Detached(nn.Module):
+    """A host that cuts its outputs off from its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv1d(1, 4, 1)
+        self.head = nn.Linear(48, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.stem(inputs).flatten(1)).detach()
+
+
+def test_without_a_seed_a_loss_that_has_no_gradient_is_the_fault_of_the_host(make_recipe: Make) -> None:
+    pool = Pool(make_recipe(host=Detached), ["grown"], 1)
+    pool.reset(0, 3)
+    message = "E231 the host raised RuntimeError in training, step 0: left the loss without a gradient"
+    with pytest.raises(PluginError, match=message):
+        pool.train(0)
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])

@@ -93,21 +93,19 @@ def configuration() -> str:
     basic, advanced = [], []
     for model, places in sections().items():
         title, first = title_of(model.__name__), FIRST_PAGE.get(model.__name__, ())
-        rows = {
-            key: (f"`{key}`", kind(entry), default_of(model, key), field.description or "")
+        keys = {
+            key: listed(f"`{key}` ({kind(entry)}; {default_of(model, key)})", field.description or "")
             for key, field in model.model_fields.items()
             if (entry := entry_at((key,), model)) is not None
         }
-        others = [row for key, row in rows.items() if key not in first]
+        others = [line for key, line in keys.items() if key not in first]
         where = f"In the file: {', '.join(f'`{place}`' for place in places)}.\n\n" if any(places) else ""
-        head = ("key", "value", "default", "meaning")
         if first:
-            own = [row for key, row in rows.items() if key in first]
-            basic.append(section(title, model.__doc__, where + table(head, own)))
+            basic.append(section(title, model.__doc__, where + "".join(keys[key] for key in keys if key in first)))
         if others:
             heading = f"{title}: advanced options" if first else title
             above = f"## {heading}\n\n" if first else section(heading, model.__doc__, where)
-            advanced.append(above + table(head, others))
+            advanced.append(above + "".join(others))
     return "\n".join([*basic, *advanced])
 
 
@@ -156,16 +154,16 @@ def kind(entry: Entry) -> str:
 
 
 def default_of(model: type[BaseModel], key: str) -> str:
-    """Return a key's default as it would be written in YAML."""
+    """Return a key's default as it would be written in YAML, or that it is required."""
     field = model.model_fields[key]
     if field.is_required():
-        return "*needed*"
+        return "required"
     value = field.get_default(call_default_factory=True)
     if isinstance(value, Use):
-        return f"`{value.use}`"
+        return f"default `{value.use}`"
     if isinstance(value, BaseModel):
-        return "`{}`"
-    return f"`{json.dumps(value)}`"
+        return "default `{}`"
+    return f"default `{json.dumps(value)}`"
 
 
 # --- reference/events.md

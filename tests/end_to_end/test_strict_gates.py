@@ -13,7 +13,7 @@ import pytest
 Esper = Callable[..., Any]
 
 DECISION = Path(__file__).parents[2] / "docs" / "decisions" / "0011-default-incubation.md"
-TOLD = re.compile(r"^\| `conv_light`, plain \| 10 \| \+(\S+) \((\S+) to (\S+)\) \|$", re.MULTILINE)
+TOLD = re.compile(r"^(\S+) points over the twin \((\S+) to (\S+)\)", re.MULTILINE)
 """What a convolution came to, in points, with its interval."""
 
 SEEDS = 10

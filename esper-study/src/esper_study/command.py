@@ -37,12 +37,16 @@ OTHER_NUMBERS: Final = 1
     type=click.Choice(["recorded", "wait"]),
     default="recorded",
     show_default=True,
-    help="What follows the action: the recorded actions, as far as they are possible, or nothing.",
+    help="After the action: take the recorded actions, if possible, or wait.",
 )
 @click.option(
-    "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs are kept."
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="The folder of run directories.",
 )
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--quiet", is_flag=True, help="Print no progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on stdout.")
 @click.pass_context
 def replay(
@@ -65,11 +69,10 @@ def replay(
     esper replay quiet-otter --episode heuristic:3 --step 7 --action "prune early"
     esper replay quiet-otter --episode heuristic:3 --step 7 --action "germinate early conv_light blend=gate speed=8"
 
-    An episode is named by its arm and its seed, as in events.jsonl and summary.json. An action is OP, SLOT and
-    BLUEPRINT, as far as the op takes them, then blend, speed, curve and target as KEY=VALUE. --step without --action
-    lists the actions that were possible after that step.
+    An action is OP, SLOT and BLUEPRINT, as far as the op takes them, then blend, speed, curve and target as KEY=VALUE.
+    --step without --action lists the actions that were possible after that step.
 
-    The exit code is 1 if a number that has to be the same differs from the recording, in any bit.
+    The exit code is 1 if the replay differs from the recording, in any bit.
     """
     if action is not None and step is None:
         msg = "--action needs --step, the step after which it is taken"

@@ -67,12 +67,21 @@ def report(run: Path, *, out: Path | None, picture: Path | None) -> None:
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
-    "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder of the runs."
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="The folder of run directories.",
 )
 @click.option(
     "--arm", "arms", multiple=True, metavar="NAME", help="Compare only arms of this name; all of their pairs."
 )
-@click.option("--all", "every", is_flag=True, help="Compare every pair of arms; each verdict then needs more seeds.")
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Compare every pair of arms, also controls; each verdict then needs more seeds.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print {runs, metric, margin, arms, comparisons, warnings}.")
 @click.option(
     "--html",
@@ -93,12 +102,11 @@ def compare(
     esper compare quiet-otter swift-heron --arm heuristic
     esper compare quiet-otter --html comparison.html
 
-    RUN is a folder, or an id below --runs-dir, or the words of an id. Where two runs share their task and their seeds,
-    their arms are compared seed by seed.
+    RUN is a folder, an id below --runs-dir, or the words of an id. Runs that share their task and seeds are compared
+    seed by seed.
 
-    Of one run those pairs of arms are compared that its summary compares. Of several runs each arm is compared with its
-    own controls, with the other arms of its run, and with the arm of its name in the other runs, or with every arm
-    there if no name is shared. Controls are compared with each other with --all, or with --arm.
+    One run: the pairs of its summary. Several runs: each arm with its controls, with the other arms of its run, and
+    with the arm of its name in the other runs, or with every arm there if no name is shared.
     """
     from esper_core import load_run
     from esper_core.leyline.errors import printable

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,17 +133,6 @@ def test_a_learner_trains_no_path_twice(small):
     assert (first, second) == (4 * DECISIONS, 8 * DECISIONS)
     assert trained < first
     assert by_then - trained < trained, "nodes of the first round are not trained again"
-
-
-@pytest.mark.slow
-def test_the_share_of_trained_decisions_is_the_one_in_the_docs():
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "growbench.md").read_text(encoding="utf-8")
-    decisions, trained = map(
-        int, re.search(r"of the first (\d+)\s+decisions [^.]*? (\d+)\s+were trained", page).groups()
-    )
-    *_, (made, found) = learned(Bench(live_table(puzzle(500, "held_out"), [1, 2])), seeds=2, rounds=5)
-    assert made == decisions
-    assert found == pytest.approx(trained, rel=0.1), "another processor may decide otherwise here and there"
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_the_report_of_the_default_run_opens_in_less_than_a_second_and_fetches_n
         "capacity",
         "8 pairs of networks",
         "Learning curves",
-        "The networks that came out",
+        "Resulting networks",
     ):
         assert said in text, said
     page.resize(390, 800, dark=True)

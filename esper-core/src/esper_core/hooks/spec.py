@@ -3,17 +3,16 @@
 A plugin is a module or an object with functions that have these names and ``@esper_core.hookimpl`` above them. A
 package declares it as an entry point in the group ``esper.plugins``; the name of the entry point is the plugin's id.
 
-* Arguments are frozen and passed by name. An implementation may leave out those that it does not need. New versions of
-  Esper may add arguments, and never remove one.
-* Plugins are called one after the other, never during a forward pass. An exception is attributed to the plugin's
-  package, with the author's line.
+* Arguments are frozen and passed by name; leave out those that you do not need. New versions of Esper may add
+  arguments, and never remove one.
+* Plugins are called one after the other, never during a forward pass. Exceptions are reported with package and line.
 * A plugin whose ``esper_plugin_info``, ``esper_settings_model`` or registration hook raises, or returns something else
   than stated here, is broken and not loaded.
 * Registration hooks, ``esper_register_…``, are called once, after all plugins were imported, and return nothing.
-  ``registry.add(name, target, spec)`` takes what builds the component, or the text "module:attribute", which is
-  imported when a run first uses it. It raises PluginError for an invalid name, target or spec.
-* Observers, from ``esper_configured`` to ``esper_governor_acted``, return nothing. After one has raised, which is
-  reported once (E228), the observers of its plugin are not called again in that run. The run waits for observers: keep
+  The target of ``registry.add(name, target, spec)`` builds the component, or is the text "module:attribute", which is
+  imported when a run first uses it. PluginError is raised for an invalid name, target or spec.
+* Observers, from ``esper_configured`` to ``esper_governor_acted``, return nothing. If one raises, this is
+  reported once (E228), and the plugin's observers are not called again in that run. The run waits for observers: keep
   them short, or use a sink.
 """
 

@@ -184,7 +184,7 @@ def test_health_check_that_raises_stops_the_run(install, run_small) -> None:
     assert guarded(install, run_small, "return 1 / 0", PluginError) == (
         'E231 plugin "guard" (esper-guard 1.0) raised ZeroDivisionError in esper_check_health: division by zero\n'
         "  FILE:6\n"
-        "  This is a fault of its package."
+        "  Fix its code, or tell its author."
     )
 
 

@@ -322,7 +322,7 @@ def test_one_that_the_run_depends_on_stops_it_with_its_package_named(
     assert answer.err.replace(f"{tmp_path}/", "") == (
         f'E231 {kind} "judges/patient" (esper-judges 1.0) raised ZeroDivisionError {when}: out of patience\n'
         "  esper_judges.py:10\n"
-        "  This is a fault of its package.\n"
+        "  Fix its code, or tell its author.\n"
         f"  Run directory: {run}\n"
         f"  Report: {run}/report.html\n"
         f"  Resume it:  esper resume {run}\n"

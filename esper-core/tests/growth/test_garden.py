@@ -109,7 +109,7 @@ def test_a_prune_after_blending_drains_first(make_recipe: Make) -> None:
 def test_there_must_be_a_seed_for_it(action: Action, make_recipe: Make) -> None:
     environment = begin(make_recipe())
     before = snapshot(environment.garden)
-    with pytest.raises(LifecycleError, match=r'slot "early" that is free\n  Possible now: germinate'):
+    with pytest.raises(LifecycleError, match=r'slot "early" that is free\n  Possible now: germinate, wait'):
         environment.network.apply(action, 0)
     assert snapshot(environment.garden) == before
 

@@ -68,7 +68,7 @@ def test_the_error_names_state_event_and_what_would_be_legal() -> None:
     with pytest.raises(LifecycleError) as caught:
         next_stage(Stage.TRAINING, SeedEvent.FOSSILISE)
     assert str(caught.value) == (
-        "E301 fossilise is not possible for a seed that is training\n  Possible now: advance, prune, remove"
+        "E301 fossilise is not possible for a seed that is training\n  Possible now: advance, prune, wait"
     )
 
 

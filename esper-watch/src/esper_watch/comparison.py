@@ -336,4 +336,4 @@ def _unpaired_arms(runs: Sequence[Run], pairs: Sequence[tuple[ComparedArm, Compa
         else:
             common = len(a.by_seed.keys() & b.by_seed.keys())
             why = "their tasks differ" if a.task != b.task else f"they share {common} seeds of {counts}"
-            yield f"{where} are not paired, as {why}: Mann-Whitney test and Welch's interval, which show less"
+            yield f"{where} are not paired, as {why}: they are compared by Mann-Whitney test and Welch's interval"

@@ -133,7 +133,9 @@ def host_at(target: str) -> Component:
         except TypeError as error:
             received = ", ".join(["shape", *(f"{name}={value!r}" for name, value in settings.items())])
             hint = f"A host is called with the shape of the data and its settings. Received: {received}"
-            raise ConfigError(Problem("E120", f'"{target}" cannot be called so: {error}', hint=hint)) from None
+            raise ConfigError(
+                Problem("E120", f'"{target}" cannot be called with these arguments: {error}', hint=hint)
+            ) from None
         return host(*arguments, **settings)
 
     build.__module__, _, build.__qualname__ = target.partition(":")  # faults are attributed to it by its name

@@ -69,9 +69,9 @@ class Garden:
         batches: training batches in a decision step; alpha moves in each.
         settings: embargoes, limits on growth, incubation, whether fossils learn.
         faults: counts faults over all models of a run; a withdrawn blueprint grows no more.
-        probe: computes the mean loss on a batch, for blueprints that choose their first weights by it.
+        probe: computes the mean loss on one batch. Blueprints with informed birth choose their first weights by it.
         gates: what seeds must gain before they pass. None: gates by ``settings``.
-        deterministic: neither model nor seeds are known to draw random numbers.
+        deterministic: the model and all blueprints are known to draw no random numbers.
 
     ``born`` counts the seeds that were born here; it is the number of the next one.
     """
@@ -193,7 +193,7 @@ class Garden:
             seed.alpha.tick()
 
     def close_step(self) -> list[Transition]:
-        """End a step: ramps that arrived are noticed, seeds that are ready advance, embargoes run down."""
+        """End a step: move on seeds whose alpha arrived or whose gate is open, and count down embargoes."""
         resting = [slot for slot in self.slots.values() if slot.state is SlotState.EMBARGOED]
         waiting = [slot for slot in self.slots.values() if any(not seed.alpha.moving for seed in slot.nursery)]
         if not resting and not waiting:
@@ -268,13 +268,13 @@ class Garden:
         return next((slot, seed) for slot, seed in self._living() if seed.number == number)
 
     def incubate(self, number: int, *parts: Callable[[nn.Module], Tensor]) -> None:
-        """Train one incubating seed on one batch, if it still lives; the losses of ``parts`` of the batch add up."""
+        """Train one incubating seed on one batch, if it still lives. Each of ``parts`` returns the loss of a part."""
         if (incubation := self._incubations.get(number)) is not None:
             with attributed_to_seed(*self.slot_of(number)):
                 incubation.train(*parts)
 
     def trial(self, number: int) -> AbstractContextManager[None]:
-        """Return a block in which the model acts as it would with this incubating seed at its target."""
+        """Return a context manager in which the model acts as if this incubating seed were at its target."""
         return self._incubations[number].trial()
 
     def take_incubation_losses(self) -> dict[int, Tensor]:

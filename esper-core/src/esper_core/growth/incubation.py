@@ -74,7 +74,7 @@ class Incubation(ABC):
 
     @abstractmethod
     def trial(self) -> AbstractContextManager[None]:
-        """Return a block in which the model acts as it would with the seed at its target."""
+        """Return a context manager in which the model acts as if the seed were at its target."""
 
     @abstractmethod
     def state_dict(self) -> State:

@@ -200,11 +200,11 @@ def _refuse_closure(optimizer: torch.optim.Optimizer) -> None:
 
 
 class OptimizerKeeper:
-    """The shares of one model: the host's, and one for each seed and each fossil.
+    """The optimizers of one model: one for the host, one for each seed and one for each fossil.
 
     Args:
         host: the host's parameters.
-        host_settings: how they learn, and each seed from its fossilisation on.
+        host_settings: of the host's optimizer, and of each seed's from its fossilisation on.
         seed_settings: how living seeds learn.
         steps: decision steps that there will be in all, for schedules; None if unknown.
         scaler: gradient scaler of the host's own step; an incubating seed has a copy of it.

@@ -112,16 +112,19 @@ class Rules:
             raise LifecycleError(what="slot", state=state, event="germinate", legal=legal, name=slot.name, why=why)
         if variety is None or (why := self.reason_not_allowed(slot, variety)):
             message = f'"{blueprint}" cannot grow in slot "{slot.name}"' + (f": {why}" if variety else "")
-            raise GrowthError(Problem("E303", message, hint=suggestion(blueprint, self.fitting(slot))))
+            names = self.fitting(slot)
+            hint = suggestion(blueprint, names) if names else "No blueprint that was given for this slot fits it."
+            raise GrowthError(Problem("E303", message, hint=hint))
         return variety
 
     def reason_not_allowed(self, slot: Slot, variety: Variety) -> str | None:
         """Return why the blueprint cannot germinate in the slot now; None if it can."""
         if (reason := self.reason_closed(slot, variety)) is not None:
             return reason
-        if slot.site is None or slot.site.kind not in variety.spec.kinds:
-            seen = "nothing yet" if slot.site is None else f"a {slot.site.kind}"
-            return f"the slot sees {seen}, and the blueprint takes {' or '.join(variety.spec.kinds)}"
+        if slot.site is None:
+            return "the slot has seen no data yet. Give graft an example:  graft(…, example=batch)"
+        if slot.site.kind not in variety.spec.kinds:
+            return f"the slot is of kind {slot.site.kind}, and the blueprint takes {' or '.join(variety.spec.kinds)}"
         if self.faults.is_withdrawn(variety.id):
             return "it failed too often and is withdrawn from this run"
         seeds = [seed for other in self.slots.values() for seed in other.stack]

@@ -111,9 +111,9 @@ class LifecycleError(GrowthError):
         self.state, self.legal = state, tuple(legal)
         subject = f'{what} "{name}"' if name else what
         because = f": {why}" if why else ""
-        choice = ", ".join(sorted(self.legal)) or f"nothing: this {what} is in a final state"
         message = f"{event} is not possible for a {subject} that is {state}{because}"
-        super().__init__(Problem("E301", message, hint=f"Possible now: {choice}"))
+        actions = {"germinate", "advance", "retarget", "fossilise", "prune"}.intersection(legal)
+        super().__init__(Problem("E301", message, hint=f"Possible now: {', '.join(sorted({*actions, 'wait'}))}"))
 
 
 class GovernorStop(EsperError):

@@ -84,7 +84,7 @@ def attributed_to(component: str, activity: str) -> Iterator[None]:
     except BaseException as error:
         received = str(error).strip().split("\n")[0][:300]
         message = f"{component} raised {type(error).__name__} {activity}: {received}"
-        problem = component_problem("E231", message, error, component, "This is a fault of its package.")
+        problem = component_problem("E231", message, error, component, "Fix its code, or tell its author.")
         raise PluginError(problem) from error
 
 

@@ -91,7 +91,7 @@ def knowing(records, **settings):
     """A policy that has tried its arms: by arm how often, with which mean, and the squares around it."""
     policy = Bandit(SPACE, **{**HASTY, **settings})
     told = [[*arm, *numbers] for arm, numbers in records.items()]
-    policy.load(State({**policy.state().plain, "records": told}))
+    policy.load_state_dict(State({**policy.state_dict().plain, "records": told}))
     return policy
 
 
@@ -138,7 +138,7 @@ def test_it_finds_the_arm_that_pays_most(seed):
     assert best[0] == ("early", "games/beech")
     assert best[1].mean == pytest.approx(4.0, abs=1.0)
     frozen = Bandit(game.space, learn=False, **AT_ONCE)
-    frozen.load(policy.state())
+    frozen.load_state_dict(policy.state_dict())
     planted = {turn.action.blueprint for one in play(frozen, game, 20).episodes for turn in one.turns}
     assert planted == {"games/beech"}
 
@@ -211,7 +211,7 @@ def test_a_seed_has_to_answer_for_the_whole_sum_of_its_episode():
             part([WAIT, germinate(*ARMS[1])], [0, -0.5]),
         )
     )
-    assert policy.state().plain["records"] == [["early", "a/mlp", 2, 3.5, 32.0]]
+    assert policy.state_dict().plain["records"] == [["early", "a/mlp", 2, 3.5, 32.0]]
     assert figures["early/a/mlp/pulls"] == 2.0
     assert figures["early/a/mlp/mean"] == pytest.approx(3.5, rel=0.1)
     assert figures["late/a/conv/pulls"] == figures["late/a/conv/mean"] == 0.0
@@ -221,23 +221,23 @@ def test_a_seed_has_to_answer_for_the_whole_sum_of_its_episode():
 def test_two_seeds_of_an_episode_share_what_it_brought():
     policy = Bandit(SPACE, seeds=2)
     policy.update(round_of(part([germinate(*ARMS[0]), WAIT, germinate(*ARMS[2])], [1.0, 2.0, 5.0])))
-    assert policy.state().plain["records"] == [["early", "a/conv", 1, 4.0, 0.0], ["late", "a/conv", 1, 4.0, 0.0]]
+    assert policy.state_dict().plain["records"] == [["early", "a/conv", 1, 4.0, 0.0], ["late", "a/conv", 1, 4.0, 0.0]]
 
 
 def test_nothing_that_was_planted_and_nothing_that_was_rewarded_teaches_nothing():
     policy = Bandit(SPACE)
     figures = policy.update(round_of(part([WAIT, WAIT], [1.0, 2.0]), part([germinate(*ARMS[0])], [None])))
-    assert policy.state().plain["records"] == []
+    assert policy.state_dict().plain["records"] == []
     assert figures["taught"] == 0.0
     policy.update(round_of(part([germinate(*ARMS[0]), WAIT, WAIT], [1.0, None, 2.0])))
-    assert policy.state().plain["records"] == [["early", "a/conv", 1, 3.0, 0.0]]
+    assert policy.state_dict().plain["records"] == [["early", "a/conv", 1, 3.0, 0.0]]
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 1e200])
 def test_what_is_no_number_to_learn_from_teaches_nothing(reward):
     policy = Bandit(SPACE)
     figures = policy.update(round_of(part([germinate(*ARMS[0]), WAIT], [1.0, reward])))
-    assert policy.state().plain["records"] == []
+    assert policy.state_dict().plain["records"] == []
     assert all(map(math.isfinite, figures.values()))
 
 
@@ -265,14 +265,14 @@ def test_the_round_says_how_often_it_tried_something_else_than_what_it_held_for_
 
 
 def test_a_blueprint_that_it_never_saw_is_tried_and_what_it_knows_of_another_is_kept():
-    told = knowing({**SURE_OF_LATE, ("gone", "b/gone"): (3, 1.0, 1.0)}).state()
+    told = knowing({**SURE_OF_LATE, ("gone", "b/gone"): (3, 1.0, 1.0)}).state_dict()
     policy = Bandit(ActionSpace({**SPACE.blueprints, "late": ("a/conv", "b/new")}), **HASTY)
-    policy.load(told)
+    policy.load_state_dict(told)
     both = ActionMask(OPEN.ops, {**OPEN.blueprints, "late": ("a/conv", "b/new")})
     chosen = {action.blueprint for _ in range(20) for action in policy.act([seen()] * 4, [both] * 4)}
     assert chosen == {"a/conv", "b/new"}
     policy.update(round_of(part([germinate("late", "c/stranger")], [2.0])))
-    assert {tuple(record[:2]) for record in policy.state().plain["records"]} == {
+    assert {tuple(record[:2]) for record in policy.state_dict().plain["records"]} == {
         *ARMS,
         ("gone", "b/gone"),
         ("late", "c/stranger"),
@@ -352,9 +352,9 @@ def test_the_best_of_each_slot_are_ranked_and_only_those_that_pay():
 def test_one_that_does_not_learn_plants_what_it_holds_for_best_and_changes_nothing():
     policy = knowing({ARMS[0]: (2, 3.0, 50.0), ARMS[1]: (2, 2.9, 50.0)}, learn=False)
     assert {action.blueprint for _ in range(10) for action in alive(policy)} == {"a/conv"}
-    before = policy.state().plain["records"]
+    before = policy.state_dict().plain["records"]
     figures = policy.update(round_of(part([germinate(*ARMS[0])], [-90.0])))
-    assert policy.state().plain["records"] == before
+    assert policy.state_dict().plain["records"] == before
     assert (figures["taught"], figures["explored"], figures["early/a/conv/pulls"]) == (0.0, 0.0, 2.0)
     assert alive(Bandit(SPACE, learn=False, **HASTY)) == [WAIT] * 4
 
@@ -407,7 +407,7 @@ def handed_over(policy, **settings):
     """Another one, built alike, that has its state as a checkpoint brings it."""
     heir = Bandit(policy.space, **settings)
     learn(heir, arms(), rounds=1, episodes=2)
-    heir.load(State(json.loads(json.dumps(policy.state().plain, allow_nan=False))))
+    heir.load_state_dict(State(json.loads(json.dumps(policy.state_dict().plain, allow_nan=False))))
     return heir
 
 
@@ -422,7 +422,7 @@ def test_who_takes_over_after_any_round_plays_and_learns_as_if_nothing_had_happe
         handed.update(rollout)
         scores += [math.fsum(turn.reward.total for one in rollout.episodes for turn in one.turns) / 4]
     assert tuple(scores) == pytest.approx(whole, abs=1e-12)
-    assert handed.state() == stays.state()
+    assert handed.state_dict() == stays.state_dict()
 
 
 def test_who_takes_over_in_the_middle_goes_on_with_the_same_plan():
@@ -432,7 +432,7 @@ def test_who_takes_over_in_the_middle_goes_on_with_the_same_plan():
     for step, (slot, mask) in enumerate([(None, OPEN)] * 4 + [(grows, shut)] * 2 + [(None, OPEN)] * 3):
         heir = handed_over(policy, seeds=2, **{**HASTY, "first": 0.2})
         assert heir.act([seen(step + 1, slot)], [mask]) == policy.act([seen(step + 1, slot)], [mask])
-        assert heir.state() == policy.state()
+        assert heir.state_dict() == policy.state_dict()
 
 
 def test_one_that_comes_into_an_episode_that_began_without_it_plants_for_itself():
@@ -472,17 +472,17 @@ def test_what_it_says_once_it_says_once_and_at_its_time_when_others_take_over(ca
     policy = Bandit(SPACE, first=0.0)
     for number in range(14):
         heir = Bandit(SPACE, first=0.0)
-        heir.load(policy.state())
+        heir.load_state_dict(policy.state_dict())
         policy = heir
         warnings_of(caplog, policy, [round_of(part([germinate(*ARMS[0])], [reward]), number=number)])
     assert [said in record.getMessage() for record in caplog.records] == [True]
-    assert policy.state().plain["rewarded"] == (reward is not None)
+    assert policy.state_dict().plain["rewarded"] == (reward is not None)
 
 
 def test_who_was_rewarded_before_another_took_over_was_rewarded(caplog):
     policy, heir = Bandit(SPACE), Bandit(SPACE)
     policy.update(round_of(part([germinate(*ARMS[0])], [4.0])))
-    heir.load(policy.state())
+    heir.load_state_dict(policy.state_dict())
     assert warnings_of(caplog, heir, [round_of(part([germinate(*ARMS[0])], [None]))] * 5) == []
 
 

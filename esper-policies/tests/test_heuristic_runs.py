@@ -167,8 +167,8 @@ class World:
         policy = Heuristic(self.space, **settings)
         for _ in range(self.steps - 1):
             if heirs:
-                told, policy = json.dumps(policy.state().plain, allow_nan=False), Heuristic(self.space, **settings)
-                policy.load(State(json.loads(told)))
+                told, policy = json.dumps(policy.state_dict().plain, allow_nan=False), Heuristic(self.space, **settings)
+                policy.load_state_dict(State(json.loads(told)))
             self.apply(policy.act([self.observation()], [self.mask()])[0])
             self.pass_time()
         self.apply(policy.act([self.observation()], [self.mask()])[0])

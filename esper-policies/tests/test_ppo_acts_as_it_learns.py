@@ -191,7 +191,7 @@ def test_b8_drl_01_what_is_remembered_stands_in_one_place_and_ends_with_the_epis
     open_, shut = first[0], replace(second[3], observation=replace(second[3].observation, rolled_back=True))
     policy.act([open_.observation] * 2, [open_.mask] * 2)
     held = [memory.hidden.clone() for memory in policy._memories]
-    state = policy.state()
+    state = policy.state_dict()
     policy.act([first[1].observation, shut.observation], [first[1].mask, shut.mask.shut()])
     assert policy._memories[1].hidden is None
     assert policy._memories[1].levels is None

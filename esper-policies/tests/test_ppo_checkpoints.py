@@ -62,10 +62,10 @@ def test_who_loads_it_and_does_not_learn_decides_as_the_trained_one_did(folder, 
     trained = Ppo(game.space, **TINY, speeds=[2, 5])
     learn(trained, game, 2, 4)
     judge = Ppo(game.space, **TINY, speeds=[2, 5], learn=False)
-    judge.load(trained.state())
+    judge.load_state_dict(trained.state_dict())
     loaded = Ppo(game.space, load=str(folder), speeds=[2, 5], learn=False, together=4)
     assert actions(loaded, game) == actions(judge, game)
-    assert loaded.scales.state()[0] == trained.scales.state()[0]
+    assert loaded.scales.state_dict().plain == trained.scales.state_dict().plain
     assert all(
         torch.equal(a, b) for a, b in zip(loaded.network.parameters(), trained.network.parameters(), strict=True)
     )

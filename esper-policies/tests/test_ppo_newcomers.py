@@ -55,7 +55,7 @@ def test_what_it_has_learnt_of_is_no_newcomer(tmp_path):
 def test_what_it_has_looked_at_is_handed_over():
     first, second = (Ppo(SPACE, **TINY, learn=False, look_at_new=True) for _ in range(2))
     planted(first, 1)
-    second.load(first.state())
+    second.load_state_dict(first.state_dict())
     seen, mask = scene(1)
     assert second.act([seen], [mask]) == first.act([seen], [mask])
     assert second._memories[0].looked_at == first._memories[0].looked_at

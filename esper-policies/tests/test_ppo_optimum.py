@@ -35,7 +35,7 @@ def reached(name, seed, rounds, episodes):
     policy = Ppo(game.space, seed=seed, **OWN)
     learn(policy, game, rounds, episodes, seed=100_000 * seed)
     judged = Ppo(game.space, seed=seed, **OWN, learn=False)
-    judged.load(policy.state())
+    judged.load_state_dict(policy.state_dict())
     found = score(play(judged, game, 200, 7_000_000))
     return (found - game.worst_sane) / (game.best - game.worst_sane)
 

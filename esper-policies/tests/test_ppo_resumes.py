@@ -46,7 +46,7 @@ class Player(list):
 
 
 def same(one, other):
-    return same_state(written_and_read(one.state()), written_and_read(other.state()))
+    return same_state(written_and_read(one.state_dict()), written_and_read(other.state_dict()))
 
 
 @pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS)
@@ -85,30 +85,30 @@ def taken_over(policy, own):
     game = masked() if policy.space.slots == masked().space.slots else delayed()
     if game.space == policy.space:
         learn(heir, game, 1, 1, seed=77)
-    heir.load(written_and_read(policy.state()))
+    heir.load_state_dict(written_and_read(policy.state_dict()))
     return heir
 
 
 def test_what_the_teacher_remembers_is_handed_over_too():
     space, own = space_of(2), {**TINY, "teacher": "heuristic"}
     policy, heir = Ppo(space, **own), Ppo(space, **own)
-    fresh = written_and_read(heir.state())
+    fresh = written_and_read(heir.state_dict())
     for scene in episode(space, 3)[:8]:
         policy.act([scene.observation], [scene.mask])
-    told = written_and_read(policy.state())
+    told = written_and_read(policy.state_dict())
     assert told.part("teacher").plain != fresh.part("teacher").plain
-    heir.load(told)
+    heir.load_state_dict(told)
     assert same(policy, heir)
 
 
 def test_a_state_that_was_told_stays_what_it_is():
     policy, game = Ppo(delayed().space, **TINY), delayed()
     learn(policy, game, 1, 2)
-    state = policy.state()
+    state = policy.state_dict()
     before = written_and_read(state)
     learn(policy, game, 2, 2, seed=5)
     assert same_state(before, written_and_read(state))
-    policy.load(state)
+    policy.load_state_dict(state)
     learn(policy, game, 1, 2, seed=9)
     assert same_state(before, written_and_read(state))
 
@@ -118,7 +118,7 @@ def test_a_sign_that_was_told_before_is_not_told_again_by_who_takes_over(caplog)
     policy = Ppo(game.space, **TINY)
     policy.diagnosis.lasting, policy.diagnosis.told = {"flat": 9}, ["flat"]
     heir = Ppo(game.space, **TINY)
-    heir.load(written_and_read(policy.state()))
+    heir.load_state_dict(written_and_read(policy.state_dict()))
     assert (heir.diagnosis.lasting, heir.diagnosis.told) == ({"flat": 9}, ["flat"])
     idle = play(Waits(), game, 2)
     with caplog.at_level(logging.WARNING, logger="esper"):
@@ -201,7 +201,7 @@ def test_a_space_that_grew_takes_the_new_names_behind_the_old_ones():
     small = space_of(2)
     both = ActionSpace({**small.blueprints, "new": ("more/blueprint-0", "tried/blueprint-0")})
     policy = Ppo(both, **TINY)
-    policy.load(written_and_read(Ppo(small, **TINY).state()))
+    policy.load_state_dict(written_and_read(Ppo(small, **TINY).state_dict()))
     assert policy._names == list(dict.fromkeys(_names(small)))
     (scene, *_) = episode(both, 3)
     (action,) = policy.act([scene.observation], [scene.mask])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from esper_core.leyline import CANDIDATE_COLUMNS, SLOT_COLUMNS, RewardBreakdown
+from esper_core.leyline import CANDIDATE_COLUMNS, SLOT_COLUMNS, RewardBreakdown, State
 from esper_policies.ppo.encoding import BEYOND, LEAST, WHOLE_COLUMNS, Columns, Scales, batch_of, episodes_of
 from esper_policies.ppo.policy import Ppo
 from esper_testing.games import contextual, delayed, masked, play
@@ -129,17 +129,17 @@ def test_scales_come_back_as_they_were():
     game = masked()
     policy = Ppo(game.space, width=8, together=4, passes=1)
     policy.update(play(policy, game, 4))
-    plain, tensors = policy.scales.state()
+    state = policy.scales.state_dict()
     again = Scales()
     again.learn_returns([7.0])
-    again.load(json.loads(json.dumps(plain)), tensors)
-    assert again.state()[0] == plain
+    again.load_state_dict(State(json.loads(json.dumps(state.plain)), state.tensors))
+    assert again.state_dict().plain == state.plain
     rows = torch.rand(5, len(WHOLE_COLUMNS))
     assert torch.equal(again.whole(rows), policy.scales.whole(rows))
-    before = tensors["whole_mean"].clone()
+    before = state.tensors["whole_mean"].clone()
     for own in (policy.scales, again):
         own.whole.learn(rows)
-    assert torch.equal(tensors["whole_mean"], before), "what was told of them does not move"
+    assert torch.equal(state.tensors["whole_mean"], before), "what was told of them does not move"
     assert torch.equal(again.whole(rows), policy.scales.whole(rows))
 
 

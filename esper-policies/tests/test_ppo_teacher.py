@@ -37,7 +37,7 @@ def test_it_learns_to_do_what_was_done_by_whomever():
     assert figures["return"] == pytest.approx(5.0)
     assert policy.round == 1
     judge = Ppo(game.space, **TINY, learn=False)
-    judge.load(policy.state())
+    judge.load_state_dict(policy.state_dict())
     assert score(play(judge, game, 100, 7000)) > 4.0, "episodes that nobody has shown"
 
 

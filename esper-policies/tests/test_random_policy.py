@@ -159,9 +159,9 @@ def test_what_it_remembers_is_the_episode_of_each_environment():
     played(policy, FREE, environments=2, steps=3)
     played(policy, FREE, environments=3, steps=3)
     assert isinstance(policy, Resumable)
-    assert policy.state() == State({"episodes": [2, 2, 1]})
+    assert policy.state_dict() == State({"episodes": [2, 2, 1]})
     played(heir, FREE, environments=5)
-    heir.load(State(json.loads(json.dumps(policy.state().plain))))
+    heir.load_state_dict(State(json.loads(json.dumps(policy.state_dict().plain))))
     assert played(heir, FREE, environments=3, first=3) == played(policy, FREE, environments=3, first=3)
 
 

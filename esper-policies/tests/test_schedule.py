@@ -130,10 +130,10 @@ def test_another_goes_on_where_it_left_off():
     policy, heir = Schedule(SPACE, plan=[GERMINATE, ADVANCE, LATE]), Schedule(SPACE, plan=[GERMINATE, ADVANCE, LATE])
     for step in range(2):
         policy.act([seen(step)] * 2, [EVERYTHING, NOTHING])
-    state = policy.state()
+    state = policy.state_dict()
     assert state == State({"waiting": [[1], [0, 1, 2]]})
     for step in range(2, 9):
-        heir.load(State(json.loads(json.dumps(policy.state().plain))))
+        heir.load_state_dict(State(json.loads(json.dumps(policy.state_dict().plain))))
         assert heir.unfinished() == policy.unfinished()
         assert heir.act([seen(step)] * 2, [EVERYTHING] * 2) == policy.act([seen(step)] * 2, [EVERYTHING] * 2)
     assert policy.unfinished() == heir.unfinished() == [(), ()]

@@ -123,17 +123,17 @@ class Counts(Right):
         self.counts[place] += action is not WAIT
         return action if self.counts[place] % 3 else WAIT
 
-    def state(self):
+    def state_dict(self):
         return State({"counts": list(self.counts)})
 
-    def load(self, state):
+    def load_state_dict(self, state):
         self.counts = list(state.plain["counts"])
 
 
 class CountsInVain(Counts):
-    """It has no load, so it is not ``Resumable``."""
+    """It has no load_state_dict, so it is not ``Resumable``."""
 
-    load = None
+    load_state_dict = None
 
 
 class BeginsAtStep0(Right):
@@ -146,12 +146,12 @@ class BeginsAtStep0(Right):
 
 
 class ForgetsTheLast(Counts):
-    def state(self):
+    def state_dict(self):
         return State({"counts": [*self.counts[:-1], 0] if self.counts else []})
 
 
 class AddsUp(Counts):
-    def load(self, state):
+    def load_state_dict(self, state):
         told = state.plain["counts"]
         self.counts = [own + more for own, more in zip(self.counts or [0] * len(told), told, strict=False)]
 
@@ -181,12 +181,12 @@ class CountsForTheEnd(Right):
 
 
 class TakesTheStateForItsOwn(Counts):
-    def load(self, state):
+    def load_state_dict(self, state):
         self.counts = state.plain["counts"]
 
 
 class GivesItselfAway(Counts):
-    def state(self):
+    def state_dict(self):
         return State({"counts": self.counts})
 
 
@@ -196,22 +196,22 @@ class GivesItsTensorsAway(Counts):
         self.numbers += 1
         return super().act(observations, masks)
 
-    def state(self):
+    def state_dict(self):
         return State({"counts": list(self.counts)}, {"numbers": getattr(self, "numbers", torch.zeros(2))})
 
 
 class CountsQuestions(Counts):
-    def state(self):
+    def state_dict(self):
         self.counts = [count + 1 for count in self.counts]
-        return super().state()
+        return super().state_dict()
 
 
 class ActsOtherwiseWhenAsked(Counts):
     asked = False
 
-    def state(self):
+    def state_dict(self):
         self.asked = True
-        return super().state()
+        return super().state_dict()
 
     def counted(self, place, mask):
         return WAIT if self.asked else super().counted(place, mask)
@@ -221,14 +221,14 @@ def writing(plain, tensors=None):
     """A policy that counts, and writes this beside it."""
 
     class Writes(Counts):
-        def state(self):
-            return State({**super().state().plain, "more": plain}, tensors or {})
+        def state_dict(self):
+            return State({**super().state_dict().plain, "more": plain}, tensors or {})
 
     return Writes
 
 
 class GivesAMapping(Counts):
-    def state(self):
+    def state_dict(self):
         return {"counts": list(self.counts)}
 
 
@@ -248,32 +248,32 @@ class Learns(Counts):
         self.pace *= 1.5
         return {"weight": float(self.weight), "loss": math.nan}
 
-    def state(self):
+    def state_dict(self):
         return State({"counts": list(self.counts), "pace": self.pace}, {"weight": self.weight.clone()})
 
-    def load(self, state):
-        super().load(state)
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
         self.weight, self.pace = state.tensors["weight"].clone(), state.plain["pace"]
 
 
 class LearnsForNothing(Learns):
-    load = None
+    load_state_dict = None
 
 
 class ForgetsItsWeight(Learns):
-    def load(self, state):
-        Counts.load(self, state)
+    def load_state_dict(self, state):
+        Counts.load_state_dict(self, state)
         self.pace = state.plain["pace"]
 
 
 class ForgetsItsPace(Learns):
-    def load(self, state):
-        super().load(State({**state.plain, "pace": 0.1}, state.tensors))
+    def load_state_dict(self, state):
+        super().load_state_dict(State({**state.plain, "pace": 0.1}, state.tensors))
 
 
 class GivesItsWeightAway(Learns):
-    def state(self):
-        return State(super().state().plain, {"weight": self.weight})
+    def state_dict(self):
+        return State(super().state_dict().plain, {"weight": self.weight})
 
 
 def results(factory, **settings):
@@ -359,8 +359,8 @@ def test_a_policy_that_draws_by_its_seed_may_draw_otherwise_in_each_environment(
         (CountsInVain, "of episode 1 when a new policy takes over: it remembers something"),
         (BeginsAtStep0, "raises AttributeError in step 1 of episode 1 when a new policy takes over"),
         (CountsForTheEnd, "in step 11 of episode 1 when a new policy takes over: it remembers something"),
-        (ForgetsTheLast, "when a new policy loads its state: state() leaves something out"),
-        (AddsUp, "when a policy that has played loads its state: load(state) must replace what was there"),
+        (ForgetsTheLast, "when a new policy loads its state: state_dict leaves something out"),
+        (AddsUp, "when a policy that has played loads its state: load_state_dict must replace what was there"),
         (TellsOtherwiseWhatIsUnfinished, "reports something else as unfinished in step 1 of episode 1"),
     ],
 )
@@ -375,7 +375,7 @@ def test_a_policy_that_would_lose_its_memory_is_told_what_to_do(factory, says):
         (GivesItsTensorsAway, "modifies a state that it returned, in step 1 of episode 1: return and keep copies"),
         (TakesTheStateForItsOwn, "modifies the state that was loaded, in step "),
         (CountsQuestions, "returns two different states in a row in step 1 of episode 1"),
-        (ActsOtherwiseWhenAsked, "decides differently in step 0 of episode 1 after state() was called"),
+        (ActsOtherwiseWhenAsked, "decides differently in step 0 of episode 1 after state_dict() was called"),
         (writing([1.0, math.nan]), "raises ValueError when its plain state is written as JSON: Out of range"),
         (writing(-math.inf), "raises ValueError when its plain state is written as JSON: Out of range"),
         (writing({2: "two"}), "must be those that JSON returns. Received: {'counts': [], 'more': {2: 'two'}}"),
@@ -392,7 +392,10 @@ def test_a_state_that_cannot_be_kept_is_found(factory, says):
 @pytest.mark.parametrize(
     ("factory", "says"),
     [
-        (LearnsForNothing, "a resumed run would lose what it has learnt: give the policy state() and load(state)"),
+        (
+            LearnsForNothing,
+            "a resumed run would lose what it has learnt: give the policy state_dict() and load_state_dict(state)",
+        ),
         (ForgetsItsWeight, "a policy that loads it decides differently"),
         (ForgetsItsPace, "of its next update, not {'weight'"),
         (GivesItsWeightAway, "modifies a state that it returned as it learns: return and keep copies"),

@@ -101,7 +101,7 @@ def test_a_policy_can_begin_with_what_the_best_plans_of_the_table_do(bench):
     judge = Ppo(bench.space, **PPO, learn=False)
     figures = policy.imitate(best)
     assert figures["agreement"] >= 0.95
-    judge.load(policy.state())
+    judge.load_state_dict(policy.state_dict())
     _, reached = bench.play(judge, asked)
     assert score(bench, asked, reached).regret < 0.15
 
@@ -128,7 +128,7 @@ def regret_of_who_learnt(bench, puzzles, seed):
         rollout, _ = bench.play(policy, [Match(int(n), 20.0) for n in draw.choice(puzzles, 64)], round_)
         policy.update(rollout)
     still = Ppo(bench.space, **{**PPO, "width": 64, "together": 64}, learn=False)
-    still.load(policy.state())
+    still.load_state_dict(policy.state_dict())
     once = [Match(number, 20.0) for number in puzzles]
     return score(bench, once, bench.play(still, once)[1]).regret
 

@@ -142,7 +142,7 @@ class Mean:
 def greedy(bench: Bench, gardener: Ppo) -> Ppo:
     """Return a copy of the policy that learns no more and takes its most probable action."""
     still = Ppo(bench.space, **{**gardener.settings.model_dump(exclude={"load", "save", "learn"}), "learn": False})
-    still.load(gardener.state())
+    still.load_state_dict(gardener.state_dict())
     return still
 
 
@@ -159,7 +159,7 @@ def exercised(bench: Bench, puzzles: Sequence[int], seed: int, price: float, rou
         asked = [Match(puzzles[int(n)], price) for n in draw.choice(len(puzzles), 16)]
         bandit.update(bench.play(bandit, asked, round_)[0])
     still = new_bandit(bench, seed, learn=False)
-    still.load(bandit.state())
+    still.load_state_dict(bandit.state_dict())
     return still
 
 

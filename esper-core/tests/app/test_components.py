@@ -22,6 +22,13 @@ from esper_core.leyline import DataShape, Metric, Split
 class Bare:
     def __init__(self, *arguments, **settings): ...
 
+class Old:
+    def act(self, *arguments): ...
+    def state(self): ...
+    def load(self, state): ...
+
+def old(*arguments, **settings): return Old()
+
 class Half(Bare):
     metric = Metric("accuracy", "up", "%")
     shape = DataShape("sequence", (1, 16), 4)
@@ -40,7 +47,9 @@ def number(*arguments, **settings): return 3
 def esper_register_hosts(registry): registry.add("odd", number, HostSpec())
 
 @hookimpl
-def esper_register_policies(registry): registry.add("odd", number, PolicySpec())
+def esper_register_policies(registry):
+    registry.add("odd", number, PolicySpec())
+    registry.add("old", old, PolicySpec())
 
 @hookimpl
 def esper_register_rewards(registry): registry.add("odd", Bare, RewardSpec())
@@ -60,6 +69,7 @@ def esper_register_tasks(registry):
 
 ODD = [
     ("policy: {use: odd/odd}", "odd/odd", "builds int without the method act"),
+    ("policy: {use: odd/old}", "odd/old", "builds Old with state and load, which no run calls"),
     ("host: odd/odd", "odd/odd", "builds int, not a torch.nn.Module"),
     ("reward: odd/odd", "odd/odd", "builds Bare without the method score"),
     ("optimizer: {host: {schedule: odd/odd}}", "odd/odd", "builds Bare without the method factor"),

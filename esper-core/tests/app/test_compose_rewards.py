@@ -52,10 +52,10 @@ class Watcher:
         self.known += len(rollout.episodes)
         return {"known": self.known}
 
-    def state(self):
+    def state_dict(self):
         return State.of({}, known=self.known)
 
-    def load(self, state):
+    def load_state_dict(self, state):
         self.known = state.plain["known"]
 
 @hookimpl

@@ -282,10 +282,10 @@ class Remembering(Planned):
         super().__init__({})
         self.given = given
 
-    def state(self) -> Any:
+    def state_dict(self) -> Any:
         return self.given
 
-    def load(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Nothing of it is needed."""
 
 

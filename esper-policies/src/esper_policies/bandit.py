@@ -191,7 +191,7 @@ class Bandit:
     >>> conv = ActionSpace({"early": ("blueprints/conv_light",)})
     >>> policy = Bandit(conv, first=0.0, learn=False)
     >>> tried = {"records": [["early", "blueprints/conv_light", 3, 7.5, 0.5]]}
-    >>> policy.load(State({**policy.state().plain, **tried}))
+    >>> policy.load_state_dict(State({**policy.state_dict().plain, **tried}))
     >>> free = SlotSignals("early", SlotState.FREE, fossils=0)
     >>> seen = Observation(0, 40, Signals(0, 2.3, 2.3, 0.1, parameters=10, host_parameters=10, slots=(free,)))
     >>> mask = ActionMask({"early": frozenset({Op.GERMINATE})}, {"early": ("blueprints/conv_light",)})
@@ -267,7 +267,7 @@ class Bandit:
         """Return for each environment a notice if the episode is too short for any seed to be kept."""
         return [self._too_short(episode.steps) for episode in self._episodes]
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """Return what it has learnt, and its memory of each environment's episode."""
         records = [[*arm, one.pulls, one.mean, one.spread] for arm, one in self._records.items()]
         return State(
@@ -280,7 +280,7 @@ class Bandit:
             }
         )
 
-    def load(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore what was learnt and remembered; records of arms that this run lacks are kept."""
         told = state.plain
         self._episodes = [_Episode.of(plain) for plain in told["episodes"]]

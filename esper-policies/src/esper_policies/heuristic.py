@@ -412,11 +412,11 @@ class Heuristic:
         """Return for each environment a notice if the episode is too short for any seed to be kept."""
         return [self._too_short(steps) for steps in self._steps]
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """Return the memory of each environment's episode."""
         return State({"memories": [memory.plain() for memory in self._memories], "steps": list(self._steps)})
 
-    def load(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the memories."""
         self._memories = [Memory.of(plain) for plain in state.plain["memories"]]
         self._steps = list(state.plain["steps"])

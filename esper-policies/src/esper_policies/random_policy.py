@@ -68,11 +68,11 @@ class Random:
             actions.append(self._drawn(mask, (self._episodes[place], place, observation.step)))
         return actions
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """Return which episode each environment is in."""
         return State({"episodes": list(self._episodes)})
 
-    def load(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore which episode each environment is in."""
         self._episodes = list(state.plain["episodes"])
 

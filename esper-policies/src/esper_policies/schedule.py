@@ -156,11 +156,11 @@ class Schedule:
         """Return for each environment the entries that its episode has not carried out so far."""
         return [tuple(str(move) for move in moves) for moves in self._waiting]
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """Return for each environment the numbers of the entries that are left."""
         return State({"waiting": [[move.index for move in moves] for moves in self._waiting]})
 
-    def load(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore which entries are left."""
         self._waiting = [[self.moves[index] for index in left] for left in state.plain["waiting"]]
 

@@ -156,7 +156,7 @@ OTHER_EPISODE: Final = 2
 """The episode that such a policy has played."""
 
 LESSONS: Final = 2
-ADVICE: Final = "give the policy state() and load(state), which esper_core.leyline.Resumable describes"
+ADVICE: Final = "give the policy state_dict() and load_state_dict(state), which esper_core.leyline.Resumable describes"
 COPIES: Final = "return and keep copies"
 
 
@@ -192,15 +192,15 @@ def writes_down_what_it_remembers(make: Maker, slots: int) -> None:
     """
     space = space_of(slots)
     policy, unasked = _built(make, space), _built(make, space)
-    require(isinstance(policy, Resumable), "it has no state() and load(state)")
+    require(isinstance(policy, Resumable), "it has no state_dict() and load_state_dict(state)")
     for step, shown in enumerate(_two_episodes(space)):
-        given = policy.state()
-        saved, again, loaded = (written_and_read(state) for state in (given, policy.state(), given))
+        given = policy.state_dict()
+        saved, again, loaded = (written_and_read(state) for state in (given, policy.state_dict(), given))
         demand(same_state(saved, again), f"returns two different states in a row {_at(step)}")
         heir = _built(make, space)
-        heir.load(loaded)
+        heir.load_state_dict(loaded)
         decided = [_actions(one, [shown], seed=step) for one in (policy, unasked, heir)]
-        demand(decided[0] == decided[1], f"decides differently {_at(step)} after state() was called")
+        demand(decided[0] == decided[1], f"decides differently {_at(step)} after state_dict() was called")
         demand(same_state(saved, loaded), f"modifies the state that was loaded, {_at(step)}: {COPIES}")
         demand(same_state(saved, written_and_read(given)), f"modifies a state that it returned, {_at(step)}: {COPIES}")
 
@@ -219,9 +219,9 @@ def keeps_what_it_learnt(make: Maker, slots: int) -> None:
         middle = STEPS // 2
         _learn(first, rounds[0], _actions(first, rounds[0], seed=0), 0)
         begun = _actions(first, rounds[1][:middle], seed=1)
-        given = first.state()
+        given = first.state_dict()
         saved = written_and_read(given)
-        heir.load(saved)
+        heir.load_state_dict(saved)
         figures, decided = [], []
         for policy in (first, heir):
             rest = _actions(policy, rounds[1][middle:], seed=2)
@@ -235,11 +235,11 @@ def keeps_what_it_learnt(make: Maker, slots: int) -> None:
 
 def _with_state_of(policy: Any, make: Maker, space: ActionSpace, step: int) -> Any:
     """Return another policy that has loaded the state; before some steps one that has already played."""
-    saved = written_and_read(policy.state())
+    saved = written_and_read(policy.state_dict())
     heir = _built(make, space)
     if step in USED:
         _actions(heir, _one_episode(space, OTHER_EPISODE)[:-1], seed=step)
-    heir.load(saved)
+    heir.load_state_dict(saved)
     return heir
 
 
@@ -248,8 +248,9 @@ def _takeover(step: int, *, resumable: bool) -> str:
         loses = "it remembers something that a resumed run would lose"
         return f"{_at(step)} when a new policy takes over: {loses}; {ADVICE}"
     if step in USED:
-        return f"{_at(step)} when a policy that has played loads its state: load(state) must replace what was there"
-    return f"{_at(step)} when a new policy loads its state: state() leaves something out, or load(state) ignores it"
+        return f"{_at(step)} when a policy that has played loads its state: load_state_dict must replace what was there"
+    advice = "state_dict leaves something out, or load_state_dict ignores it"
+    return f"{_at(step)} when a new policy loads its state: {advice}"
 
 
 def _built(make: Maker, space: ActionSpace) -> Any:
@@ -295,7 +296,7 @@ def written_and_read(state: Any) -> State:
         AssertionError: some of it would be lost.
     """
     kind = type(state).__name__
-    demand(isinstance(state, State), f"state() must return an esper_core.leyline.State. Received: {kind}")
+    demand(isinstance(state, State), f"state_dict() must return an esper_core.leyline.State. Received: {kind}")
     plain, tensors = dict(state.plain), dict(state.tensors)
     with demand_no_error("when its plain state is written as JSON"):
         read = json.loads(json.dumps(plain, allow_nan=False))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from esper_core.leyline.errors import ConfigError, PluginError, Problem, suggestion
-from esper_core.leyline.protocols import DataShape, Policy, Reward, Schedule, Sink, Task
+from esper_core.leyline.protocols import DataShape, Policy, Resumable, Reward, Schedule, Sink, Task
 from esper_core.leyline.signals import Metric
 from esper_core.leyline.specs import HostSpec
 from esper_core.plugins import Component
@@ -85,6 +85,10 @@ def check_component(kind: ComponentKind, built: Any, label: Label) -> None:
         if not what and not isinstance(found := getattr(built, name, None), wanted):
             what = f", whose {name} is of type {type(found).__name__}"
             hint = f"The {name} of a {kind} is a {wanted.__name__}."
+    renamed = callable(getattr(built, "state", None)) and callable(getattr(built, "load", None))
+    if kind == "policy" and renamed and not isinstance(built, Resumable):
+        what = " with state and load, which no run calls"
+        hint = "Call them state_dict and load_state_dict: see esper_core.leyline.Resumable."
     if what:
         raise PluginError(Problem("E231", f"{label} builds {type(built).__name__}{what}", path=label.target, hint=hint))
 

@@ -217,10 +217,10 @@ class State:
 class Resumable(Protocol):
     """Optional protocol of components with state, such as policies that learn. Others have nothing to save."""
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """Return the complete state. Later changes of the object do not change it."""
 
-    def load(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state of an equally built object."""
 
 

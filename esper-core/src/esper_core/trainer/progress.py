@@ -97,7 +97,7 @@ class StudyProgress:
         for arm in self.study.arms:
             if arm.name in policies.plain and isinstance(arm.policy, Resumable):
                 with attributed_to(arm.label, "when its state was restored"):
-                    arm.policy.load(policies.part(arm.name))
+                    arm.policy.load_state_dict(policies.part(arm.name))
 
 
 def _state_of_policy(arm: Arm) -> State | None:
@@ -105,7 +105,7 @@ def _state_of_policy(arm: Arm) -> State | None:
     if not isinstance(arm.policy, Resumable):
         return None
     with attributed_to(arm.label, "when it was asked for its state"):
-        given = arm.policy.state()
+        given = arm.policy.state_dict()
     try:
         plain = dict(given.plain)
         if json.loads(json.dumps(plain, allow_nan=False)) != plain:

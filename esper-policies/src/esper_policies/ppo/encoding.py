@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, Op, Stage, rows_of
+from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, Op, Stage, State, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
@@ -364,18 +364,19 @@ class Scales:
             self.returns = max(math.sqrt(self._square / self._seen), LEAST_RETURN)
         return 1.0 if before is None else self.returns / before
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return the state: plain values, and tensors by name."""
+    def state_dict(self) -> State:
+        """Return the state."""
         plain: dict[str, Any] = {"returns": self.returns, "seen": self._seen, "square": self._square}
         tensors: dict[str, Tensor] = {}
         for name in ("whole", "slots", "candidates"):
             own: Columns = getattr(self, name)
             plain[f"{name}_count"] = own.count
             tensors |= {f"{name}_mean": own.mean.clone(), f"{name}_squares": own.squares.clone()}
-        return plain, tensors
+        return State(plain, tensors)
 
-    def load(self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore a state. Raises ValueError if it is invalid."""
+        plain, tensors = state.plain, state.tensors
         counts = ("whole_count", "slots_count", "candidates_count")
         numbers = [plain[name] for name in ("returns", "seen", "square", *counts)]
         if not all(type(one) in (int, float) and 0.0 <= one < math.inf for one in numbers) or not plain["returns"]:

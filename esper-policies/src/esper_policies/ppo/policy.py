@@ -100,7 +100,7 @@ class Ppo:
         with whole(own.load):
             self.network = self._built(known)
             if known:
-                self.scales.load(known.scales, known.tensors("scales"))
+                self.scales.load_state_dict(State(known.scales, known.tensors("scales")))
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=own.learning_rate, eps=EPSILON)
         if own.learn:
             self._get_to_know(blueprint for several in space.blueprints.values() for blueprint in several)
@@ -159,7 +159,7 @@ class Ppo:
 
     def save(self, folder: str) -> None:
         """Save weights, scales, names and descriptions to a folder that the setting ``load`` can name."""
-        plain, tensors = self.scales.state()
+        scales = self.scales.state_dict()
         described = {
             candidate.blueprint: {"slot": slot, "parameters": candidate.parameters, "flops": candidate.flops}
             for slot, place in self.space.places.items()
@@ -168,19 +168,18 @@ class Ppo:
         own, size = self.network, {"width", "memory", "names"}  # of one that was loaded as it came
         settings = self.settings.model_dump(mode="json", exclude={"load", "save", *size})
         settings |= {"width": own.width, "memory": own.memory is not None, "names": own.names.num_embeddings - 1}
-        kept = Kept(tuple(self._names), settings, plain, described, self.round, {})
-        keep(folder, kept, {"network": self.network.state_dict(), "scales": tensors})
+        kept = Kept(tuple(self._names), settings, dict(scales.plain), described, self.round, {})
+        keep(folder, kept, {"network": self.network.state_dict(), "scales": dict(scales.tensors)})
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """Return everything: weights, the optimizer's state, scales, and the memory of each environment."""
-        plain, scales = self.scales.state()
         hidden = {str(n): m.hidden.clone() for n, m in enumerate(self._memories) if m.hidden is not None}
-        teacher = {} if self._teacher is None else {"teacher": self._teacher.state()}
+        teacher = {} if self._teacher is None else {"teacher": self._teacher.state_dict()}
         return State.of(
             {
                 "network": State({}, {name: one.clone() for name, one in self.network.state_dict().items()}),
                 "optimizer": optimizer_state(self.optimizer),
-                "scales": State(plain, scales),
+                "scales": self.scales.state_dict(),
                 "hidden": State({}, hidden),
                 **teacher,
             },
@@ -192,13 +191,12 @@ class Ppo:
             told=list(self.diagnosis.told),
         )
 
-    def load(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the state of another policy with the same settings."""
         self.network.load_state_dict(dict(state.part("network").tensors))
         restore_optimizer(self.optimizer, state.part("optimizer"))
-        scales = state.part("scales")
         hidden = {name: one.clone() for name, one in state.part("hidden").tensors.items()}
-        self.scales.load(scales.plain, scales.tensors)
+        self.scales.load_state_dict(state.part("scales"))
         self.round, self._names = state.plain["round"], list(state.plain["names"])
         self.diagnosis = Diagnosis(dict(state.plain["lasting"]), list(state.plain["told"]))
         self._memories = [
@@ -207,7 +205,7 @@ class Ppo:
         ]
         self._teacher = self._new_teacher() if "teacher" in state.plain else None
         if self._teacher is not None:
-            self._teacher.load(state.part("teacher"))
+            self._teacher.load_state_dict(state.part("teacher"))
 
     def _new_teacher(self) -> Heuristic:
         return Heuristic(self.space, speed=max(1, self.settings.speeds[0]))

@@ -10,9 +10,10 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
 MEMBERS := esper-core esper-blueprints esper-policies esper-rewards esper-study esper-tasks esper-testing esper-watch
 READY   := $(VENV)/.ready
 DOCS    := $(VENV)/.ready-docs
+DIST    := $(VENV)/.ready-dist
 
 .DEFAULT_GOAL := help
-.PHONY: run test test-slow lint bench docs clean help
+.PHONY: run test test-slow lint bench docs dist clean help
 .DELETE_ON_ERROR:
 
 help:       ## this list
@@ -42,8 +43,19 @@ docs: $(READY) $(DOCS)   ## write the tables that come from the code, then build
 	$(BIN)/python docs/generate.py $(CHECK)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# The clean environment gets the built members and the pinned versions of what they need, and asks no index.
+dist: $(READY) $(DIST)   ## build the packages into dist/, and try them in a clean environment
+	rm -rf dist build/clean
+	set -e; for member in $(MEMBERS); do $(BIN)/python -m build --no-isolation --outdir dist $$member > /dev/null; done
+	$(BIN)/twine check --strict dist/*
+	$(PIP) download --constraint constraints.txt --dest build/wheelhouse dist/*.whl
+	rm -f build/wheelhouse/esper_*
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/python -m pip --disable-pip-version-check -qq install --no-index --find-links build/wheelhouse dist/*.whl
+	cd build && clean/bin/esper run ../plugins.yaml --runs-dir clean/runs
+
 clean:              ## remove what these targets made; runs/ stays
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One run of pip's resolver for the members and the tools. Build isolation is off: hatchling is installed first, once,
@@ -59,4 +71,8 @@ $(READY): pyproject.toml constraints.txt $(MEMBERS:%=%/pyproject.toml)
 
 $(DOCS): $(READY)
 	$(PIP) install --constraint constraints.txt --group docs
+	@touch $@
+
+$(DIST): $(READY)
+	$(PIP) install --constraint constraints.txt --group dist
 	@touch $@

@@ -1,4 +1,4 @@
-"""Each member declares what it imports, and nothing else."""
+"""Each member declares what it imports, and nothing else; the members' versions move together."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import sys
 import tomllib
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from esper_core import __version__
 
 ROOT = Path(__file__).parents[2]
 MEMBERS = sorted(path.parent.name for path in ROOT.glob("esper-*/pyproject.toml"))
@@ -46,9 +49,18 @@ def imported(member: str) -> set[str]:
 
 def declared(member: str) -> set[str]:
     """The distributions that a member's metadata requires, extras included."""
-    project = tomllib.loads((ROOT / member / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    requirements = [*project["dependencies"], *chain(*project.get("optional-dependencies", {}).values())]
-    return {normal(re.split(r"[^A-Za-z0-9._-]", requirement)[0]) for requirement in requirements}
+    return {normal(re.split(r"[^A-Za-z0-9._-]", requirement)[0]) for requirement in requirements(member)}
+
+
+def project(member: str) -> dict[str, Any]:
+    """The project table of a member's metadata."""
+    return tomllib.loads((ROOT / member / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def requirements(member: str) -> list[str]:
+    """What a member's metadata requires, extras included."""
+    own = project(member)
+    return [*own["dependencies"], *chain(*own.get("optional-dependencies", {}).values())]
 
 
 def normal(name: str) -> str:
@@ -65,3 +77,15 @@ def test_a_member_declares_what_it_imports(member: str) -> None:
 def test_a_member_declares_nothing_that_it_does_not_import(member: str) -> None:
     spared = {name for (who, name) in NOT_IMPORTED_ITSELF if who == member}
     assert declared(member) - imported(member) - spared == set()
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_members_have_one_version_and_require_each_other_in_it(member: str) -> None:
+    assert project(member)["version"] == __version__
+    members = [requirement for requirement in requirements(member) if requirement.startswith("esper-")]
+    assert {requirement.partition("==")[2] for requirement in members} <= {__version__}
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_member_ships_the_license(member: str) -> None:
+    assert (ROOT / member / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()

@@ -65,7 +65,17 @@ def test_a_wheel_says_what_it_is(wheels: dict[str, Path], member: str) -> None:
     with zipfile.ZipFile(wheels[member]) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
+        license_text = archive.read(name.replace("METADATA", "licenses/LICENSE"))
+    assert license_text == (ROOT / "LICENSE").read_bytes()
     assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Author"]
+    assert metadata["Keywords"]
+    assert {url.partition(",")[0] for url in metadata.get_all("Project-URL")} == {
+        "Documentation",
+        "Source",
+        "Changelog",
+    }
+    assert "Programming Language :: Python :: 3.11" in metadata.get_all("Classifier")
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["Summary"]
     assert metadata.get_payload(), "the README is not in it"

@@ -24,7 +24,7 @@ def one(loaded, path):
     return found
 
 
-def test_a_value_of_the_file_is_explained(loaded):
+def test_value_of_the_file_is_explained(loaded):
     assert one(loaded, "slots.early.blueprints") == Explanation(
         path="slots.early.blueprints",
         value=["conv_light"],
@@ -36,18 +36,10 @@ def test_a_value_of_the_file_is_explained(loaded):
     )
 
 
-def test_a_value_that_only_has_a_default_is_explained(loaded):
+def test_default_and_value_of_the_command_line_are_explained(loaded):
     found = one(loaded, "slots.early.stack")
-    assert (found.value, found.type, found.default, found.has_default, found.origin) == (
-        1,
-        "integer, ≥ 1, ≤ 8",
-        1,
-        True,
-        "default",
-    )
-
-
-def test_a_value_of_the_command_line_is_explained(loaded):
+    assert (found.value, found.default, found.has_default, found.origin) == (1, 1, True, "default")
+    assert found.type == "integer, ≥ 1, ≤ 8"
     found = one(loaded, "episode.steps")
     assert (found.value, found.default, found.origin) == (3, 40, "--set episode.steps=3")
 
@@ -56,14 +48,10 @@ def test_a_value_of_the_command_line_is_explained(loaded):
     ("path", "value", "origin"),
     [
         ("slots.early.blueprints[0]", "conv_light", "f.yaml:5:18"),
-        ("policy.settings.plan", [{"step": 0}], "f.yaml:6:42"),
         ("policy.settings.plan[0].step", 0, "f.yaml:6:50"),
         ("task.use", "mnist1d", "f.yaml:1:7"),
         ("task.settings", {}, "default"),
-        ("reward.use", "team", "default"),
-        ("name", None, "default"),
         ("optimizer.seed.kind", "adam", "default"),
-        ("plugins.disable", [], "default"),
     ],
 )
 def test_any_path_can_be_explained(loaded, path, value, origin):
@@ -71,17 +59,10 @@ def test_any_path_can_be_explained(loaded, path, value, origin):
     assert (found.path, found.value, found.origin) == (path, value, origin)
 
 
-def test_a_section_is_explained_value_by_value(loaded):
-    assert [found.path for found in explain(loaded, "episode")] == [
-        "episode.steps",
-        "episode.batches",
-        "episode.batch_size",
-    ]
-    assert [found.path for found in explain(loaded, "policy")] == [
-        "policy.use",
-        "policy.settings.plan",
-        "policy.settings.seed",
-    ]
+def test_section_is_explained_value_by_value(loaded):
+    paths = [found.path for section in ("episode", "policy") for found in explain(loaded, section)]
+    assert paths[:3] == ["episode.steps", "episode.batches", "episode.batch_size"]
+    assert paths[3:] == ["policy.use", "policy.settings.plan", "policy.settings.seed"]
     assert explain(loaded, "slots")[0].path == "slots.early.at"
 
 
@@ -94,7 +75,7 @@ def test_without_a_path_everything_is_explained_once_and_fits_into_json(loaded):
     assert json.loads(json.dumps([asdict(each) for each in found]))
 
 
-def test_each_default_is_the_one_that_a_run_without_the_key_has(small):
+def test_explained_default_is_the_value_of_a_run_without_the_key(small):
     loaded = parse_config(small.encode(), file="f.yaml")
     for found in explain(loaded):
         if found.origin == "default":
@@ -109,17 +90,14 @@ def test_each_default_is_the_one_that_a_run_without_the_key_has(small):
         ("episode.stps", 'Did you mean "steps"?'),
         ("slots.erly.stack", 'Did you mean "early"?'),
         ("slots.early.blueprints[3]", "Known: 0"),
-        ("slots.early.blueprints.x", "Known: 0"),
         ("policy.settings.pln", 'Did you mean "plan"?'),
         ("twin.x", "No names are known here."),
-        ("arms.x", "No names are known here."),
-        ("name.x", "No names are known here."),
         ("", "Write it as slots.early.blueprints[0]."),
         ("a..b", "Write it as slots.early.blueprints[0]."),
         ("episode.steps=3", "Write it as slots.early.blueprints[0]."),
     ],
 )
-def test_an_unknown_path_is_refused_with_a_suggestion(loaded, path, hint):
+def test_unknown_path_is_refused_with_a_suggestion(loaded, path, hint):
     with pytest.raises(ConfigError) as caught:
         explain(loaded, path)
     (problem,) = caught.value.problems
@@ -162,12 +140,12 @@ MODELS = {("policy", "settings"): Plan, ("reward", "settings"): Part}
         ("reward.settings.speed", None, "integer, ≥ 1, or null", None, "default"),
     ],
 )
-def test_a_setting_is_explained_by_the_components_own_model(loaded, path, value, type_, default, origin):
+def test_setting_is_explained_by_the_components_model(loaded, path, value, type_, default, origin):
     (found,) = explain(loaded, path, MODELS)
     assert (found.value, found.type, found.default, found.origin) == (value, type_, default, origin)
 
 
-def test_settings_that_were_not_written_are_explained_too(loaded):
+def test_settings_that_only_have_defaults_are_explained(loaded):
     assert [(found.path, found.description) for found in explain(loaded, "policy.settings", MODELS)] == [
         ("policy.settings.plan", "What and when."),
         ("policy.settings.seed", "Where it begins."),
@@ -179,7 +157,7 @@ def test_settings_that_were_not_written_are_explained_too(loaded):
     assert json.loads(json.dumps([asdict(each) for each in explain(loaded, None, MODELS)]))
 
 
-def test_a_setting_that_no_model_knows_is_refused_with_a_suggestion(loaded):
+def test_unknown_setting_is_refused_with_a_suggestion(loaded):
     with pytest.raises(ConfigError) as caught:
         explain(loaded, "policy.settings.plan[0].sped", MODELS)
     assert caught.value.problems[0].hint == 'Did you mean "speed"?'

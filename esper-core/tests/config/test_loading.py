@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from esper_core.config import load_config, model_problems, parse_config
 from esper_core.config.errors import MAX_PROBLEMS, entry_at
 from esper_core.config.model import REMOVED
-from esper_core.leyline import ConfigError
+from esper_core.config.values import path_text
 
 
 def one(problems, text, *overrides):
@@ -27,20 +27,20 @@ def place(problem):
 # --- what is right
 
 
-def test_the_default_run_of_the_repository_is_valid(request):
+def test_default_run_of_the_repository_is_valid(request):
     loaded = load_config(request.config.rootpath / "plugins.yaml")
     assert loaded.config.task.use == "mnist1d"
     assert loaded.config.slots["early"].blueprints == ("pointwise", "conv_light")
     assert loaded.config.episode.steps == 40
 
 
-def test_a_component_may_be_its_name_alone(small):
+def test_component_may_be_its_name_alone(small):
     config = parse_config(small.encode(), file="f.yaml").config
     assert (config.task.use, config.task.settings) == ("mnist1d", {})
     assert config == parse_config(small.replace(": mnist1d", ": {use: mnist1d}").encode(), file="f.yaml").config
 
 
-def test_a_loaded_configuration_cannot_be_changed(small):
+def test_loaded_configuration_is_frozen(small):
     loaded = parse_config(small.encode(), file="f.yaml")
     with pytest.raises(dataclasses.FrozenInstanceError):
         loaded.file = "other"
@@ -48,61 +48,44 @@ def test_a_loaded_configuration_cannot_be_changed(small):
         loaded.config.seed = 3
 
 
-# --- wrong values: the code, the place, what was expected and received, the way out
+# --- wrong values: the code, the place, what was expected and received, the hint
+
+INTEGER = "Input should be a valid integer; received"
+BOOLEAN = "Input should be a valid boolean; received"
+USE = "the name of a component or a mapping with the keys use, settings; received 3"
+REMOVED_MODE = "'shadow' or 'branch'; received \"live\""
+SPECIFIER = "version specifiers as pip takes them, for example >=0.2,<0.3; received"
 
 
 @pytest.mark.parametrize(
     ("line", "code", "column", "message", "hint"),
     [
-        ("seed: many", "E111", 7, 'Input should be a valid integer; received "many"', None),
+        ("seed: many", "E111", 7, f'{INTEGER} "many"', None),
         ("seed: -1", "E112", 7, "Input should be greater than or equal to 0; received -1", None),
         ("seed: 2147483648", "E112", 7, "Input should be less than 2147483648; received 2147483648", None),
-        ("rounds: 40.0", "E111", 9, "Input should be a valid integer; received 40.0", None),
-        ("rounds: 1e3", "E111", 9, "Input should be a valid integer; received 1000.0", None),
-        ("rounds: '8'", "E111", 9, 'valid integer; received "8"', None),
-        ("rounds: 1_000", "E111", 9, 'valid integer; received "1_000"', None),
-        ("rounds: true", "E111", 9, "Input should be a valid integer; received true", None),
-        ("rounds:", "E111", 8, "Input should be a valid integer; received nothing", "it has a default"),
+        ("rounds: 40.0", "E111", 9, f"{INTEGER} 40.0", None),
+        ("rounds: '8'", "E111", 9, f'{INTEGER} "8"', None),
+        ("rounds: true", "E111", 9, f"{INTEGER} true", None),
+        ("rounds:", "E111", 8, f"{INTEGER} nothing", "it has a default"),
         ("margin: .inf", "E112", 9, "Input should be a finite number; received Infinity", None),
         ("margin: .nan", "E112", 9, "Input should be a finite number; received NaN", None),
-        ("margin: '.5'", "E111", 9, 'Input should be a valid number; received ".5"', None),
         ("growth: {price: 1e308}", "E112", 17, "less than or equal to 1000000; received 1e+308", None),
         ("governor: {penalty: 1e308}", "E112", 21, "less than or equal to 1000000000000000000000000000000", None),
         ("optimizer: {seed: {weight_decay: 1e308}}", "E112", 34, "less than or equal to 1000000", None),
-        ("twin: no", "E111", 7, 'Input should be a valid boolean; received "no"', "Write true or false"),
-        ("twin: yes", "E111", 7, 'Input should be a valid boolean; received "yes"', "Write true or false"),
-        ("twin: 1", "E111", 7, "Input should be a valid boolean; received 1", "Write true or false"),
-        ("twin: maybe", "E111", 7, 'Input should be a valid boolean; received "maybe"', "Write true or false"),
+        ("twin: no", "E111", 7, f'{BOOLEAN} "no"', "Write true or false"),
+        ("twin: 1", "E111", 7, f"{BOOLEAN} 1", "Write true or false"),
+        ("twin: maybe", "E111", 7, f'{BOOLEAN} "maybe"', "Write true or false"),
         ("name: 3", "E111", 7, "received 3", 'Put it in quotes: "3"'),
         ("name: a b", "E112", 7, 'at most 49 letters, digits, - and _; received "a b"', None),
         ("device: gpu", "E112", 9, 'Input should be auto, cpu, cuda or cuda:N; received "gpu"', None),
         ("lanes: 5000", "E112", 8, "Input should be auto, or an integer from 1 to 1024; received 5000", None),
-        (
-            "plugins: {require: {a: x}}",
-            "E112",
-            24,
-            "version specifiers as pip takes them, for example >=0.2,<0.3; rec",
-            None,
-        ),
-        (
-            "growth: {incubation: live}",
-            "E112",
-            22,
-            "'shadow' or 'branch'; received \"live\"",
-            "It was removed. Use branch",
-        ),
+        ("plugins: {require: {a: x}}", "E112", 24, SPECIFIER, None),
+        ("growth: {incubation: live}", "E112", 22, REMOVED_MODE, "It was removed. Use branch"),
         ("reward: {use: ''}", "E112", 15, 'Input should be a name of 1 to 100 characters; received ""', None),
-        (
-            "reward: 3",
-            "E111",
-            9,
-            "the name of a component or a mapping with the keys use, settings; received 3",
-            None,
-        ),
+        ("reward: 3", "E111", 9, USE, None),
         ("episode: 40", "E111", 10, "a mapping with the keys steps, batches, batch_size; received 40", None),
         ("episode:", "E111", 9, "received nothing", "it has a default"),
-        ("plugins: {disable: a}", "E111", 20, 'Input should be a valid list; received "a"', "disable: [a]"),
-        ("plugins: {disable: 'a, b'}", "E111", 20, 'received "a, b"', "disable: [a, b]"),
+        ("plugins: {disable: 'a, b'}", "E111", 20, 'Input should be a valid list; received "a, b"', "disable: [a, b]"),
         ("plugins: {disable: [3]}", "E111", 21, "Input should be a valid string; received 3", '"3"'),
         ("optimizer: {host: {kind: adm}}", "E112", 26, "'adam', 'adamw' or 'sgd'; received \"adm\"", "Did you mean"),
         ("optimizer: {host: {momentum: 1}}", "E112", 30, "Input should be less than 1; received 1", None),
@@ -110,7 +93,7 @@ def test_a_loaded_configuration_cannot_be_changed(small):
         ("reward: {use: x, settings: 3}", "E111", 28, "Input should be a valid mapping; received 3", None),
     ],
 )
-def test_a_wrong_value(problems, small, line, code, column, message, hint):
+def test_wrong_value_is_reported_with_place_and_hint(problems, small, line, code, column, message, hint):
     problem = one(problems, small + line)
     assert (problem.code, problem.line, problem.column) == (code, 7, column)
     assert message in problem.message
@@ -118,14 +101,13 @@ def test_a_wrong_value(problems, small, line, code, column, message, hint):
     assert hint is None or hint in problem.hint
 
 
-def test_a_name_where_a_list_of_blueprints_belongs(problems, small):
+def test_name_in_place_of_a_list_of_blueprints_gets_a_hint(problems, small):
     problem = one(problems, small.replace("[conv_light]", "conv_light"))
     assert place(problem) == ("E111", 5, 17, "slots.early.blueprints")
-    assert problem.message == 'Input should be a valid list; received "conv_light"'
     assert problem.hint == "Write a list: blueprints: [conv_light]"
 
 
-def test_a_value_in_a_list_is_located_by_its_index(problems, small):
+def test_value_in_a_list_is_located_by_its_index(problems, small):
     problem = one(problems, small.replace("[conv_light]", "[conv_light, 3, norm]"))
     assert place(problem) == ("E111", 5, 30, "slots.early.blueprints[1]")
 
@@ -138,32 +120,27 @@ def test_too_few_and_too_many_are_counted(problems, small):
     assert "received 33 items" in problem.message
 
 
-def test_a_long_value_is_cut_and_counted(problems, small):
+def test_received_value_is_shortened_and_escaped(problems, small):
     problem = one(problems, small + f"reward: {'x' * 500}")
     assert "a name of 1 to 100 characters; received " in problem.message
     assert len(problem.message) < 200
     problem = one(problems, small + f"seed: [{'[x, y], ' * 500}]")
     assert len(problem.message.split("received ")[1]) <= 60
+    assert "\\u001b[31mred\\u202e" in one(problems, small + 'name: "\\e[31mred\\u202e"').message
 
 
-def test_control_characters_of_a_value_are_escaped(problems, small):
-    problem = one(problems, small + 'name: "\\e[31mred\\u202e"')
-    assert "\\u001b[31mred\\u202e" in problem.message
-
-
-def test_an_invalid_name_of_a_slot(problems, small):
+def test_invalid_name_of_a_slot_and_empty_slots_are_reported(problems, small):
     problem = one(problems, small.replace("early:", "1st slot:"))
     assert place(problem) == ("E112", 4, 3, 'slots["1st slot"]')
     assert problem.message.endswith('49 letters, digits, - and _; received "1st slot"')
-
-
-def test_empty_slots(problems, small):
     problem = one(problems, small.replace("slots:\n  early:\n    blueprints: [conv_light]", "slots: {}"))
     assert place(problem) == ("E112", 3, 8, "slots")
     assert "received {}" in problem.message
 
 
 # --- unknown and missing keys
+
+ONE_LEVEL_LOWER = "Settings of a component are one level lower: reward.settings.decay"
 
 
 @pytest.mark.parametrize(
@@ -173,30 +150,20 @@ def test_empty_slots(problems, small):
         ("episode: {stps: 3}", 11, "episode.stps", 'Did you mean "steps"?'),
         ("episode: {zzz: 3}", 11, "episode.zzz", "Known: batch_size, batches, steps"),
         ("steps: 3", 1, "steps", "It belongs elsewhere: episode.steps"),
-        (
-            "learning_rate: 3",
-            1,
-            "learning_rate",
-            "It belongs elsewhere: optimizer.host.learning_rate or optimizer.seed.learning_rate",
-        ),
-        (
-            "reward: {use: x, decay: 3}",
-            18,
-            "reward.decay",
-            "Settings of a component are one level lower: reward.settings.decay",
-        ),
+        ("momentum: 3", 1, "momentum", "It belongs elsewhere: optimizer.host.momentum or optimizer.seed.momentum"),
+        ("reward: {use: x, decay: 3}", 18, "reward.decay", ONE_LEVEL_LOWER),
         ("reward: {use: x, setings: 3}", 18, "reward.setings", 'Did you mean "settings"?'),
         ("rounds:8:", 1, '["rounds:8"]', 'Did you mean "rounds"?'),
     ],
 )
-def test_an_unknown_key(problems, small, line, column, path, hint):
+def test_unknown_key_is_reported_with_a_suggestion(problems, small, line, column, path, hint):
     problem = one(problems, small + line)
     assert (problem.code, problem.line, problem.column, problem.path) == ("E110", 7, column, path)
     assert problem.message.startswith("unknown key ")
     assert problem.hint == hint
 
 
-def test_a_missing_key_is_located_at_its_mapping(problems, small):
+def test_missing_key_is_located_at_its_mapping(problems, small):
     problem = one(problems, small.replace("blueprints: [conv_light]", "stack: 2"))
     assert place(problem) == ("E113", 5, 5, "slots.early.blueprints")
     assert problem.message == 'the key "blueprints" is missing'
@@ -230,7 +197,7 @@ def test_policy_and_arms_exclude_each_other(problems, small):
     parse_config(small.replace("policy: schedule", "policy: null\narms: {a: {policy: x}}").encode(), file="f.yaml")
 
 
-def test_an_arm_cannot_have_the_name_of_the_twin(problems, small):
+def test_arm_cannot_have_the_name_of_the_twin(problems, small):
     text = small.replace("policy: schedule", "arms:\n  twin: {policy: x}")
     assert place(one(problems, text)) == ("E114", 7, 3, "arms.twin")
     parse_config((text + "twin: false").encode(), file="f.yaml")
@@ -261,7 +228,7 @@ def test_all_problems_are_reported_in_the_order_of_the_file(problems):
     ]
 
 
-def test_a_file_that_cannot_be_read_is_reported_alone(problems, small):
+def test_file_that_cannot_be_read_is_reported_alone(problems, small):
     assert [p.code for p in problems(small + "seed: !!str 3", "rounds=x")] == ["E107"]
 
 
@@ -273,7 +240,7 @@ def test_the_first_hundred_problems_are_listed_and_the_others_counted(problems, 
     assert told[-1].message == "900 more problems are not shown"
 
 
-def test_a_problem_prints_code_message_place_and_hint(problems, small):
+def test_problem_prints_code_message_place_and_hint(problems, small):
     assert str(one(problems, small + "episode: {stps: 3}")) == (
         'E110 unknown key "stps"\n  f.yaml:7:11   episode.stps\n  Did you mean "steps"?'
     )
@@ -282,28 +249,24 @@ def test_a_problem_prints_code_message_place_and_hint(problems, small):
 # --- problems and origins of a configuration that was read
 
 
-def test_a_problem_is_located_at_the_nearest_value_of_the_file(small):
+@pytest.mark.parametrize(
+    ("path", "line", "column"),
+    [
+        (("slots", "early", "blueprints", 0), 5, 18),
+        (("task", "use"), 1, 7),  # the short form
+        (("policy", "settings", "plan", 0), 6, 9),
+        (("reward", "use"), 1, 1),  # a default
+        ((), 1, 1),
+    ],
+)
+def test_problem_is_located_at_the_nearest_value_of_the_file(small, path, line, column):
     loaded = parse_config(small.encode(), file="f.yaml")
-    assert place(loaded.problem("E201", ("slots", "early", "blueprints", 0), "unknown")) == (
-        "E201",
-        5,
-        18,
-        "slots.early.blueprints[0]",
-    )
-    assert place(loaded.problem("E201", ("task", "use"), "unknown")) == ("E201", 1, 7, "task.use"), "the short form"
-    assert place(loaded.problem("E201", ("policy", "settings", "plan", 0), "x")) == (
-        "E201",
-        6,
-        9,
-        "policy.settings.plan[0]",
-    )
-    assert place(loaded.problem("E201", ("reward", "use"), "unknown")) == ("E201", 1, 1, "reward.use"), "a default"
-    problem = loaded.problem("E201", (), "unknown", "hint")
-    assert place(problem) == ("E201", 1, 1, None)
-    assert (problem.file, problem.hint) == ("f.yaml", "hint")
+    problem = loaded.problem("E201", path, "unknown", "hint")
+    assert (problem.code, problem.line, problem.column) == ("E201", line, column)
+    assert (problem.file, problem.path, problem.hint) == ("f.yaml", path_text(path) or None, "hint")
 
 
-def test_the_origin_of_a_value(small):
+def test_origin_names_the_file_the_override_or_the_default(small):
     loaded = parse_config(
         (small + "episode: {steps: 3}").encode(), file="f.yaml", overrides=["episode.batches=4", "reward.settings.x=1"]
     )
@@ -326,30 +289,21 @@ def test_the_origin_of_a_value(small):
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ("rounds: 1000000\nenvironments: 64\n", "128,000,000"),
-        ("rounds: 1000000\n", "16,000,000"),
-        ("rounds: 1000000\ntwin: false\nenvironments: 11\n", "11,000,000"),
-    ],
+    ("more", "received"),
+    [("", "16,000,000"), ("environments: 64\n", "128,000,000"), ("twin: false\nenvironments: 11\n", "11,000,000")],
 )
-def test_more_episodes_than_a_run_can_have_are_refused(small, more, told):
-    with pytest.raises(ConfigError) as caught:
-        parse_config((small + more).encode(), file="f.yaml")
-    (problem,) = caught.value.problems
+def test_more_episodes_than_a_run_can_have_are_refused(problems, small, more, received):
+    problem = one(problems, f"{small}rounds: 1000000\n{more}")
     assert (problem.code, problem.line, problem.path) == ("E114", 7, "rounds")
-    assert problem.message == f"expected at most 10,000,000 episodes (rounds × environments × arms), received {told}"
+    assert problem.message.endswith(f"10,000,000 episodes (rounds × environments × arms), received {received}")
 
 
-@pytest.mark.parametrize("more", ["rounds: 1000000\nenvironments: 5\n", "rounds: 2441\nenvironments: 2048\n"])
-def test_as_many_episodes_as_a_run_can_have_are_not(small, more):
-    assert parse_config((small + more).encode(), file="f.yaml").config.rounds > 1
+def test_as_many_episodes_as_a_run_can_have_are_accepted(small):
+    assert parse_config((small + "rounds: 1000000\nenvironments: 5\n").encode(), file="f.yaml")
 
 
-def test_a_count_out_of_its_own_range_is_reported_once(small):
-    with pytest.raises(ConfigError) as caught:
-        parse_config((small + "rounds: 100000000\n").encode(), file="f.yaml")
-    assert [problem.code for problem in caught.value.problems] == ["E112"]
+def test_count_out_of_its_own_range_is_reported_once(problems, small):
+    assert one(problems, small + "rounds: 100000000\n").code == "E112"
 
 
 # --- the settings of a component
@@ -382,7 +336,7 @@ def objections(loaded, path=("policy", "settings")):
     return model_problems(caught.value, Settings, loaded.root, path)
 
 
-def test_errors_of_a_components_settings_are_reported_like_those_of_the_file(small):
+def test_errors_of_settings_are_reported_like_those_of_the_file(small):
     settings = "{depth: 3, rate: x, names: a, dept: 1, kind: z}"
     loaded = parse_config(small.replace("schedule", f"{{use: x, settings: {settings}}}").encode(), file="f.yaml")
     told = objections(loaded)
@@ -396,7 +350,7 @@ def test_errors_of_a_components_settings_are_reported_like_those_of_the_file(sma
     assert told[-1].hint == 'Did you mean "depth"?'
 
 
-def test_a_wrong_value_below_a_type_that_is_no_model_is_located_without_a_hint(small):
+def test_wrong_value_below_a_type_without_a_model_is_located_without_a_hint(small):
     settings = "{depth: 2, span: {low: x}}"
     loaded = parse_config(small.replace("schedule", f"{{use: x, settings: {settings}}}").encode(), file="f.yaml")
     (problem,) = objections(loaded)
@@ -404,23 +358,15 @@ def test_a_wrong_value_below_a_type_that_is_no_model_is_located_without_a_hint(s
     assert (problem.message, problem.hint) == ('Input should be a valid integer; received "x"', None)
 
 
-def test_a_missing_setting_is_located_at_its_component(small):
+def test_missing_setting_is_located_at_its_component(small):
     (problem,) = objections(parse_config(small.encode(), file="f.yaml"))
     assert place(problem) == ("E113", 6, 9, "policy.settings.depth")
     assert problem.hint == 'Add "depth: …" to policy.settings. How deep.'
 
 
-def test_errors_carry_the_exit_code_of_a_wrong_configuration(small):
-    with pytest.raises(ConfigError) as caught:
-        parse_config(b"", file="f.yaml")
-    assert caught.value.exit_code == 2
-
-
 @pytest.mark.parametrize("gates", ["strict", "permissive"])
-def test_gates_need_a_twin_or_a_branch(small, gates):
-    with pytest.raises(ConfigError) as caught:
-        parse_config((small + f"twin: false\ngrowth: {{gates: {gates}}}\n").encode(), file="f.yaml")
-    (problem,) = caught.value.problems
+def test_gates_need_a_twin_or_a_branch(problems, small, gates):
+    problem = one(problems, f"{small}twin: false\ngrowth: {{gates: {gates}}}\n")
     assert (problem.code, problem.path) == ("E114", "growth.gates")
     for fine in (
         f"growth: {{gates: {gates}}}",
@@ -433,12 +379,9 @@ def test_gates_need_a_twin_or_a_branch(small, gates):
 # --- options of older versions
 
 
-def test_an_option_of_an_older_version_is_ignored_at_the_value_that_changed_nothing(small):
+def test_removed_option_is_ignored_only_at_the_value_that_changed_nothing(problems, small):
     loaded = parse_config((small + "compute: {cuda_graphs: false, micro_batches: 2}\n").encode(), file="f.yaml")
     assert loaded.config.compute.micro_batches == 2
-
-
-def test_an_option_of_an_older_version_is_refused_at_any_other_value(problems, small):
     problem = one(problems, small + "compute: {cuda_graphs: true}")
     assert place(problem) == ("E110", 7, 11, "compute.cuda_graphs")
     assert problem.hint == "It was removed: CUDA graphs are no longer supported. Delete the key."

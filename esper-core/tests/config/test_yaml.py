@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from esper_core.config.values import MAX_BYTES, MAX_DEPTH, MAX_NODES, SourcePosition
+from esper_core.config.values import MAX_BYTES, MAX_DEPTH, SourcePosition
 from esper_core.config.yaml import MAX_NUMBER, parse_scalar, read_document
 from esper_core.leyline import ConfigError
 
@@ -41,7 +41,7 @@ def test_every_kind_of_value_is_read():
     assert tree.plain() == value
 
 
-def test_quoted_words_are_text_whatever_they_look_like():
+def test_quoted_words_are_text():
     assert read("a: '1'\nb: \"true\"\nc: 'null'\nd: ''").plain() == {"a": "1", "b": "true", "c": "null", "d": ""}
 
 
@@ -67,7 +67,7 @@ def test_a_byte_order_mark_does_not_count_as_a_column():
     assert place(read(b"\xef\xbb\xbfa: 1"), "a") == SourcePosition("f.yaml", 1, 4, 1, 1)
 
 
-def test_an_alias_is_written_out_and_its_values_keep_their_places():
+def test_alias_is_expanded_and_its_values_keep_their_places():
     tree = read("a: &x\n  b: 1\nc: *x\nd: *x\n")
     assert tree.plain() == {"a": {"b": 1}, "c": {"b": 1}, "d": {"b": 1}}
     assert tree.value["a"] is not tree.value["c"], "an override of one must not change the other"
@@ -75,7 +75,7 @@ def test_an_alias_is_written_out_and_its_values_keep_their_places():
     assert place(tree, "c", "b") == SourcePosition("f.yaml", 2, 6, 2, 3)
 
 
-def test_an_alias_may_stand_for_a_key():
+def test_alias_may_stand_for_a_key():
     assert read("a: &x b\n*x : 1").plain() == {"a": "b", "b": 1}
 
 
@@ -85,50 +85,44 @@ def test_an_alias_may_stand_for_a_key():
 @pytest.mark.parametrize(
     ("text", "line", "column"), [("a: 1\nb: {c: 1, c: 2}", 2, 11), ("a: 1\nb: 2\na: 2", 3, 1), ("a: 1\n'a': 3", 2, 1)]
 )
-def test_a_duplicate_key_is_refused(text, line, column):
+def test_duplicate_key_is_refused(text, line, column):
     assert found(text) == ("E105", line, column)
 
 
 @pytest.mark.parametrize("key", ["1", "2.5", "true", "~", "[x]", "{f: g}", ".nan", "0x1F"])
-def test_a_key_that_is_not_a_text_is_refused(key):
+def test_key_that_is_not_text_is_refused(key):
     assert found(f"ok: 1\n? {key}\n: a") == ("E106", 2, 3)
     assert found(f"k: {{{key}: a}}") == ("E106", 1, 5)
 
 
-def test_keys_that_only_yaml_1_1_takes_for_something_else_are_text():
+def test_key_that_is_special_in_yaml_1_1_only_is_text():
     assert read("no: 1\non: 2\n1:30: 3\n<<: 4\n=: 5").plain() == {"no": 1, "on": 2, "1:30": 3, "<<": 4, "=": 5}
 
 
 @pytest.mark.parametrize(
-    "tag",
+    ("text", "column"),
     [
-        *("!!python/object:os.system", "!!python/object/apply:os.system [id]", "!!python/name:os.system", "!foo"),
-        *("!", "!<tag:yaml.org,2002:int>", "!!str", "!!int", "!!binary", "!!set {}"),
+        *((f"a: {tag}\n", 4) for tag in ("!!python/object:os.system", "!foo", "!", "!<tag:yaml.org,2002:int>")),
+        *((f"a: {tag}\n", 4) for tag in ("!!python/object/apply:os.system [id]", "!!str", "!!int", "!!set {}")),
+        *(("!foo a: 1", 1), ("!!map {a: 1}", 1), ("a: &x !foo 1\nb: *x", 4), ("a: !e!x 1", 4)),
     ],
 )
-def test_every_tag_is_refused_and_nothing_is_made_of_it(tag):
-    assert found(f"a: {tag}\n") == ("E107", 1, 4)
-
-
-@pytest.mark.parametrize(
-    ("text", "column"), [("!foo a: 1", 1), ("!!map {a: 1}", 1), ("a: &x !foo 1\nb: *x", 4), ("a: !e!x 1", 4)]
-)
-def test_a_tag_is_refused_wherever_it_stands(text, column):
+def test_every_tag_is_refused_wherever_it_stands(text, column):
     assert found(text) == ("E107", 1, column)
 
 
 @pytest.mark.parametrize("text", ["&a [*a]", "a: &a {b: {c: *a}}", "&a {b: *a}"])
-def test_an_alias_inside_its_own_anchor_is_refused(text):
+def test_alias_inside_its_own_anchor_is_refused(text):
     assert found(text)[0] == "E108"
 
 
-def test_an_alias_without_an_anchor_and_an_anchor_that_is_given_twice_are_refused():
+def test_alias_without_an_anchor_and_duplicate_anchor_are_refused():
     assert found("a: *x\nb: &x 1") == ("E104", 1, 4)
     assert found("a: &x 1\nb: &x 2") == ("E104", 2, 4)
 
 
 @pytest.mark.parametrize("escape", ["\\ud800", "\\udfff", "\\ud83d\\ude00", "\\U0000d800"])
-def test_half_a_character_is_refused_in_values_and_keys(escape):
+def test_half_a_surrogate_pair_is_refused(escape):
     assert found(f'a: "x{escape}"') == ("E103", 1, 4)
     assert found(f'"{escape}": 1') == ("E103", 1, 1)
 
@@ -137,35 +131,22 @@ def test_characters_may_be_escaped():
     assert read('a: "\\0\\t\\u2028\\U0001F600\\x41"').plain() == {"a": "\0\t\u2028😀A"}
 
 
-@pytest.mark.parametrize("number", ["9" * 200_000, "0x" + "f" * 5000, "1e999"])
-def test_a_number_that_cannot_be_kept_is_refused(number):
+@pytest.mark.parametrize("number", ["9" * 20_000, "0x" + "f" * 5000, "1e999"])
+def test_number_that_cannot_be_represented_is_refused(number):
     assert found(f"a: {number}") == ("E112", 1, 4)
 
 
 # --- encoding
 
 
-@pytest.mark.parametrize(
-    "character",
-    [
-        "\0",
-        "\x01",
-        "\x1b",
-        "\x7f",
-        "\x80",
-        "\x85",
-        "\u2028",
-        "\u2029",
-        "\ufeff",
-        "\ufffe",
-        "\uffff",
-        "\u202e",
-        "\u2066",
-    ],
-)
+HIDDEN = "\0 \x01 \x1b \x7f \x80 \x85 \u2028 \u2029 \ufeff \ufffe \uffff \u202e \u2066"
+
+
 @pytest.mark.parametrize("text", ["a: 1\nb: x{}y", "a: 1\nb: '{}'", "a: 1\n#: {}"])
-def test_a_character_that_hides_is_refused_wherever_it_stands(character, text):
-    assert found(text.format(character)) == ("E103", 2, text.split("\n")[1].index("{") + 1)
+def test_control_character_is_refused_wherever_it_stands(text):
+    for character in HIDDEN.split(" "):
+        problem = found(text.format(character))
+        assert problem == ("E103", 2, text.split("\n")[1].index("{") + 1), hex(ord(character))
 
 
 @pytest.mark.parametrize("letter", ["é", "😀", "\xa0", "\u200b", "漢"])
@@ -178,13 +159,10 @@ def test_wide_encodings_are_refused(encoding):
     assert found("task: mnist1d\n".encode(encoding))[0] == "E103"
 
 
-@pytest.mark.parametrize("data", [b"a: 1\nb: \xe9", b"a: 1\nb: \xed\xa0\x80", b"a: 1\nb: \xc3", b"a: 1\nb: \xff\xfe"])
-def test_invalid_utf_8_is_reported_with_its_place(data):
-    assert found(data) == ("E103", 2, 4)
-
-
-def test_the_column_of_a_wrong_byte_counts_characters():
-    assert found("a: é\nb: ééé".encode() + b"\xff") == ("E103", 2, 7)
+@pytest.mark.parametrize("wrong", [b"\xe9", b"\xed\xa0\x80", b"\xc3", b"\xff\xfe"])
+def test_invalid_utf_8_is_reported_with_its_place(wrong):
+    assert found(b"a: 1\nb: " + wrong) == ("E103", 2, 4)
+    assert found("a: é\nb: ééé".encode() + wrong) == ("E103", 2, 7)  # the column counts characters
 
 
 # --- syntax
@@ -194,19 +172,14 @@ def test_the_column_of_a_wrong_byte_counts_characters():
     ("text", "line", "column", "says"),
     [
         ("a: [1, 2\nb: 3", 2, 2, "a flow sequence that begins in line 1, expected ',' or ']'"),
-        ("a: {b: 1\n", 2, 1, "expected ',' or '}'"),
         ("a: 1\nb: 'x", 2, 6, "a quoted scalar that begins in line 2, found unexpected end of stream"),
         ("a: b: c", 1, 5, "mapping values are not allowed here"),
         ("a:\n\tb: 1", 2, 1, "character '\\t'"),
-        ("a: 1\n   b: 2", 2, 5, "mapping values are not allowed here"),
         ("a:\n    b: 1\n  c: 2", 3, 3, "a block mapping that begins in line 1"),
         ("a: 1\nb\nc: 2", 3, 1, "could not find expected ':'"),
-        ("a: *", 1, 5, "while scanning an alias"),
         ("a: [*.mlp]", 1, 6, "while scanning an alias"),
         ("a: [conv?]", 1, 9, "but got '?'"),
         ("a: @x", 1, 4, "'@' that cannot start any token"),
-        ("a: `x`", 1, 4, "'`' that cannot start any token"),
-        ("a: %x", 1, 4, "'%' that cannot start any token"),
         ('a: "\\q"', 1, 6, "unknown escape character 'q'"),
         ('a: "\\xzz"', 1, 7, "expected escape sequence of 2 hexadecimal numbers"),
         ('a: "\\UFFFFFFFF"', 1, 7, "has no meaning"),
@@ -216,7 +189,7 @@ def test_the_column_of_a_wrong_byte_counts_characters():
         ("%YAML 1." + "9" * 5000 + "\n--- a", 1, 9, "has no meaning"),
     ],
 )
-def test_a_syntax_error_is_reported_with_its_place(text, line, column, says):
+def test_syntax_error_is_reported_with_its_place(text, line, column, says):
     with pytest.raises(ConfigError) as caught:
         read(text)
     (problem,) = caught.value.problems
@@ -225,7 +198,7 @@ def test_a_syntax_error_is_reported_with_its_place(text, line, column, says):
     assert problem.hint
 
 
-def test_a_second_document_is_refused():
+def test_second_document_is_refused():
     assert found("a: 1\n---\nb: 2\n") == ("E104", 2, 1)
     assert found("---\na: 1\n...\n") is None
 
@@ -233,18 +206,15 @@ def test_a_second_document_is_refused():
 @pytest.mark.parametrize(
     "text", ["", "\n\n", "# only a comment\n", "---\n", "null", "~", "- a", "[a]", "x", "3", "'a'"]
 )
-def test_a_file_without_a_mapping_is_refused(text):
+def test_file_without_a_mapping_is_refused(text):
     assert found(text)[0] == "E109"
-
-
-def test_an_empty_mapping_is_a_mapping():
     assert read("{}").plain() == {}
 
 
 # --- bounds
 
 
-def test_nesting_is_bounded_just_where_it_says():
+def test_nesting_is_bounded():
     assert found("a: " + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)) is None
     assert found("a: " + "[" * MAX_DEPTH + "]" * MAX_DEPTH)[0] == "E108"
 
@@ -254,76 +224,60 @@ def test_aliases_do_not_nest_deeper_than_brackets_may():
     assert found("a0: &a0 x\n" + chain)[0] == "E108"
 
 
-def test_the_number_of_values_is_bounded_just_where_it_says():
-    assert found("a: [" + "x," * (MAX_NODES - 3) + "]") is None
-    assert found("a: [" + "x," * (MAX_NODES - 2) + "]")[0] == "E108"
+def test_number_of_values_and_characters_is_bounded_with_aliases_expanded(monkeypatch):
+    monkeypatch.setattr("esper_core.config.yaml.MAX_NODES", 200)
+    assert found("a: [" + "x," * 197 + "]") is None
+    assert found("a: [" + "x," * 198 + "]")[0] == "E108"
+    assert found("a: &a [" + "x," * 49 + "]\nb: [" + "*a," * 3 + "]")[0] == "E108"
+    assert found("a: &a " + "x" * 20_000 + "\nb: [" + "*a," * 100 + "]")[0] == "E108"
+    monkeypatch.setattr("esper_core.config.yaml.MAX_TOKENS", 100)
+    assert found("%A\n" * 101)[0] == "E108"
 
 
-def test_aliases_count_as_the_values_they_refer_to():
-    text = "a: &a [" + "x," * 999 + "]\nb: [" + "*a," * 100 + "]"
-    assert found(text)[0] == "E108"
-
-
-def test_the_characters_that_aliases_stand_for_are_bounded():
-    text = "a: &a " + "x" * 1000 + "\nb: [" + "*a," * 2000 + "]"
-    assert found(text)[0] == "E108"
-    assert len(text) < MAX_BYTES // 100
-
-
-def test_a_text_of_too_many_bytes_is_refused():
+def test_text_of_too_many_bytes_is_refused(monkeypatch):
     assert found(b"#" * (MAX_BYTES + 1)) == ("E102", None, None)
-    assert found(b"a: 1 " + b"#" * (MAX_BYTES - 5)) is None
+    monkeypatch.setattr("esper_core.config.yaml.MAX_BYTES", 1000)
+    assert found(b"a: 1 " + b"#" * 995) is None
+    assert found(b"a: 1 " + b"#" * 996) == ("E102", None, None)
 
 
 # --- scalars
 
 
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
-        *[(word, None) for word in ("", "~", "null", "Null", "NULL")],
-        *[(word, True) for word in ("true", "True", "TRUE")],
-        *[(word, False) for word in ("false", "False", "FALSE")],
-        *[("0", 0), ("-0", 0), ("+12", 12), ("-12", -12), ("007", 7), ("0o17", 15), ("0x1F", 31), ("0xff", 255)],
-        *[("1.", 1.0), (".5", 0.5), ("-.5", -0.5), ("1e-3", 0.001), ("1E3", 1000.0), ("+1.5e+2", 150.0), ("0e5", 0.0)],
-        *[(".inf", math.inf), ("+.INF", math.inf), ("-.Inf", -math.inf)],
-    ],
-)
-def test_scalars_have_the_value_of_yaml_1_2(word, value):
-    assert parse_scalar(word) == value
-    assert type(parse_scalar(word)) is type(value)
+NULLS, TRUES, FALSES = ("", "~", "null", "Null", "NULL"), ("true", "True", "TRUE"), ("false", "False", "FALSE")
+SCALARS = {
+    **dict.fromkeys(NULLS, None),
+    **dict.fromkeys(TRUES, True),
+    **dict.fromkeys(FALSES, False),
+    **{"0": 0, "-0": 0, "+12": 12, "-12": -12, "007": 7, "0o17": 15, "0x1F": 31, "0xff": 255},
+    **{"1.": 1.0, ".5": 0.5, "-.5": -0.5, "1e-3": 0.001, "1E3": 1000.0, "+1.5e+2": 150.0, "0e5": 0.0},
+    **{".inf": math.inf, "+.INF": math.inf, "-.Inf": -math.inf},
+}
+TEXTS = [
+    *("no", "No", "yes", "on", "off", "y", "n", "tRUE", "nULL", "~~", "=", "<<"),
+    *("1_000", "1,000", "1:30", "190:20:30", "0b11", "0O17", "0o8", "0X1F", "0xg", "-0x1F", "+0o7"),
+    *("2026-11-21", "2026-11-21T10:15:12Z", "1e", "e3", ".", "-", "+", "..5", "1.2.3", "1e3.5", "0.5f", "٣"),
+    *("inf", "nan", ".Nan", "-.nan", "+.nan", "NaN", "Infinity", "1 2", "1\n", "0x", "0o"),
+]
 
 
-@pytest.mark.parametrize("word", [".nan", ".NaN", ".NAN"])
-def test_not_a_number_is_a_float(word):
-    assert math.isnan(parse_scalar(word))
-
-
-@pytest.mark.parametrize(
-    "word",
-    [
-        *("no", "No", "yes", "on", "off", "y", "n", "tRUE", "nULL", "~~", "=", "<<"),
-        *("1_000", "1,000", "1:30", "190:20:30", "0b11", "0O17", "0o8", "0X1F", "0xg", "-0x1F", "+0o7"),
-        *("2026-11-21", "2026-11-21T10:15:12Z", "1e", "e3", ".", "-", "+", "..5", "1.2.3", "1e3.5", "0.5f", "٣"),
-        *("inf", "nan", ".Nan", "-.nan", "+.nan", "NaN", "Infinity", "1 2", "1\n", "0x", "0o"),
-    ],
-)
-def test_other_words_are_text(word):
-    assert parse_scalar(word) == word
-    assert type(parse_scalar(word)) is str
+def test_scalar_has_the_value_of_yaml_1_2():
+    found = {word: parse_scalar(word) for word in [*SCALARS, *TEXTS]}
+    assert found == SCALARS | {word: word for word in TEXTS}
+    assert {word: type(value) for word, value in found.items() if word in SCALARS} == {
+        word: type(value) for word, value in SCALARS.items()
+    }
+    assert all(math.isnan(parse_scalar(word)) for word in (".nan", ".NaN", ".NAN"))
 
 
 @pytest.mark.parametrize("word", ["9" * 101, "0x" + "f" * 99, "0." + "1" * 99, "1" * 5000, "-" + "1" * 100])
-def test_a_number_of_too_many_characters_is_refused(word):
+def test_number_of_too_many_characters_is_refused(word):
     with pytest.raises(ValueError, match="at most 100"):
         parse_scalar(word)
-
-
-def test_a_number_of_just_as_many_characters_is_read():
     assert parse_scalar("9" * MAX_NUMBER) == 10**MAX_NUMBER - 1
 
 
 @pytest.mark.parametrize("word", ["1e400", "-1e400"])
-def test_a_float_that_would_silently_become_infinite_is_refused(word):
+def test_float_that_would_become_infinite_is_refused(word):
     with pytest.raises(ValueError, match="than a float can be"):
         parse_scalar(word)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper_core.config import explain, load_config, parse_config
+from esper_core.config import explain, load_config
 from esper_core.leyline import ConfigError
 
 BELOW = """\
@@ -18,25 +18,14 @@ episode: {steps: 3, batches: 4}
 
 
 @pytest.fixture
-def files(tmp_path):
-    """``files(*texts)``: the paths of a configuration and of its overlays, which are called 1.yaml, 2.yaml …"""
+def merged(tmp_path):
+    """``merged(*texts)``: below.yaml with these overlays, which are called 1.yaml, 2.yaml …"""
 
-    def write(*texts):
-        (tmp_path / "below.yaml").write_text(BELOW)
-        for number, text in enumerate(texts, 1):
-            (tmp_path / f"{number}.yaml").write_text(text)
-        return tmp_path / "below.yaml", [tmp_path / f"{number}.yaml" for number in range(1, len(texts) + 1)]
-
-    return write
-
-
-@pytest.fixture
-def merged(files):
-    """``merged(*texts)``: the configuration with these overlays."""
-
-    def load(*texts, overrides=()):
-        file, overlays = files(*texts)
-        return load_config(file, overrides, overlays)
+    def load(*texts, overrides=(), below=BELOW):
+        overlays = [tmp_path / f"{number}.yaml" for number in range(1, len(texts) + 1)]
+        for path, text in zip([tmp_path / "below.yaml", *overlays], [below, *texts], strict=True):
+            path.write_text(text)
+        return load_config(tmp_path / "below.yaml", overrides, overlays)
 
     return load
 
@@ -100,20 +89,17 @@ def test_problems_name_the_file_that_sets_the_value_in_the_order_of_the_files(me
     ]
 
 
-def test_an_overlay_may_repair_the_file(files):
-    file, overlays = files("episode: {steps: 3}")
-    file.write_text(BELOW.replace("steps: 3", "steps: many"))
-    assert load_config(file, (), overlays).config.episode.steps == 3
+def test_overlay_may_correct_the_file(merged):
+    loaded = merged("episode: {steps: 3}", below=BELOW.replace("steps: 3", "steps: many"))
+    assert loaded.config.episode.steps == 3
 
 
-def test_an_overlay_that_cannot_be_read_is_reported(files, tmp_path):
-    file, overlays = files("a: [", "seed: 1")
+def test_overlay_that_cannot_be_read_is_reported(merged, tmp_path):
+    (problem,) = refused(merged, "a: [", "seed: 1")
+    assert (problem.code, problem.file, problem.line) == ("E104", f"{tmp_path}/1.yaml", 1)
     with pytest.raises(ConfigError) as caught:
-        load_config(file, (), [*overlays, tmp_path / "missing.yaml"])
+        load_config(tmp_path / "below.yaml", (), [tmp_path / "2.yaml", tmp_path / "missing.yaml"])
     assert [(one.code, one.file) for one in caught.value.problems] == [("E101", f"{tmp_path}/missing.yaml")]
-    with pytest.raises(ConfigError) as caught:
-        load_config(file, (), overlays)
-    assert [(one.code, one.file, one.line) for one in caught.value.problems] == [("E104", f"{tmp_path}/1.yaml", 1)]
 
 
 def test_paths_of_plugins_are_relative_to_the_file_that_names_them(merged, tmp_path):
@@ -124,9 +110,9 @@ def test_paths_of_plugins_are_relative_to_the_file_that_names_them(merged, tmp_p
     assert merged("plugins: {local: [./own_plugin.py]}").config.plugins.local == ("./own_plugin.py",)
 
 
-def test_an_overlay_in_another_folder_with_a_plugin_that_is_no_path_is_refused_as_it_was_written(merged, tmp_path):
-    (tmp_path / "inner").mkdir()
+def test_plugin_of_an_overlay_that_is_no_path_is_reported_as_it_was_written(merged, tmp_path):
     overlay = tmp_path / "inner" / "own.yaml"
+    overlay.parent.mkdir()
     overlay.write_text("plugins: {local: [own_plugin.py, 3, '']}")
     with pytest.raises(ConfigError) as caught:
         load_config(merged().file, (), [overlay])
@@ -136,7 +122,7 @@ def test_an_overlay_in_another_folder_with_a_plugin_that_is_no_path_is_refused_a
     ]
 
 
-def test_a_file_with_a_base_is_refused_with_a_hint_and_nothing_of_the_other_file_is_shown(small, problems, tmp_path):
+def test_base_key_is_refused_without_showing_the_other_file(small, problems, tmp_path):
     secret = tmp_path / "secret.yaml"
     secret.write_text("password: hunter2\n")
     (problem,) = problems(f"base: {secret}\n{small}")
@@ -145,24 +131,17 @@ def test_a_file_with_a_base_is_refused_with_a_hint_and_nothing_of_the_other_file
     assert "hunter2" not in str(problem)
 
 
-def test_policy_of_the_file_and_arms_of_an_overlay_contradict_each_other(merged):
+def test_policy_of_the_file_and_arms_of_an_overlay_exclude_each_other(merged):
     (problem,) = refused(merged, "arms: {a: {policy: static}}")
     assert problem.code == "E114"
     assert "policy: null" in problem.hint
     assert list(merged("policy: null\narms: {a: {policy: static}}").config.arms) == ["a"]
 
 
-def test_the_example_for_reproducible_numbers_is_an_overlay(small, request):
+def test_example_for_reproducible_numbers_is_an_overlay(request):
     examples = request.config.rootpath / "examples"
     before = load_config(examples / "plan.yaml").config
     after = load_config(examples / "plan.yaml", (), [examples / "exact.yaml"]).config
-    assert (after.device, after.optimizer.host.implementation, after.optimizer.seed.implementation) == (
-        "cpu",
-        "plain",
-        "plain",
-    )
+    implementations = (after.optimizer.host.implementation, after.optimizer.seed.implementation)
+    assert (after.device, *implementations) == ("cpu", "plain", "plain")
     assert after.model_copy(update={"device": before.device, "optimizer": before.optimizer}) == before
-
-
-def test_a_configuration_without_overlays_has_none(small):
-    assert parse_config(small.encode(), file="f.yaml").overlays == ()

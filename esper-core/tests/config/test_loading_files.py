@@ -32,7 +32,7 @@ def refused_soon(path):
     return told
 
 
-def test_a_file_is_read_by_its_path_or_its_name(tmp_path, small):
+def test_file_is_read_by_path_or_by_name(tmp_path, small):
     file = tmp_path / "run.yaml"
     file.write_text(small)
     by_path, by_name = load_config(file), load_config(str(file))
@@ -41,30 +41,17 @@ def test_a_file_is_read_by_its_path_or_its_name(tmp_path, small):
     assert by_path.source == small.encode()
 
 
-def test_a_missing_file_suggests_the_nearest_in_its_folder(tmp_path):
+def test_missing_file_suggests_the_nearest_in_its_folder(tmp_path):
     (tmp_path / "plugins.yaml").touch()
     (problem,) = refused(tmp_path / "plugin.yaml")
     assert (problem.code, problem.message) == ("E101", "there is no such file")
     assert problem.hint == f"Did you mean {tmp_path / 'plugins.yaml'}?"
 
 
-def test_a_missing_file_without_a_similar_one_and_a_missing_folder_are_reported(tmp_path):
-    for path in (tmp_path / "x.yaml", tmp_path / "no" / "x.yaml"):
-        (problem,) = refused(path)
-        assert (problem.code, problem.message, problem.file) == ("E101", "there is no such file", str(path))
-
-
-def test_a_folder_is_refused(tmp_path):
-    (problem,) = refused(tmp_path)
-    assert problem.code == "E101"
-    assert "expected a regular file, received a folder" in problem.message
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything; the next test fakes the refusal")
-def test_a_file_without_permission_is_refused(tmp_path):
-    file = tmp_path / "run.yaml"
-    file.touch(mode=0o000)
-    assert "Permission denied" in refused(file)[0].message
+def test_missing_folder_is_reported(tmp_path):
+    path = tmp_path / "no" / "x.yaml"
+    (problem,) = refused(path)
+    assert (problem.code, problem.message, problem.file) == ("E101", "there is no such file", str(path))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +62,7 @@ def test_a_file_without_permission_is_refused(tmp_path):
         (FileNotFoundError(errno.ENOENT, "gone"), "there is no such file"),
     ],
 )
-def test_an_error_of_the_system_is_reported(tmp_path, monkeypatch, error, says):
+def test_operating_system_error_is_reported(tmp_path, monkeypatch, error, says):
     file = tmp_path / "run.yaml"
     file.touch()
 
@@ -88,24 +75,18 @@ def test_an_error_of_the_system_is_reported(tmp_path, monkeypatch, error, says):
     assert says in problem.message
 
 
-@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link to a device"])
-def test_a_file_that_is_not_regular_is_refused_without_waiting(tmp_path, kind):
-    path = tmp_path / "x"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as ours:
-            ours.bind(str(path))
-    elif kind == "device":
-        path = "/dev/zero"
-    else:
-        path.symlink_to("/dev/zero")
-    (problem,) = refused_soon(path)
-    assert problem.code == "E101"
-    assert "expected a regular file, received a" in problem.message
+def test_file_that_is_not_regular_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as ours:
+        ours.bind(str(tmp_path / "socket"))
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for path in (tmp_path, tmp_path / "pipe", tmp_path / "socket", tmp_path / "link", "/dev/zero"):
+        (problem,) = refused_soon(path)
+        assert problem.code == "E101"
+        assert "expected a regular file, received a" in problem.message, path
 
 
-def test_a_file_that_becomes_a_pipe_before_it_is_opened_does_not_hang(tmp_path, monkeypatch):
+def test_file_replaced_by_a_pipe_before_it_is_opened_does_not_hang(tmp_path, monkeypatch):
     pipe = tmp_path / "x"
     regular = tmp_path / "y"
     regular.touch()
@@ -125,20 +106,20 @@ def test_too_large_a_file_is_refused_before_it_is_read(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs a file that hides its size")
-def test_a_file_that_hides_its_size_is_read_with_a_bound(monkeypatch):
+def test_file_that_hides_its_size_is_read_with_a_bound(monkeypatch):
     monkeypatch.setattr("esper_core.config.loading.MAX_BYTES", 10)
     monkeypatch.setattr("esper_core.config.yaml.MAX_BYTES", 10)
     assert refused("/proc/self/maps")[0].code == "E102"
 
 
 @pytest.mark.parametrize("path", ["/proc/kmsg", "/proc/self/mem", "/proc/self/status", "/proc/1/environ"])
-def test_a_file_of_the_kernel_is_refused_with_a_code(path):
+def test_file_of_the_kernel_is_refused_with_a_code(path):
     if not Path(path).exists():
         pytest.skip(f"{path} exists on Linux only")
     assert refused_soon(path)[0].code.startswith("E10")
 
 
-def test_a_file_that_has_no_data_yet_is_refused_instead_of_waited_for(tmp_path, monkeypatch):
+def test_file_without_data_yet_is_refused_instead_of_waited_for(tmp_path, monkeypatch):
     class Silent(io.BytesIO):
         def read(self, *_):
             return None  # what a non-blocking read returns that would have to wait
@@ -151,7 +132,7 @@ def test_a_file_that_has_no_data_yet_is_refused_instead_of_waited_for(tmp_path, 
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 300, "a\x1b[31mb", "\udcff.yaml"])
-def test_a_name_that_no_file_can_have_is_refused_and_printed_harmlessly(path):
+def test_invalid_file_name_is_refused_and_printed_harmlessly(path):
     (problem,) = refused(path)
     assert problem.code == "E101"
     assert problem.hint
@@ -159,12 +140,9 @@ def test_a_name_that_no_file_can_have_is_refused_and_printed_harmlessly(path):
     assert "\x1b" not in str(problem)
 
 
-def test_a_link_in_a_circle_is_refused(tmp_path):
+def test_path_that_leads_to_no_file_is_refused(tmp_path):
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
+    (tmp_path / "file").touch()
     assert refused(tmp_path / "a")[0].code == "E101"
-
-
-def test_a_path_through_a_file_is_refused(tmp_path):
-    (tmp_path / "a").touch()
-    assert "Not a directory" in refused(tmp_path / "a" / "b.yaml")[0].message
+    assert "Not a directory" in refused(tmp_path / "file" / "b.yaml")[0].message

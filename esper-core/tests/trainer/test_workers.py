@@ -1,24 +1,26 @@
-"""Environments in processes of their own: nothing of it shows in a number, and none of them is left behind."""
+"""Worker processes: identical results to threads, errors of a fork, and no process left behind."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
-from pathlib import Path
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pprint import pformat
+from select import select
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from esper_core.config import ComputeConfig
+from esper_core.config import ComputeConfig, RunConfig
 from esper_core.growth import Draws, Variety
 from esper_core.leyline import (
     WAIT,
@@ -34,33 +36,35 @@ from esper_core.leyline import (
     Verdict,
 )
 from esper_core.leyline.errors import GovernorStop, WorkerLost
+from esper_core.trainer import workers
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import AnyPool
-from esper_core.trainer.workers import WorkerPool, can_fork, sendable, split
+from esper_core.trainer.workers import Lifeline, WorkerPool, WorkerProcess, can_fork, processes_for, sendable, split
 
-pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
-
+forks = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
 Make = Callable[..., Recipe]
+Pools = Callable[[Recipe, int, int], AnyPool]
+CPU = [torch.device("cpu")]
 ARMS = ["grown", "other", "twin"]
 GERMINATE, BAD = Action(Op.GERMINATE, "early", "test/local-conv"), Action(Op.GERMINATE, "early", "test/bad")
 CHOICE = [GERMINATE, Action(Op.ADVANCE, "early"), Action(Op.PRUNE, "early"), Action(Op.FOSSILISE, "early")]
-PANIC, ENOUGH = Verdict(Level.PANIC, "told so"), Verdict(Level.ENOUGH, "told so")
+PANIC, ENOUGH = Verdict(Level.PANIC, "too hot"), Verdict(Level.ENOUGH, "enough")
+slow = pytest.mark.slow
 
 
 @pytest.fixture
-def pools(make_recipe: Make) -> Iterator[Callable[..., AnyPool]]:
-    """``pools(recipe, environments, processes)``: a pool, or shards where there are several processes."""
+def pools() -> Iterator[Pools]:
+    """``pools(recipe, environments, processes)``: a pool of worker processes, or of threads for 0 processes."""
     made: list[AnyPool] = []
 
     def new(recipe: Recipe, environments: int, processes: int) -> AnyPool:
-        one: AnyPool = (
-            Pool(recipe, ARMS, environments, twin="twin", lanes=2)
-            if processes == 0
-            else WorkerPool(recipe, ARMS, environments, twin="twin", processes=processes)
+        made.append(
+            WorkerPool(recipe, ARMS, environments, twin="twin", processes=processes)
+            if processes
+            else Pool(recipe, ARMS, environments, twin="twin", lanes=2)
         )
-        made.append(one)
-        return one
+        return made[-1]
 
     yield new
     for one in made:
@@ -75,7 +79,7 @@ def course(
     choice: list[Action] = CHOICE,
     verdicts: dict[tuple[int, int], Verdict] | None = None,
 ) -> list[Any]:
-    """All that is told of a pool when legal actions are drawn for it. verdicts: by step and place what others think."""
+    """Return everything that a pool reports while legal actions are drawn; verdicts: opinions by step and place."""
     told: list[Any] = []
     if steps.start == 0:
         pool.reset(1, 10)
@@ -83,7 +87,7 @@ def course(
         passed = pool.train(step)
         pool.evaluate(step)
         pool.synchronise(step)
-        mishaps = pool.heal(step)
+        lost = pool.heal(step)
         running = [one.place for one in pool.running()]
         opinions = {place: own for (at, place), own in (verdicts or {}).items() if at == step and place in running}
         decisions = pool.judge(opinions)
@@ -94,98 +98,75 @@ def course(
             legal = [action for action in choice if mask.allows(action)]
             wanted = [WAIT, *legal, *legal][int(torch.randint(1 + 2 * len(legal), (), generator=generator))]
             actions.append(WAIT if one.arm == "twin" or place in rolled else wanted)
-        decided, unborn = pool.apply(actions, step)
-        changes = [*passed, *mishaps, *dropped, *decided, *unborn]
-        standing = [(one.arm, one.index, one.round, one.seed, one.steps, one.over) for one in pool.environments]
-        told += [
-            list(pool.latest),
-            decisions,
-            rolled,
-            masks,
-            actions,
-            changes,
-            standing,
-            pool.faults.state_dict().plain,
-        ]
+        changes = [*passed, *lost, *dropped, *pool.apply(actions, step)]
+        members = [(one.arm, one.index, one.round, one.seed, one.steps, one.over) for one in pool.environments]
+        faults = pool.faults.state_dict().plain
+        told += [list(pool.latest), decisions, rolled, masks, actions, changes, members, faults]
     return told
 
 
-def ended(pool: AnyPool, last: int) -> tuple[list[Any], State]:
+def played(pool: AnyPool, steps: int | range, **more: Any) -> tuple[list[Any], State]:
+    """Play the last steps of a round; return everything that was reported, and the state before the round ends."""
+    steps = range(steps) if isinstance(steps, int) else steps
+    told = course(pool, steps, **more)
     state = pool.state_dict()
-    changes, endings = pool.conclude(last)
-    return [changes, endings], state
+    return [*told, *pool.conclude(steps.stop - 1)], state
 
 
 def assert_same(left: tuple[list[Any], State], right: tuple[list[Any], State]) -> None:
     (told, state), (other, there) = left, right
     for number, (one, another) in enumerate(zip(told, other, strict=True)):
-        same = spelled(one) == spelled(another)
-        assert same, f"what is told in place {number}"  # pytest would look long for where it differs
+        same = pformat(one) == pformat(another)  # which sorts sets
+        assert same, f"report {number} differs"  # pytest would look long for where
     assert list(state.tensors) == list(there.tensors)
     assert all(torch.equal(own, there.tensors[name]) for name, own in state.tensors.items())
     same = repr(state.plain) == repr(there.plain)
     assert same
 
 
-def spelled(thing: Any) -> str:
-    """All that stands in a thing: NaN is NaN, and a set has an order."""
-    if is_dataclass(thing) and not isinstance(thing, type):
-        return f"{type(thing).__name__}({', '.join(spelled(getattr(thing, one.name)) for one in fields(thing))})"
-    if isinstance(thing, Mapping):
-        return f"{{{', '.join(f'{spelled(key)}: {spelled(one)}' for key, one in thing.items())}}}"
-    if isinstance(thing, frozenset):
-        return f"{{{', '.join(sorted(map(spelled, thing)))}}}"
-    if isinstance(thing, list | tuple):
-        return f"[{', '.join(map(spelled, thing))}]"
-    return repr(thing)
-
-
-def played(pool: AnyPool, steps: int, **more: Any) -> tuple[list[Any], State]:
-    told = course(pool, range(steps), **more)
-    end, state = ended(pool, steps - 1)
-    return told + end, state
-
-
-@pytest.mark.parametrize("draws", [Draws.NEVER, Draws.FORWARD])
-@pytest.mark.parametrize(("environments", "processes"), [(1, 1), (2, 2), (3, 2), (4, 2), (4, 4)])
-def test_run_08_a_pool_in_processes_tells_to_the_bit_what_one_on_threads_tells(
-    make_recipe: Make, pools: Callable[..., AnyPool], draws: Draws, environments: int, processes: int
+@forks
+@pytest.mark.parametrize(
+    ("draws", "environments", "processes"),
+    [
+        (Draws.FORWARD, 3, 2),
+        pytest.param(Draws.NEVER, 2, 2, marks=slow),
+        *(
+            pytest.param(draws, *sizes, marks=slow)
+            for draws in (Draws.NEVER, Draws.FORWARD)
+            for sizes in ((1, 1), (4, 2), (4, 4))
+        ),
+    ],
+)
+def test_run_08_worker_processes_report_bitwise_the_same_as_threads(
+    make_recipe: Make, smooth_host: type[nn.Module], pools: Pools, draws: Draws, environments: int, processes: int
 ) -> None:
-    """BatchNorm and dropout, live seeds, drawn actions, networks at the end."""
-    host = {} if draws is Draws.FORWARD else {"host": Quiet}
+    """BatchNorm and dropout where random numbers are drawn; living seeds, drawn actions, networks at the end."""
+    host = {} if draws is Draws.FORWARD else {"host": smooth_host}
     recipe = replace(make_recipe(steps=8, batches=2, embargo=1, **host), draws=draws)
     expected = played(pools(recipe, environments, 0), 8)
     assert "GERMINATED" in repr(expected[0])
     assert_same(expected, played(pools(recipe, environments, processes), 8))
 
 
-@pytest.mark.parametrize("how", [{"data": "streamed"}, {"micro_batches": 2}, {"compile": True}])
-def test_however_a_batch_is_computed_it_is_the_same_in_processes(
-    make_recipe: Make, pools: Callable[..., AnyPool], how: dict[str, Any]
+@forks
+@pytest.mark.parametrize(
+    "compute",
+    [{"data": "streamed", "micro_batches": 2}, pytest.param({"compile": True}, marks=slow)],
+)
+def test_worker_processes_report_the_same_with_every_way_to_compute_a_batch(
+    make_recipe: Make, pools: Pools, compute: dict[str, Any]
 ) -> None:
-    """Each process has loaders and a compiler of its own; this one gives back what it is given."""
+    """Each process has loaders and a compiler of its own; this compiler returns the model as it is."""
     recipe = replace(
-        make_recipe(steps=6, batches=2, embargo=1), compute=ComputeConfig(**how), compiler=lambda model: model
+        make_recipe(steps=4, batches=2, embargo=1), compute=ComputeConfig(**compute), compiler=lambda model: model
     )
-    expected = played(pools(recipe, 3, 0), 6)
+    expected = played(pools(recipe, 2, 0), 4)
     assert "GERMINATED" in repr(expected[0])
-    assert_same(expected, played(pools(recipe, 3, 2), 6))
-
-
-class Quiet(nn.Module):
-    """BatchNorm, and nothing that is drawn."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.BatchNorm1d(4), nn.ReLU())
-        self.head = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.stem(inputs))
+    assert_same(expected, played(pools(recipe, 2, 2), 4))
 
 
 class Impatient(nn.Module):
-    """Does no harm until its fourth pass in training; then it raises."""
+    """Raises in its fifth training pass."""
 
     def __init__(self, site: Site) -> None:
         super().__init__()
@@ -199,206 +180,246 @@ class Impatient(nn.Module):
         return hidden + self.conv(hidden)
 
 
-def test_faults_are_those_of_the_run_and_a_blueprint_is_withdrawn_everywhere_at_once(
-    make_recipe: Make, pools: Callable[..., AnyPool]
+@forks
+def test_faults_are_counted_over_all_processes_and_withdraw_a_blueprint_everywhere(
+    make_recipe: Make, pools: Pools
 ) -> None:
     variety = Variety("test/bad", BlueprintSpec("sequence", "c*c + c"), Impatient)
-    recipe = make_recipe(steps=10, batches=2, variety=variety, embargo=0)
-    expected = played(pools(recipe, 4, 0), 10, choice=[BAD])
+    recipe = make_recipe(steps=8, batches=2, variety=variety, embargo=0)
+    expected = played(pools(recipe, 3, 0), 8, choice=[BAD])
     assert repr(expected[0]).count("withdrawn=True") == 1
-    assert_same(expected, played(pools(recipe, 4, 2), 10, choice=[BAD]))
+    assert_same(expected, played(pools(recipe, 3, 2), 8, choice=[BAD]))
 
 
-def test_rollbacks_and_episodes_that_are_cut_short_are_the_same(
-    make_recipe: Make, pools: Callable[..., AnyPool]
-) -> None:
-    """A rollback of a twin among them, and rollbacks that withdraw a blueprint."""
-    recipe = make_recipe(steps=9, batches=2, embargo=0, governor={"rollbacks": 5, "watch_steps": 9})
+@forks
+def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(make_recipe: Make, pools: Pools) -> None:
+    """One rollback is of a twin, and some withdraw a blueprint."""
+    recipe = make_recipe(steps=9, batches=1, embargo=0, governor={"rollbacks": 5, "watch_steps": 9})
     panics = {(step, place): PANIC for step in (3, 6) for place in (0, 1, 3, 4, 6, 7, 9, 10)} | {(3, 8): PANIC}
     verdicts = {**panics, (7, 3): ENOUGH, (7, 2): ENOUGH, (7, 7): ENOUGH}
     more = {"verdicts": verdicts, "choice": CHOICE[:2]}
     expected = played(pools(recipe, 4, 0), 9, **more)
-    assert "ROLL_BACK" in repr(expected[0])
-    assert "withdrawn=True" in repr(expected[0])
-    assert "EARLY_STOP" in repr(expected[0])
+    assert all(word in repr(expected[0]) for word in ("ROLL_BACK", "withdrawn=True", "EARLY_STOP"))
     assert_same(expected, played(pools(recipe, 4, 2), 9, **more))
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (2, 3)])
-def test_what_was_written_down_on_threads_goes_on_in_processes_and_the_other_way_round(
-    make_recipe: Make, pools: Callable[..., AnyPool], before: int, after: int
+@forks
+@pytest.mark.parametrize(("before", "after"), [pytest.param(0, 2, marks=slow), pytest.param(2, 0, marks=slow), (2, 3)])
+def test_a_state_can_be_restored_with_another_number_of_processes(
+    make_recipe: Make, pools: Pools, before: int, after: int
 ) -> None:
-    recipe = make_recipe(steps=8, batches=2, embargo=1)
-    expected = played(pools(recipe, 3, 0), 8)
-    first = pools(recipe, 3, before)
-    told = course(first, range(4))
-    second = pools(recipe, 3, after)
+    recipe = make_recipe(steps=6, batches=1, embargo=1)
+    expected = played(pools(recipe, 3, 0), 6)
+    first, second = pools(recipe, 3, before), pools(recipe, 3, after)
+    told = course(first, range(3))
     second.load_state_dict(first.state_dict(), in_round=True)
-    told += course(second, range(4, 8))
-    end, state = ended(second, 7)
-    assert_same(expected, (told + end, state))
+    rest, state = played(second, range(3, 6))
+    assert_same(expected, (told + rest, state))
 
 
-def test_several_rounds_are_played_in_the_same_processes(make_recipe: Make, pools: Callable[..., AnyPool]) -> None:
-    recipe, one, other = make_recipe(steps=3, batches=2), None, None
+@forks
+def test_the_same_processes_play_several_rounds(make_recipe: Make, pools: Pools) -> None:
+    recipe = make_recipe(steps=2, batches=1)
     one, other = pools(recipe, 2, 0), pools(recipe, 2, 2)
-    for _ in range(3):
-        assert_same(played(one, 3), played(other, 3))
+    for _ in range(2):
+        assert_same(played(one, 2), played(other, 2))
 
 
-class Raising(Quiet):
-    """Raises in the third pass of its training."""
-
-    def __init__(self, error: Callable[[], BaseException]) -> None:
-        super().__init__()
-        self.error, self.left = error, 3
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.left -= self.training
-        if self.left < 0:
-            raise self.error()
-        return super().forward(inputs)
-
-
-def raised(pool: AnyPool) -> BaseException:
-    with pytest.raises(BaseException) as caught:  # noqa: PT011  that it is the same is what is asked
-        played(pool, 3)
-    return caught.value
-
-
+@forks
 @pytest.mark.parametrize("error", [lambda: ValueError("no"), KeyboardInterrupt, lambda: SystemExit(7)])
-def test_what_a_host_raises_is_told_as_if_it_were_here(
-    make_recipe: Make, pools: Callable[..., AnyPool], error: Callable[[], BaseException]
+def test_an_error_of_a_host_is_raised_with_its_traceback_as_without_processes(
+    make_recipe: Make, smooth_host: type[nn.Module], pools: Pools, error: Callable[[], BaseException]
 ) -> None:
-    recipe = make_recipe(steps=3, batches=2, host=lambda: Raising(error))
-    here, there = raised(pools(recipe, 2, 0)), raised(pools(recipe, 2, 2))
+    class Raising(smooth_host):  # type: ignore[misc, valid-type]
+        """Raises in its fourth training pass."""
+
+        left = 3
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.left -= self.training
+            if self.left < 0:
+                raise error()
+            return super().forward(inputs)
+
+    recipe = make_recipe(steps=3, batches=2, host=Raising)
+    raised: list[BaseException] = []
+    for processes in (0, 2):
+        with pytest.raises(BaseException) as caught:  # noqa: PT011  whatever it is, both are the same
+            played(pools(recipe, 2, processes), 3)
+        raised.append(caught.value)
+    here, there = raised
     assert isinstance(here, KeyboardInterrupt if error is KeyboardInterrupt else PluginError)
     assert (type(there), getattr(there, "problems", ())) == (type(here), getattr(here, "problems", ()))
-    assert "Raising" in str(there.__cause__) or "forward" in str(there.__cause__), "its traceback came along"
+    assert "forward" in str(there.__cause__)
 
 
-def test_who_draws_where_a_trial_saw_none_is_told_of_each_process(
-    make_recipe: Make, pools: Callable[..., AnyPool]
-) -> None:
-    recipe = replace(make_recipe(steps=3), draws=Draws.NEVER)  # and its host has dropout
+@forks
+def test_undeclared_random_draws_are_refused_in_each_process(make_recipe: Make, pools: Pools) -> None:
+    recipe = replace(make_recipe(steps=1), draws=Draws.NEVER)  # and its host has dropout
     with pytest.raises(PluginError, match="E236"):
-        played(pools(recipe, 2, 2), 3)
+        played(pools(recipe, 2, 2), 1)
 
 
-def test_what_does_not_come_through_is_told_in_words() -> None:
+def test_an_error_that_cannot_be_pickled_is_sent_as_its_message() -> None:
     class Local(Exception):
         """Nobody finds it by its name."""
 
     assert repr(sendable(Local("too far"))) == "RuntimeError('Local: too far')"
-    missing = FileNotFoundError(2, "No such file")
-    assert sendable(missing) is missing
-    stop = GovernorStop(Problem("E402", "stopped"))
-    assert sendable(stop) is stop
+    for error in (FileNotFoundError(2, "No such file"), GovernorStop(Problem("E402", "stopped"))):
+        assert sendable(error) is error
 
 
-def test_a_host_that_cannot_be_built_is_told_and_nothing_is_left(make_recipe: Make) -> None:
+def pids(pool: AnyPool) -> list[int]:
+    assert isinstance(pool, WorkerPool)
+    return [process.pid for process in pool._processes]
+
+
+@forks
+def test_a_host_that_cannot_be_built_is_reported_and_no_process_is_left(make_recipe: Make) -> None:
     def host() -> nn.Module:
         raise GrowthError(Problem("E303", "no"))
 
-    shards = WorkerPool(make_recipe(host=host), ARMS, 2, processes=2)
+    pool = WorkerPool(make_recipe(host=host), ARMS, 2, processes=2)
     with pytest.raises(GrowthError, match="E303 no"):
-        shards.reset(0, 0)
-    forks = pids(shards)
-    shards.close()
-    shards.close()
-    assert not any(alive(pid) for pid in forks)
+        pool.reset(0, 0)
+    ended = pids(pool)
+    pool.close()
+    pool.close()
+    for pid in ended:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
-def pids(shards: AnyPool) -> list[int]:
-    assert isinstance(shards, WorkerPool)
-    return [fork.pid for fork in shards._processes]
-
-
-def test_a_process_that_is_killed_is_told_and_what_was_written_goes_on(
-    make_recipe: Make, pools: Callable[..., AnyPool]
-) -> None:
-    recipe = make_recipe(steps=6, batches=2)
-    expected = played(pools(recipe, 2, 0), 6)
-    shards = pools(recipe, 2, 2)
-    told = course(shards, range(3))
-    state = shards.state_dict()
-    os.kill(pids(shards)[1], signal.SIGKILL)
+@forks
+def test_a_killed_process_is_reported_and_the_last_state_can_be_restored(make_recipe: Make, pools: Pools) -> None:
+    recipe = make_recipe(steps=4, batches=1)
+    expected = played(pools(recipe, 2, 0), 4)
+    pool = pools(recipe, 2, 2)
+    told = course(pool, range(2))
+    state = pool.state_dict()
+    os.kill(pids(pool)[1], signal.SIGKILL)
     with pytest.raises(WorkerLost, match=r"E403 the process of the environments with index 1 to 1 .* SIGKILL"):
-        course(shards, range(3, 6))
-    shards.close()
+        course(pool, range(2, 4))
+    pool.close()
     again = pools(recipe, 2, 2)
     again.load_state_dict(state, in_round=True)
-    told += course(again, range(3, 6))
-    end, last = ended(again, 5)
-    assert_same(expected, (told + end, last))
+    rest, last = played(again, range(2, 4))
+    assert_same(expected, (told + rest, last))
 
 
-def test_signals_that_ask_a_run_to_end_are_its_parents_to_mind(
-    make_recipe: Make, pools: Callable[..., AnyPool]
+@forks
+def test_worker_processes_ignore_signals_that_ask_a_run_to_end(make_recipe: Make, pools: Pools) -> None:
+    pool = pools(make_recipe(steps=1, batches=1), 2, 2)
+    for pid in pids(pool):
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            os.kill(pid, number)
+    played(pool, 1)
+
+
+@forks
+def test_worker_processes_exit_when_their_parent_is_killed_in_the_middle_of_a_computation() -> None:
+    """Each holds the end of a pipe, which another process can read to its end as soon as none is left."""
+    end, held = os.pipe()
+
+    def compute(pipe: Connection) -> None:
+        pipe.send("computing")
+        threading.Event().wait()
+
+    def parent(pipe: Connection) -> None:
+        lifeline = Lifeline()
+        children = [WorkerProcess(compute, lifeline, "a child") for _ in range(2)]
+        pipe.send([child.receive() for child in children])
+        threading.Event().wait()
+
+    process = WorkerProcess(parent, Lifeline(), "a parent")
+    os.close(held)
+    assert process.receive() == ["computing"] * 2
+    assert not select([end], [], [], 0)[0]
+    process.close()
+    assert select([end], [], [], 60)[0]
+    assert os.read(end, 1) == b""
+    os.close(end)
+
+
+@forks
+def test_log_messages_of_a_process_are_logged_by_its_parent(
+    make_recipe: Make, smooth_host: type[nn.Module], caplog: pytest.LogCaptureFixture
 ) -> None:
-    shards = pools(make_recipe(steps=3), 2, 2)
-    for pid in pids(shards):
-        os.kill(pid, signal.SIGHUP)
-        os.kill(pid, signal.SIGINT)
-        os.kill(pid, signal.SIGTERM)
-    played(shards, 3)
+    def host() -> nn.Module:
+        logging.getLogger("esper").warning("a host is born")
+        return smooth_host()
 
-
-ORPHANS = """
-import time
-import torch
-from torch import nn
-from esper_core.trainer.workers import WorkerProcess, Lifeline
-
-def serve(pipe):
-    pipe.send("at work")
-    time.sleep(60)
-
-lifeline = Lifeline()
-forks = [WorkerProcess(serve, lifeline, "nobody") for _ in range(2)]
-assert [fork.receive() for fork in forks] == ["at work"] * 2
-print(*[fork.pid for fork in forks], flush=True)
-time.sleep(60)
-"""
-
-
-def alive(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-def test_no_process_outlives_a_parent_that_is_killed_though_it_computes(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        forks = [int(one) for one in parent.stdout.readline().split()]
-        there = [alive(pid) for pid in forks]
-        parent.kill()
-    assert there == [True, True]
-    deadline = time.monotonic() + 20
-    while any(alive(pid) for pid in forks) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(alive(pid) for pid in forks)
-
-
-def test_what_is_said_in_a_process_is_said_here_and_a_notice_once(
-    make_recipe: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Saying(Quiet):
-        def __init__(self) -> None:
-            super().__init__()
-            logging.getLogger("esper").warning("a host is born")
-
-    recipe = make_recipe(host=Saying)
-    with caplog.at_level(logging.WARNING, "esper"):
-        shards = WorkerPool(recipe, ["grown"], 2, processes=2)
-        shards.reset(0, 0)
-        shards.close()
+    pool = WorkerPool(make_recipe(host=host), ["grown"], 2, processes=2)
+    pool.reset(0, 0)
+    pool.close()
     assert caplog.messages == ["a host is born"] * 2
 
 
-def test_indices_are_shared_out_evenly_and_in_their_order() -> None:
+def test_indices_are_split_evenly_and_in_order() -> None:
     assert split(1, 8) == [range(1)]
     assert split(4, 2) == [range(2), range(2, 4)]
-    assert [len(own) for own in split(11, 4)] == [3, 3, 3, 2]
-    assert [index for own in split(11, 4) for index in own] == list(range(11))
+    assert split(11, 4) == [range(3), range(3, 6), range(6, 9), range(9, 11)]
+
+
+# --- how many processes a run takes
+
+
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four cores, on which processes can be forked."""
+    monkeypatch.setattr(workers, "usable_cores", lambda: 4)
+    monkeypatch.setattr(workers, "can_fork", lambda: True)
+
+
+def config(**more: object) -> RunConfig:
+    """A run of eight environment seeds."""
+    slots = {"early": {"blueprints": ["conv_light"]}}
+    return RunConfig.model_validate(
+        {"task": {"use": "stripes"}, "host": {"use": "cnn1d"}, "slots": slots, "environments": 8, **more}
+    )
+
+
+@pytest.mark.usefixtures("four_cores")
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [
+        ({}, 1),
+        ({"workers": "threads", "lanes": 2}, 1),
+        ({"workers": "processes"}, 4),
+        ({"workers": "processes", "lanes": 1}, 1),
+        ({"workers": "processes", "environments": 3}, 3),
+        ({"workers": "processes", "lanes": 2, "environments": 3}, 2),
+        ({"workers": "auto"}, 4),
+        ({"workers": "auto", "lanes": 2, "environments": 3}, 1),
+        ({"workers": "auto", "lanes": 2, "environments": 7}, 2),
+        ({"workers": "auto", "compute": {"compile": True}}, 1),
+    ],
+)
+def test_a_run_takes_the_requested_processes_and_by_default_only_where_work_is_even(
+    more: dict[str, object], count: int
+) -> None:
+    assert processes_for(config(**more), CPU) == count
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_auto_uses_threads_in_a_notebook_and_outside_of_the_main_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways, found = ("auto", "processes"), []
+    thread = threading.Thread(target=lambda: found.extend(processes_for(config(workers=way), CPU) for way in ways))
+    thread.start()
+    thread.join()
+    assert found == [1, 4]
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    assert [processes_for(config(workers=way), CPU) for way in ways] == [1, 4]
+
+
+@pytest.mark.usefixtures("four_cores")
+@pytest.mark.parametrize("why", ["no forks", "a GPU"])
+def test_processes_that_are_requested_and_impossible_are_warned_of(
+    why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    devices = [*CPU, torch.device("cuda")] if why == "a GPU" else CPU
+    monkeypatch.setattr(workers, "can_fork", lambda: why == "a GPU")
+    assert processes_for(config(workers="auto"), devices) == 1
+    assert caplog.messages == []
+    assert processes_for(config(workers="processes"), devices) == 1
+    assert [message for message in caplog.messages if "workers: processes needs Linux" in message]

@@ -1,0 +1,154 @@
+"""Shared set-up for tests of the trainer: a driver of pools, studies with a planned policy, and a quiet host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from esper_core.leyline import WAIT, Action, ActionMask, Observation, RewardBreakdown, Signals
+from esper_core.leyline.events import Event
+from esper_core.leyline.protocols import Rollout
+from esper_core.telemetry import Bus, Clock
+from esper_core.trainer.environment import Recipe
+from esper_core.trainer.pool import Pool
+from esper_core.trainer.study import Arm, RunReward, Study
+
+
+class SmoothHost(nn.Module):
+    """Neither BatchNorm nor dropout: nothing is drawn, and the mean over a batch is that over its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.GELU())
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.stem(inputs))
+        return outputs
+
+
+@pytest.fixture
+def smooth_host() -> type[nn.Module]:
+    return SmoothHost
+
+
+@pytest.fixture
+def play() -> Callable[..., list[Any]]:
+    """``play(pool, steps, plan, look)``: drive a pool as the loop does, and return the signals of each step.
+
+    ``steps``: a number begins a round, a range continues it. ``plan``: the action after each step, in the environments
+    of the arm "grown"; the others wait. ``look``: returns what to keep of each step, before its action is carried out.
+    """
+
+    def drive(
+        pool: Pool,
+        steps: int | range,
+        plan: Mapping[int, Action] | None = None,
+        look: Callable[[list[Signals]], Any] = lambda signals: signals,
+    ) -> list[Any]:
+        if isinstance(steps, int):
+            pool.reset(0, 3)
+            steps = range(steps)
+        kept = []
+        for step in steps:
+            pool.train(step)
+            pool.evaluate(step)
+            pool.synchronise(step)
+            pool.heal(step)
+            pool.carry_out(pool.judge({}), step)
+            kept.append(look(list(pool.latest)))
+            wanted = (plan or {}).get(step, WAIT)
+            pool.apply([wanted if one.arm == "grown" else WAIT for one in pool.environments], step)
+        return kept
+
+    return drive
+
+
+class PlannedPolicy:
+    """Carries out a plan where the mask allows it, and keeps what it was shown and what it learnt from."""
+
+    def __init__(self, plan: Mapping[int, Action] | None = None) -> None:
+        self.plan = plan or {}
+        self.seen: list[Observation] = []
+        self.masks: list[ActionMask] = []
+        self.rollouts: list[Rollout] = []
+
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
+        self.seen += observations
+        self.masks += masks
+        wanted = [self.plan.get(one.step, WAIT) for one in observations]
+        return [action if mask.allows(action) else WAIT for action, mask in zip(wanted, masks, strict=True)]
+
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        self.rollouts.append(rollout)
+        return {}
+
+
+class ImprovementReward:
+    """The change of the lead over the twin, in the metric."""
+
+    def score(
+        self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
+    ) -> RewardBreakdown:
+        gained = now.validation_metric - twin.validation_metric
+        had = 0.0 if before is None or twin_before is None else before.validation_metric - twin_before.validation_metric
+        return RewardBreakdown({"improvement": gained - had})
+
+
+class EventRecorder(list[Any]):
+    """Every event of a run."""
+
+    settled = 0
+
+    def hear(self, event: Event) -> None:
+        self.append(event)
+
+    def settle(self) -> None:
+        self.settled += 1
+
+    def of(self, kind: type, arm: str | None = "grown") -> list[Any]:
+        """Events of one kind, of one arm; None: of all arms."""
+        return [event for event in self if isinstance(event, kind) and (arm is None or event.arm == arm)]
+
+
+@pytest.fixture
+def planned() -> type[PlannedPolicy]:
+    """``planned({0: action})``: a policy that carries out a plan, and keeps what it saw."""
+    return PlannedPolicy
+
+
+@pytest.fixture
+def make_study() -> Callable[..., tuple[Study, EventRecorder]]:
+    """``make_study(recipe, policy)``: a study of the arm "grown" beside a twin, and what its events are kept in."""
+
+    def make(
+        recipe: Recipe,
+        policy: Any,
+        *,
+        reward: Any = None,
+        environments: int = 1,
+        rounds: int = 1,
+        twin: str | None = "twin",
+        **more: Any,
+    ) -> tuple[Study, EventRecorder]:
+        recorder = EventRecorder()
+        made = Study(
+            pool=Pool(recipe, ["grown", *([twin] if twin else [])], environments, twin=twin),
+            arms=[Arm("grown", policy, 'policy "test/planned" (test 1.0)')],
+            twin=twin,
+            reward=RunReward(reward or ImprovementReward(), 'reward "test/improvement" (test 1.0)'),
+            rounds=rounds,
+            environments=environments,
+            steps=recipe.episode.steps,
+            first_seed=3,
+            bus=Bus([recorder]),
+            clock=Clock(),
+            packages={"test/local-conv": "test 1.0"},
+            **more,
+        )
+        return made, recorder
+
+    return make

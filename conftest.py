@@ -1,9 +1,10 @@
-"""What holds for every test of the workspace: one thread, no GPU test without a GPU, the same examples each time."""
+"""What holds for every test: one thread, the same examples each time, and a short summary of what was skipped."""
 
 from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -41,3 +42,13 @@ def pytest_collection_finish() -> None:
     """Exempt all objects that exist before the first test from garbage collection, which saves time."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many tests were skipped for each reason."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section(f"{len(skipped)} skipped")
+        for reason, count in reasons.most_common():
+            terminalreporter.line(f"{count:6}  {reason}")

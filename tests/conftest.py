@@ -1,4 +1,4 @@
-"""The members as wheels, and environments that hold just those of them that a test asks for.
+"""Processes that run ``esper``; the members as wheels, and environments that hold those that a test asks for.
 
 An environment is a real one with an interpreter of its own. Third-party packages are those of the environment that
 runs the tests, shown to it by links: torch need not be installed again, and no index is asked.
@@ -6,10 +6,13 @@ runs the tests, shown to it by links: torch need not be installed again, and no 
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 ROOT = Path(__file__).parents[1]
 MEMBERS = tuple(sorted(path.parent.name for path in ROOT.glob("esper-*/pyproject.toml")))
@@ -103,3 +106,89 @@ def new_environment(
         return environment
 
     return make
+
+
+PATIENCE = 60.0
+"""Seconds to wait for what a process does; only a failing test waits as long."""
+
+
+@dataclass
+class Processes:
+    """Starts ``esper`` in a process of its own, one at a time, without importing anything again."""
+
+    server: subprocess.Popen[str]
+    folder: Path
+    pid: int = 0
+
+    def start(
+        self,
+        *arguments: str | Path,
+        out: Path | None = None,
+        err: Path | None = None,
+        terminal: str | None = None,
+        ignored: Sequence[str] = (),
+        **env: str,
+    ) -> int:
+        """Start a command and return its process id. Output goes to ``terminal``, or to files."""
+        files = {"out": out or (None if terminal else self._empty("out"))}
+        files["err"] = err or (None if terminal else self._empty("err"))
+        request = {"argv": list(map(str, arguments)), "terminal": terminal, "ignored": list(ignored), "env": env}
+        request |= {name: file and str(file) for name, file in files.items()}
+        assert self.server.stdin is not None
+        self.server.stdin.write(json.dumps(request) + "\n")
+        self.server.stdin.flush()
+        self.pid = self._number()
+        return self.pid
+
+    def wait(self) -> int:
+        """Return the exit status of the command that was started last; negative: the signal that ended it."""
+        return self._number()
+
+    def call(self, *arguments: str | Path) -> int:
+        """Run a command to its end."""
+        self.start(*arguments)
+        return self.wait()
+
+    def wait_for(self, reached: Callable[[], object]) -> None:
+        """Wait until something is reached by the command that runs."""
+        deadline = time.monotonic() + PATIENCE
+        while not reached():
+            assert time.monotonic() < deadline, f"nothing happened\n{self.err}"
+            time.sleep(0.005)
+
+    def interrupt(self, runs: Path, number: int = signal.SIGINT) -> Path:
+        """Send a signal to the run in ``runs`` after its first step, and return its directory."""
+        self.wait_for(lambda: any(b"step-finished" in file.read_bytes() for file in runs.glob("*/events.jsonl")))
+        os.kill(self.pid, number)
+        (run,) = runs.iterdir()
+        return run
+
+    @property
+    def out(self) -> str:
+        """What the command wrote to stdout."""
+        return (self.folder / "out").read_text(encoding="utf-8")
+
+    @property
+    def err(self) -> str:
+        """What the command wrote to stderr."""
+        return (self.folder / "err").read_text(encoding="utf-8")
+
+    def _empty(self, name: str) -> Path:
+        (self.folder / name).write_text("")
+        return self.folder / name
+
+    def _number(self) -> int:
+        assert self.server.stdout is not None
+        return int(self.server.stdout.readline())
+
+
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """``processes.start("run", file)``: the command line in another process."""
+    command = [sys.executable, str(Path(__file__).with_name("forked_cli.py"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        yield Processes(server, tmp_path_factory.mktemp("processes"))
+        assert server.stdin is not None
+        server.stdin.close()

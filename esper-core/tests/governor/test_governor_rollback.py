@@ -20,14 +20,19 @@ from esper_core.trainer.pool import Pool
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
 ADVANCE, FOSSILISE = Action(Op.ADVANCE, "early"), Action(Op.FOSSILISE, "early")
 
+FAST = (("sgd", "plain"), ("adam", "fused"), ("adamw", "foreach"))
 KINDS = [
-    {"kind": kind, "implementation": implementation, "weight_decay": decay}
+    pytest.param(
+        {"kind": kind, "implementation": implementation, "weight_decay": decay},
+        id=f"{kind}-{implementation}",
+        marks=() if (kind, implementation) in FAST else pytest.mark.slow,
+    )
     for kind, decay in (("sgd", 0.0), ("adam", 0.0), ("adamw", 0.1))
     for implementation in ("plain", "foreach", "fused")
 ]
 
 
-@pytest.mark.parametrize("optimizer", KINDS, ids=lambda one: f"{one['kind']}-{one['implementation']}")
+@pytest.mark.parametrize("optimizer", KINDS)
 def test_b1_pt_01_after_a_rollback_the_next_step_is_the_first_of_a_fresh_optimizer(
     drive, grow_and_keep, optimizer
 ) -> None:

@@ -507,7 +507,7 @@ HAPPENINGS = st.one_of(
     ),
 )
 LIVES = st.lists(HAPPENINGS, min_size=14, max_size=26)
-QUICK = settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def live(world: tuple[dict[str, int], GrowthConfig], life: list[tuple[str, tuple[Any, ...]]]) -> None:

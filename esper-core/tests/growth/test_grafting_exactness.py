@@ -283,6 +283,7 @@ print(model(torch.arange(12.0).reshape(3, 4)).tolist())
 """
 
 
+@pytest.mark.slow
 def test_a_pickled_model_is_the_same_in_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, add_seed: Callable[..., Seed]
 ) -> None:

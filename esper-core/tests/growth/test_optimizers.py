@@ -77,7 +77,14 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "a user's own": Signs,
     "two groups": two_groups,
 }
-every_optimizer = pytest.mark.parametrize("build", OPTIMIZERS.values(), ids=OPTIMIZERS)
+FAST = ("adam", "adam fused", "sgd with momentum", "a user's own", "two groups")
+every_optimizer = pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(build, id=name, marks=() if name in FAST else pytest.mark.slow)
+        for name, build in OPTIMIZERS.items()
+    ],
+)
 
 
 class World:

@@ -40,6 +40,10 @@ FRESH: dict[str, tuple[Settings, Settings]] = {
     "no momentum after one": ({"kind": "sgd", "momentum": 0.0}, {"kind": "sgd", "momentum": 0.9}),
 }
 PAIRS = HANDED_OVER | FRESH
+FAST = ("adamw after adam", "plain after fused", "momentum", "sgd after adam")
+every_pair = pytest.mark.parametrize(
+    "pair", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in PAIRS]
+)
 
 
 class Falling:
@@ -92,8 +96,8 @@ def follows(environment: Environment, expected: torch.optim.Optimizer, steps: in
     return all(same)
 
 
-@pytest.mark.parametrize("incubation", ["shadow", "branch"])
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("incubation", ["shadow", pytest.param("branch", marks=pytest.mark.slow)])
+@every_pair
 def test_b8_drl_02_a_fossil_takes_the_steps_of_the_hosts_optimizer_with_the_state_that_it_had(
     pair: str, incubation: str, make_recipe: Make
 ) -> None:
@@ -113,7 +117,7 @@ def test_b8_drl_02_a_fossil_takes_the_steps_of_the_hosts_optimizer_with_the_stat
     environment.train()
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@every_pair
 def test_after_a_rollback_a_fossils_next_step_is_the_first_of_the_hosts_optimizer(pair: str, make_recipe: Make) -> None:
     recipe = recipe_of(make_recipe, *PAIRS[pair])
     environment = grown(recipe)
@@ -208,7 +212,7 @@ def test_a_frozen_fossil_stands_still_whatever_the_hosts_settings_are(make_recip
     assert all(torch.equal(parameter, value) for parameter, value in zip(own, before, strict=True))
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@every_pair
 def test_the_static_control_trains_its_blocks_with_the_hosts_settings_from_the_first_batch(
     pair: str, make_recipe: Make
 ) -> None:

@@ -118,7 +118,10 @@ def test_run_02_every_seed_is_the_identity_at_birth_whatever_the_operator(site, 
 @every_site
 @every_blend
 @both_births
-@pytest.mark.parametrize("learner", [partial(torch.optim.SGD, lr=0.1), partial(torch.optim.Adam, lr=0.01)])
+@pytest.mark.parametrize(
+    "learner",
+    [partial(torch.optim.SGD, lr=0.1), pytest.param(partial(torch.optim.Adam, lr=0.01), marks=pytest.mark.slow)],
+)
 def test_run_01_every_parameter_has_a_gradient_within_two_steps(site, blend, tame, learner) -> None:
     """Of block, gain and gate, whatever the operator, the strength and the optimizer."""
     for alpha in ALPHAS:

@@ -287,6 +287,7 @@ print([name in sys.modules for name in ("torch", "torch.utils.flop_counter", "to
 """
 
 
+@pytest.mark.slow
 @pytest.mark.members
 def test_a_run_in_which_nobody_asks_loads_nothing_to_count_with(tmp_path: Path) -> None:
     """It takes longer to load than a small run does."""

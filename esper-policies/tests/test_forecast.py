@@ -58,5 +58,5 @@ def test_a_seed_costs_what_its_gate_asks_unless_a_price_is_set():
     asked = Opinion(Finding.NOT_SHOWN, "too dear", price=0.5)
     assert Forecast(fee=0.1).cost(seed(opinion=asked)) == pytest.approx(0.6)
     assert Forecast(fee=0.1, price=0.001).cost(seed(opinion=asked)) == pytest.approx(0.3)
-    assert Forecast(fee=0.1).cost(seed(opinion=Opinion(Finding.SHOWN, "gates are off"))) == pytest.approx(0.12)
+    assert Forecast(fee=0.1).cost(seed(opinion=Opinion(Finding.OFF, "gates are off"))) == pytest.approx(0.12)
     assert Forecast(fee=0.1, price=0.0).cost(seed(opinion=asked)) == pytest.approx(0.1)

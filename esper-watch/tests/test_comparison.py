@@ -136,7 +136,7 @@ def test_arms_with_other_seeds_are_not_paired_with_a_warning(compared):
     (one,) = found.comparisons
     assert (one["paired"], one["boot_low"], one["p"]) == (False, None, one["u_p"])
     (warning,) = found.warnings
-    assert "are not paired, as they share 0 seeds of 8 and 8: they are compared by Mann-Whitney test" in warning
+    assert "are not paired, as they share 0 RNG seeds of 8 and 8: they are compared by Mann-Whitney test" in warning
 
 
 def test_seeds_of_another_task_do_not_pair(compared, write_run):
@@ -144,7 +144,7 @@ def test_seeds_of_another_task_do_not_pair(compared, write_run):
     found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": config}))
     assert found.comparisons[0]["paired"] is False
     assert f"{OTTER} and {HERON} differ in more than their arms: task.settings.noise (0.1, 0.9)" in found.warnings
-    assert any("as their tasks differ" in warning for warning in found.warnings)
+    assert any("as their task settings differ" in warning for warning in found.warnings)
 
 
 def test_differences_between_configurations_are_warned_of_unless_they_belong_to_arms(compared, write_run):
@@ -168,7 +168,7 @@ def test_other_code_and_other_margins_are_warned_of(compared):
     assert found.margin == 0.4
     assert found.comparisons[0]["verdict"] == "no difference shown"
     code, margins = found.warnings
-    assert code.endswith('ran other code: torch ("2.13.0", "2.6.0"), esper-tasks ("0.1.0 (ad55eeb6)", null)')
+    assert code.endswith('ran different code: torch ("2.13.0", "2.6.0"), esper-tasks ("0.1.0 (ad55eeb6)", none)')
     assert margins == f"the runs declare different margins ({OTTER} 0.4, {HERON} 0); the largest is used"
 
 
@@ -176,7 +176,7 @@ def test_many_differences_are_counted(compared, write_run):
     config = write_run("c").joinpath("config.yaml").read_text()
     extra = "".join(f"part{place}: 1\n" for place in range(20))
     found = compared((OTTER, {"a": BETTER}, {}), (HERON, {"b": BEST}, {"config": config + extra}))
-    assert found.warnings[0].endswith("part7 (null, 1), and 12 more")
+    assert found.warnings[0].endswith("part7 (none, 1), and 12 more")
 
 
 def test_runs_with_other_metrics_are_refused(compared):
@@ -243,7 +243,7 @@ def test_eight_shared_seeds_are_enough_for_pairs(compared):
     (one,) = found.comparisons
     assert (one["paired"], one["n"]) == (True, 8)
     assert found.warnings == [
-        f"the arms of {OTTER} and {HERON} are paired by the 8 seeds that both have; they have 8 and 10"
+        f"the arms of {OTTER} and {HERON} are paired by the 8 RNG seeds that both have; they have 8 and 10"
     ]
 
 
@@ -282,13 +282,17 @@ def test_one_run_is_compared_in_words(esper, write_run):
 @pytest.mark.parametrize(
     ("arms", "margin", "why"),
     [
-        ({"a": BETTER[:7], "b": NOISE[:7]}, 0.0, "a against b: no difference shown, because a verdict needs 8 seeds\n"),
+        (
+            {"a": BETTER[:7], "b": NOISE[:7]},
+            0.0,
+            "a against b: no difference shown, because a verdict needs 8 RNG seeds\n",
+        ),
         ({"a": BETTER, "b": NOISE}, 0.25, "because the interval does not clear the margin of 25.0 points\n"),
         ({"a": NOISE, "b": NOISE}, 0.0, "because the interval does not clear 0\n"),
-        (dict.fromkeys("abcd", NOISE) | {"e": BETTER}, 0.0, "a verdict needs 9 seeds among 10 comparisons\n"),
-        ({"a": NOISE, "b": WEAKLY_BETTER, "c": NOISE}, 0.0, "because p is above 0.05 among 3 comparisons\n"),
+        (dict.fromkeys("abcd", NOISE) | {"e": BETTER}, 0.0, "a verdict needs 9 RNG seeds among 10 comparisons\n"),
+        ({"a": NOISE, "b": WEAKLY_BETTER, "c": NOISE}, 0.0, "because p, adjusted for 3 comparisons, is above 0.05\n"),
         ({"a": [float("nan"), *NOISE[1:]], "b": NOISE}, 0.0, "because a figure is not finite\n"),
-        ({"a": [0.5], "b": [0.6]}, 0.0, "a verdict needs 8 seeds\n  -10.0 points; 1 pair\n"),
+        ({"a": [0.5], "b": [0.6]}, 0.0, "a verdict needs 8 RNG seeds\n  -10.0 points; 1 pair\n"),
     ],
 )
 def test_a_missing_verdict_is_explained(esper, write_run, arms, margin, why):
@@ -339,7 +343,7 @@ def test_a_verdict_of_a_run_survives_a_comparison_with_another_run(esper, unlike
 
 def test_all_compares_every_pair_and_arm_those_of_its_names(esper, unlike, tmp_path):
     every = esper("compare", OTTER, UNLIKE, "--all").out
-    assert "a verdict needs 10 seeds among 15 comparisons\n" in every
+    assert "a verdict needs 10 RNG seeds among 15 comparisons\n" in every
     assert "not compared" not in every
     named = esper("compare", OTTER, UNLIKE, "--arm", "heuristic", "--arm", "twin", "--json").json
     assert len(named["comparisons"]) == 6
@@ -355,6 +359,7 @@ def test_all_compares_every_pair_and_arm_those_of_its_names(esper, unlike, tmp_p
         (["failed"], 1, "E431 failed has no summary to compare: its status is failed: E232 x\n"),
         (["nothing"], 1, "E420 there is no run nothing\n"),
         ([OTTER, "other"], 1, "E431 the runs have different metrics"),
+        ([OTTER, "task"], 1, "E431 the runs have different tasks"),
         ([OTTER, "--arm", "twn"], 1, 'E431 no run has an arm "twn"\n  Did you mean "twin"?\n'),
         ([], 2, "Missing argument"),
     ],
@@ -363,6 +368,7 @@ def test_runs_that_cannot_be_compared_are_errors(esper, write_run, arguments, st
     write_run(OTTER, {"grown": BETTER, "twin": NOISE})
     write_run("failed", status="failed", reason="E232 x")
     write_run("other", {"grown": NOISE}, metric=Metric("loss", "down"))
+    write_run("task", {"grown": NOISE}, config="task: {use: tasks/other}\n")
     answer = esper("compare", *arguments)
     assert (answer.status, answer.out) == (status, "")
     assert told in answer.err

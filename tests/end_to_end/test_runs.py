@@ -25,4 +25,4 @@ def test_what_a_run_found_is_read_and_compared_as_it_was_told(
     ]
     assert shown == told["results"]["comparisons"]
     assert compared["warnings"] == []
-    assert "no difference shown, because a verdict needs 8 seeds" in esper("compare", told["run"], *runs).out
+    assert "no difference shown, because a verdict needs 8 RNG seeds" in esper("compare", told["run"], *runs).out

@@ -291,7 +291,12 @@ class World:
             seed=3,
             batches=BATCHES,
             settings=growth,
-            gates=SimpleNamespace(refusal=lambda seed, op: None, ready=self.is_ready, lead=lambda seed: 0.0),
+            gates=SimpleNamespace(
+                refusal=lambda seed, op: None,
+                ready=self.is_ready,
+                lead=lambda seed: 0.0,
+                explain=lambda reason, seed: reason,
+            ),
         )
         self.moments: dict[nn.Parameter, Tensor] = {}
 

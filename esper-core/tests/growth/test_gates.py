@@ -111,7 +111,7 @@ def test_without_a_measurement_that_can_be_judged_it_is_unknown_and_says_why(str
 
 @pytest.mark.parametrize("gain", [None, GOOD, dataclasses.replace(GOOD, mean=-1.0)])
 def test_gates_that_are_off_let_everything_pass_and_say_so(gain) -> None:
-    assert Gate("off").look(gain, PRICE) == Opinion(Finding.SHOWN, "gates are off")
+    assert Gate("off").look(gain, PRICE) == Opinion(Finding.OFF, "gates are off")
 
 
 def test_a_reason_tells_gain_bound_and_price() -> None:

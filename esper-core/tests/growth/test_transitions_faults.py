@@ -98,7 +98,12 @@ class World:
             seed=9,
             batches=BATCHES,
             settings=GrowthConfig(embargo=2, freeze_fossils=self.freeze),
-            gates=SimpleNamespace(refusal=lambda seed, op: None, ready=self.is_ready, lead=lambda seed: 0.0),
+            gates=SimpleNamespace(
+                refusal=lambda seed, op: None,
+                ready=self.is_ready,
+                lead=lambda seed: 0.0,
+                explain=lambda reason, seed: reason,
+            ),
         )
 
     def is_ready(self, seed: Seed) -> bool:

@@ -6,12 +6,16 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from esper_core.cli import main
-from esper_core.leyline import Metric
+from esper_core.leyline import Finding, Gain, Metric, Opinion, SeedSignals, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline.events import StageChanged, StepFinished
 from esper_core.runs.directory import run_lock
+from esper_core.telemetry.event_log import encode
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.002 * place for place, value in enumerate(NOISE)]
@@ -234,3 +238,25 @@ def test_no_terminal_obeys_the_name_of_a_folder(esper, write_run, monkeypatch):
     answer = esper("runs", "show", path)
     assert answer.status == 0
     assert CLEAR not in answer.out + answer.err
+
+
+def test_show_seeds_says_why_a_seed_was_not_kept(esper, write_run):
+    path = write_run(OTTER, {"grown": BETTER, "twin": NOISE})
+    (path / "events.jsonl").touch()
+    assert esper("runs", "show", OTTER, "--seeds").out == "No seed germinated.\n"
+    seed = SeedSignals("a/conv", Stage.TRAINING, 0.0, 10, gain=Gain(100, 0.5, 1.0, 0.0, -1.0, 1.0))
+    seed = replace(seed, opinion=Opinion(Finding.NOT_SHOWN, "gain too small", price=0.75))
+    signals = Signals(1, 1.0, 1.0, 0.5, 10, 10, (SlotSignals("early", SlotState.OCCUPIED, 0, (seed,)),))
+    common = {"round": 0, "arm": "grown", "seed": 7, "step": 1}
+    change = partial(StageChanged, **common, slot="early", seed_id=0, blueprint="a/conv", parameters=10)
+    events = [
+        change(was=None, now=Stage.GERMINATED, reason="by an action"),
+        StepFinished(**common, signals=signals),
+        change(was=Stage.TRAINING, now=Stage.PRUNED, reason="by an action; gate before blending: gain too small"),
+    ]
+    (path / "events.jsonl").write_text("".join(f"{encode(event)}\n" for event in events))
+    _, line = esper("runs", "show", OTTER, "--seeds").out.splitlines()
+    cells = ["0", "grown", "7", "early", "a/conv", "pruned", "+0.5000 ± 0.1000", "0.7500", events[-1].reason]
+    assert re.split(r"  +", line) == cells
+    (row,) = esper("runs", "show", OTTER, "--seeds", "--json").json
+    assert (row["stage"], row["gain"], row["price"]) == ("pruned", 0.5, 0.75)

@@ -106,6 +106,8 @@ def test_a_gate_that_is_shut_is_not_offered(make_recipe: Make) -> None:
         assert not pool.masks()[0].allows(ADVANCE)
     assert told.opinion.finding in (Finding.NOT_SHOWN, Finding.UNKNOWN)
     assert pool.masks()[0].allows(Action(Op.PRUNE, "early"))
+    _, pruned = pool.apply([Action(Op.PRUNE, "early")], 6)[0]
+    assert pruned.reason == f"by an action; gate before blending: {told.opinion.finding}: {told.opinion.reason}"
 
 
 @pytest.mark.parametrize("auto", [True, False])

@@ -1,7 +1,7 @@
 """Comparison of the arms of one or several finished runs: seed by seed where they share seeds, else as two samples.
 
-Holm's adjustment counts every comparison that is made, so of several runs only those pairs are compared that somebody
-who names the runs asks about; see ``_pairs_between``.
+Holm's adjustment counts every comparison that is made, so of several runs only the pairs that a reader expects are
+compared; see ``_pairs_between``.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool =
     unique = list({run.path.resolve(): run for run in runs}.values())
     metric = _common_metric(unique)
     configs = [run.config() for run in unique]
+    _require_one_task(unique, configs)
     margins = [_margin(config) for config in configs]
     arms = _arms(unique, configs, only)
     pairs = list(combinations(arms, 2)) if every or only else _pairs(unique, arms)
@@ -133,6 +134,14 @@ def _common_metric(runs: Sequence[Run]) -> Metric:
             )
             raise RunFolderError(Problem("E431", message, hint="Compare runs of one task."))
     return wanted
+
+
+def _require_one_task(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -> None:
+    first, *others = [config["task"]["use"] if isinstance(config.get("task"), dict) else "" for config in configs]
+    for run, task in zip(runs[1:], others, strict=True):
+        if task != first:
+            message = f"the runs have different tasks: {runs[0].name} has {first}, {run.name} has {task}"
+            raise RunFolderError(Problem("E431", message, hint="Compare runs of one task."))
 
 
 def _describe(metric: Metric) -> str:
@@ -270,10 +279,10 @@ def _differing_runs(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -
         pair = f"{first.name} and {other.name}"
         if differences := list(_differences(own, _comparable(config))):
             more = len(differences) - MAX_DIFFERENCES
-            told = ", ".join(differences[:MAX_DIFFERENCES]) + (f", and {more} more" if more > 0 else "")
-            yield f"{pair} differ in more than their arms: {told}"
+            named = ", ".join(differences[:MAX_DIFFERENCES]) + (f", and {more} more" if more > 0 else "")
+            yield f"{pair} differ in more than their arms: {named}"
         if differences := list(_differences(_code(first), _code(other))):
-            yield f"{pair} ran other code: {', '.join(differences)}"
+            yield f"{pair} ran different code: {', '.join(differences)}"
 
 
 def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,6 +311,8 @@ def _differences(own: Any, theirs: Any, path: str = "") -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, dict) and "use" in value:
         return str(value["use"])
     text = json.dumps(value, default=str, ensure_ascii=False)
@@ -310,8 +321,8 @@ def _short(value: Any) -> str:
 
 def _differing_margins(runs: Sequence[Run], margins: Sequence[float]) -> Iterator[str]:
     if len(set(margins)) > 1:
-        told = ", ".join(f"{run.name} {margin:g}" for run, margin in zip(runs, margins, strict=True))
-        yield f"the runs declare different margins ({told}); the largest is used"
+        named = ", ".join(f"{run.name} {margin:g}" for run, margin in zip(runs, margins, strict=True))
+        yield f"the runs declare different margins ({named}); the largest is used"
 
 
 def _merged_arms(runs: Sequence[Run], arms: Sequence[ComparedArm]) -> Iterator[str]:
@@ -322,18 +333,18 @@ def _merged_arms(runs: Sequence[Run], arms: Sequence[ComparedArm]) -> Iterator[s
 
 def _unpaired_arms(runs: Sequence[Run], pairs: Sequence[tuple[ComparedArm, ComparedArm]]) -> Iterator[str]:
     """Yield, once for each pair of runs, that arms are not paired, or only in part."""
-    told: set[str] = set()
+    reported: set[str] = set()
     for one, other in pairs:
         a, b = one.sample, other.sample
         shared = len(shared_seeds(a, b))
         where = f"the arms of {runs[one.runs[0]].name} and {runs[other.runs[0]].name}"
-        if shared == len(a.by_seed) == len(b.by_seed) or where in told:
+        if shared == len(a.by_seed) == len(b.by_seed) or where in reported:
             continue
-        told.add(where)
+        reported.add(where)
         counts = f"{len(a.by_seed)} and {len(b.by_seed)}"
         if shared:
-            yield f"{where} are paired by the {shared} seeds that both have; they have {counts}"
+            yield f"{where} are paired by the {shared} RNG seeds that both have; they have {counts}"
         else:
             common = len(a.by_seed.keys() & b.by_seed.keys())
-            why = "their tasks differ" if a.task != b.task else f"they share {common} seeds of {counts}"
+            why = "their task settings differ" if a.task != b.task else f"they share {common} RNG seeds of {counts}"
             yield f"{where} are not paired, as {why}: they are compared by Mann-Whitney test and Welch's interval"

@@ -95,9 +95,8 @@ def in_words(compared: ComparedRuns, comparison: Mapping[str, Any]) -> list[str]
         sizes.append(f"bootstrap {format_difference_interval(metric, low, high)}")
     n = comparison["n"]
     counted = plural(n, "pair") if comparison["paired"] else f"not paired, {n} or more of each"
-    chances = [f"p = {format_p(comparison['p'])}"]
-    if together > 1:
-        chances.append(f"{format_p(comparison['p_holm'])} adjusted for {together} comparisons")
+    adjusted = f" ({format_p(comparison['p_holm'])} adjusted for {together} comparisons)" if together > 1 else ""
+    chances = [f"p = {format_p(comparison['p'])}{adjusted}"]
     if comparison["effect_size"] is not None:
         chances.append(f"effect size {comparison['effect_size']:+.2f}")
     if comparison["paired"]:
@@ -109,16 +108,17 @@ def in_words(compared: ComparedRuns, comparison: Mapping[str, Any]) -> list[str]
 def _lack(compared: ComparedRuns, comparison: Mapping[str, Any]) -> str:
     together = len(compared.comparisons)
     among = f" among {together} comparisons" if together > 1 else ""
+    adjusted = f", adjusted for {together} comparisons," if together > 1 else ""
     margin = format_difference(compared.metric, compared.margin, signed=False)
     needed = seeds_needed(together)
-    told = {
-        "too few seeds": f"a verdict needs {MIN_SEEDS_FOR_VERDICT} seeds",
-        "too few seeds for so many comparisons": f"a verdict needs {needed} seeds{among}",
+    reasons = {
+        "too few seeds": f"a verdict needs {MIN_SEEDS_FOR_VERDICT} RNG seeds",
+        "too few seeds for so many comparisons": f"a verdict needs {needed} RNG seeds{among}",
         "interval": f"the interval does not clear {f'the margin of {margin}' if compared.margin else '0'}",
-        "p": f"p is above {1 - CONFIDENCE:.2g}{among}",
+        "p": f"p{adjusted} is above {1 - CONFIDENCE:.2g}",
         "not finite": "a figure is not finite",
     }
-    return told[comparison["why"]]
+    return reasons[comparison["why"]]
 
 
 def _left_out(compared: ComparedRuns) -> str:

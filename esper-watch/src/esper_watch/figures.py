@@ -57,7 +57,7 @@ STAGE_NAMES: Final = {
 }
 
 _CHOSEN: Final = " was chosen from the nursery"
-_REASONS: Final = {"asked for": "pruned by its policy", "alpha at 0": "pruned after draining"}
+_REASONS: Final = {"by an action": "pruned by its policy", "alpha at 0": "pruned after draining"}
 """Reasons of stage changes, in the words of a report."""
 
 Grown = tuple[tuple[str, str, int], ...]
@@ -428,9 +428,10 @@ def short_fate(life: SeedLife) -> str:
         return "kept"
     if not life.ended:
         return "still living"
-    if life.reason.endswith(_CHOSEN):
-        return f"{short_name(life.reason.removesuffix(_CHOSEN))} was chosen"
-    return _REASONS.get(life.reason) or life.reason.partition(":")[0] or "pruned"
+    reason = life.reason.partition("; gate ")[0]
+    if reason.endswith(_CHOSEN):
+        return f"{short_name(reason.removesuffix(_CHOSEN))} was chosen"
+    return _REASONS.get(reason) or reason.partition(":")[0] or "pruned"
 
 
 def fate(life: SeedLife) -> str:

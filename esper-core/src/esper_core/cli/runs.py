@@ -26,6 +26,7 @@ from esper_core.config.values import cut
 from esper_core.leyline.errors import printable
 from esper_core.runs.directory import STATUS_RUNNING
 from esper_core.runs.records import Run, UnreadableRun, list_runs, load_run, read_growth
+from esper_core.telemetry.event_log import read_events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,15 +60,20 @@ def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> No
 @runs.command("show")
 @click.argument("run")
 @runs_dir_option
+@click.option("--seeds", "list_seeds", is_flag=True, help="Show every seed: its last stage, gain, price and reason.")
 @click.option("--json", "as_json", is_flag=True, help="Print {path, status, manifest, summary, grown} as JSON.")
-def show_command(run: str, runs_dir: Path, *, as_json: bool) -> None:
-    """Show one run: its status, results, what grew, and where its time went.
+def show_command(run: str, runs_dir: Path, *, list_seeds: bool, as_json: bool) -> None:
+    """Show one run: its status, results, what grew, and where its time went. --seeds: why a seed was kept.
 
     \b
     esper runs show runs/20261121-101512-quiet-otter
     esper runs show quiet-otter                          below --runs-dir
+    esper runs show quiet-otter --seeds
     """
     record = load_run(run, runs_dir=runs_dir)
+    if list_seeds:
+        _show_seeds(_read_seeds(record), as_json=as_json)
+        return
     grown = {arm: _average(episodes) for arm, episodes in read_growth(record.path).items()}
     if as_json:
         parts = {"path": str(record.path), "status": record.status, "manifest": record.manifest}
@@ -124,6 +130,46 @@ def _row(one: Run | UnreadableRun) -> list[str]:
 
 
 # --- one run
+
+
+def _read_seeds(run: Run) -> list[dict[str, Any]]:
+    """Return the seeds in order of birth, with latest stage, the reason for it, latest gain and price in nats."""
+    found: dict[tuple[int, str, int, str, str], dict[str, Any]] = {}
+    seeds: list[dict[str, Any]] = []
+    for event in read_events(run.events):
+        if event.type == "stage-changed":
+            key = (event.round, event.arm, event.seed, event.slot, event.blueprint)
+            if event.was is None:
+                named = dict(zip(("round", "arm", "seed", "slot", "blueprint"), key, strict=True))
+                found[key] = {**named, "gain": None, "gain_error": None, "price": None}
+                seeds.append(found[key])
+            found[key].update(stage=event.now.value, step=event.step, reason=event.reason)
+        elif event.type == "step-finished":
+            for slot in event.signals.slots:
+                for seed in slot.seeds:
+                    row = found.get((event.round, event.arm, event.seed, slot.name, seed.blueprint), {})
+                    if seed.gain is not None:
+                        row.update(gain=seed.gain.mean, gain_error=seed.gain.standard_error)
+                    if seed.opinion is not None and seed.opinion.price is not None:
+                        row["price"] = seed.opinion.price
+    return seeds
+
+
+def _show_seeds(seeds: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(seeds)
+    elif not seeds:
+        print_line("No seed germinated.")
+    else:
+        head = ["round", "arm", "RNG seed", "slot", "blueprint", "stage", "gain in nats", "price", "reason"]
+        print_table(head, map(_cells, seeds))
+
+
+def _cells(seed: Mapping[str, Any]) -> list[str]:
+    gain = "" if seed["gain"] is None else f"{seed['gain']:+.4f} ± {seed['gain_error']:.4f}"
+    price = "" if seed["price"] is None else f"{seed['price']:.4f}"
+    names = [str(seed[key]) for key in ("round", "arm", "seed", "slot", "blueprint", "stage")]
+    return [*names, gain, price, cut(seed["reason"].splitlines()[0] if seed["reason"] else "", 200)]
 
 
 def _show_facts(run: Run) -> None:

@@ -126,7 +126,7 @@ class Garden:
     def _carry_out(self, slot: Slot, seed: Seed, action: Action, step: int) -> Iterator[Transition]:
         self._rules.refuse(slot, seed, action.op)
         if action.op is Op.ADVANCE:
-            yield from self._advance(slot, seed, "asked for")
+            yield from self._advance(slot, seed, "by an action")
         elif action.op is Op.FOSSILISE:
             yield self._fossilise(slot, seed, step)
         else:
@@ -143,7 +143,7 @@ class Garden:
         slot.state = occupied
         self.keeper.adopt(seed)
         self._incubations[seed.number] = self._incubation(slot, seed)
-        return Transition.of(slot, seed, None, "asked for")
+        return Transition.of(slot, seed, None, "by an action")
 
     def _advance(self, slot: Slot, seed: Seed, reason: str) -> Iterator[Transition]:
         """Blend the seed in, and drop those that incubated beside it."""
@@ -153,7 +153,7 @@ class Garden:
         if not incubation.lasting:
             seed.presence = Presence.ACTING
             del self._incubations[seed.number]
-        yield Transition.of(slot, seed, before, reason)
+        yield Transition.of(slot, seed, before, self.gates.explain(reason, seed))
         for other in slot.nursery:
             if other is not seed:
                 reason = f"{seed.blueprint} was chosen from the nursery"
@@ -168,17 +168,18 @@ class Garden:
         if (incubation := self._incubations.pop(seed.number, None)) is not None:
             incubation.commit()
         seed.presence = Presence.ACTING
-        return Transition.of(slot, seed, before, "asked for")
+        return Transition.of(slot, seed, before, self.gates.explain("by an action", seed))
 
     def _move_alpha(self, slot: Slot, seed: Seed, action: Action) -> Transition:
         """Retarget alpha, or send it to 0 where the seed is pruned; a seed without strength is removed at once."""
         before = seed.pass_on(EVENT_OF_OP[action.op])
         if seed.stage is Stage.PRUNED:
-            return self._remove(slot, seed, before, "asked for")
+            return self._remove(slot, seed, before, "by an action")
         drained = seed.stage is Stage.DRAINING
         speed = 0 if drained and seed.number in self._incubations else action.speed  # a branch ends at once
         seed.alpha.aim(0.0 if drained else action.target, speed * self._batches, action.curve)
-        return Transition.of(slot, seed, before, "asked for")
+        reason = self.gates.explain("by an action", seed) if drained else "by an action"
+        return Transition.of(slot, seed, before, reason)
 
     def open_step(self) -> list[Transition]:
         """Begin a step: schedules set learning rates, and newborn seeds start to train."""
@@ -232,7 +233,7 @@ class Garden:
             slot.state = next_slot_state(slot.state, SlotEvent.PRUNED)
             slot.embargo = self._settings.embargo
             _lift_embargo(slot)
-        return Transition.of(slot, seed, was, reason)
+        return Transition.of(slot, seed, was, self.gates.explain(reason, seed))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -93,11 +93,11 @@ def judge(gain: Gain | None, price: float, *, strictness: Strictness, alpha: flo
     strict: SHOWN if the lower bound that is wrong with probability ``alpha``, this look's share, is above the price.
     permissive: SHOWN if the mean is above the price and the lower bound of this look alone, at 95 %, above 0. Earlier
     looks cost nothing, so a seed without any gain passes more often than once in twenty.
-    off: always SHOWN.
+    off: always OFF, which opens the gate.
     UNKNOWN if nothing was measured, a loss was not finite, or there were too few examples.
     """
     if strictness == "off":
-        return Opinion(Finding.SHOWN, "gates are off")
+        return Opinion(Finding.OFF, "gates are off")
     if gain is None:
         return Opinion(Finding.UNKNOWN, "the gain was not measured", price=price)
     if gain.n < MIN_EXAMPLES_FOR_EVIDENCE:
@@ -156,6 +156,9 @@ def _describe(evidence: Evidence, price: float) -> str:
 _OP_BEHIND: Final = {Stage.TRAINING: Op.ADVANCE, Stage.HOLDING: Op.FOSSILISE}
 """The op for which a seed in a stage needs a gate."""
 
+_GATE_NAMES: Final = {Op.FOSSILISE: "gate before fossilisation", Op.ADVANCE: "gate before blending"}
+"""The gates by the op that they allow, the later one first."""
+
 
 class Gates:
     """The gates of one garden.
@@ -196,6 +199,13 @@ class Gates:
         """Return the latest opinion of the gate before the seed; None if there is no gate or no opinion."""
         op = _OP_BEHIND.get(seed.stage)
         return None if op is None else self._opinions.get((seed.number, op))
+
+    def explain(self, reason: str, seed: Seed) -> str:
+        """Return ``reason`` with the last conclusion of the latest gate that looked at the seed, if gates are on."""
+        for op, name in _GATE_NAMES.items():
+            if not self.open and (opinion := self._opinions.get((seed.number, op))) is not None:
+                return f"{reason}; {name}: {opinion.finding}: {opinion.reason}"
+        return reason
 
     def lead(self, seed: Seed) -> float:
         """Return the seed's gain in the latest step, less its price, in nats; −∞ if it is unknown."""

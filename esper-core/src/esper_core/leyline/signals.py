@@ -23,9 +23,10 @@ RECORD: Final = {"ser_json_inf_nan": "strings", "extra": "forbid"}
 
 
 class Finding(StrEnum):
-    """What a gate found. Only SHOWN opens it. UNKNOWN means that a measurement is missing."""
+    """What a gate found. SHOWN and OFF open it. UNKNOWN means that a measurement is missing, OFF that gates are off."""
 
     SHOWN = "shown"
+    OFF = "off"
     NOT_SHOWN = "not-shown"
     UNKNOWN = "unknown"
 
@@ -95,7 +96,7 @@ class Opinion:
     @property
     def opens(self) -> bool:
         """Whether the seed passes the gate."""
-        return self.finding is Finding.SHOWN
+        return self.finding in (Finding.SHOWN, Finding.OFF)
 
 
 @dataclass(frozen=True, slots=True)

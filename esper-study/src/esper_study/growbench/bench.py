@@ -48,7 +48,7 @@ PER_METRIC: Final = 100.0
 """Reward for one unit of the metric: a point of accuracy is worth 1."""
 FEE: Final = 0.10
 """Share of the price that a kept seed costs, whatever its size."""
-GATES_OFF: Final = Opinion(Finding.SHOWN, "gates are off")
+GATES_OFF: Final = Opinion(Finding.OFF, "gates are off")
 _COLUMN: Final = {name: number for number, name in enumerate(COLUMNS)}
 
 

@@ -1,10 +1,44 @@
-"""The standard blueprints pass the conformance checks."""
+"""The standard blueprints pass the conformance checks: one case for each blueprint and check, at all kinds of sites."""
 
 from __future__ import annotations
 
-from esper_testing import parametrize_with_checks
+from itertools import groupby
+
+import pytest
+
+from esper_testing.components import plugin_checks
+
+COSTLY = {
+    "gradient_within_two_steps",
+    "loss_falls_within_fifty_steps",
+    "host_is_unchanged_at_alpha_0",
+    "host_stands_still_while_incubating",
+    "lives_a_whole_life",
+    "compiles",
+    "imports_cleanly",
+}
+"""Checks that train or start an interpreter: in the fast suite for ``SAMPLE``, in the slow suite for the others."""
+
+SAMPLE = {("conv_light", None), ("conv_light", "image"), ("low_rank", "vector"), ("attention", "tokens")}
+"""Blueprints and kinds of sites."""
 
 
-@parametrize_with_checks("blueprints")
-def test_it_conforms(check):
-    check.run()
+def cases():
+    """Yield the checks of one name for one blueprint; those that are in the slow suite only apart."""
+
+    def group(check):
+        return check.component, check.name, check.name in COSTLY and (check.component, check.case) not in SAMPLE
+
+    for (component, name, slow), checks in groupby(sorted(plugin_checks("blueprints"), key=group), key=group):
+        marks = [pytest.mark.slow, pytest.mark.install] if slow else []  # install: every change has to pass them
+        yield pytest.param(list(checks), marks=marks, id=f"{component}-{name}{'-slow' if slow else ''}")
+
+
+@pytest.mark.parametrize("checks", list(cases()))
+def test_it_conforms(checks):
+    for check in checks:
+        try:
+            check.run()
+        except Exception as error:
+            error.add_note(check.id)
+            raise

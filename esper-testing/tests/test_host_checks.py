@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,13 +224,13 @@ def failed(factory, spec=SPEC):
     return {one.check: one.message for one in check_host(factory, spec) if not one.ok}
 
 
-def test_a_host_without_a_fault_passes_every_check_of_its_kind_and_skips_the_others():
-    told = check_host(Right, SPEC)
-    passed = {one.check for one in told if one.status == "passed"}
-    assert {one.status for one in told} == {"passed", "skipped"}
-    assert {f"{check.__name__}[vector]" for check in home.CHECKS} <= passed
-    (reason,) = {one.message for one in told if one.check == "outputs_fit[image]"}
-    assert reason == "it does not accept image data: right takes vectors of three"
+def test_a_host_without_a_fault_passes_the_checks_of_the_kind_that_it_accepts():
+    results = {one.check: one.status for one in check_host(Right, SPEC)}
+    assert set(results.values()) == {"passed"}
+    assert {name for name in results if name.endswith("[vector]")} == {
+        f"{check.__name__}[vector]" for check in (home.builds_or_says_why_not, *home.CHECKS)
+    }
+    assert {name for name in results if name.endswith("[image]")} == {"builds_or_says_why_not[image]"}
 
 
 @pytest.mark.parametrize(
@@ -340,10 +339,10 @@ def test_a_kind_of_slot_that_there_is_not_is_found():
     )
 
 
-def test_a_host_without_slots_says_nothing_of_grafting():
-    told = {one.check: one for one in check_host(Right, HostSpec())}
-    assert told["grafting_changes_no_number[vector]"].message == "its spec has no slots"
-    assert {one.status for one in told.values()} == {"passed", "skipped"}
+def test_checks_of_grafting_are_not_generated_for_a_host_without_slots():
+    results = {one.check: one.status for one in check_host(Right, HostSpec())}
+    assert "grafting_changes_no_number[vector]" not in results
+    assert set(results.values()) == {"passed"}
 
 
 def test_a_host_that_takes_nothing_is_told_what_was_tried_and_what_would_help():
@@ -372,9 +371,3 @@ def test_the_state_is_written_and_read_as_safetensors(monkeypatch):
     monkeypatch.setattr(sites, "through_safetensors", lambda state: written.append(state) or plain(state))
     assert failed(Right) == {}
     assert written
-
-
-def test_every_check_of_a_host_has_a_case_here_that_fails_it():
-    source = Path(__file__).read_text()
-    names = ["is_well_declared", *(f"{check.__name__}[" for check in home.CHECKS)]
-    assert [name for name in names if f'"{name}' not in source] == []

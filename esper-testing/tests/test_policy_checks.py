@@ -11,7 +11,9 @@ import torch
 from esper_core.leyline import WAIT, Action, Op, State
 from esper_testing import check_policy, policy_checks, run_checks
 
-UNASKED = ("writes_down_what_it_remembers", "keeps_what_it_learnt")
+LEFT_OUT = {"writes_down_what_it_remembers", "keeps_what_it_learnt"}
+"""Checks that are not generated for a policy without a state."""
+
 CASES = ("1 slot", "2 slots", "3 slots", "7 slots")
 
 
@@ -334,18 +336,17 @@ def test_a_policy_that_ignores_its_mask_is_found_wherever_masks_are():
     assert set(found) == {"acts_within_its_mask", "survives_a_blueprint_that_it_never_saw"}
 
 
-def test_a_policy_that_samples_is_not_asked_whether_two_of_its_decisions_agree():
+def test_comparisons_of_decisions_are_skipped_for_a_policy_that_samples():
     status = {one.check: one.status for one in results(Samples)}
     assert {name: found for name, found in status.items() if found != "passed"} == {
-        f"{name}[{case}]": "skipped"
-        for name in ("batch_equals_single", "environments_do_not_mix", *UNASKED)
-        for case in CASES
+        f"{name}[{case}]": "skipped" for name in ("batch_equals_single", "environments_do_not_mix") for case in CASES
     }
 
 
-def test_of_a_policy_without_a_memory_nothing_is_asked_but_that_it_has_none():
+def test_checks_of_a_state_are_not_generated_for_a_policy_without_one():
     assert told(Right, "goes_on_where_another_left_off").status == "passed"
-    assert {told(Right, name).status for name in UNASKED} == {"skipped"}
+    assert {check.name for check in policy_checks(Right)}.isdisjoint(LEFT_OUT)
+    assert {check.name for check in policy_checks(Counts)} & LEFT_OUT == {"writes_down_what_it_remembers"}
 
 
 def test_a_policy_that_draws_by_its_seed_may_draw_otherwise_in_each_environment():

@@ -17,7 +17,7 @@ from torch import nn
 from esper_core import Site
 from esper_core.leyline import Blend, Op, Stage
 from esper_core.leyline.constants import FULL
-from esper_testing.checks import demand_no_error, require
+from esper_testing.checks import applies_if, demand_no_error, require
 from esper_testing.sites import (
     SLOT,
     STRENGTHS,
@@ -206,9 +206,13 @@ def _let_pass(grown: HostWithSlot) -> None:
         grown.garden.close_step()
 
 
+def _claims(trait: str, factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> bool:
+    return trait in spec.traits
+
+
+@applies_if(partial(_claims, "deterministic"))
 def is_deterministic(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Check the trait deterministic: equal weights and inputs give equal outputs under any random seed."""
-    _require_claim(spec, "deterministic")
     site = USUAL[kind]
     with seeded(0):
         block, inputs = factory(site), examples(site)
@@ -220,9 +224,9 @@ def is_deterministic(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> N
     expect_equal(first, second, site, "is not deterministic")
 
 
+@applies_if(partial(_claims, "bf16"))
 def works_in_bfloat16(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Check the trait bf16: outputs and gradients are finite in bfloat16."""
-    _require_claim(spec, "bf16")
     site = USUAL[kind]
     with seeded(0):
         block, inputs = factory(site).to(torch.bfloat16), examples(site).to(torch.bfloat16)
@@ -235,9 +239,9 @@ def works_in_bfloat16(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
     expect(finite, site, "outputs or gradients are not finite in bfloat16")
 
 
+@applies_if(partial(_claims, "compile"))
 def compiles(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Check the trait compile: torch.compile captures the block as one graph with equal outputs."""
-    _require_claim(spec, "compile")
     site = USUAL[kind]
     with seeded(0):
         block, inputs = factory(site), examples(site)
@@ -255,9 +259,9 @@ def compiles(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     expect_equal(got, wanted, site, "differs when compiled")
 
 
+@applies_if(partial(_claims, "stateful"))
 def is_stateful(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Check the trait stateful: a forward pass in training mode changes a buffer."""
-    _require_claim(spec, "stateful")
     site = USUAL[kind]
     with seeded(0):
         block = factory(site)
@@ -267,11 +271,10 @@ def is_stateful(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     expect(bool(changed), site, f"claims to be stateful; training changed none of its {len(before)} buffers")
 
 
+@applies_if(lambda factory, spec, kind: "dynamic_spatial" in spec.traits and bool(USUAL[kind].size))
 def takes_other_sizes(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Check the trait dynamic_spatial: the block works on other spatial sizes than that of its site."""
-    _require_claim(spec, "dynamic_spatial")
     site = USUAL[kind]
-    require(bool(site.size), f"a {kind} has no size besides its features")
     for size in (tuple(2 * length + 1 for length in site.size), tuple(max(length // 2, 2) for length in site.size)):
         other = Site(site.kind, site.channels, size)
         with seeded(0):
@@ -281,9 +284,9 @@ def takes_other_sizes(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
         expect(outputs.shape == inputs.shape, site, f"gives back {tuple(outputs.shape)} for {tuple(inputs.shape)}")
 
 
+@applies_if(partial(_claims, "informed_birth"))
 def is_born_informed(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Check the trait informed_birth: ``inform`` takes any batch, is deterministic, and preserves an identity."""
-    _require_claim(spec, "informed_birth")
     for site in sites(kind):
         for passing, changing in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (1e4, 1e-6)):
             with seeded(0):
@@ -309,10 +312,6 @@ def _inform(block: nn.Module, site: Site, inputs: Tensor, gradients: Tensor) -> 
     expect(callable(getattr(block, "inform", None)), site, "has no method inform(inputs, gradients)")
     with torch.no_grad():
         block.inform(inputs, gradients)  # type: ignore[operator]
-
-
-def _require_claim(spec: BlueprintSpec, trait: str) -> None:
-    require(trait in spec.traits, f"{trait} is not claimed")
 
 
 CHECKS: Final = (

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from esper_core.leyline import Blend
 from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
 from esper_core.plugins import evaluate_formula
-from esper_testing.checks import NotApplicable, demand, require
+from esper_testing.checks import NotApplicable, applies_if, demand, require
 from esper_testing.sites import (
     BATCH,
     STRENGTHS,
@@ -94,9 +94,9 @@ def takes_one_example(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
         expect(outputs.shape == inputs.shape, site, f"returns {tuple(outputs.shape)} for {tuple(inputs.shape)}")
 
 
+@applies_if(lambda factory, spec, kind: spec.starts_as_identity)
 def identity_at_birth(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Check that a new block returns its input exactly (up to the sign of zero), under every blend."""
-    require(spec.starts_as_identity, "starts_as_identity is not claimed")
     for site in sites(kind):
         with seeded(0):
             block = factory(site)
@@ -289,11 +289,9 @@ def reads_no_value_in_forward(factory: Factory, spec: BlueprintSpec, kind: SiteK
             expect(not spy.reads, site, f"reads values in its forward pass: {', '.join(dict.fromkeys(spy.reads))}")
 
 
-def imports_cleanly(module: str | None) -> None:
+@applies_if(lambda module: module is not None and module != "__main__" and _importable(module))
+def imports_cleanly(module: str) -> None:
     """Check that importing the module prints nothing, draws no random numbers, and changes no torch setting."""
-    importable = module is not None and module != "__main__" and _importable(module)
-    require(importable, f"its module cannot be imported in a fresh interpreter: {module}")
-    assert module is not None
     command = [sys.executable, "-c", IMPORT_PROBE, module, json.dumps(sys.path)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     said, mark, changed = run.stdout.rpartition("\0")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+C = TypeVar("C", bound="Callable[..., None]")
 Status = Literal["passed", "failed", "skipped", "expected failure", "unexpected pass"]
 
 
@@ -106,6 +107,24 @@ def demand_no_error(when: str) -> Iterator[None]:
     except Exception as error:
         msg = f"raises {type(error).__name__} {when}: {error}"
         raise AssertionError(msg) from error
+
+
+def applies_if(condition: Callable[..., bool]) -> Callable[[C], C]:
+    """Return a decorator for checks that apply only where ``condition``, called with the check's arguments, holds."""
+
+    def mark(check: C) -> C:
+        vars(check)["applies"] = condition
+        return check
+
+    return mark
+
+
+def is_applicable(check: Callable[..., None], *arguments: object) -> bool:
+    """Return whether the check applies. A condition that raises counts as met: the check then reports the error."""
+    try:
+        return bool(getattr(check, "applies", lambda *_: True)(*arguments))
+    except Exception:
+        return True
 
 
 def require(condition: bool, otherwise: str) -> None:

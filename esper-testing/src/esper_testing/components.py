@@ -25,7 +25,7 @@ from esper_core.leyline import ConfigError, PluginError, Problem
 from esper_core.leyline.errors import suggestion
 from esper_core.leyline.specs import SITE_KINDS
 from esper_core.plugins import Component, load_plugins
-from esper_testing.checks import Check, NotApplicable, run_checks
+from esper_testing.checks import Check, NotApplicable, is_applicable, run_checks
 from esper_testing.fakes import fake_plugin
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ POLICY_SLOTS: Final = (1, 2, 3, 7)
 def blueprint_checks(
     factory: Factory, spec: BlueprintSpec, *, name: str | None = None, module: str | None = None
 ) -> Iterator[Check]:
-    """Yield the checks for a blueprint, each for every kind of site that it accepts.
+    """Yield the checks for a blueprint, each for every kind of site that it accepts, without those of other traits.
 
     The block is built by ``factory(site)``; ``spec`` is what the blueprint is registered with. ``name`` is shown in
     results, and ``module`` is the factory's, where the factory does not know it.
@@ -55,7 +55,7 @@ def blueprint_checks(
     name = name or _name_of(factory)
     module = module or getattr(factory, "__module__", None)
     yield Check(name, "is_well_declared", partial(blueprints.is_well_declared, name, spec))
-    yield Check(name, "imports_cleanly", partial(blueprints.imports_cleanly, module))
+    yield from _each(name, [blueprints.imports_cleanly], {None: (module,)})
     cases = {kind: (factory, spec, kind) for kind in SITE_KINDS if kind in spec.kinds}
     yield from _each(name, (*blueprints.CHECKS, *blueprint_trials.CHECKS), cases)
 
@@ -77,7 +77,7 @@ def reward_checks(
 def host_checks(
     factory: Callable[..., Any], spec: HostSpec, *, settings: Mapping[str, Any] | None = None, name: str | None = None
 ) -> Iterator[Check]:
-    """Yield the checks for a host, each for every kind of data; a kind that the host refuses is skipped.
+    """Yield the checks for a host, each for every kind of data that the host accepts.
 
     The host is built by ``factory(shape, **settings)``; ``spec`` is what it is registered with.
     """
@@ -86,13 +86,16 @@ def host_checks(
     name, make = name or _name_of(factory), partial(factory, **(settings or {}))
     yield Check(name, "is_well_declared", partial(hosts.is_well_declared, spec))
     yield Check(name, "accepts_some_data", partial(hosts.accepts_some_data, make))
-    yield from _each(name, hosts.CHECKS, {kind: (make, spec, kind) for kind in hosts.GRID})
+    cases = {kind: (make, spec, kind) for kind in hosts.GRID}
+    yield from _each(name, [hosts.builds_or_says_why_not], cases)
+    accepted = {kind: arguments for kind, arguments in cases.items() if hosts.accepts(make, kind)}
+    yield from _each(name, hosts.CHECKS, accepted)
 
 
 def policy_checks(
     factory: Callable[..., Any], *, settings: PolicySettings | None = None, name: str | None = None
 ) -> Iterator[Check]:
-    """Yield the checks for a policy, each with 1, 2, 3 and 7 slots.
+    """Yield the checks for a policy, each with 1, 2, 3 and 7 slots; those of learning only if it learns.
 
     The policy is built by ``factory(space, **settings)``; ``settings`` may be a function of the action space.
     """
@@ -134,10 +137,11 @@ def sink_checks(
 
 
 def _each(name: str, checks: Iterable[Callable[..., None]], cases: Mapping[Any, tuple[Any, ...]]) -> Iterator[Check]:
-    """Yield every check with the arguments of every case."""
+    """Yield every check with the arguments of every case in which it applies."""
     for check in checks:
         for case, arguments in cases.items():
-            yield Check(name, check.__name__, partial(check, *arguments), case)
+            if is_applicable(check, *arguments):
+                yield Check(name, check.__name__, partial(check, *arguments), case)
 
 
 def _runner(checks: Callable[..., Iterable[Check]]) -> Callable[..., list[CheckResult]]:
@@ -172,10 +176,10 @@ Settings = Mapping[str, Any]
 
 
 def component_checks(component: Component, settings: Any = None) -> Iterator[Check]:
-    """Yield the checks for a component of any kind. Its code is imported when the first check runs.
+    """Yield the checks for a component of any kind, without those that cannot apply to it.
 
-    ``settings`` are keyword arguments of the factory. Without them the checks run with the defaults, and are skipped
-    if the component requires settings.
+    ``settings`` are keyword arguments of the factory. Without them the checks run with the defaults; if the component
+    requires settings, there is one check, which is skipped with the reason.
     """
 
     def build(*arguments: Any, **given: Any) -> Any:
@@ -187,6 +191,9 @@ def component_checks(component: Component, settings: Any = None) -> Iterator[Che
         module = component.target.partition(":")[0] if isinstance(component.target, str) else None
         yield from blueprint_checks(build, spec, name=name, module=module)
         return
+    if settings is None and _lacks_settings(component):
+        yield Check(name, "has_its_settings", partial(has_its_settings, component))
+        return
     makers: dict[str, Callable[..., Iterator[Check]]] = {
         "host": partial(host_checks, spec=cast("HostSpec", spec)),
         "policy": policy_checks,
@@ -195,11 +202,20 @@ def component_checks(component: Component, settings: Any = None) -> Iterator[Che
         "sink": sink_checks,
         "task": task_checks,
     }
-    for check in makers[component.kind](build, settings=settings, name=name):
-        yield check if settings is not None else replace(check, run=partial(_run_with_defaults, component, check))
+    yield from makers[component.kind](build, settings=settings, name=name)
 
 
-def _run_with_defaults(component: Component, check: Check) -> None:
+def _lacks_settings(component: Component) -> bool:
+    """Return whether the component requires settings; also if its model cannot be loaded, which the check reports."""
+    try:
+        has_its_settings(component)
+    except Exception:
+        return True
+    return False
+
+
+def has_its_settings(component: Component) -> None:
+    """Check that the component can be built without settings; skipped, with those that it requires, if not."""
     model, name = component.settings_model(), component.short
     needed = [key for key, field in model.model_fields.items() if field.is_required()] if model else []
     if needed:
@@ -208,7 +224,6 @@ def _run_with_defaults(component: Component, check: Check) -> None:
             f'(with pytest: --esper-set), or in Python settings={{"{name}": …}}'
         )
         raise NotApplicable(reason)
-    check.run()
 
 
 def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Sequence[str] = ()) -> list[Check]:

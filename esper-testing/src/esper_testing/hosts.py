@@ -1,7 +1,8 @@
 """Checks of hosts: accepted data, outputs, gradients, state, and grafting.
 
 Each check takes the host's factory, its spec and a kind of data, and tries every shape of ``GRID`` that the host
-accepts. A kind of which it refuses every shape is skipped; ``accepts_some_data`` demands that one is left.
+accepts. For a kind of which it refuses every shape there is only ``builds_or_says_why_not``; ``accepts_some_data``
+demands that one kind is left.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from esper_core import HostSpec, graft
 from esper_core.leyline import ConfigError, DataShape, GraftError, SiteKind
 from esper_core.leyline.specs import SITE_KINDS
-from esper_testing.checks import demand, demand_no_error, require
+from esper_testing.checks import applies_if, demand, demand_no_error
 from esper_testing.sites import (
     BATCH,
     built,
@@ -77,6 +78,11 @@ def accepts_some_data(make: Make) -> None:
         f"It reports: {'; '.join(dict.fromkeys(refusals))}. Pass settings with which it accepts one of them"
     )
     raise AssertionError(msg)
+
+
+def accepts(make: Make, kind: SiteKind) -> bool:
+    """Return whether the host can be built and run for some shape of this kind."""
+    return any(not isinstance(_attempt(make, shape), str) for shape in _shapes(kind))
 
 
 def builds_or_says_why_not(make: Make, spec: HostSpec, kind: SiteKind) -> None:
@@ -154,9 +160,13 @@ def evaluates_repeatably(make: Make, spec: HostSpec, kind: SiteKind) -> None:
         _step(host, shape, seed=3)
 
 
+def _has_slots(make: Make, spec: HostSpec, kind: SiteKind) -> bool:
+    return bool(spec.slots)
+
+
+@applies_if(_has_slots)
 def slots_fire_where_its_spec_says(make: Make, spec: HostSpec, kind: SiteKind) -> None:
     """Check that each slot's module runs once per forward pass and outputs what the spec declares."""
-    require(bool(spec.slots), "its spec has no slots")
     for shape, host in _accepted(make, kind):
         with seeded(1):
             example = examples(shape)
@@ -167,9 +177,9 @@ def slots_fire_where_its_spec_says(make: Make, spec: HostSpec, kind: SiteKind) -
             expect(False, shape, f"cannot be grafted at the slots of its spec: {problems}")
 
 
+@applies_if(_has_slots)
 def grafting_changes_no_number(make: Make, spec: HostSpec, kind: SiteKind) -> None:
     """Check that empty slots change no outputs, gradients or buffers at all."""
-    require(bool(spec.slots), "its spec has no slots")
     for shape, host in _accepted(make, kind):
         plain, grafted = host, built(make, shape)
         try:
@@ -211,7 +221,6 @@ def starts_afresh_each_time(make: Make, spec: HostSpec, kind: SiteKind) -> None:
 
 
 CHECKS: Final = (
-    builds_or_says_why_not,
     outputs_fit,
     takes_one_example,
     same_seed_same_weights,
@@ -224,6 +233,7 @@ CHECKS: Final = (
     deepcopy_is_independent,
     starts_afresh_each_time,
 )
+"""The checks of a kind of data that the host accepts."""
 
 
 def _shapes(kind: SiteKind) -> list[DataShape]:
@@ -231,11 +241,9 @@ def _shapes(kind: SiteKind) -> list[DataShape]:
 
 
 def _accepted(make: Make, kind: SiteKind) -> list[tuple[DataShape, nn.Module]]:
-    """Return each shape of this kind that the host accepts, with the host. Raises NotApplicable if there is none."""
+    """Return each shape of this kind that the host accepts, with the host."""
     attempts = {shape: _attempt(make, shape) for shape in _shapes(kind)}
-    accepted = [(shape, host) for shape, host in attempts.items() if not isinstance(host, str)]
-    require(bool(accepted), f"it does not accept {kind} data: {next(iter(attempts.values()))}")
-    return accepted
+    return [(shape, host) for shape, host in attempts.items() if not isinstance(host, str)]
 
 
 def _attempt(make: Make, shape: DataShape) -> nn.Module | str:

@@ -37,7 +37,7 @@ from esper_core.leyline import (
     Turn,
 )
 from esper_core.leyline.lifecycle import INCUBATING, may
-from esper_testing.checks import demand, demand_no_error, require
+from esper_testing.checks import applies_if, demand, demand_no_error, require
 from esper_testing.reward_episodes import random_signals, random_slot
 from esper_testing.sites import seeded, through_safetensors
 
@@ -185,14 +185,14 @@ def goes_on_where_another_left_off(make: Maker, slots: int) -> None:
         demand(same, f"goes on differently {where}")
 
 
+@applies_if(lambda make, slots: isinstance(_built(make, space_of(slots)), Resumable))
 def writes_down_what_it_remembers(make: Maker, slots: int) -> None:
     """Check that JSON and safetensors can hold the state after each step, and that later steps do not change it.
 
-    Calling ``state`` changes nothing. Skipped if the policy has no state.
+    Calling ``state_dict`` changes nothing. There is no such check for a policy without a state.
     """
     space = space_of(slots)
     policy, unasked = _built(make, space), _built(make, space)
-    require(isinstance(policy, Resumable), "it has no state_dict() and load_state_dict(state)")
     for step, shown in enumerate(_two_episodes(space)):
         given = policy.state_dict()
         saved, again, loaded = (written_and_read(state) for state in (given, policy.state_dict(), given))
@@ -205,13 +205,13 @@ def writes_down_what_it_remembers(make: Maker, slots: int) -> None:
         demand(same_state(saved, written_and_read(given)), f"modifies a state that it returned, {_at(step)}: {COPIES}")
 
 
+@applies_if(lambda make, slots: isinstance(_built(make, space_of(slots)), Learner))
 def keeps_what_it_learnt(make: Maker, slots: int) -> None:
     """Check that a policy that loads the state of a trained one decides and learns as that one.
 
-    Skipped if the policy does not learn.
+    There is no such check for a policy that does not learn.
     """
     space = space_of(slots)
-    require(isinstance(_built(make, space), Learner), "it does not learn: it has no update(rollout)")
     demand(isinstance(_built(make, space), Resumable), f"a resumed run would lose what it has learnt: {ADVICE}")
     for lesson in range(LESSONS):
         first, heir = _built(make, space), _built(make, space)

@@ -127,12 +127,14 @@ class Processes:
         err: Path | None = None,
         terminal: str | None = None,
         ignored: Sequence[str] = (),
+        cwd: Path | None = None,
         **env: str,
     ) -> int:
         """Start a command and return its process id. Output goes to ``terminal``, or to files."""
         files = {"out": out or (None if terminal else self._empty("out"))}
         files["err"] = err or (None if terminal else self._empty("err"))
         request = {"argv": list(map(str, arguments)), "terminal": terminal, "ignored": list(ignored), "env": env}
+        request["cwd"] = str(cwd or Path.cwd())
         request |= {name: file and str(file) for name, file in files.items()}
         assert self.server.stdin is not None
         self.server.stdin.write(json.dumps(request) + "\n")
@@ -186,7 +188,8 @@ class Processes:
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """``processes.start("run", file)``: the command line in another process."""
     command = [sys.executable, str(Path(__file__).with_name("forked_cli.py"))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
         yield Processes(server, tmp_path_factory.mktemp("processes"))

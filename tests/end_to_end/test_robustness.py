@@ -1,16 +1,9 @@
-"""Large runs, closed pipes, vanished directories and odd terminals."""
+"""Warnings of a run, runs that are refused, and results that cannot be written."""
 
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +12,6 @@ import pytest
 
 from esper_core.config import parse_config
 from esper_core.leyline import ConfigError
-from esper_core.runs.records import read_run
 
 Esper = Callable[..., Any]
 
@@ -33,10 +25,6 @@ def run_directory(runs: Path) -> Path:
 
 def manifest(runs: Path) -> Any:
     return json.loads((run_directory(runs) / "manifest.json").read_text())
-
-
-def command(small: Path, runs: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "esper_core", "run", str(small), "--runs-dir", str(runs), *more]
 
 
 def test_a_run_of_too_many_episodes_is_refused_before_it_begins(esper: Esper, small: Path, tmp_path: Path) -> None:
@@ -120,40 +108,6 @@ def test_what_the_hint_for_a_missing_policy_offers_is_in_order(esper: Esper, sma
         assert answer.code == 0, answer.err
 
 
-def test_a_reader_of_stderr_that_goes_away_does_not_end_the_run(small: Path, tmp_path: Path) -> None:
-    nobody, stderr = os.pipe()
-    os.close(nobody)
-    done = subprocess.run(
-        command(small, tmp_path / "runs", "--set", LATE, "--json"),
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        check=False,
-        timeout=100,
-    )
-    os.close(stderr)
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["status"] == manifest(tmp_path / "runs")["status"] == "done"
-
-
-def test_a_run_directory_that_vanishes_is_noticed_within_seconds(small: Path, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    arguments = command(small, runs, "--set", "episode.steps=100000", "--quiet")
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not list(runs.glob("*/events.jsonl")) and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.05)
-    shutil.rmtree(run_directory(runs))
-    try:
-        _, err = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert process.returncode == 1
-    assert "E410 cannot write" in err
-    assert "it was moved or deleted during the run" in err
-    assert "intact" not in err
-    assert "Traceback" not in err
-
-
 @pytest.mark.parametrize("as_json", [True, False])
 def test_what_was_found_is_printed_even_where_it_cannot_be_written(
     as_json: bool, esper: Esper, small: Path, tmp_path: Path
@@ -170,66 +124,3 @@ def test_what_was_found_is_printed_even_where_it_cannot_be_written(
     else:
         assert "no difference shown" in answer.out
     assert manifest(tmp_path / "runs")["status"] == "failed"
-
-
-def test_a_second_signal_leaves_a_manifest_that_names_a_process_that_is_gone(small: Path, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    process = subprocess.Popen(
-        command(small, runs, "--set", "episode.batches=1000000", "--quiet"), stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 60
-    while not list(runs.glob("*/events.jsonl")) and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.05)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    said = [process.stderr.readline() for _ in range(2)]  # while the step is in progress, which would last for hours
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == -signal.SIGINT
-    assert said[0] == "Stopping after this step; interrupt again to stop at once. Either way:\n"
-    assert read_run(Path(said[1].split("esper resume ")[1].strip())).status == "died"
-    assert process.communicate()[1] == ""
-    told = manifest(runs)
-    assert (told["status"], told["process"]["pid"]) == ("running", process.pid)
-    with pytest.raises(ProcessLookupError):
-        os.kill(process.pid, 0)
-
-
-def on_a_terminal(arguments: list[str]) -> tuple[int, str]:
-    """The status of a command on a terminal of 80 columns, and what it showed."""
-    process, terminal = pty.fork()
-    if process == 0:
-        os.environ.update(COLUMNS="80", LINES="24", TERM="xterm-256color")
-        os.execv(arguments[0], arguments)
-    shown = b""
-    while True:
-        try:
-            some = os.read(terminal, 65536)
-        except OSError:  # Linux's word for: the other end is closed
-            break
-        if not some:
-            break
-        shown += some
-    os.close(terminal)
-    _, status = os.waitpid(process, 0)
-    return os.waitstatus_to_exitcode(status), shown.decode()
-
-
-def test_a_run_on_a_terminal_shows_a_bar_a_warning_and_the_table(small: Path, tmp_path: Path) -> None:
-    status, shown = on_a_terminal(command(small, tmp_path / "runs", "--set", LATE))
-    assert status == 0, shown
-    assert "Traceback" not in shown
-    assert "━" in shown
-    words = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
-    assert words.count("warning: arm schedule: not carried out in 2 of 2 episodes") == 1
-    assert "test accuracy" in words
-    assert manifest(tmp_path / "runs")["status"] == "done"
-
-
-def test_a_terminal_that_closes_does_not_end_the_run(small: Path, tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(command(small, tmp_path / "runs", "--json"), stdout=subprocess.PIPE, stderr=theirs)
-    os.close(theirs)
-    os.close(ours)
-    out, _ = process.communicate(timeout=100)
-    assert process.returncode == 0
-    assert json.loads(out)["status"] == "done"

@@ -1,13 +1,8 @@
-"""``esper run``: what it prints, what it writes, and how it ends."""
+"""``esper run``: what it prints, what it writes, and its exit status."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -238,71 +233,3 @@ def test_a_place_that_cannot_be_written_is_told_plainly(esper: Esper, small: Pat
     assert answer.code == 1
     assert "E410 cannot write" in answer.err
     assert "Traceback" not in answer.err
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_run_after_the_step_in_progress(
-    number: signal.Signals, code: int, small: Path, tmp_path: Path
-) -> None:
-    command = [sys.executable, "-m", "esper_core", "run", str(small), "--runs-dir", str(tmp_path / "runs")]
-    command += ["--set", "episode.steps=10000", "--quiet"]
-    before = signal.signal(signal.SIGHUP, lambda *_: None)  # so that the run does not ignore it if the tests do
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    signal.signal(signal.SIGHUP, before)
-    events = _awaited_events(tmp_path / "runs", process)
-    os.kill(process.pid, number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert "E401 interrupted" in err
-    assert "Traceback" not in err
-    told = list(read_events(events))
-    assert isinstance(told[-1], RunFinished)
-    assert told[-1].status == "interrupted"
-    steps = [event.step for event in told if isinstance(event, StepFinished)]
-    assert all(steps.count(step) == 4 for step in set(steps))
-    manifest = json.loads((events.parent / "manifest.json").read_text())
-    assert (manifest["status"], manifest["exit"]) == ("interrupted", code)
-
-
-def test_a_run_whose_terminal_is_closed_ends_with_a_checkpoint_and_its_own_exit_code(
-    small: Path, tmp_path: Path
-) -> None:
-    """The message at the end cannot be written; the exit code must not depend on it."""
-    command = [sys.executable, "-m", "esper_core", "run", str(small), "--runs-dir", str(tmp_path / "runs")]
-    command += ["--set", "episode.steps=10000", "--set", "checkpoints.every=1000", "--quiet"]
-    terminal, inner = os.openpty()
-    before = signal.signal(signal.SIGHUP, lambda *_: None)  # so that the run does not ignore it if the tests do
-    process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner)
-    signal.signal(signal.SIGHUP, before)
-    os.close(inner)
-    events = _awaited_events(tmp_path / "runs", process)
-    os.close(terminal)
-    os.kill(process.pid, signal.SIGHUP)
-    assert process.wait(timeout=60) == 129
-    manifest = json.loads((events.parent / "manifest.json").read_text())
-    assert (manifest["status"], manifest["exit"]) == ("interrupted", 129)
-    assert len(list((events.parent / "checkpoints").iterdir())) == 1
-
-
-def test_a_run_under_nohup_survives_a_hang_up(small: Path, tmp_path: Path) -> None:
-    command = ["nohup", sys.executable, "-m", "esper_core", "run", str(small), "--runs-dir", str(tmp_path / "runs")]
-    command += ["--set", "episode.steps=10000", "--quiet"]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    events = _awaited_events(tmp_path / "runs", process)
-    os.kill(process.pid, signal.SIGHUP)
-    length, deadline = events.stat().st_size, time.monotonic() + 60
-    while events.stat().st_size < length + 10_000 and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 143
-
-
-def _awaited_events(runs: Path, process: subprocess.Popen[str]) -> Path:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        for events in runs.glob("*/events.jsonl"):
-            if events.stat().st_size > 2000:
-                return events
-        time.sleep(0.05)
-    raise AssertionError(f"no events after {time.monotonic() - deadline + 60:.0f} s; exit {process.poll()}")

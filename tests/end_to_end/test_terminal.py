@@ -1,16 +1,15 @@
-"""A run on a terminal: its live display, its results, and how it is interrupted and resumed."""
+"""``esper`` as a process: signals, closed pipes, and a terminal with its live display."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-import pty
 import re
 import select
+import shutil
 import signal
 import struct
-import sys
 import termios
 import time
 from collections.abc import Callable
@@ -20,19 +19,32 @@ from typing import Any
 
 import pytest
 
-Esper = Callable[..., Any]
+from esper_core.leyline.events import RunFinished, StepFinished
+from esper_core.runs.records import read_run
+from esper_core.telemetry import read_events
 
 SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ALLOWED = re.compile(r"\x1b\[([0-9]*A|2?K|[0-9;]*m|\?25[lh])")
+LATE = ("--set", "policy.settings.plan[2].step=99")
+ENDLESS = ("--set", "episode.steps=10000")
 
 
 @dataclass
 class Terminal:
-    """A command on a terminal, and what it has shown so far."""
+    """A terminal, and what a command has shown on it so far."""
 
-    process: int
+    processes: Any
     ours: int
+    theirs: int
     shown: str = ""
+
+    def start(self, *arguments: str | Path, columns: int = 80, **environment: str) -> Terminal:
+        """Start a command on the terminal."""
+        self.resize(columns)
+        name = os.ttyname(self.theirs)
+        self.processes.start(*arguments, terminal=name, TERM="xterm-256color", **environment)
+        os.close(self.theirs)
+        return self
 
     def read(self, until: Callable[[str], bool], seconds: float = 60.0) -> None:
         """Read until something is shown, or the command ends."""
@@ -48,28 +60,31 @@ class Terminal:
         fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def end(self) -> int:
-        """Read to the end, and the command's status."""
+        """Read to the end, and return the exit status."""
         self.read(lambda shown: False)
         os.close(self.ours)
-        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        return int(self.processes.wait())
 
     @property
     def words(self) -> str:
         return SEQUENCE.sub("", self.shown)
 
 
-def on_terminal(*arguments: str | Path, columns: int = 80, **environment: str) -> Terminal:
-    process, ours = pty.fork()
-    if process == 0:
-        try:
-            told = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # readline sets it, too
-            told |= {"TERM": "xterm-256color", **environment}
-            os.execve(sys.executable, [sys.executable, "-m", "esper_core", *map(str, arguments)], told)
-        finally:
-            os._exit(127)
-    terminal = Terminal(process, ours)
-    terminal.resize(columns)
-    return terminal
+@pytest.fixture
+def new_terminal(processes: Any) -> Callable[[], Terminal]:
+    """Open a terminal."""
+    return lambda: Terminal(processes, *os.openpty())
+
+
+@pytest.fixture
+def arguments(small: Path, tmp_path: Path) -> tuple[str | Path, ...]:
+    """``esper run`` with the small configuration."""
+    return "run", small, "--runs-dir", tmp_path / "runs"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
 
 
 def run_in(folder: Path) -> Path:
@@ -77,19 +92,133 @@ def run_in(folder: Path) -> Path:
     return found
 
 
-@pytest.mark.slow
-def test_an_interrupted_run_resumes_its_display_where_it_was(small: Path, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    terminal = on_terminal("run", small, "--runs-dir", runs, "--set", "episode.batches=12", "--set", "rounds=3")
+def manifest(runs: Path) -> Any:
+    return json.loads((run_in(runs) / "manifest.json").read_text())
+
+
+# --- signals
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run_after_the_step_in_progress(
+    number: signal.Signals, code: int, processes: Any, arguments: Any, runs: Path
+) -> None:
+    processes.start(*arguments, *ENDLESS, "--quiet")
+    run = processes.interrupt(runs, number)
+    assert processes.wait() == code
+    assert "E401 interrupted" in processes.err
+    assert "Traceback" not in processes.err
+    events = list(read_events(run / "events.jsonl"))
+    assert isinstance(events[-1], RunFinished)
+    assert events[-1].status == "interrupted"
+    steps = [event.step for event in events if isinstance(event, StepFinished)]
+    assert all(steps.count(step) == 4 for step in set(steps))
+    assert (manifest(runs)["status"], manifest(runs)["exit"]) == ("interrupted", code)
+
+
+def handles_sigterm(pid: int) -> bool:
+    """Return whether the process has a handler for SIGTERM, which Python has none for by default."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_a_second_signal_ends_the_process_and_leaves_a_manifest_with_its_id(
+    processes: Any, arguments: Any, runs: Path
+) -> None:
+    pid = processes.start(*arguments, "--set", "episode.batches=1000000", "--quiet")  # one step lasts for hours
+    processes.wait_for(lambda: handles_sigterm(pid))
+    os.kill(pid, signal.SIGINT)
+    processes.wait_for(lambda: processes.err.count("\n") == 2)
+    os.kill(pid, signal.SIGINT)
+    assert processes.wait() == -signal.SIGINT
+    first, second = processes.err.splitlines()
+    assert first == "Stopping after this step; interrupt again to stop at once. Either way:"
+    assert read_run(Path(second.split("esper resume ")[1].strip())).status == "died"
+    assert (manifest(runs)["status"], manifest(runs)["process"]["pid"]) == ("running", pid)
+
+
+def test_a_run_under_nohup_survives_a_hang_up(processes: Any, arguments: Any, runs: Path) -> None:
+    processes.start(*arguments, *ENDLESS, "--quiet", ignored=["SIGHUP"])
+    events = processes.interrupt(runs, signal.SIGHUP) / "events.jsonl"
+    length = events.stat().st_size
+    processes.wait_for(lambda: events.stat().st_size > length + 10_000)
+    os.kill(processes.pid, signal.SIGTERM)
+    assert processes.wait() == 143
+
+
+def test_a_run_whose_terminal_is_closed_ends_with_a_checkpoint_and_its_own_exit_code(
+    new_terminal: Any, processes: Any, arguments: Any, runs: Path
+) -> None:
+    """The message at the end cannot be written; the exit code must not depend on it."""
+    terminal = new_terminal().start(*arguments, *ENDLESS, "--set", "checkpoints.every=1000", "--quiet")
+    processes.wait_for(lambda: any(b"step-fin" in file.read_bytes() for file in runs.glob("*/events.jsonl")))
+    os.close(terminal.ours)  # the kernel sends SIGHUP
+    assert processes.wait() == 129
+    assert (manifest(runs)["status"], manifest(runs)["exit"]) == ("interrupted", 129)
+    assert len(list((run_in(runs) / "checkpoints").iterdir())) == 1
+
+
+# --- what becomes unusable during a run
+
+
+def test_a_reader_of_stderr_that_goes_away_does_not_end_the_run(
+    processes: Any, arguments: Any, runs: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    processes.start(*arguments, *LATE, "--json", err=tmp_path / "pipe")
+    os.close(reader)
+    assert processes.wait() == 0
+    assert json.loads(processes.out)["status"] == manifest(runs)["status"] == "done"
+
+
+def test_a_terminal_that_closes_does_not_end_the_run(processes: Any, arguments: Any) -> None:
+    ours, theirs = os.openpty()
+    processes.start(*arguments, "--json", err=Path(os.ttyname(theirs)))
+    os.close(theirs)
+    os.close(ours)
+    assert processes.wait() == 0
+    assert json.loads(processes.out)["status"] == "done"
+
+
+def test_a_run_directory_that_vanishes_is_noticed(processes: Any, arguments: Any, runs: Path) -> None:
+    processes.start(*arguments, "--set", "episode.steps=100000", "--quiet")
+    processes.wait_for(lambda: list(runs.glob("*/events.jsonl")))
+    shutil.rmtree(run_in(runs))
+    assert processes.wait() == 1
+    assert "E410 cannot write" in processes.err
+    assert "it was moved or deleted during the run" in processes.err
+    assert "intact" not in processes.err
+    assert "Traceback" not in processes.err
+
+
+# --- the live display
+
+
+def test_a_run_on_a_terminal_shows_a_bar_a_warning_and_the_table(new_terminal: Any, arguments: Any, runs: Path) -> None:
+    terminal = new_terminal().start(*arguments, *LATE)
+    assert terminal.end() == 0, terminal.shown
+    assert "Traceback" not in terminal.shown
+    assert "━" in terminal.shown
+    assert terminal.words.count("warning: arm schedule: not carried out in 2 of 2 episodes") == 1
+    assert "test accuracy" in terminal.words
+    assert manifest(runs)["status"] == "done"
+
+
+def test_an_interrupted_run_resumes_its_display_where_it_was(
+    new_terminal: Any, processes: Any, arguments: Any, runs: Path
+) -> None:
+    terminal = new_terminal().start(*arguments, "--set", "rounds=3")
     terminal.read(lambda shown: "round 2 of 3" in shown)
     assert "early  conv_light: 2 " in terminal.words
     terminal.resize(40)
-    os.kill(terminal.process, signal.SIGINT)
-    assert terminal.end() != 0
+    os.kill(processes.pid, signal.SIGINT)
+    assert terminal.end() == 130
     assert "Stopping after this step" in terminal.words
     assert "the current step was finished" in terminal.words
     assert "esper resume" in terminal.words
-    again = on_terminal("resume", run_in(runs), "--runs-dir", runs, columns=200)
+    again = new_terminal().start("resume", run_in(runs), "--runs-dir", runs, columns=200)
     assert again.end() == 0
     assert "round 1 of 3" not in again.words
     assert "test accuracy" in again.words
@@ -100,26 +229,26 @@ def test_an_interrupted_run_resumes_its_display_where_it_was(small: Path, tmp_pa
         assert all(ALLOWED.fullmatch(one) for one in SEQUENCE.findall(shown)), set(SEQUENCE.findall(shown))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", [40, 80, 200])
-def test_no_line_of_the_results_is_broken_by_the_terminal(small: Path, tmp_path: Path, columns: int) -> None:
-    terminal = on_terminal("run", small, "--runs-dir", tmp_path / "r", "--name", "n", columns=columns, NO_COLOR="1")
+@pytest.mark.parametrize("columns", [40, 200])
+def test_results_fit_the_width_of_the_terminal(
+    new_terminal: Any, arguments: Any, runs: Path, tmp_path: Path, columns: int
+) -> None:
+    terminal = new_terminal().start(*arguments, "--name", "n", columns=columns, NO_COLOR="1")
     assert terminal.end() == 0
     end = terminal.words[terminal.words.rindex("arm") :] if columns > 40 else terminal.words
-    told = [line.rstrip() for line in end.replace("\r", "").split("\n")]
+    lines = [line.rstrip() for line in end.replace("\r", "").split("\n")]
     path = str(tmp_path)
-    assert [line for line in told if len(line) > columns and path not in line and ": step " not in line] == []
-    showing = on_terminal("runs", "show", run_in(tmp_path / "r"), columns=columns, NO_COLOR="1")
+    assert [line for line in lines if len(line) > columns and path not in line and ": step " not in line] == []
+    showing = new_terminal().start("runs", "show", run_in(runs), columns=columns, NO_COLOR="1")
     assert showing.end() == 0
     shown = showing.words.splitlines()
     assert any("plugins" in line for line in shown)
-    assert [line for line in shown if len(line) > columns and " " in line.strip()] == [], "a path is not taken apart"
+    assert [line for line in shown if len(line) > columns and " " in line.strip()] == [], "paths are not broken"
     assert "\x1b[32m" not in terminal.shown
-    assert json.loads((run_in(tmp_path / "r") / "manifest.json").read_text())["status"] == "done"
 
 
-def test_a_pipe_gets_a_few_plain_lines(esper: Esper, small: Path, tmp_path: Path) -> None:
-    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--name", "otter")
+def test_a_pipe_gets_a_few_plain_lines(esper: Callable[..., Any], arguments: Any) -> None:
+    answer = esper(*arguments, "--name", "otter")
     assert answer.code == 0
     lines = answer.err.splitlines()
     assert 1 <= len(lines) <= 5

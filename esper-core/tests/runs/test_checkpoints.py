@@ -30,7 +30,7 @@ def newest(run: Path) -> tuple[int, float]:
     return number, read.part("inner").tensors["w"][0].item()
 
 
-def test_run_13_the_newest_comes_back_and_the_oldest_go(tmp_path: Path) -> None:
+def test_run_13_the_newest_comes_back_and_the_oldest_go(tmp_path):
     store = Checkpoints(tmp_path, kept=2)
     assert store.newest() is None
     for number in (1, 2, 3):
@@ -49,9 +49,7 @@ class Died(BaseException):
 CALLS = ("fsync", "rename", "replace", "mkdir", "rmtree")
 
 
-def test_run_13_whenever_the_process_dies_while_it_writes_there_is_a_whole_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_13_whenever_the_process_dies_while_it_writes_there_is_a_whole_one(tmp_path, monkeypatch):
     """It dies at each call to the system in turn, before it or after it."""
     import shutil
 
@@ -99,9 +97,7 @@ def test_run_13_whenever_the_process_dies_while_it_writes_there_is_a_whole_one(
     assert at > 20
 
 
-def test_a_checkpoint_is_renamed_into_place_only_after_its_files_were_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_renamed_into_place_only_after_its_files_were_synced(tmp_path, monkeypatch):
     """A power cut must not leave a complete folder name with empty files in it."""
     synced: dict[int, int] = {}
     renamed: dict[str, set[str]] = {}
@@ -130,7 +126,7 @@ def test_a_checkpoint_is_renamed_into_place_only_after_its_files_were_synced(
     assert is_synced(tmp_path / "checkpoints"), "the rename itself is on disk"
 
 
-def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_another_format_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "FORMAT", checkpoints.FORMAT + 1)
         Checkpoints(tmp_path).write(1, state(1))
@@ -139,7 +135,7 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, monkeypatch: 
     assert caught.value.problems[0].code == "E413"
 
 
-def test_newest_passes_over_checkpoints_that_the_caller_cannot_use(tmp_path: Path) -> None:
+def test_newest_passes_over_checkpoints_that_the_caller_cannot_use(tmp_path):
     store = Checkpoints(tmp_path, kept=3)
     for number in (1, 2, 3):
         store.write(number, state(number))
@@ -153,9 +149,7 @@ def test_newest_passes_over_checkpoints_that_the_caller_cannot_use(tmp_path: Pat
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_run_13_a_disk_that_takes_no_more_is_told_and_the_last_one_is_intact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_run_13_a_disk_that_takes_no_more_is_told_and_the_last_one_is_intact(tmp_path, monkeypatch, code):
     store = Checkpoints(tmp_path)
     store.write(1, state(1))
 
@@ -182,7 +176,7 @@ def test_run_13_a_disk_that_takes_no_more_is_told_and_the_last_one_is_intact(
         ("COMPLETE", lambda data: b"[]"),
     ],
 )
-def test_a_damaged_one_is_passed_over_and_with_none_left_it_is_told(tmp_path: Path, file: str, damage) -> None:
+def test_a_damaged_one_is_passed_over_and_with_none_left_it_is_told(tmp_path, file, damage):
     store = Checkpoints(tmp_path)
     store.write(1, state(1))
     store.write(2, state(2))
@@ -198,9 +192,7 @@ def test_a_damaged_one_is_passed_over_and_with_none_left_it_is_told(tmp_path: Pa
 
 @pytest.mark.parametrize("file", ["COMPLETE", "state.json", "tensors.safetensors"])
 @pytest.mark.parametrize("kind", ["pipe", "folder", "nested"])
-def test_a_checkpoint_with_something_in_the_place_of_a_file_is_passed_over(
-    tmp_path: Path, file: str, kind: str
-) -> None:
+def test_a_checkpoint_with_something_in_the_place_of_a_file_is_passed_over(tmp_path, file, kind):
     store = Checkpoints(tmp_path)
     store.write(1, state(1))
     store.write(2, state(2))
@@ -215,14 +207,14 @@ def test_a_checkpoint_with_something_in_the_place_of_a_file_is_passed_over(
     assert newest(tmp_path) == (1, 1.0)
 
 
-def test_latest_is_written_in_the_place_of_a_pipe(tmp_path: Path) -> None:
+def test_latest_is_written_in_the_place_of_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "latest")
     Checkpoints(tmp_path).write(1, state(1))
     assert (tmp_path / "latest").read_text() == "000001\n"
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
-def test_the_one_that_was_just_written_stays_whatever_damaged_ones_stand_behind_it(tmp_path: Path, kept: int) -> None:
+def test_the_one_that_was_just_written_stays_whatever_damaged_ones_stand_behind_it(tmp_path, kept):
     for number in (4, 8, 9, 10):
         Checkpoints(tmp_path, kept=4).write(number, state(number))
     for number in (8, 9, 10):
@@ -233,7 +225,7 @@ def test_the_one_that_was_just_written_stays_whatever_damaged_ones_stand_behind_
     assert sorted(left) == ["000004", "000005"][-kept:]
 
 
-def test_checkpoints_that_cannot_be_seen_are_not_taken_for_none(tmp_path: Path) -> None:
+def test_checkpoints_that_cannot_be_seen_are_not_taken_for_none(tmp_path):
     """Without this a run would begin anew, and what it told be cut off."""
     (tmp_path / "checkpoints").write_text("a file in place of the folder")
     with pytest.raises(RunFolderError, match="cannot be read: Not a directory") as caught:
@@ -241,14 +233,14 @@ def test_checkpoints_that_cannot_be_seen_are_not_taken_for_none(tmp_path: Path) 
     assert caught.value.problems[0].code == "E413"
 
 
-def test_a_state_that_json_cannot_hold_is_a_fault_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_state_that_json_cannot_hold_is_a_fault_and_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         Checkpoints(tmp_path).write(1, State({"loss": float("nan")}))
     assert Checkpoints(tmp_path).newest() is None
 
 
 @pytest.mark.parametrize("name", [".lock", "events.jsonl"])
-def test_a_link_in_a_run_directory_is_refused_and_its_target_unchanged(tmp_path: Path, name: str) -> None:
+def test_a_link_in_a_run_directory_is_refused_and_its_target_unchanged(tmp_path, name):
     """A run directory of somebody else may have a link to a file of the user's."""
     precious = tmp_path / "precious.txt"
     precious.write_text("mine")
@@ -270,7 +262,7 @@ with run_lock(Path(sys.argv[1])):
 """
 
 
-def test_a_second_process_is_refused_until_the_first_has_ended_or_was_killed(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_until_the_first_has_ended_or_was_killed(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None

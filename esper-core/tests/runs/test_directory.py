@@ -33,7 +33,7 @@ def manifest(directory: RunDirectory) -> dict[str, object]:
     return json.loads((directory.path / "manifest.json").read_text())
 
 
-def test_a_run_begins_as_running_and_ends_with_its_status(tmp_path: Path) -> None:
+def test_a_run_begins_as_running_and_ends_with_its_status(tmp_path):
     directory = begin(tmp_path / "deep" / "runs")
     assert manifest(directory)["status"] == "running"
     assert manifest(directory)["seeds"] == {"first": 0, "count": 2}
@@ -48,28 +48,28 @@ def test_a_run_begins_as_running_and_ends_with_its_status(tmp_path: Path) -> Non
     }
 
 
-def test_a_folder_has_a_manifest_from_its_first_moment(tmp_path: Path) -> None:
+def test_a_folder_has_a_manifest_from_its_first_moment(tmp_path):
     told = manifest(RunDirectory.create(tmp_path, name=None, argv=["esper", "run", "x.yaml"]))
     assert (told["status"], told["argv"]) == ("running", ["esper", "run", "x.yaml"])
 
 
-def test_the_manifest_names_the_process(tmp_path: Path) -> None:
+def test_the_manifest_names_the_process(tmp_path):
     assert manifest(RunDirectory.create(tmp_path, name=None, argv=[]))["process"] == {"pid": os.getpid()}
 
 
-def test_two_runs_of_one_name_and_second_get_a_folder_each(tmp_path: Path) -> None:
+def test_two_runs_of_one_name_and_second_get_a_folder_each(tmp_path):
     folders = {RunDirectory.create(tmp_path, name="same", argv=[]).path for _ in range(3)}
     assert len(folders) == 3
 
 
-def test_names_can_be_said_and_sorted() -> None:
+def test_names_can_be_said_and_sorted():
     from datetime import datetime
 
     assert new_run_id(datetime(2026, 11, 21, 10, 15, 12), "x") == "20261121-101512-x"
     assert len(new_run_id(datetime(2026, 11, 21, 10, 15, 12)).split("-")) == 4
 
 
-def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "summary.json"
     write_atomically(path, "old")
 
@@ -82,7 +82,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
     assert path.read_text() == "old"
 
 
-def test_writing_follows_no_link(tmp_path: Path) -> None:
+def test_writing_follows_no_link(tmp_path):
     precious = tmp_path / "precious.txt"
     precious.write_text("mine")
     for name in ("summary.json", ".summary.json.part"):
@@ -93,28 +93,28 @@ def test_writing_follows_no_link(tmp_path: Path) -> None:
     assert (tmp_path / "summary.json").read_text() == "new"
 
 
-def test_a_root_that_is_a_file_is_report_os_errors(tmp_path: Path) -> None:
+def test_a_root_that_is_a_file_is_report_os_errors(tmp_path):
     (tmp_path / "runs").write_text("")
     with pytest.raises(RunFolderError, match="--runs-dir"):
         RunDirectory.create(tmp_path / "runs", name=None, argv=[])
 
 
-def test_json_holds_no_nan_no_tuples_and_no_number_keys(tmp_path: Path) -> None:
+def test_json_holds_no_nan_no_tuples_and_no_number_keys(tmp_path):
     value = {1: (math.nan, math.inf, 0.5), "a": [{"b": -math.inf}]}
     write_json(tmp_path / "x.json", value)
     assert json.loads((tmp_path / "x.json").read_text()) == {"1": [None, None, 0.5], "a": [{"b": None}]}
 
 
-def test_packages_are_names_and_versions() -> None:
+def test_packages_are_names_and_versions():
     assert any(line.startswith("torch==") for line in installed_packages())
 
 
-def test_a_folder_outside_any_repository_has_no_git_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_outside_any_repository_has_no_git_state(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_state(tmp_path) == (None, "")
 
 
-def test_only_files_that_git_knows_make_a_run_dirty(tmp_path: Path) -> None:
+def test_only_files_that_git_knows_make_a_run_dirty(tmp_path):
     def git(*arguments: str) -> None:
         author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
         subprocess.run(["git", *author, *arguments], cwd=tmp_path, check=True, capture_output=True)

@@ -178,7 +178,7 @@ def test_a_name_that_is_none_gets_the_way_to_the_list(write_run, tmp_path):
     refused(lambda: list_runs(tmp_path / "nowhere"), "E420")
 
 
-def test_a_finished_run_is_loaded_by_its_folder_its_id_and_its_words(write_run, tmp_path) -> None:
+def test_a_finished_run_is_loaded_by_its_folder_its_id_and_its_words(write_run, tmp_path):
     path = write_run(NAME, {"grown": [0.8] * 8, "twin": [0.5] * 8})
     for name in (path, str(path), NAME, "quiet-otter"):
         run = load_run(name, runs_dir=tmp_path / "runs")
@@ -190,15 +190,13 @@ def test_a_finished_run_is_loaded_by_its_folder_its_id_and_its_words(write_run, 
     assert repr(run) == f"<Run {NAME}: done>"
 
 
-def test_a_run_that_failed_shows_its_reason_on_one_printable_line(write_run) -> None:
+def test_a_run_that_failed_shows_its_reason_on_one_printable_line(write_run):
     run = load_run(write_run(NAME, status="failed", reason="E232 it raised\nred\x1b[31m"))
     assert repr(run) == f"<Run {NAME}: failed; E232 it raised red\\x1b[31m>"
     assert run.results is None
 
 
-def test_a_notebook_shows_what_the_registered_package_makes_of_a_run_and_else_plain_text(
-    write_run, monkeypatch
-) -> None:
+def test_a_notebook_shows_what_the_registered_package_makes_of_a_run_and_else_plain_text(write_run, monkeypatch):
     run = load_run(write_run(NAME))
     monkeypatch.setattr(records, "entry_points", lambda **_: EntryPoints())
     assert run._repr_html_() is None
@@ -207,7 +205,7 @@ def test_a_notebook_shows_what_the_registered_package_makes_of_a_run_and_else_pl
     assert run._repr_html_() == repr(run)
 
 
-def test_what_is_not_a_run_is_refused_with_a_suggestion(write_run, tmp_path) -> None:
+def test_what_is_not_a_run_is_refused_with_a_suggestion(write_run, tmp_path):
     path = write_run(NAME)
     for wrong, message in {
         path.parent: "it has no manifest.json",

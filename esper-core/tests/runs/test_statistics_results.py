@@ -19,7 +19,7 @@ def episode(arm: str, seed: int, test: float, reward: float | None = 1.0) -> Epi
     )  # fmt: skip
 
 
-def test_arms_are_paired_seed_by_seed_whatever_the_order() -> None:
+def test_arms_are_paired_seed_by_seed_whatever_the_order():
     noise = [0.3, 0.1, 0.5, 0.2, 0.4, 0.35, 0.15, 0.45]
     episodes = [episode("twin", seed, value) for seed, value in enumerate(noise)]
     episodes += [episode("grown", seed, noise[seed] + 0.2 + 0.001 * seed) for seed in reversed(range(8))]
@@ -33,7 +33,7 @@ def test_arms_are_paired_seed_by_seed_whatever_the_order() -> None:
     assert [e["seed"] for e in found["arms"]["grown"]["episodes"]] == list(range(8))
 
 
-def test_b8_drl_13_few_seeds_or_a_wide_margin_show_no_difference() -> None:
+def test_b8_drl_13_few_seeds_or_a_wide_margin_show_no_difference():
     episodes = [
         episode(arm, seed, 0.5 + 0.2 * (arm == "grown") + 0.001 * seed)
         for arm in ("grown", "twin")
@@ -46,7 +46,7 @@ def test_b8_drl_13_few_seeds_or_a_wide_margin_show_no_difference() -> None:
     assert results(metric, ["grown", "twin"], episodes, 0.3)["comparisons"][0]["verdict"] == "no difference shown"
 
 
-def test_where_less_is_better_less_is_better() -> None:
+def test_where_less_is_better_less_is_better():
     episodes = [
         episode(arm, seed, (3.0 if arm == "grown" else 4.0) + 0.01 * seed)
         for arm in ("grown", "twin")
@@ -57,14 +57,14 @@ def test_where_less_is_better_less_is_better() -> None:
     assert found["comparisons"][0]["difference"] == pytest.approx(1.0)
 
 
-def test_a_reward_that_is_unknown_stays_unknown_and_one_episode_has_no_interval() -> None:
+def test_a_reward_that_is_unknown_stays_unknown_and_one_episode_has_no_interval():
     found = results(Metric("accuracy"), ["grown"], [episode("grown", 0, 0.5, reward=None)], 0.0)
     assert found["arms"]["grown"]["reward"] is None
     assert found["arms"]["grown"]["test"] == {"mean": 0.5, "ci_low": None, "ci_high": None, "n": 1}
     assert found["comparisons"] == []
 
 
-def test_a_figure_that_is_no_number_makes_its_arm_unknown_and_not_the_run_fail() -> None:
+def test_a_figure_that_is_no_number_makes_its_arm_unknown_and_not_the_run_fail():
     episodes = [episode(arm, seed, 0.5 + 0.01 * seed) for arm in ("grown", "twin") for seed in range(8)]
     episodes[3] = episode("grown", 3, float("inf"))
     found = results(Metric("perplexity", "down"), ["grown", "twin"], episodes, 0.0)
@@ -74,7 +74,7 @@ def test_a_figure_that_is_no_number_makes_its_arm_unknown_and_not_the_run_fail()
 
 
 @pytest.mark.parametrize("huge", [1.7e308, -1.7e308, 1e200])
-def test_figures_whose_squares_are_no_numbers_are_unknown_and_end_no_run(huge: float) -> None:
+def test_figures_whose_squares_are_no_numbers_are_unknown_and_end_no_run(huge):
     episodes = [episode(arm, seed, 1.0 + seed) for arm in ("grown", "twin") for seed in range(8)]
     episodes[3] = episode("grown", 3, huge)
     episodes[4] = episode("grown", 4, -huge)

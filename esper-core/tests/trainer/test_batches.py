@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,9 +45,7 @@ def no_thread_is_left() -> Any:
 
 
 @given(examples=st.integers(1, 50), size=st.integers(1, 60), passes=st.integers(1, 4), seed=st.integers(0, 2**31))
-def test_each_example_comes_once_in_a_pass_and_no_batch_is_short(
-    examples: int, size: int, passes: int, seed: int
-) -> None:
+def test_each_example_comes_once_in_a_pass_and_no_batch_is_short(examples, size, passes, seed):
     order = BatchOrder(examples, size, seed)
     batches = [order.next() for _ in range(-(-passes * examples // size))]
     assert {len(batch) for batch in batches} == {size}
@@ -56,7 +53,7 @@ def test_each_example_comes_once_in_a_pass_and_no_batch_is_short(
     assert torch.equal(drawn.sort(dim=1).values, torch.arange(examples).expand(passes, -1))
 
 
-def test_the_order_depends_on_the_seed_alone() -> None:
+def test_the_order_depends_on_the_seed_alone():
     torch.manual_seed(0)
     first = BatchOrder(30, 7, 5).next()
     torch.manual_seed(1)
@@ -64,7 +61,7 @@ def test_the_order_depends_on_the_seed_alone() -> None:
     assert not torch.equal(BatchOrder(30, 7, 6).next(), first)
 
 
-def test_the_batches_are_those_of_resident_data_in_the_same_order() -> None:
+def test_the_batches_are_those_of_resident_data_in_the_same_order():
     streamed, resident = Streamed(SPLIT, CPU), Resident(SPLIT, CPU)
     one, other = BatchOrder(30, 7, 5), BatchOrder(30, 7, 5)
     for _ in range(12):
@@ -72,7 +69,7 @@ def test_the_batches_are_those_of_resident_data_in_the_same_order() -> None:
     streamed.close()
 
 
-def test_what_was_gathered_ahead_is_still_to_come_for_whoever_goes_on_from_the_state() -> None:
+def test_what_was_gathered_ahead_is_still_to_come_for_whoever_goes_on_from_the_state():
     """The state counts what was consumed: another order that is told it hands out the very next batch."""
     streamed, order = Streamed(SPLIT, CPU), BatchOrder(30, 7, 5)
     for _ in range(5):
@@ -85,7 +82,7 @@ def test_what_was_gathered_ahead_is_still_to_come_for_whoever_goes_on_from_the_s
     streamed.close()
 
 
-def test_a_batch_that_was_gathered_for_an_order_that_is_no_more_is_not_used() -> None:
+def test_a_batch_that_was_gathered_for_an_order_that_is_no_more_is_not_used():
     streamed = Streamed(SPLIT, CPU)
     streamed.next(BatchOrder(30, 7, 5))
     inputs, targets = streamed.next(BatchOrder(30, 7, 6))
@@ -94,7 +91,7 @@ def test_a_batch_that_was_gathered_for_an_order_that_is_no_more_is_not_used() ->
     streamed.close()
 
 
-def test_a_batch_is_gathered_while_the_one_before_is_trained_on() -> None:
+def test_a_batch_is_gathered_while_the_one_before_is_trained_on():
     gathered = threading.Semaphore(0)
 
     class Telling:
@@ -109,7 +106,7 @@ def test_a_batch_is_gathered_while_the_one_before_is_trained_on() -> None:
     streamed.close()
 
 
-def test_what_goes_wrong_in_the_thread_is_raised_where_the_batch_is_asked_for() -> None:
+def test_what_goes_wrong_in_the_thread_is_raised_where_the_batch_is_asked_for():
     short = Split(SPLIT.inputs[:10], SPLIT.targets)
     streamed, order = Streamed(short, CPU), BatchOrder(30, 30, 5)
     for _ in range(2):  # and the thread goes on
@@ -121,14 +118,14 @@ def test_what_goes_wrong_in_the_thread_is_raised_where_the_batch_is_asked_for() 
         streamed.next(order)
 
 
-def test_a_feed_that_is_forgotten_ends_its_thread() -> None:
+def test_a_feed_that_is_forgotten_ends_its_thread():
     streamed = Streamed(SPLIT, CPU)
     streamed.next(BatchOrder(30, 7, 5))
     assert len(feeds()) == 1
     del streamed  # the fixture sees to the rest
 
 
-def test_data_may_be_mapped_from_a_file(tmp_path: Path) -> None:
+def test_data_may_be_mapped_from_a_file(tmp_path):
     (tmp_path / "inputs.bin").write_bytes(SPLIT.inputs.numpy().tobytes())
     mapped = torch.from_file(str(tmp_path / "inputs.bin"), shared=False, size=60).reshape(30, 2)
     streamed, order = Streamed(Split(mapped, SPLIT.targets), CPU), BatchOrder(30, 7, 5)
@@ -172,7 +169,7 @@ class OnDevice(Tensor):
         stream.kept.append(self)
 
 
-def test_a_batch_is_sent_on_a_stream_of_the_feeds_own_and_read_behind_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_sent_on_a_stream_of_the_feeds_own_and_read_behind_its_mark(monkeypatch):
     stream, reader = RecordingStream(), ReadingStream()
     monkeypatch.setattr(torch.cuda, "current_stream", {CPU: reader}.__getitem__)
     streamed = Streamed(Split(SPLIT.inputs.as_subclass(OnDevice), SPLIT.targets.as_subclass(OnDevice)), CPU, stream)
@@ -185,7 +182,7 @@ def test_a_batch_is_sent_on_a_stream_of_the_feeds_own_and_read_behind_its_mark(m
 
 
 @pytest.mark.parametrize(("device", "done"), [("cpu", ["to cpu"]), ("cuda", ["pinned", "to cuda"])])
-def test_only_what_is_sent_to_a_gpu_is_pinned_and_nothing_is_waited_for(device: str, done: list[str]) -> None:
+def test_only_what_is_sent_to_a_gpu_is_pinned_and_nothing_is_waited_for(device, done):
     log: list[str] = []
 
     class OnHost(Tensor):
@@ -222,7 +219,7 @@ def course(recipe: Recipe, lanes: int, rounds: int = 2) -> tuple[list[str], list
     return told, counts
 
 
-def test_sim_med_5_what_feeds_a_run_is_built_once_and_its_numbers_are_those_of_resident_data(make_recipe: Make) -> None:
+def test_sim_med_5_what_feeds_a_run_is_built_once_and_its_numbers_are_those_of_resident_data(make_recipe):
     """BatchNorm, dropout, seeds; two rounds, lanes: bit for bit, and as many threads at the end as at the beginning."""
     recipe = replace(make_recipe(steps=4), draws=Draws.FORWARD)
     resident, none = course(recipe, 1)
@@ -232,14 +229,14 @@ def test_sim_med_5_what_feeds_a_run_is_built_once_and_its_numbers_are_those_of_r
     assert set(counts) == {4}, "one for each environment, in every step of every round"
 
 
-def test_streamed_data_stays_where_it_is_when_environments_are_elsewhere(make_recipe: Make) -> None:
+def test_streamed_data_stays_where_it_is_when_environments_are_elsewhere(make_recipe):
     recipe = replace(make_recipe(), compute=STREAMED)
     there = recipe.on(torch.device("meta"))
     assert there.device.type == "meta"
     assert there.data["train"].inputs is recipe.data["train"].inputs
 
 
-def test_an_environment_goes_on_from_a_state_in_the_middle_of_its_stream(make_recipe: Make) -> None:
+def test_an_environment_goes_on_from_a_state_in_the_middle_of_its_stream(make_recipe):
     recipe = replace(make_recipe(), compute=STREAMED)
     one, other = (Environment(recipe, arm="a", index=0) for _ in range(2))
     one.reset(0, 3)
@@ -256,7 +253,7 @@ def test_an_environment_goes_on_from_a_state_in_the_middle_of_its_stream(make_re
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_a_streamed_batch_is_the_resident_one() -> None:
+def test_on_a_gpu_a_streamed_batch_is_the_resident_one():
     device = torch.device("cuda", 0)
     on_device = Split(SPLIT.inputs.to(device), SPLIT.targets.to(device))
     streamed, resident = feed_for("streamed", SPLIT, device), Resident(on_device, device)

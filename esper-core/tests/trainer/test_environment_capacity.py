@@ -44,7 +44,7 @@ def grown(recipe: Recipe) -> tuple[Growth, ...]:
     return read_network(slots_of(model), "host").grown
 
 
-def test_the_control_has_from_the_start_what_was_grown_and_learns_as_long(make_recipe: Make) -> None:
+def test_the_control_has_from_the_start_what_was_grown_and_learns_as_long(make_recipe):
     recipe = make_recipe(steps=6)
     what = grown(recipe)
     assert [growth.blueprint for growth in what] == ["test/local-conv"]
@@ -68,7 +68,7 @@ def test_the_control_has_from_the_start_what_was_grown_and_learns_as_long(make_r
     assert [signals[0].step for signals in told] == list(range(6))
 
 
-def test_its_host_begins_as_the_twins_and_sees_the_same_data(make_recipe: Make) -> None:
+def test_its_host_begins_as_the_twins_and_sees_the_same_data(make_recipe):
     recipe = make_recipe(steps=6)
     what = grown(recipe)
     pools = [Pool(recipe, ["twin"], 1), Pool(recipe, ["capacity"], 1, implants=lambda arm, seed: what)]
@@ -80,7 +80,7 @@ def test_its_host_begins_as_the_twins_and_sees_the_same_data(make_recipe: Make) 
     assert torch.equal(twin.order.next(), control.order.next())
 
 
-def test_a_control_goes_on_from_what_was_written_down(make_recipe: Make) -> None:
+def test_a_control_goes_on_from_what_was_written_down(make_recipe):
     recipe = make_recipe(steps=6)
     what = grown(recipe)
 
@@ -99,7 +99,7 @@ def test_a_control_goes_on_from_what_was_written_down(make_recipe: Make) -> None
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_sim_med_1_one_train_step_for_all_stages_which_asks_for_none() -> None:
+def test_sim_med_1_one_train_step_for_all_stages_which_asks_for_none():
     """Only the key by which a compiled pass is looked up may read a seed's stage."""
     folder = Path(esper_core.trainer.__file__).parent
     for name in ("environment.py", "forward.py"):
@@ -110,7 +110,7 @@ def test_sim_med_1_one_train_step_for_all_stages_which_asks_for_none() -> None:
         assert asked == [], name
 
 
-def test_sim_med_4_what_a_policy_sees_is_read_already_and_lies_on_no_device(make_recipe: Make) -> None:
+def test_sim_med_4_what_a_policy_sees_is_read_already_and_lies_on_no_device(make_recipe):
     (signals,) = play(Pool(make_recipe(steps=4), ["grown"], 1), LIFE, 4)[-1]
 
     def tensors(value: Any) -> int:

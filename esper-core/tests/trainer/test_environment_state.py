@@ -361,7 +361,7 @@ SLOW_SCENES: dict[str, tuple[dict[str, Any], tuple[int, int, Any], list[str], li
 
 
 @pytest.mark.parametrize("scene", [*SCENES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_SCENES)])
-def test_run_13_an_environment_continues_from_its_state_bit_for_bit(scene: str, make_recipe: Make) -> None:
+def test_run_13_an_environment_continues_from_its_state_bit_for_bit(scene, make_recipe):
     growth, life, early, late = (SCENES | SLOW_SCENES)[scene]
     assert stages(assert_resumes(odd_recipe(make_recipe, **growth), *life)) == {"early": early, "late": late}
 
@@ -369,7 +369,7 @@ def test_run_13_an_environment_continues_from_its_state_bit_for_bit(scene: str, 
 @pytest.mark.parametrize(
     ("incubation", "gates"), [("shadow", "strict"), pytest.param("branch", "permissive", marks=pytest.mark.slow)]
 )
-def test_gates_continue_with_the_looks_that_are_left(incubation: str, gates: str, make_recipe: Make) -> None:
+def test_gates_continue_with_the_looks_that_are_left(incubation, gates, make_recipe):
     recipe = odd_recipe(make_recipe, incubation=incubation, gates=gates, price=0.0)
     garden = assert_resumes(recipe, 5, 3, {0: germinate("late", "odd")}).environments[0].garden
     (seed,) = garden.slots["late"].seeds
@@ -377,42 +377,42 @@ def test_gates_continue_with_the_looks_that_are_left(incubation: str, gates: str
     assert math.isfinite(garden.gates.lead(seed))
 
 
-def test_gains_continue_from_the_lead_of_the_network_over_its_twin(make_recipe: Make) -> None:
+def test_gains_continue_from_the_lead_of_the_network_over_its_twin(make_recipe):
     plan = {0: germinate("late", "odd"), 1: act(Op.ADVANCE, "late")}
     network = assert_resumes(odd_recipe(make_recipe), 4, 2, plan).environments[0].network
     assert list(network.gains.gains) == list(network.dependence.dependences) == [0]
 
 
 @pytest.mark.parametrize("incubation", ["shadow", pytest.param("branch", marks=pytest.mark.slow)])
-def test_the_loss_scale_continues_after_it_has_grown(incubation: str, make_recipe: Make) -> None:
+def test_the_loss_scale_continues_after_it_has_grown(incubation, make_recipe):
     recipe = odd_recipe(make_recipe, incubation=incubation)
     pool = assert_resumes(recipe, 4, 2, {1: germinate("late", "odd")}, scale=2.0**10)
     assert pool.environments[0].keeper.scaler.state_dict()["scale"] == 2.0**12
 
 
 @pytest.mark.parametrize("incubation", ["shadow", pytest.param("branch", marks=pytest.mark.slow)])
-def test_rollbacks_before_and_after_the_state_was_taken(incubation: str, make_recipe: Make) -> None:
+def test_rollbacks_before_and_after_the_state_was_taken(incubation, make_recipe):
     plan = {0: germinate("late", "odd"), 2: PANIC, 5: germinate("late", "odd"), 6: PANIC}
     recipe = odd_recipe(make_recipe, incubation=incubation, embargo=1, governor={"rollbacks": 2, "snapshot_steps": 2})
     governor = assert_resumes(recipe, 4, 3, plan).environments[0].governor
     assert governor.state_dict().plain["rollbacks"] == 1
 
 
-def test_a_warning_still_forbids_to_fossilise_after_restoring(make_recipe: Make) -> None:
+def test_a_warning_still_forbids_to_fossilise_after_restoring(make_recipe):
     plan = {0: germinate("late", "odd"), 1: act(Op.ADVANCE, "late"), 3: WARNING, 4: WARNING}
     pool = assert_resumes(odd_recipe(make_recipe), 4, 2, plan)
     assert stages(pool)["late"] == ["holding"]
     assert Op.FOSSILISE not in pool.masks()[0].ops["late"]
 
 
-def test_an_episode_that_is_over_is_restored_as_over(make_recipe: Make) -> None:
+def test_an_episode_that_is_over_is_restored_as_over(make_recipe):
     pool = assert_resumes(odd_recipe(make_recipe), 4, 2, {0: germinate("late", "odd"), 2: ENOUGH})
     grown, twin = pool.environments
     assert (grown.over, grown.steps, twin.steps) == (True, 3, 4)
     assert not any(grown.mask().ops.values())
 
 
-def test_drawn_actions_continue_bit_for_bit(make_recipe: Make) -> None:
+def test_drawn_actions_continue_bit_for_bit(make_recipe):
     recipe = odd_recipe(make_recipe, incubation="branch", nursery=2, gates="permissive", price=0.0, schedule=True)
     assert_resumes(recipe, 8, 3, 11)
 
@@ -428,7 +428,7 @@ class NoisyInEvaluation(nn.Module):
         return self.head(nn.functional.dropout(self.stem(inputs), 0.1).flatten(1))
 
 
-def test_random_streams_of_evaluation_and_of_trials_continue(make_recipe: Make) -> None:
+def test_random_streams_of_evaluation_and_of_trials_continue(make_recipe):
     germination = Action(Op.GERMINATE, "early", "test/local-conv", speed=0)
     assert_resumes(make_recipe(host=NoisyInEvaluation, batches=1), 3, 2, {0: germination})
 
@@ -447,14 +447,14 @@ def test_random_streams_of_evaluation_and_of_trials_continue(make_recipe: Make) 
     ),
 )
 def test_an_environment_continues_bit_for_bit_with_any_settings_and_actions(
-    incubation, nursery, gates, before, seed, optimizer, of_seeds, more, make_recipe: Make
-) -> None:
+    incubation, nursery, gates, before, seed, optimizer, of_seeds, more, make_recipe
+):
     growth = {"incubation": incubation, "nursery": nursery, "gates": gates, "price": 0.0, "of_seeds": of_seeds, **more}
     assert_resumes(odd_recipe(make_recipe, optimizer=optimizer, **growth), before, 4, seed)
 
 
 @pytest.mark.slow
-def test_a_fresh_process_continues_bit_for_bit(make_recipe: Make, tmp_path: Path) -> None:
+def test_a_fresh_process_continues_bit_for_bit(make_recipe, tmp_path):
     """The process that is started here runs this very test, and finds the folder of the one that started it."""
     recipe = odd_recipe(make_recipe, incubation="branch", nursery=2)
     parent = os.environ.get("ESPER_TEST_PARENT_FOLDER")
@@ -500,7 +500,7 @@ def unbuildable(site: Site) -> nn.Module:
     raise ValueError("never")
 
 
-def test_lost_seeds_that_were_not_reported_yet_are_restored(make_recipe: Make) -> None:
+def test_lost_seeds_that_were_not_reported_yet_are_restored(make_recipe):
     spec = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True)
     varieties = (Variety("test/failing", spec, Failing), Variety("test/unbuildable", spec, unbuildable))
     recipe = replace(make_recipe(), varieties={"early": varieties})
@@ -516,7 +516,7 @@ def test_lost_seeds_that_were_not_reported_yet_are_restored(make_recipe: Make) -
     assert other.network.lost.take() == lost
 
 
-def test_faults_of_blueprints_are_restored() -> None:
+def test_faults_of_blueprints_are_restored():
     book, other = FaultBook(limit=2), FaultBook(limit=2)
     book.record("test/odd")
     other.record("test/plain")
@@ -567,7 +567,7 @@ DAMAGED: list[tuple[Callable[[State], State], str]] = [
 ]
 
 
-def test_a_damaged_state_is_refused_and_a_sound_one_can_be_loaded_after_it(written) -> None:
+def test_a_damaged_state_is_refused_and_a_sound_one_can_be_loaded_after_it(written):
     recipe, state = written
     environment = begun(recipe, seed=8).environments[0]
     for damage, message in DAMAGED:
@@ -595,7 +595,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_state_of_another_recipe_is_refused(written) -> None:
+def test_a_state_of_another_recipe_is_refused(written):
     recipe, state = written
     for change, message in OTHERS:
         environment = Environment(replace(recipe, **change), arm="grown", index=0)

@@ -94,15 +94,13 @@ class Compilers:
         raise RuntimeError("the backend gave up")
 
 
-def test_without_the_option_the_host_runs_as_it_is_written(make_recipe: Make) -> None:
+def test_without_the_option_the_host_runs_as_it_is_written(make_recipe):
     environment = Environment(make_recipe(), arm="a", index=0)
     environment.reset(0, 3)
     assert environment.network.compiled is None
 
 
-def test_the_pass_is_compiled_anew_for_each_structure_and_each_environment(
-    make_recipe: Make, noisy_host: Callable[[], nn.Module]
-) -> None:
+def test_the_pass_is_compiled_anew_for_each_structure_and_each_environment(make_recipe, noisy_host):
     compilers = Compilers()
     recipe = asked(make_recipe, noisy_host, {"compiler": compilers}, compile=True)
     compiled = course(Pool(recipe, ["grown"], 1), LIFE, 10)
@@ -115,8 +113,8 @@ def test_the_pass_is_compiled_anew_for_each_structure_and_each_environment(
 
 @pytest.mark.parametrize("at", ["compile", "forward", "backward"])
 def test_b8_pt_03_a_failure_to_compile_is_told_once_with_its_reason_and_tried_again_when_the_structure_changes(
-    at: str, make_recipe: Make, noisy_host: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
-) -> None:
+    at, make_recipe, noisy_host, caplog
+):
     """The course is that of the network as it is written, BatchNorm's counts included, until a compiler does better."""
     caplog.set_level(logging.WARNING, "esper")
     compilers = Compilers(lambda number: number < 2, at)
@@ -138,14 +136,14 @@ def test_b8_pt_03_a_failure_to_compile_is_told_once_with_its_reason_and_tried_ag
     assert tracked == 5 * 6
 
 
-def test_what_failed_leaves_no_trace_in_the_numbers(make_recipe: Make) -> None:
+def test_what_failed_leaves_no_trace_in_the_numbers(make_recipe):
     compilers = Compilers(lambda number: True, "backward")
     recipe = asked(make_recipe, Plain, {"compiler": compilers}, compile=True)
     failing = course(Pool(recipe, ["grown"], 1), LIFE, 8)
     assert_same(failing, course(Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1), LIFE, 8))
 
 
-def test_two_environments_whose_compilers_fail_say_so_once(make_recipe: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_environments_whose_compilers_fail_say_so_once(make_recipe, caplog):
     compilers = Compilers(lambda number: True)
     pool = Pool(asked(make_recipe, Plain, {"compiler": compilers}, compile=True), ["a", "b"], 2, lanes=2)
     course(pool, {}, 2)
@@ -154,7 +152,7 @@ def test_two_environments_whose_compilers_fail_say_so_once(make_recipe: Make, ca
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_who_compiles_holds_the_turn_to_draw_until_the_gradients_are_there(make_recipe: Make) -> None:
+def test_who_compiles_holds_the_turn_to_draw_until_the_gradients_are_there(make_recipe):
     """Torch saves its generators then, and restores them: another lane must not draw in between. Later lanes may."""
     held: list[bool] = []
 
@@ -186,9 +184,7 @@ class Broken(Plain):
         return super().forward(inputs)
 
 
-def test_what_is_the_networks_own_fault_is_not_laid_at_the_compilers_door(
-    make_recipe: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_the_networks_own_fault_is_not_laid_at_the_compilers_door(make_recipe, caplog):
     pool = Pool(asked(make_recipe, Broken, {"compiler": Compilers()}, compile=True), ["a"], 1)
     with pytest.raises(PluginError, match="my own fault"):
         course(pool, {}, 1)
@@ -197,9 +193,7 @@ def test_what_is_the_networks_own_fault_is_not_laid_at_the_compilers_door(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's own
-def test_torchs_compiler_gives_the_same_course_in_all_but_last_bits(
-    make_recipe: Make, noisy_host: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_torchs_compiler_gives_the_same_course_in_all_but_last_bits(make_recipe, noisy_host, caplog):
     """Dropout and BatchNorm, more environments than torch would compile one class for by default, a whole life."""
     caplog.set_level(logging.WARNING, "esper")
     recipe = asked(make_recipe, noisy_host, compile=True)

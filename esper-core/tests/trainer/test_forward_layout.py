@@ -83,7 +83,7 @@ def tried(recipe: Recipe) -> tuple[Recipe, nn.Module]:
     return recipe.laid_out(host), host
 
 
-def test_a_host_that_can_has_its_channels_last_and_computes_the_same(make_recipe: Make) -> None:
+def test_a_host_that_can_has_its_channels_last_and_computes_the_same(make_recipe):
     torch.manual_seed(3)
     recipe = recipe_of(make_recipe)
     laid, host = tried(recipe)
@@ -97,7 +97,7 @@ def test_a_host_that_can_has_its_channels_last_and_computes_the_same(make_recipe
     torch.testing.assert_close(twin(inputs), plain(inputs))
 
 
-def test_batches_lie_as_the_weights_do_and_are_the_same_examples(make_recipe: Make) -> None:
+def test_batches_lie_as_the_weights_do_and_are_the_same_examples(make_recipe):
     recipe = recipe_of(make_recipe)
     laid, _ = tried(recipe)
     plain, other = (Resident(own.data["train"], torch.device("cpu")) for own in (recipe, laid))
@@ -111,7 +111,7 @@ def test_batches_lie_as_the_weights_do_and_are_the_same_examples(make_recipe: Ma
         assert inputs.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_data_that_are_streamed_stay_where_they_are(make_recipe: Make) -> None:
+def test_data_that_are_streamed_stay_where_they_are(make_recipe):
     recipe = recipe_of(make_recipe, compute=ComputeConfig(data="streamed"))
     laid, _ = tried(recipe)
     assert laid.data is recipe.data
@@ -127,9 +127,7 @@ def test_data_that_are_streamed_stay_where_they_are(make_recipe: Make) -> None:
     ],
     ids=["the host", "a blueprint", "the host, at its very beginning"],
 )
-def test_who_looks_at_memory_in_another_shape_is_left_as_it_came(
-    host: Callable[[], nn.Module], views: bool, make_recipe: Make
-) -> None:
+def test_who_looks_at_memory_in_another_shape_is_left_as_it_came(host, views, make_recipe):
     recipe = recipe_of(make_recipe, host, views=views)
     laid, tried_on = tried(recipe)
     assert laid is recipe
@@ -141,17 +139,17 @@ def test_who_looks_at_memory_in_another_shape_is_left_as_it_came(
     assert own.network.lost.take() == []
 
 
-def test_the_file_may_leave_images_as_they_come(make_recipe: Make) -> None:
+def test_the_file_may_leave_images_as_they_come(make_recipe):
     recipe = recipe_of(make_recipe, compute=ComputeConfig(layout="plain"))
     assert tried(recipe)[0] is recipe
 
 
-def test_what_is_no_image_stays_as_it_is(make_recipe: Make) -> None:
+def test_what_is_no_image_stays_as_it_is(make_recipe):
     recipe = make_recipe()
     assert tried(recipe)[0] is recipe
 
 
-def test_an_environment_with_channels_last_goes_on_from_what_is_written_bit_for_bit(make_recipe: Make) -> None:
+def test_an_environment_with_channels_last_goes_on_from_what_is_written_bit_for_bit(make_recipe):
     laid, _ = tried(recipe_of(make_recipe, slots={"early": SlotPlace("stem")}))
     plan = {
         0: Action(Op.GERMINATE, "early", "test/seed", speed=1),

@@ -75,9 +75,7 @@ WHOLE_LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
     ("precision", "way"),
     [("bfloat16", "shadow"), ("float16", "shadow"), ("float16", "branch")],
 )
-def test_a_seed_lives_its_life_in_short_numbers_and_what_is_kept_and_judged_is_float32(
-    precision: str, way: str, make_recipe: Make
-) -> None:
+def test_a_seed_lives_its_life_in_short_numbers_and_what_is_kept_and_judged_is_float32(precision, way, make_recipe):
     seen: set[torch.dtype] = set()
 
     class Watched(Smooth):
@@ -100,14 +98,14 @@ def test_a_seed_lives_its_life_in_short_numbers_and_what_is_kept_and_judged_is_f
 
 
 @pytest.mark.parametrize("blend", list(Blend))
-def test_every_operator_goes_in_short_numbers(blend: Blend, make_recipe: Make) -> None:
+def test_every_operator_goes_in_short_numbers(blend, make_recipe):
     pool = Pool(asked(make_recipe, precision="bfloat16"), ["grown"], 1)
     told = live(pool, 5, {0: replace(GERMINATE, blend=blend), 1: ADVANCE})
     assert told[-1][0].slots[0].living.alpha == 1.0
     assert told[-1][0].finite
 
 
-def test_what_is_left_out_and_what_is_tried_are_computed_as_what_is_evaluated(make_recipe: Make) -> None:
+def test_what_is_left_out_and_what_is_tried_are_computed_as_what_is_evaluated(make_recipe):
     """To the bit: in another precision a seed would be credited with the difference of two roundings."""
     pool = Pool(asked(make_recipe, precision="bfloat16"), ["grown", "twin"], 1, twin="twin")
     (signals, _) = live(pool, 4, {0: GERMINATE, 1: ADVANCE})[-1]
@@ -129,8 +127,8 @@ def test_what_is_left_out_and_what_is_tried_are_computed_as_what_is_evaluated(ma
 
 
 def test_sim_low_3_auto_is_bfloat16_where_the_device_has_it_else_float16_with_a_scaler_and_nothing_on_a_cpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     asked_of: list[torch.device] = []
 
     def capability(device: torch.device) -> tuple[int, int]:
@@ -146,7 +144,7 @@ def test_sim_low_3_auto_is_bfloat16_where_the_device_has_it_else_float16_with_a_
     assert half_precision("float32", new) is None
 
 
-def test_sim_low_3_a_scaler_is_the_environments_own(make_recipe: Make) -> None:
+def test_sim_low_3_a_scaler_is_the_environments_own(make_recipe):
     pool = Pool(asked(make_recipe, precision="float16"), ["a", "b"], 2)
     pool.reset(0, 3)
     assert len({id(environment.keeper.scaler) for environment in pool.environments}) == 4
@@ -155,7 +153,7 @@ def test_sim_low_3_a_scaler_is_the_environments_own(make_recipe: Make) -> None:
     assert pool.environments[0].keeper.scaler is not first
 
 
-def test_the_cache_of_shortened_weights_is_not_used_for_it_is_shared_by_all_lanes(make_recipe: Make) -> None:
+def test_the_cache_of_shortened_weights_is_not_used_for_it_is_shared_by_all_lanes(make_recipe):
     found: list[bool] = []
 
     class Asking(Smooth):
@@ -169,7 +167,7 @@ def test_the_cache_of_shortened_weights_is_not_used_for_it_is_shared_by_all_lane
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_a_trajectory_in_short_numbers_is_the_same_for_any_number_of_lanes(precision: str, make_recipe: Make) -> None:
+def test_a_trajectory_in_short_numbers_is_the_same_for_any_number_of_lanes(precision, make_recipe):
     recipe = replace(asked(make_recipe, precision=precision), draws=Draws.NEVER)
     alone = [step[0] for step in live(Pool(recipe, ["grown"], 1), 5, WHOLE_LIFE)]
     side_by_side = Pool(recipe, ["grown", "twin"], 2, lanes=2)
@@ -188,7 +186,7 @@ def overflowing(make_recipe: Make, scale: float, **more: Any) -> Pool:
     return pool
 
 
-def test_while_a_scaler_searches_nobody_panics_and_the_factor_is_told(make_recipe: Make) -> None:
+def test_while_a_scaler_searches_nobody_panics_and_the_factor_is_told(make_recipe):
     pool = overflowing(make_recipe, 2.0**60)
     before = [parameter.detach().clone() for parameter in pool.environments[0].model.parameters()]
     told = live(pool, 6)
@@ -199,7 +197,7 @@ def test_while_a_scaler_searches_nobody_panics_and_the_factor_is_told(make_recip
     assert all(torch.equal(a, b) for a, b in zip(before, now, strict=True)), "nothing was learnt from infinities"
 
 
-def test_gradients_of_a_seed_that_overflowed_are_unknown_and_not_sick(make_recipe: Make) -> None:
+def test_gradients_of_a_seed_that_overflowed_are_unknown_and_not_sick(make_recipe):
     """Blended in, so that a sick gradient would be a panic: two of three batches, and then all of them."""
     pool = overflowing(make_recipe, 2.0**10)
     live(pool, 4, {0: GERMINATE, 1: ADVANCE})
@@ -214,7 +212,7 @@ def test_gradients_of_a_seed_that_overflowed_are_unknown_and_not_sick(make_recip
     assert signals.slots[0].living.gradients.global_norm > 0.0
 
 
-def test_what_no_factor_can_mend_is_a_panic(make_recipe: Make) -> None:
+def test_what_no_factor_can_mend_is_a_panic(make_recipe):
     """Below 1 the loss is not scaled up any more; and a parameter that is no number is none in any precision."""
     for scale, spoilt, finite in ((2.0, False, True), (0.5, False, False), (2.0, True, False)):
         pool = overflowing(make_recipe, scale)
@@ -228,7 +226,7 @@ def test_what_no_factor_can_mend_is_a_panic(make_recipe: Make) -> None:
         assert (grown.network.judge(replace(signals, validation_loss=1.0), CALM).act is Act.ROLL_BACK) is not finite
 
 
-def test_host_and_fossils_leave_a_step_out_together(make_recipe: Make) -> None:
+def test_host_and_fossils_leave_a_step_out_together(make_recipe):
     """They are clipped together: one gradient that is no number would make all of the others' the same."""
     pool = overflowing(make_recipe, 4.0, more={"optimizer": {"clip_norm": 0.5}}.items())
     live(pool, 7, {0: GERMINATE, 1: ADVANCE, 4: FOSSILISE})
@@ -245,7 +243,7 @@ def test_host_and_fossils_leave_a_step_out_together(make_recipe: Make) -> None:
     assert keeper.scaler.state_dict()["scale"] == 2.0
 
 
-def test_a_share_without_gradients_does_not_trouble_the_scaler(make_recipe: Make) -> None:
+def test_a_share_without_gradients_does_not_trouble_the_scaler(make_recipe):
     """A host that is frozen but for what nothing leads to, say."""
     pool = overflowing(make_recipe, 4.0)
     keeper = pool.environments[0].keeper
@@ -254,9 +252,7 @@ def test_a_share_without_gradients_does_not_trouble_the_scaler(make_recipe: Make
     assert keeper.scaler.state_dict()["scale"] == 4.0
 
 
-def test_b8_drl_05_each_environments_factor_is_told_and_arms_that_drifted_apart_are_warned_of(
-    make_recipe: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_b8_drl_05_each_environments_factor_is_told_and_arms_that_drifted_apart_are_warned_of(make_recipe, caplog):
     """The factor stands in the events; at the end of a round a seed whose arms ended with others is named, once."""
     pool = Pool(asked(make_recipe, precision="float16"), ["a", "b"], 2)
     signals = live(pool, 1)[-1]
@@ -279,7 +275,7 @@ def states(environment: Environment) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("way", "parts"), [("shadow", 2), ("shadow", 3), ("shadow", 20), ("branch", 3)])
-def test_without_batch_norm_parts_come_to_the_same_as_one_batch(way: str, parts: int, make_recipe: Make) -> None:
+def test_without_batch_norm_parts_come_to_the_same_as_one_batch(way, parts, make_recipe):
     """Within 1e-6 after a step of each kind, with plain SGD: Adam would divide what differs in its last bits."""
     sgd = {"optimizer": {"kind": "sgd", "momentum": 0.0}}.items()
     found = []
@@ -296,7 +292,7 @@ def test_without_batch_norm_parts_come_to_the_same_as_one_batch(way: str, parts:
     assert parted_losses == pytest.approx(whole_losses, abs=1e-6)
 
 
-def test_uneven_parts_are_weighted_by_their_examples(make_recipe: Make) -> None:
+def test_uneven_parts_are_weighted_by_their_examples(make_recipe):
     recipe = asked(make_recipe, micro_batches=3)
     passes, model = ForwardPass(recipe.compute, recipe.task, recipe.device), Smooth()
     inputs, targets = recipe.data["train"].inputs[:20], recipe.data["train"].targets[:20]
@@ -307,7 +303,7 @@ def test_uneven_parts_are_weighted_by_their_examples(make_recipe: Make) -> None:
     torch.testing.assert_close(whole, recipe.task.losses(model(inputs), targets).mean())
 
 
-def test_random_numbers_are_drawn_part_by_part(make_recipe: Make, noisy_host: Callable[[], nn.Module]) -> None:
+def test_random_numbers_are_drawn_part_by_part(make_recipe, noisy_host):
     """The masks of a batch in two parts are those of two batches of half the size."""
     masks: list[Tensor] = []
 
@@ -341,9 +337,7 @@ def test_random_numbers_are_drawn_part_by_part(make_recipe: Make, noisy_host: Ca
 # --- what is read
 
 
-def test_sim_low_2_nothing_is_read_in_a_step_before_the_one_place_where_it_is(
-    make_recipe: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sim_low_2_nothing_is_read_in_a_step_before_the_one_place_where_it_is(make_recipe, monkeypatch):
     """Training, evaluation and weighing, with a seed in the shadow and then with one that acts: no tensor is read."""
     pool = Pool(asked(make_recipe, more={"optimizer": {"clip_norm": 1.0}}.items()), ["grown", "twin"], 1, twin="twin")
     pool.reset(0, 3)

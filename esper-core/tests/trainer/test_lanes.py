@@ -59,7 +59,7 @@ def recorded(
     return pool, log
 
 
-def test_b8_pt_02_what_one_lane_made_and_another_reads_is_recorded_there_and_waited_for(make_recipe: Make) -> None:
+def test_b8_pt_02_what_one_lane_made_and_another_reads_is_recorded_there_and_waited_for(make_recipe):
     pool, log = recorded(make_recipe(), ["grown", "twin"], 1, twin="twin", lanes=2)
     pool.reset(0, 3)
     pool.train(0)
@@ -72,7 +72,7 @@ def test_b8_pt_02_what_one_lane_made_and_another_reads_is_recorded_there_and_wai
     assert log[crossing + 3 :] == ["s0 on", "s0 off", "s1 on", "s1 off"], "and weighed behind it"
 
 
-def test_sim_crit_1_the_host_waits_once_a_step_for_each_lane_when_everything_was_launched(make_recipe: Make) -> None:
+def test_sim_crit_1_the_host_waits_once_a_step_for_each_lane_when_everything_was_launched(make_recipe):
     pool, log = recorded(make_recipe(), ["grown", "twin"], 2, twin="twin", lanes=2)
     pool.reset(0, 3)
     log.clear()
@@ -83,7 +83,7 @@ def test_sim_crit_1_the_host_waits_once_a_step_for_each_lane_when_everything_was
     assert [line for line in log if line.startswith("host waits")] == ["host waits for s0", "host waits for s1"]
 
 
-def test_sim_high_1_work_of_an_environment_is_launched_on_its_own_lane_alone(make_recipe: Make) -> None:
+def test_sim_high_1_work_of_an_environment_is_launched_on_its_own_lane_alone(make_recipe):
     pool, log = recorded(make_recipe(), ["grown"], 3, lanes=3)
     pool.reset(0, 3)
     log.clear()
@@ -100,7 +100,7 @@ def test_sim_high_1_work_of_an_environment_is_launched_on_its_own_lane_alone(mak
     assert {line.split()[0] for line in log if line.endswith(" on")} == {"s0", "s1", "s2"}
 
 
-def test_b1_pt_05_a_rollback_opens_its_own_lane_and_no_other(make_recipe: Make) -> None:
+def test_b1_pt_05_a_rollback_opens_its_own_lane_and_no_other(make_recipe):
     pool, log = recorded(make_recipe(), ["grown"], 2, lanes=2)
     pool.reset(0, 3)
     pool.train(0)
@@ -114,7 +114,7 @@ def test_b1_pt_05_a_rollback_opens_its_own_lane_and_no_other(make_recipe: Make) 
     assert log == ["s1 on", "s1 off"]
 
 
-def test_environments_take_the_lanes_of_their_devices_in_turn() -> None:
+def test_environments_take_the_lanes_of_their_devices_in_turn():
     one, other = torch.device("cuda:0"), torch.device("cuda:1")
     made: list[torch.device] = []
 
@@ -129,7 +129,7 @@ def test_environments_take_the_lanes_of_their_devices_in_turn() -> None:
     assert len({id(stream) for stream in streams}) == 6
 
 
-def test_environments_of_one_index_share_a_device_whatever_their_arm(make_recipe: Make) -> None:
+def test_environments_of_one_index_share_a_device_whatever_their_arm(make_recipe):
     devices = [torch.device("cpu"), torch.device("meta")]
     pool = Pool(make_recipe(), ["grown", "twin"], 3, devices=devices)
     kinds = [environment.recipe.device.type for environment in pool.environments]
@@ -137,7 +137,7 @@ def test_environments_of_one_index_share_a_device_whatever_their_arm(make_recipe
     assert pool.environments[2].recipe.data["train"].inputs.device.type == "meta"
 
 
-def test_what_the_first_of_several_raised_is_raised_when_all_are_done() -> None:
+def test_what_the_first_of_several_raised_is_raised_when_all_are_done():
     lanes = Lanes(workers=2)
     done: list[int] = []
 
@@ -153,7 +153,7 @@ def test_what_the_first_of_several_raised_is_raised_when_all_are_done() -> None:
     lanes.close()
 
 
-def test_workers_compute_with_one_thread_each() -> None:
+def test_workers_compute_with_one_thread_each():
     lanes = lanes_for([torch.device("cpu")] * 2, 2)
     meet = threading.Barrier(2, timeout=30)
 
@@ -207,7 +207,7 @@ def assert_same(left: list[list[object]], right: list[list[object]]) -> None:
         assert all(torch.equal(a, b) for a, b in zip(weights, bits, strict=True))  # type: ignore[call-overload]
 
 
-def test_run_08_a_trajectory_is_bitwise_the_same_with_any_number_of_environments_and_lanes(make_recipe: Make) -> None:
+def test_run_08_a_trajectory_is_bitwise_the_same_with_any_number_of_environments_and_lanes(make_recipe):
     """BatchNorm and dropout, live seeds, drawn actions."""
     recipe = replace(make_recipe(steps=8, batches=2), draws=Draws.FORWARD)
     alone = trajectory(recipe, 1, 1)
@@ -218,7 +218,7 @@ def test_run_08_a_trajectory_is_bitwise_the_same_with_any_number_of_environments
 
 @pytest.mark.slow
 @pytest.mark.parametrize("draws", list(Draws))
-def test_run_08_and_so_it_is_twenty_times(make_recipe: Make, draws: Draws) -> None:
+def test_run_08_and_so_it_is_twenty_times(make_recipe, draws):
     host = QuietHost if draws is Draws.NEVER else None
     recipe = replace(make_recipe(steps=14, batches=3, **({"host": host} if host else {})), draws=draws)
     alone, other = trajectory(recipe, 1, 1), {index: trajectory(recipe, 1, 1, index) for index in range(1, 8)}
@@ -298,7 +298,7 @@ def loss(model: nn.Module) -> Tensor:
     ],
     ids=["none", "switched off", "dropout", "recurrent", "recurrent, none", "computed again"],
 )
-def test_a_trial_tells_when_a_network_draws_and_leaves_no_trace(model: nn.Module, expected: Draws) -> None:
+def test_a_trial_tells_when_a_network_draws_and_leaves_no_trace(model, expected):
     before = [tensor.clone() for tensor in model.state_dict().values()]
     default = torch.get_rng_state()
     assert draws_of(model, loss) is expected
@@ -307,7 +307,7 @@ def test_a_trial_tells_when_a_network_draws_and_leaves_no_trace(model: nn.Module
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_host_that_begins_to_draw_later_is_told_and_the_generator_is_put_back(make_recipe: Make) -> None:
+def test_a_host_that_begins_to_draw_later_is_told_and_the_generator_is_put_back(make_recipe):
     recipe = replace(make_recipe(host=Late), draws=Draws.NEVER)
     pool = Pool(recipe, ["grown"], 2)
     pool.reset(0, 3)
@@ -319,7 +319,7 @@ def test_a_host_that_begins_to_draw_later_is_told_and_the_generator_is_put_back(
     assert torch.equal(default, torch.get_rng_state())
 
 
-def test_streams_of_two_threads_take_turns() -> None:
+def test_streams_of_two_threads_take_turns():
     streams = [RandomStream(seed) for seed in (1, 2)]
     expected = []
     for seed in (1, 2):
@@ -340,7 +340,7 @@ def test_streams_of_two_threads_take_turns() -> None:
     assert [found[0], found[1]] == expected
 
 
-def test_a_stream_that_cannot_be_lent_keeps_nobody_waiting() -> None:
+def test_a_stream_that_cannot_be_lent_keeps_nobody_waiting():
     broken = RandomStream(1)
     broken.load_state_dict((torch.zeros(3, dtype=torch.uint8), None))
     with pytest.raises(RuntimeError), broken:
@@ -358,7 +358,7 @@ def test_a_stream_that_cannot_be_lent_keeps_nobody_waiting() -> None:
     lanes.close()
 
 
-def test_an_idle_stream_lends_nothing() -> None:
+def test_an_idle_stream_lends_nothing():
     stream: AbstractContextManager[RandomStream] = RandomStream(5, idle=True)
     torch.manual_seed(0)
     expected = torch.Generator().manual_seed(0)

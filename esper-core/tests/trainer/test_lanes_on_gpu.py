@@ -45,13 +45,13 @@ def play(pool: Pool) -> list[float]:
     return told
 
 
-def test_streams_do_not_disturb_each_other(recipe: Recipe) -> None:
+def test_streams_do_not_disturb_each_other(recipe):
     alone = play(Pool(recipe, ["grown", "twin"], 1, twin="twin", lanes=1))
     beside = play(Pool(recipe, ["grown", "twin"], 4, twin="twin", lanes=4))
     assert beside == pytest.approx(alone, rel=1e-3)
 
 
-def test_a_reader_on_another_stream_waits_for_what_is_made_there() -> None:
+def test_a_reader_on_another_stream_waits_for_what_is_made_there():
     device = torch.device("cuda:0")
     lanes = Lanes(assigned([device, device], 2, CudaStream))
     for _ in range(20):
@@ -69,7 +69,7 @@ def test_a_reader_on_another_stream_waits_for_what_is_made_there() -> None:
         assert read.item() == 51.0 * 4_000_000
 
 
-def test_sim_low_2_the_host_waits_for_nothing_while_a_step_is_trained(recipe: Recipe) -> None:
+def test_sim_low_2_the_host_waits_for_nothing_while_a_step_is_trained(recipe):
     pool = Pool(replace(recipe, draws=Draws.NEVER), ["twin"], 2, lanes=2)
     pool.reset(0, 3)
     pool.train(0)
@@ -81,7 +81,7 @@ def test_sim_low_2_the_host_waits_for_nothing_while_a_step_is_trained(recipe: Re
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_b1_pt_05_a_rollback_leaves_the_neighbours_as_they_are(recipe: Recipe) -> None:
+def test_b1_pt_05_a_rollback_leaves_the_neighbours_as_they_are(recipe):
     def numbers(*, sick: bool) -> list[torch.Tensor]:
         pool = Pool(recipe, ["grown"], 2, lanes=2)
         pool.reset(0, 3)

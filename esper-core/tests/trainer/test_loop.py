@@ -104,7 +104,7 @@ LIFE = {
 }
 
 
-def test_a_run_tells_every_step_of_every_environment_once_and_in_order(make_recipe: Make) -> None:
+def test_a_run_tells_every_step_of_every_environment_once_and_in_order(make_recipe):
     made, recorder = study(make_recipe(), Planned(LIFE), rounds=2)
     finished = run_study(StudyProgress(made))
     steps = recorder.of(StepFinished)
@@ -115,9 +115,7 @@ def test_a_run_tells_every_step_of_every_environment_once_and_in_order(make_reci
     assert recorder.settled == 2 * (6 + 1)
 
 
-def test_arms_that_end_a_round_with_different_loss_scales_are_warned_of(
-    make_recipe: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_arms_that_end_a_round_with_different_loss_scales_are_warned_of(make_recipe, caplog):
     """In float16, arms of one seed that overflowed at different steps were trained on different batches."""
     recipe = replace(make_recipe(), compute=ComputeConfig(precision="float16"))
     made, _ = study(recipe, Planned(LIFE), rounds=2)
@@ -132,7 +130,7 @@ def test_arms_that_end_a_round_with_different_loss_scales_are_warned_of(
     assert said[0].endswith("seed 12: grown 1024, twin 65536")
 
 
-def test_a_seeds_life_is_told_and_ends_in_the_network_that_is_measured(make_recipe: Make) -> None:
+def test_a_seeds_life_is_told_and_ends_in_the_network_that_is_measured(make_recipe):
     made, recorder = study(make_recipe(), Planned(LIFE))
     finished = run_study(StudyProgress(made))
     life = [(e.step, e.now) for e in recorder.of(StageChanged) if e.seed == 10]
@@ -149,7 +147,7 @@ def test_a_seeds_life_is_told_and_ends_in_the_network_that_is_measured(make_reci
         assert (episode.parameters > episode.host_parameters) is (episode.arm == "grown")
 
 
-def test_a_seed_whose_fate_is_open_at_the_end_counts_for_nothing(make_recipe: Make) -> None:
+def test_a_seed_whose_fate_is_open_at_the_end_counts_for_nothing(make_recipe):
     made, recorder = study(make_recipe(), Planned({4: LIFE[0]}))
     finished = run_study(StudyProgress(made))
     (last,) = [e for e in recorder.of(StageChanged) if e.seed == 10 and e.now is Stage.PRUNED]
@@ -162,7 +160,7 @@ def test_a_seed_whose_fate_is_open_at_the_end_counts_for_nothing(make_recipe: Ma
 @pytest.mark.parametrize(
     "plan", [LIFE, {key: LIFE[key] for key in (0, 2)}, {4: LIFE[0]}], ids=["kept", "blended at the end", "incubating"]
 )
-def test_what_is_told_of_rewards_adds_up_to_what_is_left_at_the_end(plan: dict[int, Action], make_recipe: Make) -> None:
+def test_what_is_told_of_rewards_adds_up_to_what_is_left_at_the_end(plan, make_recipe):
     made, recorder = study(make_recipe(), Planned(plan))
     finished = run_study(StudyProgress(made))
     left = {(episode.arm, episode.seed): episode.validation_metric for episode in finished}
@@ -175,13 +173,13 @@ def test_what_is_told_of_rewards_adds_up_to_what_is_left_at_the_end(plan: dict[i
     assert (closing == {0.0}) is (2 not in plan or 4 in plan)  # only a seed that acted leaves a difference behind
 
 
-def test_without_a_twin_the_reward_is_unknown_not_zero(make_recipe: Make) -> None:
+def test_without_a_twin_the_reward_is_unknown_not_zero(make_recipe):
     made, recorder = study(make_recipe(), Planned(LIFE), twin=None)
     assert {episode.reward for episode in run_study(StudyProgress(made))} == {None}
     assert {tuple(e.reward) for e in recorder.of(StepFinished)} == {()}
 
 
-def test_the_policy_sees_the_step_and_what_was_measured(make_recipe: Make) -> None:
+def test_the_policy_sees_the_step_and_what_was_measured(make_recipe):
     policy = Planned(LIFE)
     run_study(StudyProgress(study(make_recipe(), policy)[0]))
     assert [o.step for o in policy.seen] == [step for step in range(6) for _ in range(2)]
@@ -205,7 +203,7 @@ class Exploding(nn.Module):
         return outputs * torch.where(self.passes > 8, torch.nan, 1.0)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(make_recipe: Make) -> None:
+def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(make_recipe):
     made, recorder = study(make_recipe(host=Exploding, governor={"rollback": False}), Planned({}))
     with pytest.raises(GovernorStop) as caught:
         run_study(StudyProgress(made))
@@ -265,9 +263,7 @@ class Broken:
         ),
     ],
 )
-def test_a_component_that_misbehaves_stops_the_run_with_its_package_named(
-    policy: Any, reward: Any, said: str, make_recipe: Make
-) -> None:
+def test_a_component_that_misbehaves_stops_the_run_with_its_package_named(policy, reward, said, make_recipe):
     made, _ = study(make_recipe(), policy, reward=reward)
     with pytest.raises(PluginError) as caught:
         run_study(StudyProgress(made))
@@ -301,9 +297,7 @@ class Remembering(Planned):
         (State({}, {"w": torch.eye(2).to_sparse()}), "float32, sparse_coo"),
     ],
 )
-def test_a_policy_whose_state_no_checkpoint_takes_is_named_as_its_author(
-    given: Any, said: str, make_recipe: Make
-) -> None:
+def test_a_policy_whose_state_no_checkpoint_takes_is_named_as_its_author(given, said, make_recipe):
     made, _ = study(make_recipe(), Remembering(given))
     with pytest.raises(PluginError) as caught:
         StudyProgress(made).state_dict()
@@ -313,7 +307,7 @@ def test_a_policy_whose_state_no_checkpoint_takes_is_named_as_its_author(
     assert said in str(caught.value)
 
 
-def test_tensors_of_a_policy_that_share_memory_are_kept_each_by_itself(make_recipe: Make) -> None:
+def test_tensors_of_a_policy_that_share_memory_are_kept_each_by_itself(make_recipe):
     weights = torch.arange(6.0).reshape(2, 3)
     made, _ = study(make_recipe(), Remembering(State({}, {"w": weights, "again": weights, "turned": weights.t()})))
     known = _state_of_policy(made.arms[0])
@@ -323,7 +317,7 @@ def test_tensors_of_a_policy_that_share_memory_are_kept_each_by_itself(make_reci
     assert torch.equal(known.tensors["turned"], weights.t())
 
 
-def test_a_pause_ends_the_run_after_a_whole_step(make_recipe: Make) -> None:
+def test_a_pause_ends_the_run_after_a_whole_step(make_recipe):
     made, recorder = study(make_recipe(), Planned(LIFE))
 
     def pause(course: StudyProgress) -> None:
@@ -351,9 +345,7 @@ def between_rounds(recipe: Recipe) -> tuple[list[EpisodeFinished], State]:
     return run_study(StudyProgress(made), pause), states[0]
 
 
-def test_a_study_goes_on_between_two_rounds_with_the_same_episodes_and_without_withdrawn_blueprints(
-    make_recipe: Make,
-) -> None:
+def test_a_study_goes_on_between_two_rounds_with_the_same_episodes_and_without_withdrawn_blueprints(make_recipe):
     finished, state = between_rounds(make_recipe())
     made, _ = study(make_recipe(), Planned(LIFE), rounds=2)
     progress = StudyProgress(made)
@@ -363,14 +355,14 @@ def test_a_study_goes_on_between_two_rounds_with_the_same_episodes_and_without_w
     assert run_study(progress) == finished
 
 
-def test_a_study_does_not_go_on_with_fewer_episodes_than_were_over(make_recipe: Make) -> None:
+def test_a_study_does_not_go_on_with_fewer_episodes_than_were_over(make_recipe):
     finished, state = between_rounds(make_recipe())
     made, _ = study(make_recipe(), Planned(LIFE), rounds=2)
     with pytest.raises(ValueError, match=r"4 episodes were over\. Received: 3"):
         StudyProgress(made).load_state_dict(state, finished[:3])
 
 
-def test_where_the_time_went_is_always_known(make_recipe: Make) -> None:
+def test_where_the_time_went_is_always_known(make_recipe):
     made, _ = study(make_recipe(), Planned(LIFE))
     run_study(StudyProgress(made))
     seconds = made.clock.summary()

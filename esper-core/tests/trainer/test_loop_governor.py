@@ -126,9 +126,7 @@ class Poison:
 
 @pytest.mark.parametrize("step", [0, 3, STEPS - 1])
 @pytest.mark.parametrize("optimizer", [{"kind": "sgd", "momentum": 0.9}, {"kind": "adam"}], ids=["sgd", "adam"])
-def test_run_09_a_step_on_no_numbers_is_undone_and_costs_what_it_costs(
-    step: int, optimizer: dict[str, Any], make_recipe: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_09_a_step_on_no_numbers_is_undone_and_costs_what_it_costs(step, optimizer, make_recipe, monkeypatch):
     """At the first, a middle and the last step: the host is finite again, the run goes on, the penalty stands there."""
     recipe = make_recipe(steps=STEPS, optimizer=optimizer)
     policy = Planned()
@@ -150,9 +148,7 @@ def test_run_09_a_step_on_no_numbers_is_undone_and_costs_what_it_costs(
 
 
 @pytest.mark.parametrize("step", [1, 3])
-def test_for_who_learns_the_step_ends_an_episode_and_the_penalty_is_in_its_reward(
-    step: int, make_recipe: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_for_who_learns_the_step_ends_an_episode_and_the_penalty_is_in_its_reward(step, make_recipe, monkeypatch):
     recipe, policy = make_recipe(steps=STEPS), Planned()
     Poison(recipe, step, monkeypatch)
     made, _ = study(recipe, policy)
@@ -170,7 +166,7 @@ def test_for_who_learns_the_step_ends_an_episode_and_the_penalty_is_in_its_rewar
     assert first.final.step == step
 
 
-def test_the_first_step_of_all_has_nothing_to_learn_from(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_step_of_all_has_nothing_to_learn_from(make_recipe, monkeypatch):
     recipe, policy = make_recipe(steps=STEPS), Planned()
     Poison(recipe, 0, monkeypatch)
     run_study(StudyProgress(study(recipe, policy)[0]))
@@ -178,9 +174,7 @@ def test_the_first_step_of_all_has_nothing_to_learn_from(make_recipe: Make, monk
     assert (len(episode.turns), episode.terminated) == (STEPS - 1, False)
 
 
-def test_run_09_a_living_seed_is_dropped_with_the_state_that_it_was_in(
-    make_recipe: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_09_a_living_seed_is_dropped_with_the_state_that_it_was_in(make_recipe, monkeypatch):
     """It incubates when the batch comes: the host goes back, the seed is gone, and the event says so."""
     recipe = make_recipe(steps=STEPS, embargo=1)
     Poison(recipe, 3, monkeypatch)
@@ -194,9 +188,7 @@ def test_run_09_a_living_seed_is_dropped_with_the_state_that_it_was_in(
 
 
 @pytest.mark.parametrize("mutated", ["kept", "blended"])
-def test_a_fossil_stays_and_a_blended_seed_goes(
-    mutated: str, make_recipe: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fossil_stays_and_a_blended_seed_goes(mutated, make_recipe, monkeypatch):
     plan = {0: GERMINATE, 1: ADVANCE, 4: FOSSILISE} if mutated == "kept" else {1: GERMINATE, 2: ADVANCE}
     recipe = make_recipe(steps=STEPS + 1)
     Poison(recipe, STEPS - 1, monkeypatch)
@@ -206,9 +198,7 @@ def test_a_fossil_stays_and_a_blended_seed_goes(
     assert made.pool.environments[0].keeper.misowned(made.pool.environments[0].model) == []
 
 
-def test_a_corrupt_snapshot_is_passed_over_and_with_none_left_the_run_stops(
-    make_recipe: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_corrupt_snapshot_is_passed_over_and_with_none_left_the_run_stops(make_recipe, monkeypatch):
     recipe = make_recipe(steps=STEPS)
     Poison(recipe, 4, monkeypatch)
     made, heard = study(recipe, Planned())
@@ -235,7 +225,7 @@ def test_a_corrupt_snapshot_is_passed_over_and_with_none_left_the_run_stops(
     assert heard.of(GovernorActed)[-1].act == "stop"
 
 
-def test_the_other_environments_do_not_notice(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_environments_do_not_notice(make_recipe, monkeypatch):
     calm = make_recipe(steps=STEPS)
     made, _ = study(calm, Planned())
     run_study(StudyProgress(made))
@@ -247,7 +237,7 @@ def test_the_other_environments_do_not_notice(make_recipe: Make, monkeypatch: py
     assert all(torch.equal(a, b) for a, b in zip(host_numbers(made.pool.environments[1]), expected, strict=True))
 
 
-def test_a_run_in_which_nothing_goes_wrong_is_what_it_was_without_a_governor(make_recipe: Make) -> None:
+def test_a_run_in_which_nothing_goes_wrong_is_what_it_was_without_a_governor(make_recipe):
     """It looks on: nothing that it does moves a number."""
     loose = {"snapshot_steps": 1, "snapshots": 3}
     hosts = []
@@ -259,7 +249,7 @@ def test_a_run_in_which_nothing_goes_wrong_is_what_it_was_without_a_governor(mak
     assert all(torch.equal(a, b) for a, b in zip(*hosts, strict=True))
 
 
-def test_after_so_many_rollbacks_the_run_stops(make_recipe: Make) -> None:
+def test_after_so_many_rollbacks_the_run_stops(make_recipe):
     made, heard = study(make_recipe(steps=STEPS, governor={"rollbacks": 2}), Planned())
     hot = replace_opinion(made, lambda snapshot: Verdict(Level.PANIC, "too hot"))
     with pytest.raises(GovernorStop, match="too hot; it was rolled back 2 times already"):
@@ -279,7 +269,7 @@ def enough(arm: str, step: int, seed: int | None = None) -> Callable[[HealthSnap
     return says
 
 
-def test_an_episode_that_is_over_is_trained_no_more_and_its_reward_tells_all_the_same(make_recipe: Make) -> None:
+def test_an_episode_that_is_over_is_trained_no_more_and_its_reward_tells_all_the_same(make_recipe):
     policy = Planned()
     made, heard = study(make_recipe(steps=STEPS), policy)
     other = Arm("other", Planned(), 'policy "test/other" (test 1.0)')
@@ -299,7 +289,7 @@ def test_an_episode_that_is_over_is_trained_no_more_and_its_reward_tells_all_the
     assert all(mask == mask.shut() for mask in policy.masks[2:])
 
 
-def test_an_episode_that_ends_early_does_not_depend_on_who_runs_beside_it(make_recipe: Make) -> None:
+def test_an_episode_that_ends_early_does_not_depend_on_who_runs_beside_it(make_recipe):
     ends = []
     for environments in (1, 2):
         made, heard = study(make_recipe(steps=STEPS), Planned({0: GERMINATE}))
@@ -313,21 +303,21 @@ def test_an_episode_that_ends_early_does_not_depend_on_who_runs_beside_it(make_r
     assert [one.steps for one in ends[0]] == [3, STEPS]
 
 
-def test_without_a_twin_a_round_is_over_with_its_last_episode(make_recipe: Make) -> None:
+def test_without_a_twin_a_round_is_over_with_its_last_episode(make_recipe):
     made, heard = study(make_recipe(steps=STEPS), Planned(), twin=False)
     run_study(StudyProgress(replace_opinion(made, enough("grown", 1))))
     assert [one.steps for one in heard.of(EpisodeFinished)] == [2]
     assert [one.step for one in heard.of(StepFinished)] == [0, 1]
 
 
-def test_a_twin_is_not_stopped_early(make_recipe: Make) -> None:
+def test_a_twin_is_not_stopped_early(make_recipe):
     made, heard = study(make_recipe(steps=STEPS), Planned())
     run_study(StudyProgress(replace_opinion(made, enough("twin", 1))))
     assert [one.steps for one in heard.of(EpisodeFinished)] == [STEPS]
     assert heard.of(GovernorActed, "twin") == []
 
 
-def test_without_progress_an_episode_ends_when_patience_does(make_recipe: Make) -> None:
+def test_without_progress_an_episode_ends_when_patience_does(make_recipe):
     still = make_recipe(steps=STEPS, governor={"patience": 2}, optimizer={"learning_rate": 1e-12})
     made, heard = study(still, Planned(), twin=False)
     run_study(StudyProgress(made))
@@ -337,7 +327,7 @@ def test_without_progress_an_episode_ends_when_patience_does(make_recipe: Make) 
     assert heard.of(EpisodeFinished)[0].steps == acted[0].step + 1 < STEPS
 
 
-def test_what_cannot_be_afforded_is_not_offered(make_recipe: Make) -> None:
+def test_what_cannot_be_afforded_is_not_offered(make_recipe):
     tight, policy = make_recipe(steps=STEPS, governor={"memory_mib": 1}), Planned({1: GERMINATE})
     run_study(StudyProgress(study(tight, policy)[0]))
     assert policy.masks[1].allows(GERMINATE)
@@ -348,7 +338,7 @@ def test_what_cannot_be_afforded_is_not_offered(make_recipe: Make) -> None:
     assert not policy.masks[1].allows(GERMINATE)
 
 
-def test_a_gradient_that_is_no_number_is_seen_though_the_losses_are(make_recipe: Make) -> None:
+def test_a_gradient_that_is_no_number_is_seen_though_the_losses_are(make_recipe):
     pool = Pool(make_recipe(), ["grown"], 1)
     pool.reset(0, 3)
     pool.train(0)

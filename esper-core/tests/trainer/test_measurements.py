@@ -13,7 +13,7 @@ from esper_core.trainer.environment import Environment, Recipe
 Make = Callable[..., Recipe]
 
 
-def test_evaluation_disturbs_nothing_and_is_the_mean_over_all_examples(make_recipe: Callable[..., Recipe]) -> None:
+def test_evaluation_disturbs_nothing_and_is_the_mean_over_all_examples(make_recipe):
     environment = Environment(make_recipe(), arm="a", index=0)
     environment.reset(0, 1)
     state = {key: value.clone() for key, value in environment.model.state_dict().items()}
@@ -29,7 +29,7 @@ def test_evaluation_disturbs_nothing_and_is_the_mean_over_all_examples(make_reci
     assert metric == pytest.approx((outputs.argmax(1) == split.targets).float().mean().item())
 
 
-def test_sim_low_3_evaluation_keeps_no_graph_and_what_comes_of_it_can_be_learnt_from(make_recipe: Make) -> None:
+def test_sim_low_3_evaluation_keeps_no_graph_and_what_comes_of_it_can_be_learnt_from(make_recipe):
     """It is in inference mode; its figures are ordinary tensors again, which a gradient may pass through."""
     seen: list[tuple[bool, bool]] = []
 

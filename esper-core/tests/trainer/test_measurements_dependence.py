@@ -36,7 +36,7 @@ def lived(recipe: Recipe, steps: int) -> tuple[Pool, list[SeedSignals | None]]:
     return pool, told
 
 
-def test_it_is_what_the_loss_rises_by_without_the_seed(make_recipe: Make) -> None:
+def test_it_is_what_the_loss_rises_by_without_the_seed(make_recipe):
     recipe = make_recipe(batches=8)
     pool, told = lived(recipe, 5)
     environment, seed = pool.environments[0], told[-1]
@@ -51,7 +51,7 @@ def test_it_is_what_the_loss_rises_by_without_the_seed(make_recipe: Make) -> Non
     assert seed.dependence.n == len(split)
 
 
-def test_it_is_known_where_a_seed_acts_and_nowhere_else(make_recipe: Make) -> None:
+def test_it_is_known_where_a_seed_acts_and_nowhere_else(make_recipe):
     _, told = lived(make_recipe(), 8)
     known = [None if seed is None else seed.dependence is not None for seed in told]
     assert known == [None, False, False, True, True, True, None, None]
@@ -70,9 +70,7 @@ class NoisyInEvaluation(nn.Module):
         return outputs
 
 
-def test_a_host_that_has_to_be_run_whole_without_each_seed_is_logged_once_with_the_reason(
-    make_recipe: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_host_that_has_to_be_run_whole_without_each_seed_is_logged_once_with_the_reason(make_recipe, caplog):
     caplog.set_level(logging.INFO, "esper")
     _, told = lived(make_recipe(host=NoisyInEvaluation), 5)
     assert sum(seed is not None and seed.dependence is not None for seed in told) == 2
@@ -81,7 +79,7 @@ def test_a_host_that_has_to_be_run_whole_without_each_seed_is_logged_once_with_t
     ]
 
 
-def test_it_is_no_evidence(make_recipe: Make) -> None:
+def test_it_is_no_evidence(make_recipe):
     """Without a twin there is nothing to say for a seed that acts, however much the network leans on it."""
     recipe = make_recipe()
     recipe = replace(recipe, growth=recipe.growth.model_copy(update={"gates": "strict"}))
@@ -104,7 +102,7 @@ def test_it_is_no_evidence(make_recipe: Make) -> None:
     assert seed.opinion.finding == "unknown"
 
 
-def test_to_measure_it_or_not_moves_no_number(make_recipe: Make) -> None:
+def test_to_measure_it_or_not_moves_no_number(make_recipe):
     recipe = make_recipe()
     off = replace(recipe, growth=recipe.growth.model_copy(update={"dependence": False}))
     (one, told), (other, silent) = lived(recipe, 7), lived(off, 7)

@@ -107,9 +107,7 @@ HARMS = ["raise", "shape", "nan", "nan gradient", "raise in backward", "no gradi
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_seed_that_goes_wrong_while_it_incubates_is_lost_and_the_host_is_still_its_twin(
-    harm: str, make_recipe: Make
-) -> None:
+def test_a_seed_that_goes_wrong_while_it_incubates_is_lost_and_the_host_is_still_its_twin(harm, make_recipe):
     pool = Pool(make_recipe(variety=bad(harm, patience=4)), ["grown", "twin"], 1)
     pool.reset(0, 3)
     lost = []
@@ -137,9 +135,7 @@ def test_a_seed_that_goes_wrong_while_it_incubates_is_lost_and_the_host_is_still
         *((harm, "eval") for harm in ("raise", "shape", "nan", "no gradients", "doubles")),
     ],
 )
-def test_a_seed_that_goes_wrong_when_it_is_blended_in_is_lost_and_the_host_goes_on(
-    harm: str, mode: str, make_recipe: Make
-) -> None:
+def test_a_seed_that_goes_wrong_when_it_is_blended_in_is_lost_and_the_host_goes_on(harm, mode, make_recipe):
     patience = {"train": 3 + 3 + 2, "eval": 2}[mode]
     environment = Environment(make_recipe(variety=bad(harm, patience, mode)), arm="grown", index=0)
     environment.reset(0, 3)
@@ -162,9 +158,7 @@ def test_a_seed_that_goes_wrong_when_it_is_blended_in_is_lost_and_the_host_goes_
     assert environment.keeper.misowned(environment.model) == []
 
 
-def test_a_seed_that_acts_on_a_frozen_host_and_leaves_no_gradient_is_lost(
-    make_recipe: Make, noisy_host: Callable[[], nn.Module]
-) -> None:
+def test_a_seed_that_acts_on_a_frozen_host_and_leaves_no_gradient_is_lost(make_recipe, noisy_host):
     def frozen() -> nn.Module:
         return noisy_host().requires_grad_(False)
 
@@ -191,7 +185,7 @@ class Detached(nn.Module):
         return self.head(self.stem(inputs).flatten(1)).detach()
 
 
-def test_without_a_seed_a_loss_that_has_no_gradient_is_the_fault_of_the_host(make_recipe: Make) -> None:
+def test_without_a_seed_a_loss_that_has_no_gradient_is_the_fault_of_the_host(make_recipe):
     pool = Pool(make_recipe(host=Detached), ["grown"], 1)
     pool.reset(0, 3)
     message = "E231 the host raised RuntimeError in training, step 0: left the loss without a gradient"
@@ -200,7 +194,7 @@ def test_without_a_seed_a_loss_that_has_no_gradient_is_the_fault_of_the_host(mak
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_b1_pt_01_after_a_rollback_the_next_step_is_that_of_a_fresh_optimizer(kind: str, make_recipe: Make) -> None:
+def test_b1_pt_01_after_a_rollback_the_next_step_is_that_of_a_fresh_optimizer(kind, make_recipe):
     recipe = make_recipe(variety=bad("nan", patience=3 + 3 + 2), optimizer={"kind": kind})
     environment = Environment(recipe, arm="grown", index=0)
     environment.reset(0, 3)
@@ -242,7 +236,7 @@ class Recorder:
         pass
 
 
-def test_after_three_faults_a_blueprint_is_withdrawn_from_the_run_and_its_package_was_named(make_recipe: Make) -> None:
+def test_after_three_faults_a_blueprint_is_withdrawn_from_the_run_and_its_package_was_named(make_recipe):
     recorder, recipe = Recorder(), make_recipe(variety=bad("raise", patience=1), steps=12, embargo=0)
     study = Study(
         pool=Pool(recipe, ["grown"], 1),
@@ -267,7 +261,7 @@ def test_after_three_faults_a_blueprint_is_withdrawn_from_the_run_and_its_packag
     assert sum(isinstance(event, StepFinished) for event in recorder.events) == 12
 
 
-def test_a_blueprint_that_cannot_be_built_in_time_is_a_mishap_and_nothing_grows(make_recipe: Make) -> None:
+def test_a_blueprint_that_cannot_be_built_in_time_is_a_mishap_and_nothing_grows(make_recipe):
     def refuse(site: Site) -> nn.Module:
         raise OSError("no disk")
 
@@ -280,7 +274,7 @@ def test_a_blueprint_that_cannot_be_built_in_time_is_a_mishap_and_nothing_grows(
     assert "raised OSError: no disk" in mishap.what
 
 
-def test_a_fossil_is_part_of_the_network_and_cannot_be_taken_out(make_recipe: Make) -> None:
+def test_a_fossil_is_part_of_the_network_and_cannot_be_taken_out(make_recipe):
     environment = Environment(make_recipe(variety=bad("raise", patience=3 * 5)), arm="grown", index=0)
     environment.reset(0, 0)
     for step, action in enumerate([GERMINATE, ADVANCE, WAIT, FOSSILISE]):
@@ -292,13 +286,13 @@ def test_a_fossil_is_part_of_the_network_and_cannot_be_taken_out(make_recipe: Ma
         environment.train()
 
 
-def test_a_fault_book_counts_each_blueprint_for_itself() -> None:
+def test_a_fault_book_counts_each_blueprint_for_itself():
     book = FaultBook(limit=2)
     assert [book.record("a"), book.record("b"), book.record("a"), book.record("a")] == [False, False, True, False]
     assert (book.is_withdrawn("a"), book.is_withdrawn("b")) == (True, False)
 
 
-def test_a_seed_that_learnt_from_a_host_that_another_had_harmed_is_lost_and_not_blamed(make_recipe: Make) -> None:
+def test_a_seed_that_learnt_from_a_host_that_another_had_harmed_is_lost_and_not_blamed(make_recipe):
     good = replace(bad("none", 10**6), id="test/good")
     harmful, book = bad("nan", patience=3 + 3 + 2), FaultBook()
     recipe = replace(
@@ -322,7 +316,7 @@ def test_a_seed_that_learnt_from_a_host_that_another_had_harmed_is_lost_and_not_
     assert [book.record("test/good") for _ in range(3)] == [False, False, True]  # it had no fault before
 
 
-def test_a_blueprint_that_is_withdrawn_by_others_in_the_same_step_stops_nobody(make_recipe: Make) -> None:
+def test_a_blueprint_that_is_withdrawn_by_others_in_the_same_step_stops_nobody(make_recipe):
     """All of them decided by masks that allowed it: what cannot be built is a mishap, of the fourth as of the third."""
 
     def unbuildable(site: Site) -> nn.Module:

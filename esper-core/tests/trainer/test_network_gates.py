@@ -36,7 +36,7 @@ def step(pool: Pool, number: int, action: Action = WAIT) -> Any:
 
 
 @pytest.mark.parametrize("way", ["shadow", "branch"])
-def test_the_gain_of_a_seed_that_incubates_is_against_its_own_host(way: str, make_recipe: Make) -> None:
+def test_the_gain_of_a_seed_that_incubates_is_against_its_own_host(way, make_recipe):
     pool = begin(make_recipe(batches=6), incubation=way)
     step(pool, 0, GERMINATE)
     for number in range(1, 4):
@@ -50,7 +50,7 @@ def test_the_gain_of_a_seed_that_incubates_is_against_its_own_host(way: str, mak
     assert told.gain.mean != 0.0
 
 
-def test_a_seed_that_acts_is_weighed_against_the_twin(make_recipe: Make) -> None:
+def test_a_seed_that_acts_is_weighed_against_the_twin(make_recipe):
     pool = begin(make_recipe(batches=6))
     step(pool, 0, GERMINATE)
     step(pool, 1, ADVANCE)
@@ -61,7 +61,7 @@ def test_a_seed_that_acts_is_weighed_against_the_twin(make_recipe: Make) -> None
     assert told.gain.mean == pytest.approx(twin - grown, abs=1e-5)
 
 
-def test_behind_a_fossil_only_what_came_since_counts(make_recipe: Make) -> None:
+def test_behind_a_fossil_only_what_came_since_counts(make_recipe):
     pool = begin(make_recipe(batches=6, place=SlotPlace("stem", stack=2)))
     plan = {0: GERMINATE, 1: ADVANCE, 4: FOSSILISE, 5: GERMINATE, 7: ADVANCE}
     for number in range(8):
@@ -73,7 +73,7 @@ def test_behind_a_fossil_only_what_came_since_counts(make_recipe: Make) -> None:
     assert told.gain.mean == pytest.approx(twin - grown - lead, abs=1e-5)
 
 
-def test_without_a_twin_the_gain_of_a_seed_that_acts_is_unknown(make_recipe: Make) -> None:
+def test_without_a_twin_the_gain_of_a_seed_that_acts_is_unknown(make_recipe):
     pool = begin(make_recipe(), arms=("grown",), gates="permissive")
     step(pool, 0, GERMINATE)
     assert step(pool, 1).gain is not None
@@ -83,7 +83,7 @@ def test_without_a_twin_the_gain_of_a_seed_that_acts_is_unknown(make_recipe: Mak
     assert step(pool, 2).gain is None
 
 
-def test_run_05_what_was_not_measured_is_unknown_and_said_to_be(make_recipe: Make) -> None:
+def test_run_05_what_was_not_measured_is_unknown_and_said_to_be(make_recipe):
     pool = begin(make_recipe(), arms=("grown",))
     step(pool, 0, GERMINATE)
     step(pool, 1, ADVANCE)
@@ -98,7 +98,7 @@ def test_run_05_what_was_not_measured_is_unknown_and_said_to_be(make_recipe: Mak
         pool.apply([FOSSILISE], 7)
 
 
-def test_a_gate_that_is_shut_is_not_offered(make_recipe: Make) -> None:
+def test_a_gate_that_is_shut_is_not_offered(make_recipe):
     pool = begin(make_recipe(), gates="strict", price=1.0)
     step(pool, 0, GERMINATE)
     for number in range(1, 6):
@@ -111,9 +111,7 @@ def test_a_gate_that_is_shut_is_not_offered(make_recipe: Make) -> None:
 
 
 @pytest.mark.parametrize("auto", [True, False])
-def test_a_gate_that_opens_lets_the_seed_pass_by_itself_where_it_may(
-    auto: bool, make_recipe: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gate_that_opens_lets_the_seed_pass_by_itself_where_it_may(auto, make_recipe, monkeypatch):
     from esper_core.growth import gates as evidence
 
     monkeypatch.setattr(evidence, "MIN_EXAMPLES_FOR_EVIDENCE", 2)
@@ -124,7 +122,7 @@ def test_a_gate_that_opens_lets_the_seed_pass_by_itself_where_it_may(
     assert pool.masks()[0].allows(ADVANCE) is not auto
 
 
-def test_gates_that_are_off_ask_for_nothing_and_advance_nothing(make_recipe: Make) -> None:
+def test_gates_that_are_off_ask_for_nothing_and_advance_nothing(make_recipe):
     pool = begin(make_recipe(batches=20))
     step(pool, 0, GERMINATE)
     stages = [step(pool, number).stage for number in range(1, 6)]
@@ -132,7 +130,7 @@ def test_gates_that_are_off_ask_for_nothing_and_advance_nothing(make_recipe: Mak
     assert pool.masks()[0].allows(ADVANCE)
 
 
-def test_weighing_draws_nothing_from_the_hosts_streams(make_recipe: Make) -> None:
+def test_weighing_draws_nothing_from_the_hosts_streams(make_recipe):
     pool = begin(make_recipe())
     step(pool, 0, GERMINATE)
     for number in range(1, 4):

@@ -54,7 +54,7 @@ def two_slots(make_recipe: Make, **growth: Any) -> Recipe:
     return growing(replace(recipe, slots=slots, varieties={"early": (variety,), "late": (variety,)}), **growth)
 
 
-def test_where_two_act_or_another_was_kept_since_a_gain_is_unknown_until_none_acts(make_recipe: Make) -> None:
+def test_where_two_act_or_another_was_kept_since_a_gain_is_unknown_until_none_acts(make_recipe):
     """A seed was once credited with what another had gained that was kept beside it."""
     late = replace(GERMINATE, slot="late")
     plan = {0: GERMINATE, 1: late, 3: ADVANCE, 6: replace(ADVANCE, slot="late"), 9: FOSSILISE}
@@ -66,7 +66,7 @@ def test_where_two_act_or_another_was_kept_since_a_gain_is_unknown_until_none_ac
     assert gains[12]["late"] is None
 
 
-def test_at_no_strength_a_seed_gained_nothing_yet(make_recipe: Make) -> None:
+def test_at_no_strength_a_seed_gained_nothing_yet(make_recipe):
     """It was advanced at the end of the step and is measured before alpha moved: whatever is gained is another's."""
     pool = begun(make_recipe())
     lived(pool, {0: GERMINATE}, 3)
@@ -78,7 +78,7 @@ def test_at_no_strength_a_seed_gained_nothing_yet(make_recipe: Make) -> None:
     assert later.gain is not None
 
 
-def test_after_a_rollback_of_the_twin_gains_are_unknown_until_none_acts(make_recipe: Make) -> None:
+def test_after_a_rollback_of_the_twin_gains_are_unknown_until_none_acts(make_recipe):
     pool = begun(make_recipe())
     lived(pool, {0: GERMINATE, 2: ADVANCE}, 4)
     pool.train(4)
@@ -91,7 +91,7 @@ def test_after_a_rollback_of_the_twin_gains_are_unknown_until_none_acts(make_rec
     assert lived(pool, {}, 2, first=5)[-1].seeds[0].gain is None
 
 
-def test_after_a_step_that_was_not_calm_nothing_is_kept(make_recipe: Make) -> None:
+def test_after_a_step_that_was_not_calm_nothing_is_kept(make_recipe):
     pool = begun(make_recipe())
     lived(pool, {0: GERMINATE, 2: ADVANCE}, 5)
     assert pool.masks()[0].allows(FOSSILISE)
@@ -102,7 +102,7 @@ def test_after_a_step_that_was_not_calm_nothing_is_kept(make_recipe: Make) -> No
     assert pool.masks()[0].allows(FOSSILISE)
 
 
-def test_a_branch_whose_numbers_went_wild_is_dropped_before_it_can_be_kept(make_recipe: Make) -> None:
+def test_a_branch_whose_numbers_went_wild_is_dropped_before_it_can_be_kept(make_recipe):
     pool = begun(growing(make_recipe(), incubation="branch"))
     lived(pool, {0: GERMINATE, 2: ADVANCE}, 4)
     (branch,) = pool.environments[0].garden._incubations.values()
@@ -116,7 +116,7 @@ def test_a_branch_whose_numbers_went_wild_is_dropped_before_it_can_be_kept(make_
     assert math.isfinite(signals[0].validation_loss)
 
 
-def test_who_was_dropped_from_a_nursery_hides_nobody_from_blame() -> None:
+def test_who_was_dropped_from_a_nursery_hides_nobody_from_blame():
     def change(seed: int, was: Stage | None, now: Stage) -> Transition:
         return Transition("early", seed, f"test/{seed}", was, now, 10, "so")
 
@@ -127,7 +127,7 @@ def test_who_was_dropped_from_a_nursery_hides_nobody_from_blame() -> None:
     assert (culprit.mutation.blueprint, culprit.blamed) == ("test/1", True)
 
 
-def test_a_seed_from_a_branch_lives_on_in_a_garden_that_takes_it_in(make_recipe: Make) -> None:
+def test_a_seed_from_a_branch_lives_on_in_a_garden_that_takes_it_in(make_recipe):
     """As one does that was saved and loaded; it once became a fossil that did nothing."""
     pool = begun(growing(make_recipe(), incubation="branch"))
     lived(pool, {0: GERMINATE, 2: ADVANCE}, 5)
@@ -160,14 +160,14 @@ class Sparse(nn.Module):
         return hidden
 
 
-def test_a_host_with_sparse_gradients_is_read_like_any_other(make_recipe: Make) -> None:
+def test_a_host_with_sparse_gradients_is_read_like_any_other(make_recipe):
     recipe = make_recipe(host=Sparse, optimizer={"kind": "sgd", "momentum": 0.0, "implementation": "plain"})
     pool = begun(recipe)
     lived(pool, {}, 2)
     assert pool.environments[0].network.measured.host_finite
 
 
-def test_a_gradient_that_is_large_is_a_number(make_recipe: Make) -> None:
+def test_a_gradient_that_is_large_is_a_number(make_recipe):
     pool = begun(make_recipe())
     lived(pool, {}, 1)
     next(iter(pool.environments[0].keeper.host.parameters)).grad.fill_(1e30)  # type: ignore[union-attr]
@@ -202,7 +202,7 @@ class Raising(torch.autograd.Function):
 
 
 @pytest.mark.parametrize(("way", "harm"), [("shadow", "backward"), ("shadow", "evaluation")])
-def test_the_seed_that_does_it_is_lost_and_the_run_goes_on(way: str, harm: str, make_recipe: Make) -> None:
+def test_the_seed_that_does_it_is_lost_and_the_run_goes_on(way, harm, make_recipe):
     spec = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True)
     variety = Variety("test/local-conv", spec, lambda site: Harmful(harm))
     pool = begun(growing(make_recipe(variety=variety), incubation=way))
@@ -211,7 +211,7 @@ def test_the_seed_that_does_it_is_lost_and_the_run_goes_on(way: str, harm: str, 
     assert torch.get_default_dtype() is torch.float32
 
 
-def test_a_branch_is_reckoned_with_before_it_is_opened(make_recipe: Make) -> None:
+def test_a_branch_is_reckoned_with_before_it_is_opened(make_recipe):
     pools = [begun(growing(make_recipe(), incubation=way)) for way in ("shadow", "branch")]
     needed = [pool.environments[0]._budget.mebibytes(pool.environments[0].garden, 10) for pool in pools]
     assert needed[1] > needed[0]
@@ -220,7 +220,7 @@ def test_a_branch_is_reckoned_with_before_it_is_opened(make_recipe: Make) -> Non
     assert environment._budget.mebibytes(environment.garden) > needed[0]
 
 
-def test_what_could_not_be_built_is_told_in_its_own_step_and_round(make_recipe: Make) -> None:
+def test_what_could_not_be_built_is_told_in_its_own_step_and_round(make_recipe):
     def unbuilt(site: Any) -> nn.Module:
         raise ValueError("no")
 
@@ -250,14 +250,14 @@ class Shared(nn.Module):
         return hidden / self.stem.scale
 
 
-def test_on_a_branch_a_buffer_that_two_modules_share_is_one(make_recipe: Make) -> None:
+def test_on_a_branch_a_buffer_that_two_modules_share_is_one(make_recipe):
     pool = begun(growing(make_recipe(host=Shared), incubation="branch"))
     lived(pool, {0: GERMINATE, 2: ADVANCE, 4: FOSSILISE}, 6)
     model: Any = pool.environments[0].model
     assert model.stem.scale is model.head.scale
 
 
-def test_a_mask_that_is_shut_names_what_the_open_one_names() -> None:
+def test_a_mask_that_is_shut_names_what_the_open_one_names():
     mask = ActionMask({"early": frozenset(Op)}, {"early": ("a/b",)}, {"early": {"a/b": frozenset(Op)}})
     shut = mask.shut()
     assert (shut.ops, shut.blueprints, shut.seeds) == (

@@ -106,8 +106,8 @@ def hosts(noisy_host: type[nn.Module]) -> dict[str, type[nn.Module]]:
     [("noisy", "clipped"), ("replacing", "sgd"), slow("noisy", "sgd"), slow("replacing", "adam")],
 )
 def test_in_shadow_the_host_is_bitwise_its_twin_until_the_seed_blends_and_the_seed_learns(
-    host: str, optimizer: str, make_recipe: Make, hosts: dict[str, type[nn.Module]], play: Play
-) -> None:
+    host, optimizer, make_recipe, hosts, play
+):
     recipe = make_recipe(host=hosts[host], optimizer=OPTIMIZERS[optimizer], batches=8)
     pool, default = begun(recipe), torch.get_rng_state()
 
@@ -133,9 +133,7 @@ def test_in_shadow_the_host_is_bitwise_its_twin_until_the_seed_blends_and_the_se
     assert all(not torch.equal(a, b) for (_, a), (_, b) in pairwise(learnt))
 
 
-def test_a_shadow_that_does_not_restore_the_buffers_is_detected(
-    make_recipe: Make, monkeypatch: pytest.MonkeyPatch, play: Play
-) -> None:
+def test_a_shadow_that_does_not_restore_the_buffers_is_detected(make_recipe, monkeypatch, play):
     """The comparison with the twin can fail."""
 
     class Careless(incubation.KeptBuffers):
@@ -148,7 +146,7 @@ def test_a_shadow_that_does_not_restore_the_buffers_is_detected(
     assert differing(pool)
 
 
-def test_run_04_the_loss_of_an_incubating_seed_falls(make_recipe: Make) -> None:
+def test_run_04_the_loss_of_an_incubating_seed_falls(make_recipe):
     """A gradient that did not depend on the seed's output once let the loss at full blend rise without bound."""
     environment = Environment(make_recipe(batches=40), arm="grown", index=0)
     environment.reset(0, 1)
@@ -166,7 +164,7 @@ def test_run_04_the_loss_of_an_incubating_seed_falls(make_recipe: Make) -> None:
 @pytest.mark.slow
 @pytest.mark.install  # so that every change has to pass it all the same
 @pytest.mark.parametrize("way", ["branch", "shadow"])
-def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way: str, make_recipe: Make, play: Play) -> None:
+def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way, make_recipe, play):
     """The loss with the seed at full strength falls while it incubates: its gradient depends on its output."""
     recipe = make_recipe(batches=30, optimizer={"learning_rate": 0.03})
 
@@ -184,7 +182,7 @@ def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way: str,
     assert tried < without + 0.05
 
 
-def test_run_08_a_trajectory_does_not_depend_on_the_other_arms_of_the_pool(make_recipe: Make, play: Play) -> None:
+def test_run_08_a_trajectory_does_not_depend_on_the_other_arms_of_the_pool(make_recipe, play):
     def validation_losses(environments: int, arms: list[str]) -> list[float]:
         pool = Pool(make_recipe(), arms, environments)
         return play(pool, 3, {0: GERMINATE}, lambda signals: signals[pool.of_arm("grown")[0]].validation_loss)
@@ -193,7 +191,7 @@ def test_run_08_a_trajectory_does_not_depend_on_the_other_arms_of_the_pool(make_
     assert validation_losses(2, ["other", "twin", "grown"]) == alone
 
 
-def test_environments_of_different_seeds_differ(make_recipe: Make, play: Play) -> None:
+def test_environments_of_different_seeds_differ(make_recipe, play):
     ((first, second),) = play(Pool(make_recipe(), ["twin"], 2), 1)
     assert first.validation_loss != second.validation_loss
 
@@ -212,7 +210,7 @@ class Normed(nn.Module):
         return hidden + self.last(self.norm(hidden))
 
 
-def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one(make_recipe: Make) -> None:
+def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one(make_recipe):
     normed = Variety("test/local-conv", BlueprintSpec("sequence", "0", starts_as_identity=True), Normed)
     recipe = replace(
         make_recipe(variety=normed, batches=2),
@@ -229,7 +227,7 @@ def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one(make_r
     assert late.block.norm.num_batches_tracked.item() == 4 * 2  # once a batch since its birth, in shadow or blended
 
 
-def test_seeds_of_a_stack_act_in_the_order_in_which_they_grew(make_recipe: Make) -> None:
+def test_seeds_of_a_stack_act_in_the_order_in_which_they_grew(make_recipe):
     class Affine(nn.Module):
         def __init__(self, site: Site) -> None:
             super().__init__()
@@ -256,7 +254,7 @@ def test_seeds_of_a_stack_act_in_the_order_in_which_they_grew(make_recipe: Make)
     assert slot(environment.model, (), torch.ones(1, 4, 12)).unique().item() == 5.0  # 2 · 1 + 3, not 2 · (1 + 3)
 
 
-def test_run_10_the_test_split_is_read_once_at_the_end(make_recipe: Make, play: Play) -> None:
+def test_run_10_the_test_split_is_read_once_at_the_end(make_recipe, play):
     recipe = make_recipe()
     read: list[str] = []
 
@@ -286,8 +284,8 @@ def test_run_10_the_test_split_is_read_once_at_the_end(make_recipe: Make, play: 
     [("noisy", "foreach"), ("replacing", "clipped"), slow("noisy", "sgd"), slow("replacing", "adam")],
 )
 def test_with_a_branch_the_host_is_its_twin_until_the_seed_is_kept_and_the_seed_learns(
-    host: str, optimizer: str, make_recipe: Make, hosts: dict[str, type[nn.Module]], live: Any
-) -> None:
+    host, optimizer, make_recipe, hosts, live
+):
     pool = begun(make_recipe(host=hosts[host], optimizer=OPTIMIZERS[optimizer], batches=8), "branch")
     default = torch.get_rng_state()
     told = live(pool, {1: GERMINATE, 5: ADVANCE, 7: FOSSILISE}, 10)
@@ -298,7 +296,7 @@ def test_with_a_branch_the_host_is_its_twin_until_the_seed_is_kept_and_the_seed_
     assert torch.equal(torch.get_rng_state(), default)
 
 
-def test_when_a_seed_is_kept_its_branch_becomes_the_host(make_recipe: Make, live: Any) -> None:
+def test_when_a_seed_is_kept_its_branch_becomes_the_host(make_recipe, live):
     pool = begun(make_recipe(batches=4), "branch")
     live(pool, {0: GERMINATE, 3: ADVANCE}, 6)
     grown = pool.environments[0]
@@ -326,9 +324,7 @@ def test_when_a_seed_is_kept_its_branch_becomes_the_host(make_recipe: Make, live
         *(slow("replacing", "sgd", when) for when in (2, 4, 6)),
     ],
 )
-def test_after_a_branch_is_pruned_the_host_is_bitwise_its_twin(
-    host: str, optimizer: str, when: int, make_recipe: Make, hosts: dict[str, type[nn.Module]], live: Any
-) -> None:
+def test_after_a_branch_is_pruned_the_host_is_bitwise_its_twin(host, optimizer, when, make_recipe, hosts, live):
     pool = begun(make_recipe(host=hosts[host], optimizer=OPTIMIZERS[optimizer]), "branch")
     advance = {3: ADVANCE} if when > 3 else {}
     told = live(pool, {0: GERMINATE, **advance, when: PRUNE}, 10)
@@ -339,7 +335,7 @@ def test_after_a_branch_is_pruned_the_host_is_bitwise_its_twin(
     assert grown.garden.incubating == ()
 
 
-def test_only_one_branch_is_open_at_a_time(make_recipe: Make) -> None:
+def test_only_one_branch_is_open_at_a_time(make_recipe):
     recipe = make_recipe()
     recipe = replace(
         recipe,
@@ -355,7 +351,7 @@ def test_only_one_branch_is_open_at_a_time(make_recipe: Make) -> None:
 
 
 @pytest.mark.parametrize("way", ["shadow", "branch"])
-def test_a_kept_seed_acts_at_full_strength_and_incubates_no_more(way: str, make_recipe: Make, live: Any) -> None:
+def test_a_kept_seed_acts_at_full_strength_and_incubates_no_more(way, make_recipe, live):
     pool = begun(make_recipe(batches=1), way)
     live(pool, {0: GERMINATE, 2: ADVANCE, 6: FOSSILISE}, 8)
     (seed,) = pool.environments[0].garden.slots["early"].fossils
@@ -363,9 +359,7 @@ def test_a_kept_seed_acts_at_full_strength_and_incubates_no_more(way: str, make_
     assert pool.environments[0].garden.incubating == ()
 
 
-def test_a_fault_while_a_branch_is_kept_leaves_it_open(
-    make_recipe: Make, monkeypatch: pytest.MonkeyPatch, live: Any
-) -> None:
+def test_a_fault_while_a_branch_is_kept_leaves_it_open(make_recipe, monkeypatch, live):
     pool = begun(make_recipe(batches=1), "branch")
     live(pool, {0: GERMINATE, 2: ADVANCE}, 5)
     grown = pool.environments[0]
@@ -404,9 +398,7 @@ def scaled(pool: Pool, scale: float) -> Pool:
         slow("branch", 16.0),
     ],
 )
-def test_an_incubating_seed_does_not_change_the_scaler_of_the_host(
-    way: str, scale: float, make_recipe: Make, live: Any
-) -> None:
+def test_an_incubating_seed_does_not_change_the_scaler_of_the_host(way, scale, make_recipe, live):
     """With a factor of 2^126, the first steps overflow and are skipped."""
     pool = scaled(begun(make_recipe(batches=8), way), scale)
     told = live(pool, {1: GERMINATE, 4: PRUNE}, 6)
@@ -416,7 +408,7 @@ def test_an_incubating_seed_does_not_change_the_scaler_of_the_host(
     assert losses(told)[-1] < losses(told)[0]
 
 
-def test_a_kept_branch_brings_its_scaler_along(make_recipe: Make, live: Any) -> None:
+def test_a_kept_branch_brings_its_scaler_along(make_recipe, live):
     pool = scaled(begun(make_recipe(), "branch"), 16.0)
     grown, _ = pool.environments
     live(pool, {1: GERMINATE, 3: ADVANCE}, 5)
@@ -427,7 +419,7 @@ def test_a_kept_branch_brings_its_scaler_along(make_recipe: Make, live: Any) -> 
     assert grown.keeper.scaler is own
 
 
-def test_a_scale_that_is_a_power_of_two_changes_no_number_with_clipped_gradients(make_recipe: Make, live: Any) -> None:
+def test_a_scale_that_is_a_power_of_two_changes_no_number_with_clipped_gradients(make_recipe, live):
     """Gradients are brought back before they are clipped and collected: else a scaled loss would be clipped more."""
     plan = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
     recipe = make_recipe(batches=4, optimizer={"clip_norm": 0.05})

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 
 
-def test_b8_drl_03_arms_are_interleaved_and_take_turns_in_being_first(make_recipe: Callable[..., Recipe]) -> None:
+def test_b8_drl_03_arms_are_interleaved_and_take_turns_in_being_first(make_recipe):
     pool = Pool(make_recipe(), ["a", "b", "twin"], 2)
     pool.reset(0, 4)
     assert [(e.arm, e.seed) for e in pool.environments] == [

@@ -65,9 +65,7 @@ def resident_pages() -> int:
 
 
 @pytest.mark.usefixtures("without_gc")
-def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close_frees_everything(
-    make_recipe: Make,
-) -> None:
+def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close_frees_everything(make_recipe):
     recipe = make_recipe(steps=len(LIFE), batches=1)
     first = Pool(recipe, ["grown"], 1)
     play(first, 0)  # the first optimizer of a process makes torch import more, and an import keeps what it came from
@@ -84,7 +82,7 @@ def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close
 
 @pytest.mark.slow
 @pytest.mark.skipif(not STATM.exists(), reason="needs /proc")
-def test_p8_two_hundred_rounds_neither_grow_nor_slow_down(make_recipe: Make) -> None:
+def test_p8_two_hundred_rounds_neither_grow_nor_slow_down(make_recipe):
     """Nothing piles up in the process, and the old pool is as fast as one that was made just now.
 
     The two take turns round by round: a machine that is slower after a minute than it was before is slower for both.

@@ -138,8 +138,8 @@ def assert_same(left: tuple[list[Any], State], right: tuple[list[Any], State]) -
     ],
 )
 def test_run_08_worker_processes_report_bitwise_the_same_as_threads(
-    make_recipe: Make, smooth_host: type[nn.Module], pools: Pools, draws: Draws, environments: int, processes: int
-) -> None:
+    make_recipe, smooth_host, pools, draws, environments, processes
+):
     """BatchNorm and dropout where random numbers are drawn; living seeds, drawn actions, networks at the end."""
     host = {} if draws is Draws.FORWARD else {"host": smooth_host}
     recipe = replace(make_recipe(steps=8, batches=2, embargo=1, **host), draws=draws)
@@ -153,9 +153,7 @@ def test_run_08_worker_processes_report_bitwise_the_same_as_threads(
     "compute",
     [{"data": "streamed", "micro_batches": 2}, pytest.param({"compile": True}, marks=slow)],
 )
-def test_worker_processes_report_the_same_with_every_way_to_compute_a_batch(
-    make_recipe: Make, pools: Pools, compute: dict[str, Any]
-) -> None:
+def test_worker_processes_report_the_same_with_every_way_to_compute_a_batch(make_recipe, pools, compute):
     """Each process has loaders and a compiler of its own; this compiler returns the model as it is."""
     recipe = replace(
         make_recipe(steps=4, batches=2, embargo=1), compute=ComputeConfig(**compute), compiler=lambda model: model
@@ -181,9 +179,7 @@ class Impatient(nn.Module):
 
 
 @forks
-def test_faults_are_counted_over_all_processes_and_withdraw_a_blueprint_everywhere(
-    make_recipe: Make, pools: Pools
-) -> None:
+def test_faults_are_counted_over_all_processes_and_withdraw_a_blueprint_everywhere(make_recipe, pools):
     variety = Variety("test/bad", BlueprintSpec("sequence", "c*c + c"), Impatient)
     recipe = make_recipe(steps=8, batches=2, variety=variety, embargo=0)
     expected = played(pools(recipe, 3, 0), 8, choice=[BAD])
@@ -192,7 +188,7 @@ def test_faults_are_counted_over_all_processes_and_withdraw_a_blueprint_everywhe
 
 
 @forks
-def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(make_recipe: Make, pools: Pools) -> None:
+def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(make_recipe, pools):
     """One rollback is of a twin, and some withdraw a blueprint."""
     recipe = make_recipe(steps=9, batches=1, embargo=0, governor={"rollbacks": 5, "watch_steps": 9})
     panics = {(step, place): PANIC for step in (3, 6) for place in (0, 1, 3, 4, 6, 7, 9, 10)} | {(3, 8): PANIC}
@@ -205,9 +201,7 @@ def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(make_rec
 
 @forks
 @pytest.mark.parametrize(("before", "after"), [pytest.param(0, 2, marks=slow), pytest.param(2, 0, marks=slow), (2, 3)])
-def test_a_state_can_be_restored_with_another_number_of_processes(
-    make_recipe: Make, pools: Pools, before: int, after: int
-) -> None:
+def test_a_state_can_be_restored_with_another_number_of_processes(make_recipe, pools, before, after):
     recipe = make_recipe(steps=6, batches=1, embargo=1)
     expected = played(pools(recipe, 3, 0), 6)
     first, second = pools(recipe, 3, before), pools(recipe, 3, after)
@@ -218,7 +212,7 @@ def test_a_state_can_be_restored_with_another_number_of_processes(
 
 
 @forks
-def test_the_same_processes_play_several_rounds(make_recipe: Make, pools: Pools) -> None:
+def test_the_same_processes_play_several_rounds(make_recipe, pools):
     recipe = make_recipe(steps=2, batches=1)
     one, other = pools(recipe, 2, 0), pools(recipe, 2, 2)
     for _ in range(2):
@@ -227,9 +221,7 @@ def test_the_same_processes_play_several_rounds(make_recipe: Make, pools: Pools)
 
 @forks
 @pytest.mark.parametrize("error", [lambda: ValueError("no"), KeyboardInterrupt, lambda: SystemExit(7)])
-def test_an_error_of_a_host_is_raised_with_its_traceback_as_without_processes(
-    make_recipe: Make, smooth_host: type[nn.Module], pools: Pools, error: Callable[[], BaseException]
-) -> None:
+def test_an_error_of_a_host_is_raised_with_its_traceback_as_without_processes(make_recipe, smooth_host, pools, error):
     class Raising(smooth_host):  # type: ignore[misc, valid-type]
         """Raises in its fourth training pass."""
 
@@ -254,13 +246,13 @@ def test_an_error_of_a_host_is_raised_with_its_traceback_as_without_processes(
 
 
 @forks
-def test_undeclared_random_draws_are_refused_in_each_process(make_recipe: Make, pools: Pools) -> None:
+def test_undeclared_random_draws_are_refused_in_each_process(make_recipe, pools):
     recipe = replace(make_recipe(steps=1), draws=Draws.NEVER)  # and its host has dropout
     with pytest.raises(PluginError, match="E236"):
         played(pools(recipe, 2, 2), 1)
 
 
-def test_an_error_that_cannot_be_pickled_is_sent_as_its_message() -> None:
+def test_an_error_that_cannot_be_pickled_is_sent_as_its_message():
     class Local(Exception):
         """Nobody finds it by its name."""
 
@@ -275,7 +267,7 @@ def pids(pool: AnyPool) -> list[int]:
 
 
 @forks
-def test_a_host_that_cannot_be_built_is_reported_and_no_process_is_left(make_recipe: Make) -> None:
+def test_a_host_that_cannot_be_built_is_reported_and_no_process_is_left(make_recipe):
     def host() -> nn.Module:
         raise GrowthError(Problem("E303", "no"))
 
@@ -291,7 +283,7 @@ def test_a_host_that_cannot_be_built_is_reported_and_no_process_is_left(make_rec
 
 
 @forks
-def test_a_killed_process_is_reported_and_the_last_state_can_be_restored(make_recipe: Make, pools: Pools) -> None:
+def test_a_killed_process_is_reported_and_the_last_state_can_be_restored(make_recipe, pools):
     recipe = make_recipe(steps=4, batches=1)
     expected = played(pools(recipe, 2, 0), 4)
     pool = pools(recipe, 2, 2)
@@ -308,7 +300,7 @@ def test_a_killed_process_is_reported_and_the_last_state_can_be_restored(make_re
 
 
 @forks
-def test_worker_processes_ignore_signals_that_ask_a_run_to_end(make_recipe: Make, pools: Pools) -> None:
+def test_worker_processes_ignore_signals_that_ask_a_run_to_end(make_recipe, pools):
     pool = pools(make_recipe(steps=1, batches=1), 2, 2)
     for pid in pids(pool):
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -317,7 +309,7 @@ def test_worker_processes_ignore_signals_that_ask_a_run_to_end(make_recipe: Make
 
 
 @forks
-def test_worker_processes_exit_when_their_parent_is_killed_in_the_middle_of_a_computation() -> None:
+def test_worker_processes_exit_when_their_parent_is_killed_in_the_middle_of_a_computation():
     """Each holds the end of a pipe, which another process can read to its end as soon as none is left."""
     end, held = os.pipe()
 
@@ -342,9 +334,7 @@ def test_worker_processes_exit_when_their_parent_is_killed_in_the_middle_of_a_co
 
 
 @forks
-def test_log_messages_of_a_process_are_logged_by_its_parent(
-    make_recipe: Make, smooth_host: type[nn.Module], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_messages_of_a_process_are_logged_by_its_parent(make_recipe, smooth_host, caplog):
     def host() -> nn.Module:
         logging.getLogger("esper").warning("a host is born")
         return smooth_host()
@@ -355,7 +345,7 @@ def test_log_messages_of_a_process_are_logged_by_its_parent(
     assert caplog.messages == ["a host is born"] * 2
 
 
-def test_indices_are_split_evenly_and_in_order() -> None:
+def test_indices_are_split_evenly_and_in_order():
     assert split(1, 8) == [range(1)]
     assert split(4, 2) == [range(2), range(2, 4)]
     assert split(11, 4) == [range(3), range(3, 6), range(6, 9), range(9, 11)]
@@ -395,14 +385,12 @@ def config(**more: object) -> RunConfig:
         ({"workers": "auto", "compute": {"compile": True}}, 1),
     ],
 )
-def test_a_run_takes_the_requested_processes_and_by_default_only_where_work_is_even(
-    more: dict[str, object], count: int
-) -> None:
+def test_a_run_takes_the_requested_processes_and_by_default_only_where_work_is_even(more, count):
     assert processes_for(config(**more), CPU) == count
 
 
 @pytest.mark.usefixtures("four_cores")
-def test_auto_uses_threads_in_a_notebook_and_outside_of_the_main_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_uses_threads_in_a_notebook_and_outside_of_the_main_thread(monkeypatch):
     ways, found = ("auto", "processes"), []
     thread = threading.Thread(target=lambda: found.extend(processes_for(config(workers=way), CPU) for way in ways))
     thread.start()
@@ -414,9 +402,7 @@ def test_auto_uses_threads_in_a_notebook_and_outside_of_the_main_thread(monkeypa
 
 @pytest.mark.usefixtures("four_cores")
 @pytest.mark.parametrize("why", ["no forks", "a GPU"])
-def test_processes_that_are_requested_and_impossible_are_warned_of(
-    why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_processes_that_are_requested_and_impossible_are_warned_of(why, monkeypatch, caplog):
     devices = [*CPU, torch.device("cuda")] if why == "a GPU" else CPU
     monkeypatch.setattr(workers, "can_fork", lambda: why == "a GPU")
     assert processes_for(config(workers="auto"), devices) == 1

@@ -1,8 +1,7 @@
-"""Gates in a run: what they believe is measured, what they do not know they do not let pass, and masks say so."""
+"""Gates in a run: gains are measured, and what is unknown or not shown does not pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,131 +9,101 @@ import pytest
 import torch
 
 from esper_core.config import GrowthConfig
-from esper_core.leyline import WAIT, Action, Finding, LifecycleError, Op, SlotPlace, Stage
+from esper_core.growth import gates
+from esper_core.leyline import Action, Finding, LifecycleError, Op, SlotPlace, Stage
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 
-Make = Callable[..., Recipe]
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=2)
 ADVANCE, FOSSILISE = Action(Op.ADVANCE, "early"), Action(Op.FOSSILISE, "early")
 
 
-def begin(recipe: Recipe, *, arms: tuple[str, ...] = ("grown", "twin"), **growth: Any) -> Pool:
+def begun(recipe: Recipe, *, twin: bool = True, **growth: Any) -> Pool:
     settings = GrowthConfig.model_validate({"embargo": 0, **growth})
-    pool = Pool(replace(recipe, growth=settings), arms, 1, twin="twin" if "twin" in arms else None)
+    arms = ["grown", "twin"] if twin else ["grown"]
+    pool = Pool(replace(recipe, growth=settings), arms, 1, twin="twin" if twin else None)
     pool.reset(0, 3)
     return pool
 
 
-def step(pool: Pool, number: int, action: Action = WAIT) -> Any:
-    """Train and measure one step, then act in the first environment; what is told of its seed."""
-    pool.train(number)
-    pool.evaluate(number)
-    signals = pool.synchronise(number)
-    pool.apply([action, *[WAIT] * (len(signals) - 1)], number)
-    return signals[0].slots[0].living
+@pytest.fixture
+def live(play):
+    """``live(pool, steps, plan)``: the signals of the seed in the slot, of each step."""
+    return lambda pool, steps, plan=None: play(pool, steps, plan, lambda signals: signals[0].slots[0].living)
+
+
+def lead(pool: Pool) -> float:
+    """By how much the loss of the grown network is below that of its twin."""
+    grown, twin = (one.evaluate("validation")[0].item() for one in pool.environments)
+    return twin - grown
 
 
 @pytest.mark.parametrize("way", ["shadow", "branch"])
-def test_the_gain_of_a_seed_that_incubates_is_against_its_own_host(way, make_recipe):
-    pool = begin(make_recipe(batches=6), incubation=way)
-    step(pool, 0, GERMINATE)
-    for number in range(1, 4):
-        told = step(pool, number)
+def test_the_gain_of_an_incubating_seed_is_measured_against_its_own_host(way, make_recipe, live):
+    pool = begun(make_recipe(batches=6), incubation=way)
+    seed = live(pool, range(4), {0: GERMINATE})[-1]
     grown = pool.environments[0]
     host = grown.evaluate("validation")[0].item()
     with grown.garden.trial(0):
         tried = grown.evaluate("validation")[0].item()
-    assert told.gain.n == 60
-    assert told.gain.mean == pytest.approx(host - tried, abs=1e-5)
-    assert told.gain.mean != 0.0
+    assert seed.gain.n == 60
+    assert seed.gain.mean == pytest.approx(host - tried, abs=1e-5) != 0.0
 
 
-def test_a_seed_that_acts_is_weighed_against_the_twin(make_recipe):
-    pool = begin(make_recipe(batches=6))
-    step(pool, 0, GERMINATE)
-    step(pool, 1, ADVANCE)
-    for number in range(2, 6):
-        told = step(pool, number)
-    grown, twin = (one.evaluate("validation")[0].item() for one in pool.environments)
-    assert told.stage is Stage.HOLDING
-    assert told.gain.mean == pytest.approx(twin - grown, abs=1e-5)
+def test_the_gain_of_an_acting_seed_is_measured_against_the_twin_since_the_latest_fossil(make_recipe, live):
+    pool = begun(make_recipe(batches=6, place=SlotPlace("stem", stack=2)))
+    seed = live(pool, range(4), {0: GERMINATE, 1: ADVANCE})[-1]
+    assert seed.stage is Stage.HOLDING
+    assert seed.gain.mean == pytest.approx(lead(pool), abs=1e-5)
+    live(pool, range(4, 8), {4: FOSSILISE, 5: GERMINATE, 7: ADVANCE})
+    before = lead(pool)
+    (seed,) = live(pool, range(8, 9))
+    assert seed.gain.mean == pytest.approx(lead(pool) - before, abs=1e-5)
 
 
-def test_behind_a_fossil_only_what_came_since_counts(make_recipe):
-    pool = begin(make_recipe(batches=6, place=SlotPlace("stem", stack=2)))
-    plan = {0: GERMINATE, 1: ADVANCE, 4: FOSSILISE, 5: GERMINATE, 7: ADVANCE}
-    for number in range(8):
-        told = step(pool, number, plan.get(number, WAIT))
-    grown, twin = (one.evaluate("validation")[0].item() for one in pool.environments)
-    lead = twin - grown
-    told = step(pool, 8)
-    grown, twin = (one.evaluate("validation")[0].item() for one in pool.environments)
-    assert told.gain.mean == pytest.approx(twin - grown - lead, abs=1e-5)
-
-
-def test_without_a_twin_the_gain_of_a_seed_that_acts_is_unknown(make_recipe):
-    pool = begin(make_recipe(), arms=("grown",), gates="permissive")
-    step(pool, 0, GERMINATE)
-    assert step(pool, 1).gain is not None
-    pool = begin(make_recipe(), arms=("grown",))
-    step(pool, 0, GERMINATE)
-    step(pool, 1, ADVANCE)
-    assert step(pool, 2).gain is None
-
-
-def test_run_05_what_was_not_measured_is_unknown_and_said_to_be(make_recipe):
-    pool = begin(make_recipe(), arms=("grown",))
-    step(pool, 0, GERMINATE)
-    step(pool, 1, ADVANCE)
+def test_run_05_without_a_twin_the_gain_of_an_acting_seed_is_unknown_and_forbids_to_fossilise(make_recipe, live):
+    pool = begun(make_recipe(), twin=False)
+    live(pool, range(2), {0: GERMINATE, 1: ADVANCE})
     garden = pool.environments[0].garden
     garden.gates._settings = garden.gates._settings.model_copy(update={"gates": "strict"})
-    for number in range(2, 7):
-        told = step(pool, number)
-    assert told.opinion.finding is Finding.UNKNOWN
-    assert told.opinion.reason == "the gain was not measured"
+    seed = live(pool, range(2, 7))[-1]
+    assert seed.gain is None
+    assert seed.opinion.finding is Finding.UNKNOWN
+    assert seed.opinion.reason == "the gain was not measured"
     assert not pool.masks()[0].allows(FOSSILISE)
     with pytest.raises(LifecycleError, match="its gate found it unknown: the gain was not measured"):
         pool.apply([FOSSILISE], 7)
 
 
-def test_a_gate_that_is_shut_is_not_offered(make_recipe):
-    pool = begin(make_recipe(), gates="strict", price=1.0)
-    step(pool, 0, GERMINATE)
-    for number in range(1, 6):
-        told = step(pool, number)
-        assert not pool.masks()[0].allows(ADVANCE)
-    assert told.opinion.finding in (Finding.NOT_SHOWN, Finding.UNKNOWN)
+def test_without_a_twin_the_gain_of_an_incubating_seed_is_known(make_recipe, live):
+    pool = begun(make_recipe(), twin=False, gates="permissive")
+    assert live(pool, range(2), {0: GERMINATE})[-1].gain is not None
+
+
+def test_a_seed_that_its_gate_does_not_pass_cannot_be_advanced(make_recipe, live):
+    pool = begun(make_recipe(), gates="strict", price=1.0)
+    seed = live(pool, range(6), {0: GERMINATE})[-1]
+    assert seed.opinion.finding in (Finding.NOT_SHOWN, Finding.UNKNOWN)
+    assert not pool.masks()[0].allows(ADVANCE)
     assert pool.masks()[0].allows(Action(Op.PRUNE, "early"))
     _, pruned = pool.apply([Action(Op.PRUNE, "early")], 6)[0]
-    assert pruned.reason == f"by an action; gate before blending: {told.opinion.finding}: {told.opinion.reason}"
+    assert pruned.reason == f"by an action; gate before blending: {seed.opinion.finding}: {seed.opinion.reason}"
 
 
 @pytest.mark.parametrize("auto", [True, False])
-def test_a_gate_that_opens_lets_the_seed_pass_by_itself_where_it_may(auto, make_recipe, monkeypatch):
-    from esper_core.growth import gates as evidence
-
-    monkeypatch.setattr(evidence, "MIN_EXAMPLES_FOR_EVIDENCE", 2)
-    pool = begin(make_recipe(batches=20), gates="permissive", price=0.0, auto_advance=auto)
-    step(pool, 0, GERMINATE)
-    stages = [step(pool, number).stage for number in range(1, 9)]
+def test_a_seed_that_passes_its_gate_advances_by_itself_where_that_is_set(auto, make_recipe, live, monkeypatch):
+    monkeypatch.setattr(gates, "MIN_EXAMPLES_FOR_EVIDENCE", 2)
+    pool = begun(make_recipe(batches=20), gates="permissive", price=0.0, auto_advance=auto)
+    stages = [seed and seed.stage for seed in live(pool, range(9), {0: GERMINATE})]
     assert (Stage.BLENDING in stages) is auto
     assert pool.masks()[0].allows(ADVANCE) is not auto
 
 
-def test_gates_that_are_off_ask_for_nothing_and_advance_nothing(make_recipe):
-    pool = begin(make_recipe(batches=20))
-    step(pool, 0, GERMINATE)
-    stages = [step(pool, number).stage for number in range(1, 6)]
-    assert set(stages) == {Stage.TRAINING}
+def test_gates_that_are_off_allow_to_advance_and_advance_nothing(make_recipe, live):
+    pool = begun(make_recipe())
+    stages = {seed.stage for seed in live(pool, range(4), {0: GERMINATE})[1:]}
+    assert stages == {Stage.TRAINING}
     assert pool.masks()[0].allows(ADVANCE)
-
-
-def test_weighing_draws_nothing_from_the_hosts_streams(make_recipe):
-    pool = begin(make_recipe())
-    step(pool, 0, GERMINATE)
-    for number in range(1, 4):
-        step(pool, number)
-    grown, twin = pool.environments
-    assert torch.equal(grown.network.evaluation_stream.state_dict()[0], twin.network.evaluation_stream.state_dict()[0])
-    assert torch.equal(grown.network.training_stream.state_dict()[0], twin.network.training_stream.state_dict()[0])
+    grown, twin = (one.network for one in pool.environments)  # and measuring a gain draws nothing from the host's
+    assert torch.equal(grown.evaluation_stream.state_dict()[0], twin.evaluation_stream.state_dict()[0])
+    assert torch.equal(grown.training_stream.state_dict()[0], twin.training_stream.state_dict()[0])

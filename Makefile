@@ -36,7 +36,7 @@ lint: $(READY)      ## format, lint, spelling, wording, types and layers: change
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)     ## the performance figures, each with its bound beside it
+bench: $(READY)     ## the benchmarks: each figure beside its baseline and its bound
 	$(BIN)/python -m benchmarks.perf
 
 docs: $(READY) $(DOCS)   ## write the tables that come from the code, then build the pages into site/

@@ -55,7 +55,7 @@ FIRST_PAGE: Mapping[str, tuple[str, ...]] = {
 }
 """Options by the model that has them which the reference lists first. All others are advanced."""
 ROOT = DOCS.parent
-MEASURED = ROOT / "benchmarks" / "perf" / "results.json"
+MEASURED = ROOT / "benchmarks" / "baseline.json"
 LEARNED = ROOT / "benchmarks" / "science" / "learned_policies" / "report.py"
 SHOWN = ROOT / "benchmarks" / "science" / "shown" / "page.py"
 RUNS = SHOWN.with_name("results.json")
@@ -287,63 +287,37 @@ def announced(group: str) -> set[str]:
 
 # --- project/performance.md
 
-MEASURES: Mapping[str, Sequence[str]] = {
-    "P1": (
-        "training step against a hand-written loop, convolutional host",
-        "the same on the 1-d host: time beyond the loop",
-    ),
-    "P2": (
-        "four environments on two lanes: speed-up over a loop, convolutional host",
-        "the same, 1-d host",
-    ),
-    "P3": ("evaluation without each of three seeds, against one pass",),
-    "P4": (
-        "incubation in the shadow, against training host and seed together",
-        "the same on a branch",
-    ),
-    "P5": ("overhead of a decision step per environment",),
-    "P6": ("one update of `ppo` with 8 environments of 40 steps",),
-    "P7": ("`esper --help` beyond the bare interpreter", "`esper plugins list` beyond the bare interpreter"),
-    "P8": ("growth in live tensors from round 5 to 50", "growth in resident memory from round 5 to 50"),
-    "P9": ("checkpoints and telemetry, share of the default run",),
-    "P10": ("default run from start to report",),
-    "P11": ("step of an environment among 16 against 2, with 0 to 3 seeds",),
-    "P12": (
-        "workload of an earlier system against a loop, without seeds",
-        "the same with three acting seeds",
-    ),
-    "P13": ("three empty slots, share of a forward pass",),
-    "P14": ("effect of each `compute` option on a training step",),
-}
-"""What is measured, by number: one text for each bound of that number."""
 
-
-def benchmarks() -> str:
-    """Format the measurements, one row for each bound."""
-    if not MEASURED.exists():
-        return "Not measured yet: `python -m benchmarks.perf --write`.\n"
+def measurements() -> str:
+    """Return the figures of the baseline, each with its bound."""
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
     own = found["machine"]
     where = f"{own['system']} on {own['machine']}, {own['cores']} cores, Python {own['python']}, torch {own['torch']}"
-    rows = [row for one in found["tables"] for row in measured_rows(one["number"], one["rows"])]
-    return f"Measured on {found['date']}: {where}.\n\n{table(('', 'measure', 'measured', 'bound', ''), rows)}"
+    rows = []
+    for one in found["figures"]:
+        value, bound = (number_with_unit(one[key], one["digits"], one["unit"]) for key in ("value", "bound"))
+        verdict = "" if not bound else "OK" if one["value"] <= one["bound"] else "missed"
+        rows.append((one["number"], one["label"], value, f"≤ {bound}" if bound else "", verdict))
+    return f"Measured on {found['date']}: {where}.\n\n{table(('', 'figure', 'measured', 'bound', ''), rows)}"
 
 
-def measured_rows(number: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Combine the rows that share a bound: smallest and largest value, and whether all of them hold it."""
-    by_bound: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["limit"]:
-            by_bound.setdefault(row["limit"], []).append(row)
-    if not by_bound:
-        return [(number, MEASURES[number][0], "see `results.md`", "none", "")]
-    found: list[tuple[str, ...]] = []
-    for label, (bound, own) in zip(MEASURES[number], by_bound.items(), strict=True):
-        least, most = (pick(own, key=lambda row: row["value"])["measured"] for pick in (min, max))
-        missed = sum(row["verdict"] != "OK" for row in own)
-        verdict = "OK" if not missed else "missed" if missed == len(own) else f"missed in {missed} of {len(own)}"
-        found.append((number, label, least if least == most else f"{least} to {most}", bound, verdict))
-    return found
+def number_with_unit(value: float | None, digits: int, unit: str) -> str:
+    """Return a number with its unit; empty for None."""
+    return "" if value is None else f"{value:,.{digits}f} {unit}".strip().replace("-", "−")
+
+
+def factors() -> str:
+    """Return how layout, allocator and workers change the speed of four trainings."""
+    found = json.loads(MEASURED.read_text(encoding="utf-8"))["factors"]
+    if not found:
+        return "Not measured yet: `python -m benchmarks.perf --write`.\n"
+    rows = [
+        (work, row["layout"], row["allocator"], *(f"{times:.2f}" for times in row["times as fast"].values()))
+        for work, own in found.items()
+        for row in own
+    ]
+    sides = next(iter(found.values()))[0]["times as fast"]
+    return table(("host", "layout", "allocator", *sides), rows)
 
 
 def reward_probes() -> str:
@@ -484,12 +458,13 @@ def places_of(own: Sequence[str], names: Sequence[str]) -> str:
 STRANGERS = set(external_commands()) - announced("esper.commands")
 
 WRITERS: dict[str, Callable[[], str | None]] = {
-    "benchmarks": benchmarks,
     "columns": columns,
     "commands": commands,
     "configuration": configuration,
     "events": event_records,
+    "factors": factors,
     "hooks": hook_specs,
+    "measurements": measurements,
     "needed-seeds": partial(simulated, "RNG seeds needed for a verdict"),
     "observation": observation_fields,
     "reward-probes": reward_probes,

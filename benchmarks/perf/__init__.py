@@ -1,1 +1,9 @@
-"""Measure speed: one module for each measurement; ``python -m benchmarks.perf`` runs them all."""
+"""Performance measurements.
+
+workloads  hosts with their data, in Esper's environments and in hand-written training loops
+processes  a workload in a process of its own, with its own threads and allocator
+memory     memory of a study over many rounds
+figures    measured figures, interleaved timing, and the comparison with the baseline
+
+The measurements are the tests in ``tests/benchmarks``. ``python -m benchmarks.perf`` runs them and prints the table.
+"""

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.perf`` runs every measurement in its own process; exit status 1 if a bound was exceeded.
+"""``python -m benchmarks.perf``: run the benchmarks, and print each figure beside its baseline and its bound.
 
-``--only P2,P5`` runs those two, ``python -m benchmarks.perf startup`` the module of that name, and ``--write`` writes
-the results beside this file or into another folder.
+The exit status is 1 if a figure exceeds its bound. ``--write`` stores the figures as the new baseline, which the page
+on performance shows, and rewrites that page.
 """
 
 from __future__ import annotations
@@ -10,88 +10,48 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.table import table_of
+from benchmarks.perf.figures import factors_of, figures_of, read_baseline, table, write_baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
-    from benchmarks.table import Table
-
-HERE: Final = Path(__file__).parent
-MODULES: Final = {
-    "P1": "step",
-    "P2": "lanes",
-    "P3": "leave_one_out",
-    "P4": "incubation",
-    "P5": "overhead",
-    "P6": "learner",
-    "P7": "startup",
-    "P8": "memory",
-    "P9": "default_run",
-    "P10": "default_run",
-    "P11": "scaling",
-    "P12": "earlier_systems",
-    "P13": "empty_slot",
-    "P14": "choices",
-}
-"""Which module measures which promise."""
+ROOT: Final = Path(__file__).parents[2]
+BASELINE: Final = ROOT / "benchmarks" / "baseline.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line, measure, and report which bounds were not kept."""
+    """Parse the command line, run the benchmarks, and report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.perf", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="Store the figures as the baseline and update the page.")
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"A module: {', '.join(sorted(set(MODULES.values())))}."
+        "--only", metavar="TEXT", help="Only the benchmarks with TEXT in their name, such as incubation."
     )
-    parser.add_argument("--only", default="", metavar="P2,P5", help="Only these.")
-    parser.add_argument("--quick", action="store_true", help="So small that no figure means anything.")
-    parser.add_argument(
-        "--write", nargs="?", type=Path, const=HERE, metavar="FOLDER", help="Write results.json and results.md."
-    )
-    asked = parser.parse_args(arguments)
-    named = [number for number in asked.only.split(",") if number]
-    if unknown := [*(set(named) - set(MODULES)), *(set(asked.names) - set(MODULES.values()))]:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}. There are: {', '.join(MODULES)}")
-    wanted = [number for number, module in MODULES.items() if number in named or module in asked.names]
-    if asked.write is not None and asked.quick and asked.write == HERE:
-        parser.error("what --quick measures is not worth keeping here: name a folder")
-    if asked.write is not None and wanted and not asked.quick:
-        parser.error("--write writes down all that was measured at one time: ask everything")
-    return report(wanted or list(MODULES), quick=asked.quick, into=asked.write)
-
-
-def report(wanted: Collection[str], *, quick: bool, into: Path | None) -> int:
-    """Print results as they are measured; with ``into``, write them there at the end."""
-    tables: list[Table] = []
-    broken: list[str] = []
-    for module in dict.fromkeys(MODULES[number] for number in wanted):
-        found = tables_of(module, quick=quick)
-        if found is None:
-            broken.append(module)
-        for table in found or ():
-            if table.number in wanted:
-                tables.append(table)
-                sys.stdout.write(table.text() + "\n")
-                sys.stdout.flush()
-    if into is not None and not broken:
-        from benchmarks.perf.results import write
-
-        write(into, tables, quick=quick)
-    over = [table.number for table in tables if not table.kept]
-    for what, which in (("beyond their bounds", over), ("broken", broken)):
-        if which:
-            sys.stderr.write(f"{what}: {', '.join(which)}\n")
-    return 1 if over or broken else 0
-
-
-def tables_of(module: str, *, quick: bool) -> list[Table] | None:
-    """Return the tables of one module; None if it failed, which it reports."""
-    command = [sys.executable, "-m", f"benchmarks.perf.{module}", "--json", *(["--quick"] if quick else [])]
-    done = subprocess.run(command, check=False, cwd=HERE.parents[1], stdout=subprocess.PIPE, text=True)
-    return None if done.returncode else [table_of(plain) for plain in json.loads(done.stdout)]
+    parsed = parser.parse_args(arguments)
+    if parsed.write and parsed.only:
+        parser.error(f"--write stores all figures of one session; omit --only. Received: --only {parsed.only}")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "pytest", "tests/benchmarks", "--benchmark-only", "--benchmark-quiet", "-q"]
+        ended = subprocess.run(
+            [*command, f"--benchmark-json={file}", "-k", parsed.only or ""], cwd=ROOT, check=False
+        ).returncode
+        if ended or not file.exists():
+            sys.stderr.write("a benchmark failed; pytest's report is above\n")
+            return 2
+        report = json.loads(file.read_text(encoding="utf-8"))
+    figures = figures_of(report)
+    sys.stdout.write(table(figures, read_baseline(BASELINE)))
+    if parsed.write:
+        write_baseline(BASELINE, figures, factors_of(report))
+        subprocess.run([sys.executable, "docs/generate.py"], cwd=ROOT, check=True)
+    over = [figure.key for figure in figures if not figure.is_within_bound]
+    if over:
+        sys.stderr.write(f"over the bound: {'; '.join(over)}\n")
+    return 1 if over else 0
 
 
 if __name__ == "__main__":

@@ -232,15 +232,10 @@ def wrong_without_pairs() -> Source:
     return [(min(alike), max(alike)), *((max(own),) for own in shares.values())]
 
 
-# --- benchmarks/perf
+# --- benchmarks/baseline.json
 
 
-def performance(*numbers: str) -> Source:
-    """Return the figures and bounds of some measurements, such as ``P3``; of all by default."""
-    rows = [
-        row
-        for one in results("perf/results.json")["tables"]
-        if one["number"] in (numbers or (one["number"],))
-        for row in one["rows"]
-    ]
-    return [(value,) for row in rows for value in (row["value"], row["bound"]) if value is not None]
+def performance() -> Source:
+    """Return the figures and bounds of the benchmarks."""
+    figures = results("baseline.json")["figures"]
+    return [(value,) for one in figures for value in (one["value"], one["bound"]) if value is not None]

@@ -223,7 +223,7 @@ PAGES = [
     ),
     Page("docs/glossary.md", given={"0 to 1": "the range of alpha", "40": "points, in an example"}),
     Page("docs/concepts/overview.md", given={"0 to 1": "the range of alpha"}),
-    Page("docs/concepts/counterfactuals.md", lambda: measured.performance("P3")),
+    Page("docs/concepts/counterfactuals.md"),
     Page("docs/concepts/incubation.md", incubation),
     Page(GATES, gates, given={"−3": "a skewness to simulate"}),
     Page(
@@ -235,7 +235,7 @@ PAGES = [
             "- **Skewed": lambda: [(one["told"],) for one in results(VERDICTS)["leaning"]],
         },
     ),
-    Page("docs/concepts/slots.md", lambda: measured.performance("P13")),
+    Page("docs/concepts/slots.md"),
     Page(
         "docs/concepts/twins.md",
         lambda: measured.cost("plain", "conv_light", "shadow"),

@@ -1,0 +1,128 @@
+"""P1, P2, P11, P12: training steps of Esper's environments against the best hand-written loop.
+
+The best loop stores images channels-last and uses the tuned allocator, as Esper does; both sides have the same threads.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from benchmarks.perf.figures import Figure, Interleaved
+from benchmarks.perf.processes import CORES, Setup, Worker, WorkerGroup
+from benchmarks.perf.workloads import activate_seeds, conv, workload
+
+TRAININGS = 4
+
+
+def each_core(setup: Setup) -> list[Setup]:
+    """Split a loop over independent processes, one for each core."""
+    return [replace(setup, trainings=setup.trainings // CORES)] * CORES
+
+
+@pytest.mark.parametrize(("name", "turns"), [("conv", 20), ("1-d", 60)])
+def test_one_environment_against_the_loop(compare, record, workers, quick, name, turns):
+    alone = Setup("loop", name, trainings=1, train_only=True, quick=quick)
+    sides = {"loop": workers(alone), "esper": workers(replace(alone, program="threads", lanes=1))}
+    took = compare({side: worker.seconds for side, worker in sides.items()}, turns)
+    if name == "conv":
+        ratio = took["esper"] / took["loop"]
+        record(Figure("P1", "conv: one environment, time against the best loop", ratio, "×", 1.03, 3))
+    else:
+        beyond = (took["esper"] - took["loop"]) / workload(name, quick=quick).batches
+        record(Figure("P1", "1-d: one environment, time beyond the best loop per batch", 1e6 * beyond, "µs", 60, 0))
+
+
+@pytest.mark.parametrize(("name", "layouts", "turns"), [("conv", (False, True), 5), ("1-d", (False,), 12)])
+def test_layout_allocator_and_workers(benchmark, record, quick, name, layouts, turns):
+    """Four trainings on two cores: each factor apart, and Esper against two processes that share nothing."""
+    rows = []
+    slowest = Setup("loop", name, TRAININGS, channels_last=False, tuned=False, quick=quick)
+
+    def measure_all():
+        for channels_last, tuned in product(layouts[-1:] if quick else layouts, (True,) if quick else (False, True)):
+            loop = replace(slowest, channels_last=channels_last, tuned=tuned)
+            setups = {
+                "reference": [slowest],
+                "loop, 1 thread": [loop],
+                f"loop, {CORES} threads": [replace(loop, threads=CORES)],
+                f"{CORES} loops in processes": each_core(loop),
+                "Esper, threads": [replace(loop, program="threads")],
+                "Esper, processes": [replace(loop, program="processes")],
+            }
+            with ExitStack() as stack:
+                sides = {
+                    side: stack.enter_context(WorkerGroup(*own) if len(own) > 1 else Worker(*own)).seconds
+                    for side, own in setups.items()
+                }
+                timing, count = Interleaved(sides), 1 if quick else turns
+                for _ in range(count + (0 if quick else 2)):
+                    timing.turn()
+            took = timing.medians(count)
+            reference = took.pop("reference")
+            layout = "" if name == "1-d" else "channels-last" if channels_last else "channels first"
+            rows.append(
+                {
+                    "layout": layout,
+                    "allocator": "tuned" if tuned else "default",
+                    "times as fast": {side: reference / seconds for side, seconds in took.items()},
+                }
+            )
+
+    benchmark.pedantic(measure_all, rounds=1)
+    best = rows[-1]["times as fast"]
+    limit = best[f"{CORES} loops in processes"]
+    benchmark.extra_info["factors"] = {name: rows}
+    record(
+        Figure(
+            "P2",
+            f"{name}: four environments, time against two loops in processes",
+            limit / best["Esper, processes"],
+            "×",
+            1.1,
+        ),
+        Figure("P2", f"{name}: the same with threads in place of processes", limit / best["Esper, threads"], "×"),
+    )
+
+
+def test_three_acting_seeds_against_the_loop(compare, record, workers, quick):
+    """Each seed is left out once in the evaluation, on both sides; the loop runs four whole passes."""
+    loop = Setup("loop", "conv", TRAININGS, seeds=True, quick=quick)
+    sides = {
+        "loops": workers(*each_core(loop)),
+        "processes": workers(replace(loop, program="processes")),
+        "threads": workers(replace(loop, program="threads")),
+    }
+    took = compare({side: worker.seconds for side, worker in sides.items()}, 6, warmup=2)
+    record(
+        Figure(
+            "P12",
+            "three acting seeds: time against two loops in processes",
+            took["processes"] / took["loops"],
+            "×",
+            1.0,
+        ),
+        Figure("P12", "the same with threads in place of processes", took["threads"] / took["loops"], "×"),
+    )
+
+
+@pytest.mark.parametrize("seeds", [0, 1, 2, 3])
+@pytest.mark.usefixtures("in_process")
+def test_steps_cost_the_same_with_more_environments(compare, record, quick, seeds):
+    from esper_core.trainer.pool import Pool
+
+    work, sizes = (conv(1, 1, 8), (1, 2)) if quick else (conv(1, 1, 64), (2, 16))
+    with ExitStack() as stack:
+        sides = {}
+        for size in sizes:
+            pool = Pool(work.recipe(channels_last=True), ["grown"], size, lanes=None)
+            stack.callback(pool.close)
+            pool.reset(0, 0)
+            activate_seeds(pool, list(work.slots)[:seeds])
+            sides[size] = lambda pool=pool: (pool.train(0), pool.evaluate(0), pool.synchronise(0))
+        took = compare(sides, 5, warmup=1)
+    few, many = (took[size] / size for size in sizes)
+    record(Figure("P11", f"{seeds} seeds: step of an environment among 16 against 2", many / few, "×", 1.1))

@@ -1,14 +1,16 @@
-"""What tests of slots share: a seed that makes a difference, put where they want it."""
+"""Fixtures for tests of growth: gardens, and seeds put into a slot directly."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from esper_core.growth import slots_of
+from esper_core.config import GrowthConfig, OptimizerConfig
+from esper_core.growth import Garden, OptimizerKeeper, OptimizerSettings, Variety, host_parameters, slots_of
 from esper_core.growth.seeds import Seed
 from esper_core.leyline import BlueprintSpec, Site
 from esper_core.leyline.lifecycle import Stage
@@ -45,3 +47,24 @@ def add_seed() -> Callable[..., Seed]:
         return grown
 
     return put
+
+
+@pytest.fixture
+def make_garden() -> Callable[..., Garden]:
+    """``make_garden(model, *varieties, optimizer=…, growth=…, …)``: a garden whose slots all take the varieties."""
+
+    def make(
+        model: nn.Module,
+        *varieties: Variety,
+        optimizer: OptimizerConfig | OptimizerSettings | None = None,
+        seed_optimizer: OptimizerConfig | OptimizerSettings | None = None,
+        growth: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> Garden:
+        host = optimizer or OptimizerConfig()
+        keeper = OptimizerKeeper(host_parameters(model), host_settings=host, seed_settings=seed_optimizer or host)
+        settings = GrowthConfig.model_validate({"embargo": 0, **(growth or {})})
+        slots = {slot.name: varieties for slot in slots_of(model).each()}
+        return Garden(model, keeper, slots, **{"seed": 0, "batches": 1, "settings": settings, **more})
+
+    return make

@@ -10,7 +10,7 @@ import torch
 
 from esper_core.config import GrowthConfig
 from esper_core.growth import gates
-from esper_core.leyline import Action, Finding, LifecycleError, Op, SlotPlace, Stage
+from esper_core.leyline import WAIT, Action, Finding, LifecycleError, Op, SlotPlace, Stage
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 
@@ -86,7 +86,7 @@ def test_a_seed_that_its_gate_does_not_pass_cannot_be_advanced(make_recipe, live
     assert seed.opinion.finding in (Finding.NOT_SHOWN, Finding.UNKNOWN)
     assert not pool.masks()[0].allows(ADVANCE)
     assert pool.masks()[0].allows(Action(Op.PRUNE, "early"))
-    _, pruned = pool.apply([Action(Op.PRUNE, "early")], 6)[0]
+    ((_, pruned),), _ = pool.apply([Action(Op.PRUNE, "early"), WAIT], 6)
     assert pruned.reason == f"by an action; gate before blending: {seed.opinion.finding}: {seed.opinion.reason}"
 
 

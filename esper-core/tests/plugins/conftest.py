@@ -11,6 +11,7 @@ from textwrap import dedent
 
 import pytest
 
+from esper_core.leyline import ConfigError, PluginError
 from esper_core.plugins import Plugins, load_plugins
 
 
@@ -66,6 +67,11 @@ class Workshop:
         ]
         return self.package("\n".join(lines), **settings)
 
+    def tasks(self, *calls: str, **settings: object) -> FakeDistribution:
+        """Return a package that registers tasks with these calls."""
+        head = "from esper_core import TaskSpec, hookimpl\n@hookimpl\ndef esper_register_tasks(registry):\n"
+        return self.package(head + "".join(f"    {call}\n" for call in calls), **settings)
+
 
 @pytest.fixture
 def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
@@ -94,3 +100,15 @@ def told(load: Callable[..., Plugins], workshop: Workshop) -> Callable[..., str]
         return "\n".join(str(problem) for problem in problems).replace(f"{workshop.folder}/", "")
 
     return tell
+
+
+@pytest.fixture
+def refusal(workshop: Workshop) -> Callable[[Callable[[], object]], tuple[type, str]]:
+    """``refusal(look)`` returns the type of the error that ``look()`` raises, and its text without the folder."""
+
+    def catch(look: Callable[[], object]) -> tuple[type, str]:
+        with pytest.raises((ConfigError, PluginError)) as caught:
+            look()
+        return type(caught.value), str(caught.value).replace(f"{workshop.folder}/", "")
+
+    return catch

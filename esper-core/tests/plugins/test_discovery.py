@@ -24,34 +24,38 @@ def test_disabled_plugin_is_not_imported_and_not_a_problem(load, workshop) -> No
     assert found.problems == ()
 
 
-def test_plugin_id_declared_by_two_packages_rejects_both(load, told, workshop) -> None:
-    rivals = [workshop.package(NEVER, name="esper-extra"), workshop.package(NEVER, name="other-extra", version="1.0")]
-    assert [record.status for record in load(*rivals).records] == ["rejected", "rejected"]
-    assert told(*rivals) == (
-        'E211 plugin "extra" is declared more than once, and not loaded:'
-        " by esper-extra 0.2.0 (esper_extra) and by other-extra 1.0 (other_extra)\n"
-        "  Keep one of them:  pip uninstall esper-extra or other-extra"
-    )
-
-
-def test_duplicate_of_a_first_party_plugin_is_the_one_to_uninstall(told, workshop) -> None:
+def test_plugin_id_declared_more_than_once_is_rejected(load, told, workshop) -> None:
+    """Neither is loaded; beside a first-party plugin, the other package is the one to uninstall."""
+    rivals = [workshop.package(NEVER), workshop.package(NEVER, name="other-extra", version="1.0")]
     ours = workshop.package(NEVER, plugin="blueprints", version="0.1.0")
-    rival = workshop.package(NEVER, plugin="blueprints", name="evil", version="6.6.6")
-    assert told(ours, rival) == (
-        'E211 plugin "blueprints" is declared more than once, and not loaded:'
-        " by esper-blueprints 0.1.0 (esper_blueprints) and by evil 6.6.6 (evil)\n"
-        "  Keep one of them:  pip uninstall evil"
-    )
-
-
-def test_plugin_id_declared_twice_by_one_package_is_rejected(told, workshop) -> None:
-    package = workshop.package(NEVER)
-    twice = replace(package, entry_points=(*package.entry_points, EntryPoint("extra", "elsewhere", "esper.plugins")))
-    assert told(twice) == (
-        'E211 plugin "extra" is declared more than once, and not loaded:'
-        " by esper-extra 0.2.0 (elsewhere) and by esper-extra 0.2.0 (esper_extra)\n"
-        "  Tell the author of esper-extra."
-    )
+    evil = workshop.package(NEVER, plugin="blueprints", name="evil", version="6.6.6")
+    twice = replace(rivals[0], entry_points=(*rivals[0].entry_points, EntryPoint("extra", "other", "esper.plugins")))
+    assert [record.status for record in load(*rivals).records] == ["rejected", "rejected"]
+    for packages, id_, first, second, hint in (
+        (
+            rivals,
+            "extra",
+            "esper-extra 0.2.0 (esper_extra)",
+            "other-extra 1.0 (other_extra)",
+            "Keep one of them:  pip uninstall esper-extra or other-extra",
+        ),
+        (
+            [ours, evil],
+            "blueprints",
+            "esper-blueprints 0.1.0 (esper_blueprints)",
+            "evil 6.6.6 (evil)",
+            "Keep one of them:  pip uninstall evil",
+        ),
+        (
+            [twice],
+            "extra",
+            "esper-extra 0.2.0 (esper_extra)",
+            "esper-extra 0.2.0 (other)",
+            "Tell the author of esper-extra.",
+        ),
+    ):
+        message = f'E211 plugin "{id_}" is declared more than once, and not loaded: by {first} and by {second}'
+        assert told(*packages) == f"{message}\n  {hint}"
 
 
 def test_disabling_a_duplicate_id_is_no_problem(load, workshop) -> None:
@@ -78,16 +82,17 @@ def test_plugin_for_another_core_version_is_not_imported(load, told, workshop) -
 @pytest.mark.parametrize(
     "requires",
     [
-        None,
-        [],
-        ["torch>=99"],
-        ["esper_core>=0.1"],
-        ["Esper.Core (>=0.1)"],
-        ["esper-core"],
+        *(
+            None,
+            [],
+            ["torch>=99"],
+            ["esper_core>=0.1"],
+            ["Esper.Core (>=0.1)"],
+            ["esper-core"],
+            ["esper-core-extra>=9"],
+        ),
         ["esper-core @ file:///somewhere"],
-        ['esper-core>=9; python_version < "3"'],
-        ['esper-core>=9; extra == "test"'],
-        ["esper-core-extra>=9"],
+        ['esper-core>=9; python_version < "3"', 'esper-core>=9; extra == "test"'],
     ],
 )
 def test_requirement_that_is_met_or_does_not_apply_is_accepted(load, workshop, requires) -> None:
@@ -194,14 +199,8 @@ def test_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "not_there.py"
-    assert read_local([path])[1] == [
-        Problem(
-            "E227",
-            f'there is no plugin file "{path}"',
-            path="plugins.local[0]",
-            hint="The path is relative to the configuration's folder.",
-        )
-    ]
+    message, hint = f'there is no plugin file "{path}"', "The path is relative to the configuration's folder."
+    assert read_local([path])[1] == [Problem("E227", message, path="plugins.local[0]", hint=hint)]
 
 
 def test_file_is_run_as_it_was_read(file: Path, monkeypatch) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from esper_core.leyline import GrowthError, PluginError, Problem
-from esper_core.plugins.isolation import AttributedSchedule, Label, attempt, attributed_to, summarise
+from esper_core.plugins.isolation import AttributedSchedule, Label, attributed_to, summarise
 
 
 def test_missing_module_is_reported_at_the_plugins_own_line(told, workshop) -> None:
@@ -42,29 +42,20 @@ def test_reported_line_is_the_innermost_of_the_plugin(told, workshop) -> None:
     )
 
 
-def test_missing_module_of_the_plugin_itself_is_the_authors_fault(told, workshop) -> None:
-    assert told(workshop.package(target="esper_extra.plugin:plugin")) == (
-        'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
-        " ModuleNotFoundError: No module named 'esper_extra'\n"
-        "  esper_extra.plugin:plugin\n"
+@pytest.mark.parametrize(
+    ("source", "target", "error", "place"),
+    [
+        (None, "esper_extra.plugin", "ModuleNotFoundError: No module named 'esper_extra'", "esper_extra.plugin"),
+        ("", "esper_extra:x", "AttributeError: module 'esper_extra' has no attribute 'x'", "esper_extra:x"),
+        ("x = 1\ndef broken(:\n", None, "SyntaxError: invalid syntax", "esper_extra.py:2"),
+    ],
+)
+def test_module_that_cannot_be_imported_is_the_authors_fault(told, workshop, source, target, error, place) -> None:
+    assert told(workshop.package(source, target=target)) == (
+        f'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported: {error}\n'
+        f"  {place}\n"
         "  Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]"
     )
-
-
-def test_missing_attribute_of_an_entry_point_is_reported(told, workshop) -> None:
-    text = told(workshop.package("x = 1\n", target="esper_extra:plugin"))
-    assert text.splitlines()[:2] == [
-        'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
-        " AttributeError: module 'esper_extra' has no attribute 'plugin'",
-        "  esper_extra:plugin",
-    ]
-
-
-def test_syntax_error_is_reported_at_its_line(told, workshop) -> None:
-    assert told(workshop.package("x = 1\ndef broken(:\n")).splitlines()[:2] == [
-        'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported: SyntaxError: invalid syntax',
-        "  esper_extra.py:2",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +85,9 @@ def test_any_exception_on_import_breaks_only_that_plugin(load, workshop, source,
     assert len(problem.message) < 500
 
 
-CTRL_C = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
-
-
 def test_ctrl_c_during_an_import_is_raised(load, workshop) -> None:
     with pytest.raises(KeyboardInterrupt):
-        load(workshop.package(CTRL_C))
+        load(workshop.package("raise KeyboardInterrupt\n"))
 
 
 def test_plugin_output_goes_to_stderr(load, workshop, capsys) -> None:
@@ -108,13 +96,8 @@ def test_plugin_output_goes_to_stderr(load, workshop, capsys) -> None:
 
 
 def test_import_time_is_recorded(load, workshop) -> None:
-    (record,) = load(workshop.package("import time\ntime.sleep(0.03)\n")).records
-    assert 25 < record.load_ms < 5000
-
-
-def test_attempt_returns_the_value_of_the_call() -> None:
-    tried = attempt(lambda: 7)
-    assert (tried.value, tried.error) == (7, None)
+    (record,) = load(workshop.package("import time\ntime.sleep(0.002)\n")).records
+    assert record.load_ms >= 2
 
 
 def test_error_summary_is_one_line_of_bounded_length() -> None:
@@ -145,14 +128,6 @@ def test_ctrl_c_and_errors_with_a_code_pass_unchanged(error: BaseException) -> N
     with pytest.raises(type(error)) as passed, attributed_to("reward r (p 1)", "at work"):
         raise error
     assert passed.value is error
-
-
-def test_ctrl_c_in_a_call_is_raised() -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        attempt(interrupted)
 
 
 @pytest.mark.parametrize("factor", [-0.1, float("nan"), float("inf")])

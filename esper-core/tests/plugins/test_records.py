@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pytest
 
-from esper_core.leyline import ConfigError, PluginError
-
-TASK = "from esper_core import TaskSpec, hookimpl\n@hookimpl\ndef esper_register_tasks(registry):\n    {body}\n"
-
-
-@pytest.fixture
-def refusal(workshop):
-    """``refusal(look)``: the error that ``look()`` raises, and its text."""
-
-    def catch(look) -> tuple[type, str]:
-        with pytest.raises((ConfigError, PluginError)) as caught:
-            look()
-        return type(caught.value), str(caught.value).replace(f"{workshop.folder}/", "")
-
-    return catch
-
+from esper_core.leyline import PluginError
 
 BLOCKS = """
 from pydantic import BaseModel
@@ -32,85 +18,85 @@ NOTHING = None
 """
 
 
-def component(load, workshop, target: str, spec: str = "TaskSpec()"):
-    body = f'registry.add("signals", "{target}", {spec})'
-    return load(workshop.package(TASK.format(body=body))).registry.find("task", "signals")
-
-
-def test_target_is_imported_by_load_only(load, workshop) -> None:
-    import sys
-
+@pytest.fixture
+def component(load, workshop):
+    """``component(target, spec)``: a task that was added with them, beside a module my_blocks."""
     workshop.write("my_blocks", BLOCKS)
-    found = component(load, workshop, "my_blocks:Tiny")
+
+    def find(target: str, spec: str = "TaskSpec()"):
+        package = workshop.tasks(f'registry.add("signals", "{target}", {spec})')
+        return load(package).registry.find("task", "signals")
+
+    return find
+
+
+def test_target_is_imported_by_load_only(component) -> None:
+    found = component("my_blocks:Tiny")
     assert "my_blocks" not in sys.modules
     assert found.load() is sys.modules["my_blocks"].Tiny
 
 
-def test_target_that_raises_on_import_is_reported_with_its_package(load, workshop, refusal) -> None:
-    workshop.write("my_blocks", "import math\n1 / 0\n")
-    assert refusal(component(load, workshop, "my_blocks:Tiny").load) == (
-        PluginError,
-        'E219 task "extra/signals" (esper-extra 0.2.0) cannot be loaded: ZeroDivisionError: division by zero\n'
-        "  my_blocks.py:2\n"
-        "  Tell the author of esper-extra.",
-    )
-
-
-def test_missing_target_is_reported(load, workshop, refusal) -> None:
-    workshop.write("my_blocks", BLOCKS)
-    assert refusal(component(load, workshop, "my_blocks:Tinny").load) == (
-        PluginError,
-        'E219 task "extra/signals" (esper-extra 0.2.0) cannot be loaded:'
-        " AttributeError: module 'my_blocks' has no attribute 'Tinny'\n"
-        "  my_blocks:Tinny\n"
-        "  Tell the author of esper-extra.",
-    )
-
-
-def test_target_that_is_not_callable_is_reported(load, workshop, refusal) -> None:
-    workshop.write("my_blocks", BLOCKS)
-    assert refusal(component(load, workshop, "my_blocks:NOTHING").load) == (
-        PluginError,
-        'E219 task "extra/signals" (esper-extra 0.2.0) cannot be called: my_blocks:NOTHING is of type NoneType\n'
-        "  A target is a class or a function. Tell the author of esper-extra.",
-    )
-
-
-def test_settings_model_is_imported_from_its_target(load, workshop) -> None:
-    workshop.write("my_blocks", BLOCKS)
-    found = component(load, workshop, "my_blocks:Tiny", 'TaskSpec(settings="my_blocks:Settings")')
-    assert found.settings_model()().width == 3
-
-
-def test_component_without_settings_has_no_model(load, workshop) -> None:
-    assert component(load, workshop, "my_blocks:Tiny").settings_model() is None
+TELL = "Tell the author of esper-extra."
 
 
 @pytest.mark.parametrize(
-    ("settings", "text"),
+    ("target", "fault", "more"),
     [
         (
-            "my_blocks:Tiny",
-            'E217 task "extra/signals" (esper-extra 0.2.0) declares settings that are not a pydantic model:'
-            " my_blocks:Tiny\n"
-            "  Settings are a class that derives from pydantic.BaseModel. Tell the author of esper-extra.",
+            "wrong_blocks:Tiny",
+            "cannot be loaded: ZeroDivisionError: division by zero",
+            f"wrong_blocks.py:2\n  {TELL}",
         ),
         (
-            "my_blocks:Nope",
-            'E219 task "extra/signals" (esper-extra 0.2.0) has settings that cannot be loaded:'
-            " AttributeError: module 'my_blocks' has no attribute 'Nope'\n"
-            "  my_blocks:Nope\n"
-            "  Tell the author of esper-extra.",
+            "my_blocks:Tinny",
+            "cannot be loaded: AttributeError: module 'my_blocks' has no attribute 'Tinny'",
+            f"my_blocks:Tinny\n  {TELL}",
+        ),
+        (
+            "my_blocks:NOTHING",
+            "cannot be called: my_blocks:NOTHING is of type NoneType",
+            f"A target is a class or a function. {TELL}",
         ),
     ],
 )
-def test_invalid_settings_declaration_is_reported(load, workshop, refusal, settings: str, text: str) -> None:
-    workshop.write("my_blocks", BLOCKS)
-    found = component(load, workshop, "my_blocks:Tiny", f'TaskSpec(settings="{settings}")')
-    assert refusal(found.settings_model) == (PluginError, text)
+def test_invalid_target_is_reported_with_its_package(component, workshop, refusal, target, fault, more) -> None:
+    workshop.write("wrong_blocks", "import math\n1 / 0\n")
+    head = 'E219 task "extra/signals" (esper-extra 0.2.0)'
+    assert refusal(component(target).load) == (PluginError, f"{head} {fault}\n  {more}")
 
 
-def test_component_can_be_pickled(load, workshop) -> None:
-    found = component(load, workshop, "my_blocks:Tiny")
-    assert pickle.loads(pickle.dumps(found)) == found
-    assert hash(found) == hash(pickle.loads(pickle.dumps(found)))
+def test_settings_model_is_imported_from_its_target(component) -> None:
+    assert component("my_blocks:Tiny", 'TaskSpec(settings="my_blocks:Settings")').settings_model()().width == 3
+
+
+def test_component_without_settings_has_no_model(component) -> None:
+    assert component("my_blocks:Tiny").settings_model() is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "fault", "more"),
+    [
+        (
+            "my_blocks:Tiny",
+            "E217",
+            "declares settings that are not a pydantic model: my_blocks:Tiny",
+            f"Settings are a class that derives from pydantic.BaseModel. {TELL}",
+        ),
+        (
+            "my_blocks:Nope",
+            "E219",
+            "has settings that cannot be loaded: AttributeError: module 'my_blocks' has no attribute 'Nope'",
+            f"my_blocks:Nope\n  {TELL}",
+        ),
+    ],
+)
+def test_invalid_settings_declaration_is_reported(component, refusal, settings, code, fault, more) -> None:
+    found = component("my_blocks:Tiny", f'TaskSpec(settings="{settings}")')
+    told = f'{code} task "extra/signals" (esper-extra 0.2.0) {fault}\n  {more}'
+    assert refusal(found.settings_model) == (PluginError, told)
+
+
+def test_component_can_be_pickled(component) -> None:
+    found = component("my_blocks:Tiny")
+    again = pickle.loads(pickle.dumps(found))
+    assert (again, hash(again)) == (found, hash(found))

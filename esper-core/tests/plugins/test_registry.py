@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from esper_core.leyline import ConfigError, PluginError
 from esper_core.leyline.specs import COMPONENT_KINDS
 from esper_core.plugins.records import KINDS
 from esper_core.plugins.validation import known_hooks
@@ -71,132 +70,91 @@ FORMULA = (
     "Names: c channels, n spatial dimensions, h height, w width, l length, t tokens. "
     "Operators: + - * // ** ( ) min max."
 )
+KNOWN_KINDS = "Known: image, sequence, tokens, vector"
+NAME = "Lower case letters and digits, joined by single - or _, at most 48 characters."
+TARGET = 'A target is a class, a function, or "module:attribute".'
 
-REFUSED = {
-    "a bad name": (
-        f'registry.add("TinyConv", build, {FITS})',
-        f"E216 {HEAD} adds the blueprint with an invalid name: 'TinyConv'",
-        "Lower case letters and digits, joined by single - or _, at most 48 characters.",
-    ),
-    "a name that is no text": (
-        f"registry.add(7, build, {FITS})",
-        f"E216 {HEAD} adds the blueprint with an invalid name: 7",
-        "Lower case letters and digits, joined by single - or _, at most 48 characters.",
-    ),
-    "another kind's specification": (
-        'registry.add("a", build, TaskSpec())',
-        f"E217 {HEAD} adds the blueprint \"a\" with an invalid specification: TaskSpec(summary='', settings=None)",
+REFUSED = [
+    (f'"TinyConv", build, {FITS}', "E216 {} with an invalid name: 'TinyConv'", NAME),
+    (f"7, build, {FITS}", "E216 {} with an invalid name: 7", NAME),
+    (
+        '"a", build, TaskSpec()',
+        "E217 {} \"a\" with an invalid specification: TaskSpec(summary='', settings=None)",
         "A blueprint is declared with BlueprintSpec(...).",
     ),
-    "an unknown kind of site": (
-        'registry.add("a", build, BlueprintSpec(("vector", "imgae"), "c"))',
-        f"E217 {HEAD} adds the blueprint \"a\" with accepts='imgae', which is not a kind of site",
+    (
+        '"a", build, BlueprintSpec(("vector", "imgae"), "c")',
+        "E217 {} \"a\" with accepts='imgae', which is not a kind of site",
         'Did you mean "image"?',
     ),
-    "no kind of site": (
-        'registry.add("a", build, BlueprintSpec((), "c"))',
-        f'E217 {HEAD} adds the blueprint "a" with accepts=(), which is not a kind of site',
-        "Known: image, sequence, tokens, vector",
+    (
+        '"a", build, BlueprintSpec((), "c")',
+        'E217 {} "a" with accepts=(), which is not a kind of site',
+        KNOWN_KINDS,
     ),
-    "a version that is no number": (
-        'registry.add("a", build, BlueprintSpec("vector", "c", version="2"))',
-        f"E217 {HEAD} adds the blueprint \"a\" with version='2'",
+    (
+        '"a", build, BlueprintSpec("vector", "c", version="2")',
+        "E217 {} \"a\" with version='2'",
         "Expected a value of type int.",
     ),
-    "a truth that is none": (
-        'registry.add("a", build, BlueprintSpec("vector", "c", starts_as_identity=1))',
-        f'E217 {HEAD} adds the blueprint "a" with starts_as_identity=1',
+    (
+        '"a", build, BlueprintSpec("vector", "c", starts_as_identity=1)',
+        'E217 {} "a" with starts_as_identity=1',
         "Expected a value of type bool.",
     ),
-    "a trait that is none": (
-        'registry.add("a", build, BlueprintSpec("vector", "c", traits=("bf16", "determinstic")))',
-        f"E217 {HEAD} adds the blueprint \"a\" with the trait 'determinstic', which does not exist",
+    (
+        '"a", build, BlueprintSpec("vector", "c", traits=("bf16", "determinstic"))',
+        "E217 {} \"a\" with the trait 'determinstic', which does not exist",
         'Did you mean "deterministic"?',
     ),
-    "a summary that is no text": (
-        'registry.add("a", build, BlueprintSpec("vector", "c", None))',
-        f'E217 {HEAD} adds the blueprint "a" with summary=None',
-        "Expected a value of type str.",
-    ),
-    "a formula with an unknown name": (
-        'registry.add("a", build, BlueprintSpec("vector", "c*h"))',
-        f'E218 {HEAD} adds the blueprint "a" with an invalid formula for vector sites:'
-        ' unknown name "h"; known here: c, n. Received: "c*h"',
+    (
+        '"a", build, BlueprintSpec(("image", "tokens"), "c*h")',
+        'E218 {} "a" with an invalid formula for tokens sites: unknown name "h"; known here: c, n, t. Received: "c*h"',
         FORMULA,
     ),
-    "a formula that holds for one of its kinds only": (
-        'registry.add("a", build, BlueprintSpec(("image", "tokens"), "c*h"))',
-        f'E218 {HEAD} adds the blueprint "a" with an invalid formula for tokens sites:'
-        ' unknown name "h"; known here: c, n, t. Received: "c*h"',
+    (
+        '"a", build, BlueprintSpec("vector", 64)',
+        'E218 {} "a" with an invalid formula for vector sites: a formula is text such as "9*c*c". Received: int',
         FORMULA,
     ),
-    "a formula that is a number": (
-        'registry.add("a", build, BlueprintSpec("vector", 64))',
-        f'E218 {HEAD} adds the blueprint "a" with an invalid formula for vector sites:'
-        ' a formula is text such as "9*c*c". Received: int',
+    (
+        '"a", build, BlueprintSpec("vector", "c - 100")',
+        'E218 {} "a" with -92 parameters for Site(kind=\'vector\', channels=8, size=()): "c - 100"',
         FORMULA,
     ),
-    "a negative formula": (
-        'registry.add("a", build, BlueprintSpec("vector", "c - 100"))',
-        f'E218 {HEAD} adds the blueprint "a" with -92 parameters'
-        " for Site(kind='vector', channels=8, size=()): \"c - 100\"",
-        FORMULA,
+    (f'"a", 7, {FITS}', 'E219 {} "a" with a target that cannot be called: 7', TARGET),
+    (
+        f'"a", "my.blocks.Tiny", {FITS}',
+        "E219 {} \"a\" with a target that cannot be called: 'my.blocks.Tiny'",
+        TARGET,
     ),
-    "a target that cannot be called": (
-        f'registry.add("a", 7, {FITS})',
-        f'E219 {HEAD} adds the blueprint "a" with a target that cannot be called: 7',
-        'A target is a class, a function, or "module:attribute".',
-    ),
-    "a target without an attribute": (
-        f'registry.add("a", "my.blocks.Tiny", {FITS})',
-        f"E219 {HEAD} adds the blueprint \"a\" with a target that cannot be called: 'my.blocks.Tiny'",
-        'A target is a class, a function, or "module:attribute".',
-    ),
-}
+]
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_invalid_component_is_refused_at_the_line_that_adds_it(load, told, workshop, case: str) -> None:
-    call, first, hint = REFUSED[case]
-    package = workshop.package(adding(call))
-    assert told(package) == f"{first}\n  esper_extra.py:6\n  {hint}"
+@pytest.mark.parametrize(("arguments", "message", "hint"), REFUSED)
+def test_invalid_blueprint_is_refused_at_the_line_that_adds_it(load, told, workshop, arguments, message, hint) -> None:
+    package = workshop.package(adding(f"registry.add({arguments})"))
+    head = message.replace(" {}", f" {HEAD} adds the blueprint")
+    assert told(package) == f"{head}\n  esper_extra.py:6\n  {hint}"
     found = load(package)
     assert [record.status for record in found.records] == ["broken"]
     assert found.registry.components() == ()
 
 
-HOSTS = {
-    "settings that are no model": (
-        "HostSpec(settings={})",
-        "settings={}",
-        'Settings are a pydantic model class, or "module:Class".',
-    ),
-    "a slot that is text": (
-        'HostSpec(slots={"early": "stem"})',
-        "slot 'early': 'stem'",
-        'A slot is "name": SlotPlace("module").',
-    ),
-    "a slot of an unknown kind": (
-        'HostSpec(slots={"early": SlotPlace("stem", "vectors")})',
-        "slot 'early' of kind 'vectors'",
-        'Did you mean "vector"?',
-    ),
-}
-
-
-@pytest.mark.parametrize("case", HOSTS)
-def test_invalid_host_specification_is_refused(told, workshop, case: str) -> None:
-    spec, fault, hint = HOSTS[case]
-    text = told(workshop.package(adding(f'registry.add("a", build, {spec})', hook="esper_register_hosts")))
-    assert text == f'E217 {HEAD} adds the host "a" with {fault}\n  esper_extra.py:6\n  {hint}'
-
-
-@pytest.mark.parametrize("family", ["None", "3"])
-def test_invalid_reward_family_is_refused(told, workshop, family: str) -> None:
-    spec = f"RewardSpec(family={family})"
-    text = told(workshop.package(adding(f'registry.add("a", build, {spec})', hook="esper_register_rewards")))
-    hint = "Expected a value of type str."
-    assert text == f'E217 {HEAD} adds the reward "a" with family={family}\n  esper_extra.py:6\n  {hint}'
+@pytest.mark.parametrize(
+    ("spec", "fault", "hint"),
+    [
+        ("HostSpec(settings={})", "settings={}", 'Settings are a pydantic model class, or "module:Class".'),
+        ('HostSpec(slots={"s": "stem"})', "slot 's': 'stem'", 'A slot is "name": SlotPlace("module").'),
+        ('HostSpec(slots={"s": SlotPlace("m", "sites")})', "slot 's' of kind 'sites'", KNOWN_KINDS),
+        ("RewardSpec(family=None)", "family=None", "Expected a value of type str."),
+        ("RewardSpec(family=3)", "family=3", "Expected a value of type str."),
+    ],
+)
+def test_invalid_specification_of_another_kind_is_refused(told, workshop, spec: str, fault: str, hint: str) -> None:
+    kind = "host" if "Host" in spec else "reward"
+    text = told(workshop.package(adding(f'registry.add("a", build, {spec})', hook=f"esper_register_{kind}s")))
+    assert text == f'E217 {HEAD} adds the {kind} "a" with {fault}\n  esper_extra.py:6\n  {hint}'
 
 
 def test_duplicate_name_in_a_plugin_is_refused(told, workshop) -> None:
@@ -237,21 +195,6 @@ def test_registration_hook_that_returns_a_value_is_refused(told, workshop) -> No
     )
 
 
-TASK = "from esper_core import TaskSpec, hookimpl\n@hookimpl\ndef esper_register_tasks(registry):\n    {body}\n"
-
-
-@pytest.fixture
-def refusal(workshop):
-    """``refusal(look)``: the error that ``look()`` raises, and its text."""
-
-    def catch(look) -> tuple[type, str]:
-        with pytest.raises((ConfigError, PluginError)) as caught:
-            look()
-        return type(caught.value), str(caught.value).replace(f"{workshop.folder}/", "")
-
-    return catch
-
-
 def test_find_accepts_short_name_and_full_id(load, workshop) -> None:
     registry = load(workshop.blueprints("tiny", "wide")).registry
     assert registry.find("blueprint", "tiny") is registry.find("blueprint", "extra/tiny")
@@ -288,20 +231,15 @@ def test_pattern_without_wildcards_is_a_name(load, workshop, refusal) -> None:
 
 def test_components_are_sorted_by_kind_and_id(load, workshop) -> None:
     found = load(
-        workshop.package(TASK.format(body='registry.add("a", "m:A", TaskSpec())'), plugin="aa"),
+        workshop.tasks('registry.add("a", "m:A", TaskSpec())', plugin="aa"),
         workshop.blueprints("b", "a"),
     )
     assert [one.id for one in found.registry.components()] == ["extra/a", "extra/b", "aa/a"]
     assert [one.id for one in found.registry.components("task")] == ["aa/a"]
 
 
-def component(load, workshop, target: str, spec: str = "TaskSpec()"):
-    body = f'registry.add("signals", "{target}", {spec})'
-    return load(workshop.package(TASK.format(body=body))).registry.find("task", "signals")
-
-
 def test_find_any_returns_the_components_of_all_kinds_with_a_name(load, workshop, refusal) -> None:
-    task = workshop.package(TASK.format(body='registry.add("tiny", "m:A", TaskSpec())'), plugin="data")
+    task = workshop.tasks('registry.add("tiny", "m:A", TaskSpec())', plugin="data")
     registry = load(workshop.blueprints("tiny", "wide"), task).registry
     assert [one.id for one in registry.find_any("tiny")] == ["extra/tiny", "data/tiny"]
     assert [one.id for one in registry.find_any("extra/wide")] == ["extra/wide"]

@@ -13,36 +13,42 @@ import esper_core
 from esper_core.app import run as run_module
 from esper_core.app.checkpointing import CheckpointWriter
 from esper_core.app.compose import Composition, prepare
+from esper_core.app.resolution import resolved_config
 from esper_core.app.run import resume, run
 from esper_core.cli.main import main as command
+from esper_core.config import load_config
 from esper_core.leyline import GovernorStop, PluginError, Problem, RunFolderError
 from esper_core.runs.records import read_run
 from esper_core.telemetry import read_events
 
+pytestmark = pytest.mark.members
 
-class Pipe:
-    """A listener whose reader went away."""
+
+class Listener:
+    """Keeps the events; ``settle`` raises the given error."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.events: list[object] = []
+        self.error = error
 
     def hear(self, event: object) -> None:
-        """Nothing."""
+        self.events.append(event)
 
     def settle(self) -> None:
-        """As writing to a closed pipe does."""
-        raise BrokenPipeError
+        if self.error is not None:
+            raise self.error
 
 
-@pytest.mark.members
-def test_a_pipe_that_nobody_reads_is_told_with_its_status(configured, tmp_path) -> None:
+def test_broken_pipe_is_recorded_with_its_status(configured, tmp_path) -> None:
     with pytest.raises(BrokenPipeError):
-        run(prepare(configured()), runs_dir=tmp_path / "runs", listeners=[Pipe()])
+        run(prepare(configured()), runs_dir=tmp_path / "runs", listeners=[Listener(BrokenPipeError())])
     (directory,) = (tmp_path / "runs").iterdir()
     told = json.loads((directory / "manifest.json").read_text())
     assert (told["status"], told["exit"]) == ("failed", 141)
 
 
-@pytest.mark.members
 @pytest.mark.parametrize("kind", [GovernorStop, PluginError])
-def test_a_control_that_goes_wrong_takes_nothing_from_what_the_study_found(run_small, monkeypatch, kind) -> None:
+def test_control_that_fails_is_left_out_of_the_results(run_small, monkeypatch, kind) -> None:
     """As when a block that was kept late is too hot for a host that has it from the start."""
     studies: list[object] = []
 
@@ -63,25 +69,40 @@ def test_a_control_that_goes_wrong_takes_nothing_from_what_the_study_found(run_s
     assert told["summary"]["warnings"][-1] == said
 
 
-@pytest.mark.members
-def test_a_configuration_file_can_be_run_from_python(configured, tmp_path) -> None:
-    outcome = esper_core.run(str(configured()), runs_dir=str(tmp_path / "runs"))
-    assert read_run(outcome.path).status == "done"
-    assert set(outcome.results["arms"]) >= {"schedule", "twin"}
-
-
-@pytest.mark.members
-def test_a_hang_up_while_results_are_written_loses_none_of_them(configured, tmp_path, monkeypatch) -> None:
+def test_run_from_python_takes_a_file_and_ignores_a_hang_up_while_results_are_written(
+    configured, tmp_path, monkeypatch
+) -> None:
     """A terminal that is closed sends SIGHUP, too, when the last step is done."""
     own: list[int] = []
     real = run_module.write_json
     before = signal.signal(signal.SIGHUP, lambda number, frame: own.append(number))
     try:
         monkeypatch.setattr(run_module, "write_json", lambda *file: [os.kill(os.getpid(), signal.SIGHUP), real(*file)])
-        outcome = run(prepare(configured()), runs_dir=tmp_path / "runs")
+        outcome = esper_core.run(str(configured()), runs_dir=str(tmp_path / "runs"))
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (read_run(outcome.path).status, own) == ("done", [])
+    assert set(outcome.results["arms"]) >= {"schedule", "twin"}
+
+
+def test_run_directory_holds_every_source_and_a_configuration_that_runs_without_them(configured, tmp_path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "own_plugin.py").write_text("from esper_core import hookimpl\n")
+    file, overlays = configured(""), [inner / "first.yaml", tmp_path / "second.yaml"]
+    overlays[0].write_text("environments: 1\nplugins: {local: [own_plugin.py]}\n")
+    overlays[1].write_text("episode: {steps: 2}\n")
+    path = run(prepare(file, ["seed=3"], overlays), runs_dir=tmp_path / "runs").path
+    copies = ["config.source.yaml", "config.overlay-1.yaml", "config.overlay-2.yaml", "own_plugin.py"]
+    for name, source in zip(copies, [file, *overlays, inner / "own_plugin.py"], strict=True):
+        assert (path / name).read_bytes() == source.read_bytes()
+    assert not (path / "config.overlay-3.yaml").exists()
+    again = load_config(path / "config.yaml")
+    assert (again.config.environments, again.config.episode.steps, again.config.seed) == (1, 2, 3)
+    assert resolved_config(prepare(path / "config.yaml").resolution) == again.config
+
+
+# --- resumed runs
 
 
 @pytest.fixture
@@ -104,46 +125,32 @@ def halfway(configured, tmp_path, monkeypatch) -> Path:
     return directory
 
 
-def go_on(directory: Path, was: str, now: str) -> None:
+def go_on(directory: Path, *changes: str) -> None:
+    """Resume with texts of the configuration replaced: the old one, the new one, …"""
     file = directory / "config.yaml"
-    assert was in file.read_text()
-    file.write_text(file.read_text().replace(was, now))
+    for was, now in zip(changes[::2], changes[1::2], strict=True):
+        assert was in file.read_text()
+        file.write_text(file.read_text().replace(was, now))
     resume(prepare(file), read_run(directory))
 
 
-@pytest.mark.members
-def test_a_run_does_not_go_on_as_another_one(halfway) -> None:
+def test_run_resumes_with_the_same_configuration_only_apart_from_lanes(halfway) -> None:
     events = (halfway / "events.jsonl").read_bytes()
     with pytest.raises(RunFolderError, match=r"config\.yaml changed.*: episode\.steps is 4, and was 3") as caught:
         go_on(halfway, "steps: 3", "steps: 4")
     assert caught.value.problems[0].code == "E413"
     assert (halfway / "events.jsonl").read_bytes() == events
-    go_on(halfway, "steps: 4", "steps: 3")
+    go_on(halfway, "steps: 4", "steps: 3", "lanes: auto", "lanes: 1")
     assert read_run(halfway).status == "done"
 
 
-@pytest.mark.members
 @pytest.mark.parametrize("more", ["", "# mended\n"])
-def test_a_plugin_file_that_is_another_one_by_now_is_told(halfway, capsys, more) -> None:
+def test_changed_plugin_file_is_reported_when_a_run_is_resumed(halfway, capsys, more) -> None:
     file = halfway / "own_plugin.py"
     file.write_text(file.read_text() + more)
     command.main(["resume", str(halfway), "--quiet"], standalone_mode=False)
     told = f"own_plugin.py changed since {halfway.name} began: the numbers of the resumed run may differ"
     assert (told in capsys.readouterr().err) == bool(more)
-
-
-class Heard:
-    """A listener that keeps what it hears."""
-
-    def __init__(self) -> None:
-        self.events: list[object] = []
-
-    def hear(self, event: object) -> None:
-        """Keep it."""
-        self.events.append(event)
-
-    def settle(self) -> None:
-        """Nothing."""
 
 
 def checkpoint_numbers(directory: Path) -> list[int]:
@@ -170,22 +177,18 @@ def expected(configured, tmp_path) -> list[str]:
     return (outcome.path / "events.jsonl").read_text().splitlines()[1:]
 
 
-@pytest.mark.members
-@pytest.mark.parametrize("behind", [["not an event"], ["episode-finished", "not an event"]])
-def test_nothing_behind_the_checkpoints_position_is_read_when_a_run_is_resumed(expected, halfway, behind) -> None:
-    """Resuming cuts the file there, so what is behind need not be valid, and nobody is told of it."""
+def test_nothing_behind_the_checkpoints_position_is_read_when_a_run_is_resumed(expected, halfway) -> None:
+    """Resuming cuts the file there, so what is behind need not be valid, and no listener gets it."""
     file = halfway / "events.jsonl"
     assert '"episode-finished"' in expected[-2]
-    lines = [expected[-2] if line == "episode-finished" else line for line in behind]
-    file.write_text("\n".join([file.read_text() + lines[0], *lines[1:], "torn"]))
-    heard = Heard()
+    file.write_text(file.read_text() + "\n".join([expected[-2], "not an event", "torn"]))
+    heard = Listener()
     resume(prepare(halfway / "config.yaml"), read_run(halfway), listeners=[heard])
     assert file.read_text().splitlines()[1:] == expected
     assert heard.events == list(read_events(file))
 
 
-@pytest.mark.members
-def test_an_invalid_event_before_the_checkpoints_position_is_refused_and_nothing_changes(halfway) -> None:
+def test_invalid_event_before_the_checkpoints_position_is_refused_and_nothing_changes(halfway) -> None:
     file, (*_, newest) = halfway / "events.jsonl", checkpoint_numbers(halfway)
     kept = bytearray(file.read_bytes())
     kept[events_at(halfway, newest) - 10] = 0
@@ -195,9 +198,8 @@ def test_an_invalid_event_before_the_checkpoints_position_is_refused_and_nothing
     assert file.read_bytes() == kept
 
 
-@pytest.mark.members
-@pytest.mark.parametrize("missing", [10, 1])
-def test_a_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(expected, halfway, missing) -> None:
+def test_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(expected, halfway) -> None:
+    missing = 1
     older, newest = checkpoint_numbers(halfway)
     length = events_at(halfway, newest)
     cut_events(halfway, length - missing)
@@ -212,8 +214,7 @@ def test_a_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(e
     assert (halfway / "events.jsonl").read_text().splitlines()[1:] == expected
 
 
-@pytest.mark.members
-def test_a_checkpoint_that_does_not_fit_the_events_is_deleted_when_the_run_is_resumed(halfway, monkeypatch) -> None:
+def test_checkpoint_that_does_not_fit_the_events_is_deleted_when_the_run_is_resumed(halfway, monkeypatch) -> None:
     """Later events would make the file long enough for it, at a position that is another one by then."""
 
     def die(course: object, pause: object) -> None:
@@ -228,8 +229,7 @@ def test_a_checkpoint_that_does_not_fit_the_events_is_deleted_when_the_run_is_re
     assert (halfway / "latest").read_text() == f"{older:06}\n"
 
 
-@pytest.mark.members
-def test_a_checkpoint_whose_position_is_within_a_line_is_not_used(halfway) -> None:
+def test_checkpoint_whose_position_is_within_a_line_is_not_used(halfway) -> None:
     older, newest = checkpoint_numbers(halfway)
     file = halfway / "events.jsonl"
     file.write_bytes(file.read_bytes()[: events_at(halfway, newest) - 1] + b" " * 10 + b"\n")
@@ -239,9 +239,8 @@ def test_a_checkpoint_whose_position_is_within_a_line_is_not_used(halfway) -> No
     assert warning.startswith(f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: ")
 
 
-@pytest.mark.members
 @pytest.mark.parametrize("left", [100, 0, None], ids=["cut", "empty", "gone"])
-def test_a_run_whose_events_are_shorter_than_every_checkpoint_needs_is_refused(halfway, left) -> None:
+def test_run_with_fewer_events_than_every_checkpoint_needs_is_refused(halfway, left) -> None:
     older, newest = checkpoint_numbers(halfway)
     cut_events(halfway, left or 0)
     if left is None:
@@ -251,9 +250,3 @@ def test_a_run_whose_events_are_shorter_than_every_checkpoint_needs_is_refused(h
         resume(prepare(halfway / "config.yaml"), read_run(halfway))
     assert caught.value.problems[0].code == "E413"
     assert checkpoint_numbers(halfway) == [older, newest]
-
-
-@pytest.mark.members
-def test_a_run_may_go_on_with_other_lanes(halfway) -> None:
-    go_on(halfway, "lanes: auto", "lanes: 1")
-    assert read_run(halfway).status == "done"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,9 @@ checkpoints: {every: 1}
 """
 
 JUDGED = "reward: failing/judge\ncheckpoints: {every: 1}\n"
+FIX_FIRST = "Fix the cause first: resuming repeats the failed step."
+
+pytestmark = pytest.mark.members
 
 
 def folder_in(runs: Path) -> Path:
@@ -46,7 +50,13 @@ def folder_in(runs: Path) -> Path:
     return folder
 
 
-def told(error: BaseException) -> list[str]:
+def how_to_resume(folder: Path) -> list[str]:
+    """The lines that end the hint of an error."""
+    resume_it = f"Resume it:  esper resume {shlex.quote(str(folder))}"
+    return [f"Run directory: {folder}", f"Report: {folder / 'report.html'}", resume_it]
+
+
+def hint_of(error: BaseException) -> list[str]:
     """The lines of the last hint."""
     return error.problems[-1].hint.splitlines()
 
@@ -58,129 +68,92 @@ def judged(install, configured, tmp_path) -> Path:
     return configured(JUDGED)
 
 
-@pytest.mark.members
-def test_a_run_that_a_plugin_ended_says_where_it_is_and_goes_on_once_that_is_mended(judged, tmp_path) -> None:
+def test_run_that_a_plugin_ended_can_be_resumed_once_the_plugin_is_fixed(judged, tmp_path) -> None:
     with pytest.raises(PluginError, match="no good") as caught:
         run(prepare(judged), runs_dir=tmp_path / "runs")
     folder = folder_in(tmp_path / "runs")
-    assert told(caught.value)[-4:] == [
-        f"Run directory: {folder}",
-        f"Report: {folder / 'report.html'}",
-        f"Resume it:  esper resume {folder}",
-        "Fix the cause first: resuming repeats the failed step.",
-    ]
-    assert len(told(caught.value)) > 4, "whose fault it is, is said before"
+    assert hint_of(caught.value)[-4:] == [*how_to_resume(folder), FIX_FIRST]
+    assert len(hint_of(caught.value)) > 4, "the package to blame is named before"
     assert (folder / "report.html").is_file()
     assert "Run directory:" not in json.loads((folder / "manifest.json").read_text())["reason"]
     with pytest.raises(PluginError) as caught:
         resume(prepare(folder / "config.yaml"), read_run(folder))
-    assert f"Resume it:  esper resume {folder}" in told(caught.value), "and once more"
+    assert hint_of(caught.value)[-4:] == [*how_to_resume(folder), FIX_FIRST]
     (tmp_path / "mended").touch()
     resume(prepare(folder / "config.yaml"), read_run(folder))
     assert read_run(folder).status == "done"
 
 
-@pytest.mark.members
-def test_a_run_that_the_governor_stopped_says_it_too_and_that_it_would_be_stopped_again(configured, tmp_path) -> None:
+def test_run_that_the_governor_stopped_is_stopped_again_with_the_same_message(configured, tmp_path) -> None:
     with pytest.raises(GovernorStop) as caught:
         run(prepare(configured(WILD)), runs_dir=tmp_path / "my runs")
     folder = folder_in(tmp_path / "my runs")
-    assert told(caught.value)[-4:] == [
-        f"Run directory: {folder}",
-        f"Report: {folder / 'report.html'}",
-        f"Resume it:  esper resume {shlex.quote(str(folder))}",
-        "Fix the cause first: resuming repeats the failed step.",
-    ]
+    assert hint_of(caught.value)[-4:] == [*how_to_resume(folder), FIX_FIRST]
     with pytest.raises(GovernorStop) as once_more:
         resume(prepare(folder / "config.yaml"), read_run(folder))
-    assert str(once_more.value) == str(caught.value), "as was said"
+    assert str(once_more.value) == str(caught.value)
 
 
-@pytest.mark.members
 @pytest.mark.parametrize(("more", "status"), [(JUDGED, 3), (WILD, 4)], ids=["failed", "stopped"])
-def test_the_command_says_it_last_and_once(more, status, judged, configured, tmp_path, capsys) -> None:
+def test_command_prints_how_to_resume_once(more, status, judged, configured, tmp_path, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         command(["run", str(configured(more)), "--runs-dir", str(tmp_path / "runs"), "--quiet"])
     assert ended.value.code == status
-    said = capsys.readouterr().err
-    folder = folder_in(tmp_path / "runs")
-    assert said.count(f"  Run directory: {folder}\n") == 1
-    assert said.count(f"  Report: {folder / 'report.html'}\n") == 1
-    assert "esper r" in said.partition("Report: ")[2]
+    printed = capsys.readouterr().err
+    for line in how_to_resume(folder_in(tmp_path / "runs")):
+        assert printed.count(f"  {line}\n") == 1
 
 
-@pytest.mark.members
-def test_a_run_without_a_report_and_a_checkpoint_names_no_report(install, configured, tmp_path) -> None:
+def test_run_without_a_report_names_none(install, configured, tmp_path) -> None:
     install("failing", FAILING.format(step=0, mended=str(tmp_path / "mended")))
-    file = configured("reward: failing/judge\nplugins: {disable: [watch]}\n")
     with pytest.raises(PluginError) as caught:
-        run(prepare(file), runs_dir=tmp_path / "runs")
+        run(prepare(configured("reward: failing/judge\nplugins: {disable: [watch]}\n")), runs_dir=tmp_path / "runs")
     folder = folder_in(tmp_path / "runs")
     assert not (folder / "latest").exists()
-    assert told(caught.value)[-3:-1] == [f"Run directory: {folder}", f"Resume it:  esper resume {folder}"]
+    assert hint_of(caught.value)[-3:-1] == [f"Run directory: {folder}", f"Resume it:  esper resume {folder}"]
 
 
-def ended_by(error: BaseException, configured, tmp_path, monkeypatch, lost: str = "") -> tuple[BaseException, Path]:
-    """What comes out of a run that ``error`` ends in its second step, and the run's folder.
+@pytest.fixture
+def ended_by(configured, tmp_path, monkeypatch):
+    """``ended_by(error)``: what a run raises that this error ends in its second step, and the run's folder.
 
-    lost: a file of it that somebody took away before.
+    lost: a file of the run that is deleted before.
     """
 
-    def pause(keeping, course):
-        real(keeping, course)
-        if course.step == 2:
-            if lost:
-                (folder_in(tmp_path / "runs") / lost).unlink()
-            raise error
+    def end(error: BaseException, lost: str = "") -> tuple[BaseException, Path]:
+        def pause(writer: CheckpointWriter, course: Any) -> None:
+            real(writer, course)
+            if course.step == 2:
+                if lost:
+                    (folder_in(tmp_path / "runs") / lost).unlink()
+                raise error
 
-    real = CheckpointWriter.after_step
-    monkeypatch.setattr(CheckpointWriter, "after_step", pause)
-    prepared = prepare(configured("checkpoints: {every: 1}"))
-    with pytest.raises(type(error)) as caught:
-        run(prepared, runs_dir=tmp_path / "runs")
-    return caught.value, folder_in(tmp_path / "runs")
+        real = CheckpointWriter.after_step
+        monkeypatch.setattr(CheckpointWriter, "after_step", pause)
+        with pytest.raises(type(error)) as caught:
+            run(prepare(configured("checkpoints: {every: 1}")), runs_dir=tmp_path / "runs")
+        return caught.value, folder_in(tmp_path / "runs")
 
-
-@pytest.mark.members
-def test_a_crash_says_it_below_its_traceback(configured, tmp_path, monkeypatch) -> None:
-    error, folder = ended_by(ZeroDivisionError("ours"), configured, tmp_path, monkeypatch)
-    (note,) = error.__notes__
-    assert note.splitlines() == [
-        f"Run directory: {folder}",
-        f"Report: {folder / 'report.html'}",
-        f"Resume it:  esper resume {folder}",
-        "Fix the cause first: resuming repeats the failed step.",
-    ]
+    return end
 
 
-@pytest.mark.members
-def test_an_interruption_says_no_more_than_where_and_how(configured, tmp_path, monkeypatch) -> None:
-    error, folder = ended_by(Interrupted(2), configured, tmp_path, monkeypatch)
-    assert told(error) == [
-        f"Run directory: {folder}",
-        f"Report: {folder / 'report.html'}",
-        f"Resume it:  esper resume {folder}",
-    ]
+def test_crash_says_how_to_resume_below_its_traceback(ended_by) -> None:
+    error, folder = ended_by(ZeroDivisionError("ours"))
+    assert error.__notes__ == ["\n".join([*how_to_resume(folder), FIX_FIRST])]
 
 
-@pytest.mark.members
-def test_a_disk_that_is_full_says_it_too(configured, tmp_path, monkeypatch) -> None:
-    full = RunFolderError.about(tmp_path, OSError(28, "No space left on device"))
-    error, folder = ended_by(full, configured, tmp_path, monkeypatch)
-    assert told(error)[-4:] == [
-        f"Run directory: {folder}",
-        f"Report: {folder / 'report.html'}",
-        f"Resume it:  esper resume {folder}",
-        "Fix the cause first: resuming repeats the failed step.",
-    ]
+def test_interrupted_run_says_only_where_it_is_and_how_to_resume(ended_by) -> None:
+    error, folder = ended_by(Interrupted(2))
+    assert hint_of(error) == how_to_resume(folder)
 
 
-@pytest.mark.members
-@pytest.mark.parametrize(("kind", "lost"), [(RunFolderError, "events.jsonl"), (BrokenPipeError, "")])
-def test_of_a_folder_that_is_gone_and_a_reader_that_went_away_there_is_no_more_to_say(
-    kind, lost, configured, tmp_path, monkeypatch
-) -> None:
-    given = kind.about(tmp_path, OSError(2, "gone")) if kind is RunFolderError else kind()
-    error, _ = ended_by(given, configured, tmp_path, monkeypatch, lost)
+def test_full_disk_says_how_to_resume(ended_by, tmp_path) -> None:
+    error, folder = ended_by(RunFolderError.about(tmp_path, OSError(28, "No space left on device")))
+    assert hint_of(error)[-4:] == [*how_to_resume(folder), FIX_FIRST]
+
+
+@pytest.mark.parametrize("lost", ["events.jsonl", ""])
+def test_lost_folder_and_broken_pipe_do_not_say_how_to_resume(lost: str, ended_by, tmp_path) -> None:
+    error, _ = ended_by(RunFolderError.about(tmp_path, OSError(2, "gone")) if lost else BrokenPipeError(), lost)
     assert not hasattr(error, "__notes__")
     assert "Run directory:" not in str([one.hint for one in getattr(error, "problems", ())])

@@ -1,0 +1,446 @@
+"""Plugins in a run: hooks are called in order, faults are attributed to their package, and policies learn."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from asyncio import CancelledError
+from pathlib import PurePath
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+import torch
+
+from esper_core import read_events
+from esper_core.app.compose import prepare
+from esper_core.app.run import run as run_prepared
+from esper_core.governor import Judgement, LossHistory, governor as governing
+from esper_core.growth.garden import attributed_to_seed
+from esper_core.growth.seeds import SeedFault, describe_error, remove_folders
+from esper_core.leyline import GovernorStop, Learner, Level, PluginError, Verdict
+from esper_core.leyline.events import EpisodeFinished, GovernorActed, UpdateFinished
+from esper_core.plugins.isolation import Label, attempt, attributed_to
+
+DIARY = """
+from esper_core import hookimpl
+
+heard = []
+
+@hookimpl
+def esper_configured(config): heard.append(("configured", config))
+
+@hookimpl
+def esper_run_started(run): heard.append(("started", run))
+
+@hookimpl
+def esper_step_finished(events): heard.append(("step", events))
+
+@hookimpl
+def esper_stage_changed(event): heard.append(("stage", event))
+
+@hookimpl
+def esper_governor_acted(event): heard.append(("governor", event))
+
+@hookimpl
+def esper_run_finished(run, outcome): heard.append(("finished", run, outcome))
+"""
+
+
+@pytest.fixture
+def diary(install):
+    """What an observer heard."""
+    install("diary", DIARY)
+    return lambda: importlib.import_module("esper_diary").heard
+
+
+@pytest.fixture
+def warnings(caplog):
+    """``warnings()``: the messages that were logged as warnings."""
+    return lambda: [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+# --- observers
+
+
+@pytest.mark.members
+def test_observers_are_called_in_order_with_all_environments(diary, configured, run_small) -> None:
+    prepare(configured())
+    assert diary() == [], "preparing a run calls no observer"
+    told = run_small()
+    heard = diary()
+    names = [what for what, *_ in heard]
+    assert (names[:2], names[-1], names.count("step")) == (["configured", "started"], "finished", 3)
+    run = heard[1][1]
+    assert (run.id, run.path, run.device) == (told["path"].name, told["path"], "cpu")
+    assert (run.arms, run.environments, run.steps) == (("schedule", "twin", "capacity"), 2, 3)
+    for _, events in [one for one in heard if one[0] == "step"]:
+        assert {(event.arm, event.seed) for event in events} == {(arm, seed) for arm in run.arms[:2] for seed in (0, 1)}
+    _, again, outcome = heard[-1]
+    assert again == run
+    assert (outcome.status, outcome.reason) == ("done", "")
+    assert outcome.results["metric"]["name"] == "accuracy"
+    # what they are given cannot be changed
+    config = heard[0][1]
+    assert (config.settings, config.values["task"]["use"]) == (None, "tasks/stripes")
+    with pytest.raises(TypeError):
+        config.values["slots"]["early"]["stack"] = 7
+    with pytest.raises(AttributeError):
+        config.values["slots"]["early"]["blueprints"].append("x")
+    with pytest.raises(AttributeError):
+        run.steps = 7
+    with pytest.raises(TypeError):
+        outcome.results["arms"] = {}
+
+
+OBSERVER = """
+import asyncio
+from esper_core import hookimpl
+
+@hookimpl
+def {hook}:
+    raise {error}
+"""
+
+
+@pytest.mark.members
+@pytest.mark.parametrize(
+    ("hook", "error"),
+    [
+        ("esper_configured(config)", "asyncio.CancelledError()"),
+        ("esper_step_finished(events)", "SystemExit(0)"),
+        ("esper_run_finished(outcome)", "GeneratorExit()"),
+        ("esper_report_sections(run)", "RuntimeError()"),
+    ],
+)
+def test_observer_that_raises_is_reported_and_others_are_called(
+    hook: str, error: str, install, diary, run_small, warnings
+) -> None:
+    path = install("quitter", OBSERVER.format(hook=hook, error=error))
+    assert run_small()["manifest"]["status"] == "done"
+    (warning,) = warnings()
+    assert warning.startswith(f'E228 plugin "quitter" (esper-quitter 1.0) failed in {hook.partition("(")[0]}: ')
+    assert f"\n  {path}:6\n" in warning
+    assert [what for what, *_ in diary()].count("step") == 3
+
+
+# --- health checks
+
+GUARD = """
+from esper_core import hookimpl
+from esper_core.leyline import Level, Verdict
+
+@hookimpl
+def esper_check_health(snapshot):
+    {body}
+"""
+
+
+def stopped_by(install, run_small, body: str) -> str:
+    """What a run says that a health check with this body stops."""
+    install("guard", GUARD.format(body=body))
+    with pytest.raises(GovernorStop) as caught:
+        run_small("governor: {rollback: false}\n")
+    return str(caught.value)
+
+
+@pytest.mark.members
+def test_panic_verdict_of_a_plugin_stops_the_run(install, diary, run_small) -> None:
+    body = "return Verdict(Level.PANIC, 'too hot') if (snapshot.arm, snapshot.signals.step) == ('twin', 1) else None"
+    assert stopped_by(install, run_small, body) == (
+        'E402 arm "twin", seed 0, step 1: too hot, says plugin "guard" (esper-guard 1.0); '
+        "rolling back is switched off (governor.rollback)"
+    )
+    assert [what for what, *_ in diary()][-3:] == ["governor", "step", "finished"]
+    _, _, outcome = diary()[-1]
+    assert (outcome.status, outcome.results, "too hot" in outcome.reason) == ("stopped", None, True)
+
+
+@pytest.mark.members
+@pytest.mark.parametrize(("level", "act", "steps"), [("PANIC", "roll-back", 3), ("ENOUGH", "early-stop", 2)])
+def test_verdict_of_a_plugin_is_acted_upon(install, run_small, level: str, act: str, steps: int) -> None:
+    install("guard", GUARD.format(body=f"return Verdict(Level.{level}, 'so') if snapshot.signals.step == 1 else None"))
+    events = list(read_events(run_small()["path"] / "events.jsonl"))
+    acted = [event for event in events if isinstance(event, GovernorActed)]
+    assert {(one.act, one.step) for one in acted} == {(act, 1)}
+    assert all(one.reason.startswith('so, says plugin "guard" (esper-guard 1.0)') for one in acted)
+    assert {one.arm for one in acted} == ({"schedule", "twin"} if level == "PANIC" else {"schedule"})
+    ends = {end.arm: end.steps for end in events if isinstance(end, EpisodeFinished)}
+    assert (ends["schedule"], ends["twin"]) == (steps, 3)
+
+
+@pytest.mark.members
+def test_calm_verdict_does_not_cancel_the_governors_panic(install, run_small, monkeypatch) -> None:
+    panic = Judgement(Verdict(Level.PANIC, "a loss is not finite"), LossHistory())
+    monkeypatch.setattr(governing, "judge_step", lambda *arguments, **named: panic)
+    told = stopped_by(install, run_small, "return Verdict(Level.CALM, 'all is well')")
+    assert told.startswith('E402 arm "schedule", seed 0, step 0: a loss is not finite; rolling back is switched off')
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("hook", ["esper_check_health(snapshot)", "esper_run(context)"])
+def test_health_check_or_wrapper_that_raises_stops_the_run(hook: str, install, run_small) -> None:
+    source = OBSERVER.format(hook=hook, error="SystemExit(0)")
+    if hook == "esper_run(context)":
+        source = source.replace("@hookimpl", "@hookimpl(wrapper=True)") + "    yield\n"
+    path = install("guard", source)
+    with pytest.raises(PluginError) as refusal:
+        run_small()
+    (problem,) = refusal.value.problems
+    assert (problem.code, problem.file, problem.line) == ("E231", str(path), 6)
+
+
+# --- wrappers of the run
+
+AROUND = """
+from esper_core import hookimpl
+
+seen = []
+
+@hookimpl(wrapper=True)
+def esper_run(context):
+    seen.append(context.run.id)
+    try:
+        yield
+    except Exception:
+        pass
+    return []
+"""
+
+
+@pytest.mark.members
+def test_wrapper_surrounds_the_run_and_does_not_change_its_outcome(install, run_small) -> None:
+    plain = run_small()["summary"]["results"]
+    install("around", AROUND)
+    told = run_small()
+    assert told["summary"]["results"] == plain
+    assert importlib.import_module("esper_around").seen == [told["path"].name]
+    stopped_by(install, run_small, "return Verdict(Level.PANIC, 'too hot')")
+
+
+# --- sections of the report
+
+CRITIC = """
+from esper_core import hookimpl
+from esper_core.leyline import ReportSection
+
+@hookimpl
+def esper_report_sections(run):
+    lines = (run.path / "events.jsonl").read_text().count("\\n")
+    return [ReportSection("Events", f"{lines} lines\\nof {run.id}"), ReportSection("More", "Nothing.")]
+"""
+INVALID_SECTIONS = ["'words'", "[1]", "7", "[ReportSection('x', None)]", "[ReportSection('', 'x')]"]
+
+
+@pytest.mark.members
+def test_report_sections_are_kept_and_invalid_ones_reported(install, run_small) -> None:
+    install("critic", CRITIC)
+    head = CRITIC.partition("    lines")[0]
+    install("silent", f"{head}    return None\n")
+    for number, returned in enumerate(INVALID_SECTIONS):
+        install(f"bad{number}", f"{head}    return {returned}\n")
+    told = run_small()
+    lines = (told["path"] / "events.jsonl").read_text().count("\n")
+    assert told["summary"]["sections"] == [
+        {"plugin": "critic", "title": "Events", "text": f"{lines} lines\nof {told['path'].name}"},
+        {"plugin": "critic", "title": "More", "text": "Nothing."},
+    ]
+    warnings = told["summary"]["warnings"]
+    assert [warning.split("(")[1].split(")")[0] for warning in warnings] == [
+        f"esper-bad{number} 1.0" for number in range(len(INVALID_SECTIONS))
+    ]
+    assert all("E228" in warning and "does without its sections" in warning for warning in warnings)
+
+
+# --- components
+
+IN_TORCH = "torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).long())"
+"""What raises on a line of torch's."""
+
+JUDGES = """
+import asyncio
+import torch
+from esper_core import RewardSpec, SinkSpec, hookimpl
+
+class Reward:
+    def __init__(self, metric): ...
+    def score(self, now, before, twin, twin_before):
+        {body}
+
+@hookimpl
+def esper_register_rewards(registry):
+    registry.add("judge", Reward, RewardSpec())
+
+class Sink:
+    def __init__(self, run): ...
+    def hear(self, event):
+        {body}
+    def settle(self): ...
+    def close(self): ...
+
+@hookimpl
+def esper_register_sinks(registry):
+    registry.add("pipe", Sink, SinkSpec())
+"""
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("body", ["raise SystemExit(0)", "raise asyncio.CancelledError()", IN_TORCH])
+def test_component_that_the_run_depends_on_stops_it_at_its_authors_line(body: str, install, run_small) -> None:
+    path = install("judges", JUDGES.format(body=body))
+    with pytest.raises(PluginError) as refusal:
+        run_small("reward: judges/judge\n")
+    (problem,) = refusal.value.problems
+    assert problem.code == "E231"
+    assert problem.message.startswith('reward "judges/judge" (esper-judges 1.0) raised ')
+    assert (problem.file, problem.line) == (str(path), 8)
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("body", ["raise SystemExit(0)", IN_TORCH])
+def test_sink_that_raises_is_closed_and_reported_at_its_authors_line(body: str, install, run_small, warnings) -> None:
+    path = install("judges", JUDGES.format(body=body))
+    assert run_small("sinks: [judges/pipe]\n")["manifest"]["status"] == "done"
+    (warning,) = warnings()
+    assert warning.startswith('E228 sink "judges/pipe" (esper-judges 1.0) raised ')
+    assert f"\n  {path}:17" in warning
+
+
+@pytest.mark.members
+def test_output_of_a_sink_goes_to_stderr(install, run_small, capsys) -> None:
+    install("judges", JUDGES.format(body="print('from the sink')"))
+    assert run_small("sinks: [judges/pipe]\n")["manifest"]["status"] == "done"
+    out, err = capsys.readouterr()
+    assert ("from the sink" in err, "from the sink" in out) == (True, False)
+
+
+def test_target_is_named_where_no_line_is_the_authors() -> None:
+    with pytest.raises(PluginError) as refusal, attributed_to(Label("reward r (p 1)", "their.judges:Judge"), "at work"):
+        int("no number")
+    (problem,) = refusal.value.problems
+    assert (problem.file, problem.line, problem.path) == (None, None, "their.judges:Judge")
+
+
+def test_error_of_a_seed_names_its_authors_line_or_what_built_it() -> None:
+    caught = attempt(lambda: torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).long()))
+    assert caught.error is not None
+    line = f"({__file__}:{test_error_of_a_seed_names_its_authors_line_or_what_built_it.__code__.co_firstlineno + 1})"
+    assert describe_error(caught.error).endswith(line)
+    assert describe_error(caught.error, Label).endswith(line)  # esper_core only lends its code
+    assert describe_error(caught.error, PurePath).endswith(line)
+    assert describe_error(caught.error, click.Command).endswith(" (click.core:Command)")
+
+
+def test_cancelled_seed_is_a_fault_of_the_seed_and_ctrl_c_is_not() -> None:
+    slot: Any = SimpleNamespace(name="early")
+    seed: Any = SimpleNamespace(number=0, blueprint="a/b", block=None)
+    message = 'the seed in early of blueprint "a/b" raised Canc'
+    with pytest.raises(SeedFault, match=message), attributed_to_seed(slot, seed):
+        raise CancelledError
+    with pytest.raises(KeyboardInterrupt), attributed_to_seed(slot, seed):
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_in_a_component_is_not_its_fault() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), attributed_to("reward r (p 1)", "at work"):
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("place", ["/home/me/runs/odd.py:54", "C:\\\\me\\\\odd.py:54", "odd.py:54"])
+def test_reason_of_a_fault_in_an_event_contains_no_path_of_the_machine(place: str) -> None:
+    said = f"raised ValueError: (too large) for /x ({place})"
+    assert remove_folders(said) == "raised ValueError: (too large) for /x (odd.py:54)"
+
+
+# --- policies that learn
+
+APPRENTICE = """
+from esper_core import PolicySpec, hookimpl
+from esper_core.leyline import WAIT, Action, Op
+
+class Apprentice:
+    rollouts = []
+    seen = []
+
+    def __init__(self, space):
+        self.space = space
+
+    def act(self, observations, masks):
+        self.seen.append((list(observations), list(masks)))
+        slot = self.space.slots[0]
+        (blueprint,) = self.space.blueprints[slot]
+        grow = Action(Op.GERMINATE, slot, blueprint)
+        return [grow if mask.allows(grow) else WAIT for mask in masks]
+
+    def update(self, rollout):
+        self.rollouts.append(rollout)
+        return %s
+
+@hookimpl
+def esper_register_policies(registry):
+    registry.add("apprentice", Apprentice, PolicySpec("Learns nothing, and says so."))
+
+told = []
+
+@hookimpl
+def esper_update_finished(event):
+    told.append(event)
+"""
+
+
+@pytest.fixture
+def learn(install, configured, tmp_path):
+    """``learn(figures)``: the events of a run of two rounds whose policy returns these figures from an update."""
+
+    def run(figures: str) -> list[Any]:
+        install("school", APPRENTICE % figures)
+        file = configured("rounds: 2\n")
+        text = file.read_text()
+        plan = text[text.index("policy:") : text.index("environments")]
+        file.write_text(text.replace(plan, "policy: apprentice\n"))
+        return list(read_events(run_prepared(prepare(file), runs_dir=tmp_path / "runs").path / "events.jsonl"))
+
+    return run
+
+
+@pytest.mark.members
+def test_learner_gets_each_round_as_it_saw_it_and_its_figures_are_written(learn) -> None:
+    events = learn("{'loss': 0.5}")
+    module = importlib.import_module("esper_school")
+    first, second = module.Apprentice.rollouts
+    assert (first.arm, first.round, second.round) == ("apprentice", 0, 1)
+    assert [len(episode.turns) for episode in first.episodes] == [3, 3]
+    for step in range(3):
+        observations, masks = module.Apprentice.seen[step]
+        for place, episode in enumerate(first.episodes):
+            turn = episode.turns[step]
+            assert turn.observation is observations[place]
+            assert turn.mask is masks[place]
+    finished = [event for event in events if event.type in ("step-finished", "episode-finished")]
+    *steps, end = [event for event in finished if (event.arm, event.round, event.seed) == ("apprentice", 0, 0)]
+    rewards = [turn.reward.terms for turn in first.episodes[0].turns]
+    assert rewards == [steps[1].reward, steps[2].reward, end.closing]
+    assert first.episodes[0].final.signals.parameters == end.parameters
+    updates = [UpdateFinished(round=round_, arm="apprentice", figures={"loss": 0.5}) for round_ in (0, 1)]
+    assert [event for event in events if isinstance(event, UpdateFinished)] == module.told == updates
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("figures", ["{'loss': 'much'}", "1 / 0", "None"])
+def test_update_that_fails_stops_the_run_and_names_its_package(figures: str, learn) -> None:
+    with pytest.raises(PluginError, match=r'policy "school/apprentice" \(esper-school 1.0\).*learnt from round 0'):
+        learn(figures)
+
+
+def test_policy_without_update_is_no_learner() -> None:
+    class Plan:
+        def act(self, observations: object, masks: object) -> list[object]:
+            return []
+
+    assert not isinstance(Plan(), Learner)

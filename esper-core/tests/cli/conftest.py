@@ -57,6 +57,12 @@ class SitePackages:
         entry = f"{command} = {name.replace('-', '_')}:command"
         return self.install(name, source, group="esper.commands", entry=entry, requires=requires)
 
+    def damaged(self, name: str) -> None:
+        """A package whose metadata cannot be read."""
+        self.plugin(name, "", id="torn")
+        metadata = self.folder / f"{name.replace('-', '_')}-1.0.dist-info"
+        metadata.joinpath("entry_points.txt").write_text("[other]\nnonsense\n", encoding="utf-8")
+
 
 @pytest.fixture
 def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SitePackages]:

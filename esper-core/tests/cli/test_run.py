@@ -1,4 +1,4 @@
-"""An interrupted run says where its directory and its report are, and how to resume."""
+"""``esper run`` and ``resume``: an interrupted run says where its directory and report are, and how to resume."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+
+pytestmark = pytest.mark.members
 
 LONG = """\
 task: stripes
@@ -25,7 +27,7 @@ MARKER = '"step-finished"'
 
 @pytest.fixture
 def interrupted(esper, tmp_path):
-    """``interrupted("run", file)``: what the command answers that is sent a signal once more steps were finished."""
+    """``interrupted("run", file)``: the answer of the command, which gets a signal once more steps were finished."""
 
     def steps(runs: Path) -> int:
         return sum(file.read_text(errors="replace").count(MARKER) for file in runs.glob("*/events.jsonl"))
@@ -35,11 +37,12 @@ def interrupted(esper, tmp_path):
         before = steps(runs)
 
         def send() -> None:
-            while not over.wait(0.05):
+            while not over.wait(0.02):
                 if steps(runs) > before:
                     os.kill(os.getpid(), number)
                     return
 
+        own = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in a background shell
         sender = Thread(target=send)
         sender.start()
         try:
@@ -47,44 +50,30 @@ def interrupted(esper, tmp_path):
         finally:
             over.set()
             sender.join()
+            signal.signal(signal.SIGINT, own)
 
     return call
 
 
-@pytest.mark.members
-@pytest.mark.parametrize("more", [[], ["--json"], ["--quiet"]])
-def test_an_interrupted_run_tells_its_folder_its_report_and_the_way_on(interrupted, tmp_path, more) -> None:
+def test_interrupted_run_names_its_directory_and_its_report_each_time(interrupted, tmp_path) -> None:
     file = tmp_path / "long.yaml"
     file.write_text(LONG)
-    answer = interrupted("run", file, *more)
+    answer = interrupted("run", file, "--name", "twice", "--json")
     (run,) = (tmp_path / "my runs").iterdir()
+    last = f"  Resume it:  esper resume {shlex.quote(str(run))}\n"
     assert (answer.status, answer.out) == (130, "")
     assert answer.err.endswith(
         "E401 interrupted by signal 2; the current step was finished\n"
-        f"  Run directory: {run}\n"
-        f"  Report: {run / 'report.html'}\n"
-        f"  Resume it:  esper resume {shlex.quote(str(run))}\n"
+        f"  Run directory: {run}\n  Report: {run / 'report.html'}\n{last}"
     )
     assert (run / "report.html").is_file()
-
-
-@pytest.mark.members
-def test_a_run_that_is_interrupted_once_more_tells_it_once_more(interrupted, esper, tmp_path) -> None:
-    file = tmp_path / "long.yaml"
-    file.write_text(LONG)
-    interrupted("run", file, "--name", "twice")
-    (run,) = (tmp_path / "my runs").iterdir()
     answer = interrupted("resume", "twice", "--quiet", number=signal.SIGTERM)
-    assert answer.status == 143
-    assert f"  Run directory: {run}\n" in answer.err
-    assert answer.err.endswith(f"  Resume it:  esper resume {shlex.quote(str(run))}\n")
-    # What is told is what can be typed.
-    command = shlex.split(answer.err.splitlines()[-1].partition("esper ")[2])
-    assert command == ["resume", str(run)]
+    assert (answer.status, f"  Run directory: {run}\n" in answer.err) == (143, True)
+    assert answer.err.endswith(last)
+    assert shlex.split(last.partition("esper ")[2]) == ["resume", str(run)], "the printed command can be typed"
 
 
-@pytest.mark.members
-def test_without_a_report_none_is_told(interrupted, tmp_path) -> None:
+def test_interrupted_run_without_a_report_names_none(interrupted, tmp_path) -> None:
     file = tmp_path / "long.yaml"
     file.write_text(LONG + "plugins: {disable: [watch]}\n")
     answer = interrupted("run", file, "--quiet")

@@ -42,20 +42,17 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.members
+pytestmark = pytest.mark.members
+
+
 @pytest.mark.parametrize("command", [["check"], ["run", "--dry-run"]])
-def test_a_hook_without_its_mark_is_a_warning(esper, own, command: list[str]) -> None:
+def test_unmarked_hook_is_a_warning_which_is_printed_with_an_error_too(esper, own, command: list[str]) -> None:
     answer = esper(*command, str(own(FORGETFUL)))
     assert answer.status == 0
     (line,) = answer.err.splitlines()
     assert line.startswith('warning: E222 plugin "own-probe" (local file ')
     assert "has a function esper_register_rewards that is not marked as a hook" in line
     assert "own_probe.py:3  Put @hookimpl above it" in line
-
-
-@pytest.mark.members
-@pytest.mark.parametrize("command", [["check"], ["run", "--dry-run"]])
-def test_it_is_told_where_its_component_is_missing(esper, own, command: list[str]) -> None:
     answer = esper(*command, str(own(FORGETFUL, "reward: own-probe/own\n")))
     assert answer.status == 2
     warning, _, rest = answer.err.partition("\n")
@@ -63,23 +60,19 @@ def test_it_is_told_where_its_component_is_missing(esper, own, command: list[str
     assert rest.startswith('E204 unknown reward "own-probe/own"')
 
 
-@pytest.mark.members
-def test_in_json_it_is_a_warning_whether_the_check_fails_or_not(esper, own) -> None:
-    told = json.loads(esper("check", str(own(FORGETFUL)), "--json").out)
-    assert ([one["code"] for one in told["warnings"]], told["ok"]) == (["E222"], True)
-    told = json.loads(esper("check", str(own(FORGETFUL, "reward: own-probe/own\n")), "--json").out)
-    assert ([one["code"] for one in told["warnings"]], told["ok"]) == (["E222"], False)
-    assert [one["code"] for one in told["problems"]] == ["E204"]
+def test_unmarked_hook_is_a_warning_in_json(esper, own) -> None:
+    for more, problems in (("", []), ("reward: own-probe/own\n", ["E204"])):
+        told = json.loads(esper("check", str(own(FORGETFUL, more)), "--json").out)
+        assert ([one["code"] for one in told["warnings"]], told["ok"]) == (["E222"], not problems)
+        assert [one["code"] for one in told["problems"]] == problems
 
 
-@pytest.mark.members
-def test_a_hook_without_its_mark_in_an_installed_plugin_is_a_warning(esper, site_packages, own) -> None:
+def test_unmarked_hook_of_an_installed_plugin_is_a_warning(esper, site_packages, own) -> None:
     site_packages.plugin("esper-extra", FORGETFUL.replace("own_probe", "esper_extra"))
     assert "E222" in esper("check", str(own("X = 1\n"))).err
 
 
-@pytest.mark.members
-def test_a_one_file_plugin_is_listed_and_shown(esper, own, tmp_path) -> None:
+def test_one_file_plugin_is_listed_and_shown(esper, own, tmp_path) -> None:
     own(FORGETFUL)
     local = ["--local", str(tmp_path / "own_probe.py")]
     assert "E222" in esper("plugins", "list", *local).out
@@ -94,16 +87,14 @@ def test_a_one_file_plugin_is_listed_and_shown(esper, own, tmp_path) -> None:
     assert esper("plugins", "list", "--local", str(text)).err.startswith("E227 expected a Python file")
 
 
-@pytest.mark.members
-def test_a_module_beside_it_is_no_part_of_it(esper, own, tmp_path) -> None:
+def test_module_beside_a_one_file_plugin_cannot_be_imported(esper, own, tmp_path) -> None:
     tmp_path.joinpath("own_words.py").write_text("WORD = 1\n")
     answer = esper("check", str(own("from own_words import WORD\n")))
     assert (answer.status, answer.out) == (3, "")
     assert '  Install the package that has the module "own_words". Fix the file.\n' in answer.err
 
 
-@pytest.mark.members
-def test_a_path_may_be_as_long_as_paths_are(esper, own, tmp_path) -> None:
+def test_path_of_a_one_file_plugin_may_be_long(esper, own, tmp_path) -> None:
     file = own("X = 1\n")
     folder = tmp_path / ("deep" * 20) / ("down" * 20)
     folder.mkdir(parents=True)
@@ -112,8 +103,7 @@ def test_a_path_may_be_as_long_as_paths_are(esper, own, tmp_path) -> None:
     assert (esper("check", str(file)).status, len(str(folder.relative_to(tmp_path))) > 100) == (0, True)
 
 
-@pytest.mark.members
-def test_a_section_obeys_the_terminal_no_more_than_a_name_does(esper, own, tmp_path) -> None:
+def test_control_characters_of_a_report_section_are_escaped(esper, own, tmp_path) -> None:
     source = """\
 from esper_core import hookimpl
 from esper_core.leyline import ReportSection
@@ -127,8 +117,7 @@ def esper_report_sections(run):
     assert "\nred \\x1b[31m   (plugin own-probe)\n  one\n  \\x1b[2J two\n" in answer.out
 
 
-@pytest.mark.members
-def test_what_the_file_disables_is_not_to_be_installed_again(esper, own) -> None:
+def test_disabled_package_is_not_suggested_for_installation(esper, own) -> None:
     answer = esper("check", str(own("X = 1\n")), "--set", "plugins.disable=[blueprints]")
     assert "pip install esper-blueprints" not in answer.err
     assert "Not searched: blueprints (esper-blueprints 0.1.0, disabled)" in answer.err

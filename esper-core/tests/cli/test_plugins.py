@@ -30,7 +30,7 @@ def esper_register_tasks(registry):
 
 
 @pytest.mark.members
-def test_the_list_shows_every_plugin_and_every_problem(esper, site_packages) -> None:
+def test_list_shows_every_plugin_and_every_problem(esper, site_packages) -> None:
     path = site_packages.plugin("esper-bad", "1 / 0\n", id="bad")
     site_packages.plugin("esper-old", "", id="old", requires="esper-core<0.1")
     answer = esper("plugins", "list")
@@ -39,21 +39,17 @@ def test_the_list_shows_every_plugin_and_every_problem(esper, site_packages) -> 
     head, *rows = table.splitlines()
     assert head.split() == ["id", "package", "version", "status", "components", "import"]
     told = {row.split()[0]: row.split()[1:5] for row in rows}
-    assert list(told)[:3] == ["bad", "blueprints", "old"]
     assert told["bad"] == ["esper-bad", "1.0", "broken", "0"]
     assert told["blueprints"][:3] == ["esper-blueprints", "0.1.0", "active"]
     assert int(told["blueprints"][3]) >= 3
     assert told["old"] == ["esper-old", "1.0", "rejected", "0"]
-    assert first == (
-        'E210 plugin "bad" (esper-bad 1.0) cannot be imported: ZeroDivisionError: division by zero\n'
-        f"  {path}:1\n"
-        "  Tell the author of esper-bad, or leave it out:  plugins.disable: [bad]"
-    )
+    assert first.startswith('E210 plugin "bad" (esper-bad 1.0) cannot be imported: Zero')
+    assert f"\n  {path}:1\n" in first
     assert second.startswith('E212 plugin "old" (esper-old 1.0) needs esper-core <0.1')
 
 
 @pytest.mark.members
-def test_the_list_is_json_for_programs(esper, site_packages) -> None:
+def test_list_can_be_json(esper, site_packages) -> None:
     site_packages.plugin("esper-bad", "print('noise')\n1 / 0\n", id="bad")
     answer = esper("plugins", "list", "--json")
     told = {record["id"]: record for record in json.loads(answer.out)}
@@ -64,7 +60,7 @@ def test_the_list_is_json_for_programs(esper, site_packages) -> None:
     assert told["tasks"]["components"][0] == "tasks/pointwise-mlp"
 
 
-def test_a_plugin_is_shown_with_all_that_is_known(esper, site_packages) -> None:
+def test_plugin_is_shown_with_its_facts_and_problems(esper, site_packages) -> None:
     site_packages.plugin("esper-extra", GOOD + "def esper_forgotten(): pass\n")
     answer = esper("plugins", "show", "extra")
     facts, problem = answer.out.split("\n\n")
@@ -85,7 +81,7 @@ def test_a_plugin_is_shown_with_all_that_is_known(esper, site_packages) -> None:
     assert told["hooks"] == ["esper_register_blueprints", "esper_register_hosts", "esper_register_tasks"]
 
 
-def test_both_rivals_for_an_id_are_shown(esper, site_packages) -> None:
+def test_both_plugins_of_a_duplicate_id_are_shown(esper, site_packages) -> None:
     for name in ("one", "two"):
         site_packages.plugin(name, "1 / 0")
     answer = esper("plugins", "show", "extra")
@@ -97,17 +93,22 @@ def test_both_rivals_for_an_id_are_shown(esper, site_packages) -> None:
 
 @pytest.mark.members
 @pytest.mark.parametrize(
-    ("typed", "hint"),
+    ("command", "typed", "told"),
     [
-        ("task", '  Did you mean "tasks" (esper-tasks 0.1.0)?\n'),
-        ("esper-tasks", '  Did you mean "tasks" (esper-tasks 0.1.0)?\n'),
-        ("zzz", ""),
+        ("plugins", "task", 'E208 unknown plugin "task"\n  Did you mean "tasks" (esper-tasks 0.1.0)?'),
+        ("plugins", "esper-tasks", 'E208 unknown plugin "esper-tasks"\n  Did you mean "tasks" (esper-tasks 0.1.0)?'),
+        ("plugins", "zzz", 'E208 unknown plugin "zzz"'),
+        (
+            "components",
+            "conv_lite",
+            'E200 unknown component "conv_lite"\n  Did you mean "conv_light" (esper-blueprints 0.1.0)?',
+        ),
     ],
 )
-def test_an_unknown_plugin_gets_a_suggestion(esper, typed: str, hint: str) -> None:
-    answer = esper("plugins", "show", typed)
+def test_unknown_name_gets_a_suggestion(esper, command: str, typed: str, told: str) -> None:
+    answer = esper(command, "show", typed)
     assert (answer.status, answer.out) == (2, "")
-    assert answer.err == f'E208 unknown plugin "{typed}"\n{hint}  List them:  esper plugins list\n'
+    assert answer.err == f"{told}\n  List them:  esper {command} list\n"
 
 
 @pytest.mark.members
@@ -118,7 +119,7 @@ def test_safe_mode_shows_what_it_leaves_out(esper, site_packages, monkeypatch) -
     assert (told["extra"], told["tasks"]) == ("not-listed", "active")
 
 
-def test_where_nothing_is_installed_the_list_says_so(esper, monkeypatch) -> None:
+def test_empty_list_says_what_to_install(esper, monkeypatch) -> None:
     from esper_core.plugins import loader
 
     found = loader.load_plugins(distributions=())
@@ -128,7 +129,7 @@ def test_where_nothing_is_installed_the_list_says_so(esper, monkeypatch) -> None
     assert esper("components", "list").out == "There is no component.\n"
 
 
-def test_hostile_names_and_messages_do_not_reach_the_terminal(esper, site_packages) -> None:
+def test_control_characters_of_names_and_messages_are_escaped(esper, site_packages) -> None:
     site_packages.plugin("esper-extra", "raise ValueError('\\x1b[2J\\x9b\\u202e gone')\n")
     for command in (["list"], ["show", "extra"], ["list", "--json"], ["show", "\x1b[2J"]):
         answer = esper("plugins", *command)
@@ -136,7 +137,7 @@ def test_hostile_names_and_messages_do_not_reach_the_terminal(esper, site_packag
     assert "ValueError: \\x1b[2J\\x9b\\u202e gone" in esper("plugins", "list").out
 
 
-def test_the_components_are_listed_with_their_packages(esper, site_packages) -> None:
+def test_components_are_listed_with_their_packages(esper, site_packages) -> None:
     site_packages.plugin("esper-extra", GOOD)
     lines = esper("components", "list").out.splitlines()
     assert [line for line in lines if "esper-extra" in line] == [
@@ -146,7 +147,7 @@ def test_the_components_are_listed_with_their_packages(esper, site_packages) -> 
 
 
 @pytest.mark.members
-def test_a_name_that_two_plugins_have_is_listed_in_full(esper, site_packages) -> None:
+def test_name_of_two_components_is_listed_in_full(esper, site_packages) -> None:
     site_packages.plugin("one", GOOD, id="one")
     site_packages.plugin("two", GOOD, id="two")
     names = [line.split()[1] for line in esper("components", "list", "host").out.splitlines()]
@@ -185,14 +186,14 @@ def test_an_unknown_kind_gets_a_suggestion(esper) -> None:
 
 
 @pytest.mark.members
-def test_plugins_that_are_missing_from_the_list_are_told(esper, site_packages) -> None:
+def test_plugins_that_were_not_searched_are_named(esper, site_packages) -> None:
     site_packages.plugin("esper-bad", "1 / 0", id="bad")
     answer = esper("components", "list", "--json")
     assert json.loads(answer.out)
     assert answer.err == "Not searched: bad (esper-bad 1.0, broken)\nMore:  esper plugins list\n"
 
 
-def test_a_component_is_shown_with_its_settings(esper, site_packages) -> None:
+def test_component_is_shown_with_its_settings(esper, site_packages) -> None:
     site_packages.plugin("esper-extra", GOOD)
     answer = esper("components", "show", "big")
     assert answer.status == 3
@@ -220,7 +221,7 @@ def test_a_component_is_shown_with_its_settings(esper, site_packages) -> None:
     assert answer.err.startswith('E219 task "extra/big" (esper-extra 1.0) has settings that cannot be loaded: ')
 
 
-def test_a_component_is_json_for_programs(esper, site_packages) -> None:
+def test_component_can_be_json(esper, site_packages) -> None:
     site_packages.plugin("esper-extra", GOOD)
     host, task = json.loads(esper("components", "show", "extra/big", "--json").out)
     assert host["settings_schema"]["properties"]["width"]["default"] == 3
@@ -228,20 +229,45 @@ def test_a_component_is_json_for_programs(esper, site_packages) -> None:
     assert (task["settings"], task["settings_schema"]) == ("not_there:Settings", None)
 
 
-@pytest.mark.members
-def test_an_unknown_component_gets_a_suggestion(esper, site_packages) -> None:
-    assert esper("components", "show", "conv_lite").err == (
-        'E200 unknown component "conv_lite"\n'
-        '  Did you mean "conv_light" (esper-blueprints 0.1.0)?\n'
-        "  List them:  esper components list\n"
-    )
-    assert esper("components", "show", "conv_lite").status == 2
-
-
-def test_a_component_of_a_broken_plugin_is_told_as_such(esper, site_packages) -> None:
+def test_component_of_a_broken_plugin_is_reported_with_the_cause(esper, site_packages) -> None:
     site_packages.plugin("esper-bad", "1 / 0", id="bad")
     answer = esper("components", "show", "bad/tiny")
     assert answer.err.startswith(
         'E209 component "bad/tiny" belongs to plugin "bad" (esper-bad 1.0), which is broken\n  E210 '
     )
     assert answer.status == 3
+
+
+MISSING = """
+from esper_core import hookimpl
+
+@hookimpl
+def esper_component_missing(kind, name):
+    if name == "mamba" and kind in ("blueprint", "host"):
+        return f"the {kind} mamba\\ncomes with extra[mamba]"
+    if name == "cobra":
+        raise LookupError("no index")
+"""
+
+
+def test_plugins_are_asked_once_about_a_missing_component(esper, site_packages) -> None:
+    site_packages.plugin("esper-knows", MISSING, id="knows")
+    answer = esper("components", "show", "mamba")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == (
+        'E200 unknown component "mamba"\n'
+        "  the blueprint mamba comes with extra[mamba]\n"
+        "  the host mamba comes with extra[mamba]\n"
+        "  List them:  esper components list\n"
+    )
+    assert esper("components", "show", "cobra").err.splitlines()[1:-1] == [
+        '  plugin "knows" (esper-knows 1.0) failed in esper_component_missing: LookupError: no index'
+    ]
+
+
+def test_plugins_are_not_asked_about_an_installed_component(esper, site_packages) -> None:
+    source = MISSING.replace('if name == "cobra"', 'if name == "tiny-conv"').replace("LookupError", "SystemExit")
+    site_packages.plugin("esper-knows", source, id="knows")
+    site_packages.plugin("esper-extra", GOOD)
+    answer = esper("components", "show", "tiny-conv")
+    assert (answer.status, answer.err) == (0, "")

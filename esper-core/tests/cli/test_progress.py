@@ -46,20 +46,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return wait
 
 
+def hear(lines: PlainLines, *events: object) -> None:
+    """Give events to a listener, and let it print."""
+    for event in events:
+        lines.hear(event)
+    lines.settle()
+
+
 def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
     said = capsys.readouterr()
     assert said.out == ""
     return [line.removeprefix(f"{NAME}: ") for line in said.err.splitlines()]
 
 
-def test_a_short_run_prints_its_first_and_its_last_step(capsys) -> None:
+def test_short_run_prints_its_first_and_its_last_step(capsys) -> None:
     lines = PlainLines()
-    for event in (started(), moved(Stage.TRAINING)):
-        lines.hear(event)
+    lines.hear(started())
+    lines.hear(moved(Stage.TRAINING))
     for number in range(4):
-        lines.hear(step(number))
-        lines.hear(step(number, "twin"))
-        lines.settle()
+        hear(lines, step(number), step(number, "twin"))
     lines.settle()
     first, last = told(capsys)
     assert first == "step 1 of 4 | 1 training"
@@ -67,18 +72,13 @@ def test_a_short_run_prints_its_first_and_its_last_step(capsys) -> None:
     assert last.endswith(" env steps/s | 1 training")
 
 
-def test_a_line_has_rate_time_left_and_acts_of_the_governor(capsys, clock) -> None:
+def test_line_has_rate_time_left_and_acts_of_the_governor(capsys, clock) -> None:
     lines = PlainLines()
-    lines.hear(started())
-    for number in range(4):
-        for arm in ("grown", "twin"):
-            lines.hear(step(number, arm))
-        if number == 3:
-            lines.hear(
-                GovernorActed(round=0, arm="grown", seed=0, step=1, act="roll-back", verdict="sick", reason="a\x1b[2J")
-            )
-        lines.settle()
+    hear(lines, started(), step(0), step(0, "twin"))
+    acted = GovernorActed(round=0, arm="grown", seed=0, step=1, act="roll-back", verdict="sick", reason="a\x1b[2J")
+    for number in range(1, 4):
         clock(60)
+        hear(lines, step(number), step(number, "twin"), *[acted] * (number == 3))
     assert told(capsys) == [
         "step 1 of 4",
         "step 2 of 4 | 0.033 env steps/s | 2 min 0 s left",
@@ -87,60 +87,47 @@ def test_a_line_has_rate_time_left_and_acts_of_the_governor(capsys, clock) -> No
     ]
 
 
-def test_what_a_resumed_run_did_before_does_not_count_for_its_rate(capsys, clock) -> None:
+def test_steps_before_a_resume_do_not_count_for_the_rate(capsys, clock) -> None:
     lines = PlainLines()
-    lines.hear(started(environments=50))
-    for seed in range(40):
-        lines.hear(step(0, seed=seed))
-    lines.settle()
+    hear(lines, started(environments=50), *(step(0, seed=seed) for seed in range(40)))
     clock(60)
-    lines.hear(step(0, seed=40))
-    lines.settle()
+    hear(lines, step(0, seed=40))
     assert told(capsys)[1] == "step 0 of 4 | 0.017 env steps/s | 5 h 59 min left"
 
 
-def test_the_rate_is_that_of_the_last_two_minutes(capsys, clock) -> None:
+def test_rate_is_that_of_the_last_two_minutes(capsys, clock) -> None:
     lines = PlainLines()
-    lines.hear(started(environments=10_000))
-    for seed in range(1000):
-        lines.hear(step(0, seed=seed))
-    lines.settle()
+    hear(lines, started(environments=10_000), *(step(0, seed=seed) for seed in range(1000)))
     for seed in range(1000, 1200):
         clock(1)
-        lines.hear(step(0, seed=seed))
-        lines.settle()
+        hear(lines, step(0, seed=seed))
     assert " | 1 env steps/s | " in told(capsys)[-1]
 
 
-def test_an_episode_that_ended_early_counts_as_done_and_a_new_round_has_new_seeds(capsys, clock) -> None:
+def test_episode_that_ended_early_counts_as_done_and_a_new_round_has_new_seeds(capsys, clock) -> None:
     lines = PlainLines()
     ended = EpisodeFinished(
         round=0, arm="grown", seed=0, test_loss=1.0, test_metric=0.5, validation_metric=0.5, parameters=1,
         host_parameters=1, fossils=0, steps=1, reward=None,
     )  # fmt: skip
-    for event in (started(("grown",), rounds=2), step(0), moved(Stage.TRAINING), ended):
-        lines.hear(event)
-    lines.settle()
+    hear(lines, started(("grown",), rounds=2), step(0), moved(Stage.TRAINING), ended)
     clock(60)
-    for event in (moved(Stage.GERMINATED, round_=1), step(0, round_=1)):
-        lines.hear(event)
-    lines.settle()
+    hear(lines, moved(Stage.GERMINATED, round_=1), step(0, round_=1))
     first, second = told(capsys)
     assert first == "step 4 of 8 | 1 training"
     assert second.startswith("step 5 of 8 | ")
     assert second.endswith("| 1 germinated")
 
 
-def test_a_closed_stderr_stops_the_lines_and_not_the_run(monkeypatch) -> None:
+def test_closed_stderr_stops_the_lines_and_not_the_run(monkeypatch) -> None:
     class Closed(io.StringIO):
         def write(self, _: str) -> int:
             raise BrokenPipeError
 
     monkeypatch.setattr(sys, "stderr", Closed())
     lines = PlainLines()
-    for event in (started(), step(0)):
-        lines.hear(event)
-        lines.settle()
+    hear(lines, started())
+    hear(lines, step(0))
 
 
 class Terminal(io.StringIO):
@@ -159,7 +146,7 @@ class Terminal(io.StringIO):
         (False, {"TERM": "xterm"}, False),
     ],
 )
-def test_a_sink_for_terminals_is_used_on_an_interactive_terminal_only(
+def test_sink_for_terminals_is_used_on_an_interactive_terminal_only(
     terminal: bool, environment: dict[str, str], used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)

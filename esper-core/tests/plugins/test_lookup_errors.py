@@ -62,7 +62,7 @@ def test_ambiguous_short_name_is_refused(load, workshop, refusal) -> None:
         '  Write which one:  "one/same" (esper-one 0.2.0) or "two/same" (esper-two 0.2.0)',
     )
     assert registry.find("blueprint", "two/same").plugin == "two"
-    assert 'Did you mean "one/same" (esper-one' in refusal(lambda: registry.find("blueprint", "one/sme"))[1]
+    assert 'Did you mean "one/same" (esper-one' in refusal(lambda: registry.find("blueprint", "one/samx"))[1]
 
 
 def test_caller_can_add_the_place_to_the_problem(registry) -> None:

@@ -1,4 +1,4 @@
-"""The training pass, eager or compiled: a failure to compile is reported once and retried with the next structure."""
+"""The compiled training pass: failures to compile are reported once and retried with the next structure."""
 
 from __future__ import annotations
 
@@ -13,46 +13,40 @@ from torch import Tensor, nn
 
 from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
-from esper_core.leyline import WAIT, Action, Op, PluginError
-from esper_core.trainer.environment import Environment, Recipe
+from esper_core.leyline import Action, Op, PluginError
+from esper_core.trainer.environment import Environment
 from esper_core.trainer.forward import CompiledHost
 from esper_core.trainer.pool import Pool
 
-Make = Callable[..., Recipe]
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
-ADVANCE, FOSSILISE, PRUNE = (Action(op, "early", speed=0) for op in (Op.ADVANCE, Op.FOSSILISE, Op.PRUNE))
+ADVANCE, FOSSILISE = Action(Op.ADVANCE, "early", speed=0), Action(Op.FOSSILISE, "early")
+LIFE = {1: GERMINATE, 3: ADVANCE, 6: FOSSILISE}
 
 
-class Plain(nn.Module):
-    """A small host without BatchNorm."""
+@pytest.fixture
+def compiled(make_recipe, noisy_host):
+    """``compiled(compiler)``: a recipe of the noisy host, or of another, whose passes are compiled by this compiler."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.GELU())
-        self.head = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+    def make(compiler: Any = None, host: Callable[[], nn.Module] = noisy_host, **more: Any) -> Any:
+        recipe = make_recipe(steps=12, host=host, **more)
+        seams = {} if compiler is None else {"compiler": compiler}
+        return replace(recipe, compute=ComputeConfig(compile=True), draws=Draws.FORWARD, **seams)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.stem(inputs))
-
-
-def asked(make_recipe: Make, host: Any = Plain, seams: Any = None, **compute: bool) -> Recipe:
-    recipe = make_recipe(steps=12, batches=6, host=host)
-    return replace(recipe, compute=ComputeConfig(**compute), draws=Draws.FORWARD, **(seams or {}))
+    return make
 
 
-def course(pool: Pool, actions: dict[int, Action], steps: int) -> list[list[Tensor]]:
-    """The training loss and the parameters of the first environment, step by step."""
-    pool.reset(0, 3)
-    found = []
-    for step in range(steps):
-        pool.train(step)
-        pool.evaluate(step)
-        pool.synchronise(step)
-        pool.heal(step)
-        pool.apply([actions.get(step, WAIT)] + [WAIT] * (len(pool.environments) - 1), step)
-        own = pool.environments[0]
-        found.append([own.network.measurements.train_loss, *(each.detach().clone() for each in own.model.parameters())])
-    return found
+@pytest.fixture
+def course(play):
+    """``course(pool, steps)``: the training loss and the parameters of the first environment after each step."""
+
+    def run(pool: Pool, steps: int, plan: dict[int, Action] = LIFE) -> list[list[Tensor]]:
+        def look(_: Any) -> list[Tensor]:
+            own = pool.environments[0]
+            return [own.network.measurements.train_loss, *(one.detach().clone() for one in own.model.parameters())]
+
+        return play(pool, steps, plan, look)
+
+    return run
 
 
 def assert_same(left: list[list[Tensor]], right: list[list[Tensor]]) -> None:
@@ -60,13 +54,8 @@ def assert_same(left: list[list[Tensor]], right: list[list[Tensor]]) -> None:
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True)), step
 
 
-LIFE = {1: GERMINATE, 3: ADVANCE, 6: FOSSILISE}
-
-# --- compiled
-
-
 class Compilers:
-    """Stand-ins for torch's compiler: each is asked with a model, and gives back what is called in its place."""
+    """Stand-ins for torch's compiler: each is asked with a model, and returns what is called in its place."""
 
     def __init__(self, fails: Callable[[int], bool] = lambda number: False, at: str = "compile") -> None:
         self.asked, self.ran = 0, 0
@@ -80,11 +69,10 @@ class Compilers:
         def run(inputs: Tensor) -> Tensor:
             self.ran += 1
             outputs: Tensor = model(inputs)
-            if self._fails(number):
-                if self._at == "backward":
-                    outputs.register_hook(self._refuse)
-                else:
-                    self._refuse(outputs)
+            if self._fails(number) and self._at == "backward":
+                outputs.register_hook(self._refuse)
+            elif self._fails(number):
+                self._refuse(outputs)
             return outputs
 
         return run
@@ -94,65 +82,52 @@ class Compilers:
         raise RuntimeError("the backend gave up")
 
 
-def test_without_the_option_the_host_runs_as_it_is_written(make_recipe):
-    environment = Environment(make_recipe(), arm="a", index=0)
-    environment.reset(0, 3)
-    assert environment.network.compiled is None
-
-
-def test_the_pass_is_compiled_anew_for_each_structure_and_each_environment(make_recipe, noisy_host):
+def test_the_pass_is_compiled_for_each_structure_and_each_environment(compiled, course):
     compilers = Compilers()
-    recipe = asked(make_recipe, noisy_host, {"compiler": compilers}, compile=True)
-    compiled = course(Pool(recipe, ["grown"], 1), LIFE, 10)
-    assert_same(compiled, course(Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1), LIFE, 10))
+    recipe = compiled(compilers)
+    plain = Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1)
+    assert_same(course(Pool(recipe, ["grown"], 1), 8), course(plain, 8))
+    assert plain.environments[0].network.compiled is None
     assert compilers.asked == 5, "alone; training; blending; holding; kept"
-    assert compilers.ran == 60
-    course(Pool(recipe, ["grown", "twin"], 1, lanes=2), {}, 1)
+    assert compilers.ran == 8 * 3
+    course(Pool(recipe, ["grown", "twin"], 1, lanes=2), 1)
     assert compilers.asked == 7
 
 
 @pytest.mark.parametrize("at", ["compile", "forward", "backward"])
-def test_b8_pt_03_a_failure_to_compile_is_told_once_with_its_reason_and_tried_again_when_the_structure_changes(
-    at, make_recipe, noisy_host, caplog
+def test_b8_pt_03_a_failure_to_compile_is_reported_once_and_retried_when_the_structure_changes(
+    at, compiled, course, caplog
 ):
-    """The course is that of the network as it is written, BatchNorm's counts included, until a compiler does better."""
-    caplog.set_level(logging.WARNING, "esper")
+    """BatchNorm counts each batch once, although some of them were run twice."""
     compilers = Compilers(lambda number: number < 2, at)
-    recipe = asked(make_recipe, noisy_host, {"compiler": compilers}, compile=True)
-    pool = Pool(recipe, ["grown"], 1)
-    course(pool, {1: GERMINATE, 3: ADVANCE}, 5)
+    pool = Pool(compiled(compilers), ["grown"], 1)
+    course(pool, 5)
     (record,) = caplog.records
-    reason = (
-        "FileNotFoundError: no such compiler: cc and much more"
-        if at == "compile"
-        else "RuntimeError: the backend gave up"
-    )
+    reason = "FileNotFoundError: no such compiler: cc and much more"
     assert record.levelname == "WARNING"
     assert "compute.compile" in record.getMessage()
-    assert record.getMessage().endswith(reason)
-    assert compilers.asked == 3, "twice in vain: alone, with a seed; and then it went"
+    assert record.getMessage().endswith(reason if at == "compile" else "RuntimeError: the backend gave up")
+    assert compilers.asked == 3, "it failed twice: alone, and with a seed"
     assert isinstance(pool.environments[0].network.compiled, CompiledHost)
-    tracked = pool.environments[0].model.stem[1].num_batches_tracked
-    assert tracked == 5 * 6
+    assert pool.environments[0].model.stem[1].num_batches_tracked == 5 * 3
 
 
-def test_what_failed_leaves_no_trace_in_the_numbers(make_recipe):
+def test_passes_that_failed_to_compile_change_no_number_and_several_environments_report_it_once(
+    compiled, course, smooth_host, caplog
+):
     compilers = Compilers(lambda number: True, "backward")
-    recipe = asked(make_recipe, Plain, {"compiler": compilers}, compile=True)
-    failing = course(Pool(recipe, ["grown"], 1), LIFE, 8)
-    assert_same(failing, course(Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1), LIFE, 8))
-
-
-def test_two_environments_whose_compilers_fail_say_so_once(make_recipe, caplog):
-    compilers = Compilers(lambda number: True)
-    pool = Pool(asked(make_recipe, Plain, {"compiler": compilers}, compile=True), ["a", "b"], 2, lanes=2)
-    course(pool, {}, 2)
-    pool.close()
-    assert compilers.asked == 4
+    recipe = compiled(compilers, smooth_host)
+    failing, plain = (
+        Pool(recipe, ["grown", "b"], 2, lanes=2),
+        Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1),
+    )
+    assert_same(course(failing, 8), course(plain, 8))
+    failing.close()
+    assert compilers.asked > 4
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_who_compiles_holds_the_turn_to_draw_until_the_gradients_are_there(make_recipe):
+def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients(compiled, smooth_host):
     """Torch saves its generators then, and restores them: another lane must not draw in between. Later lanes may."""
     held: list[bool] = []
 
@@ -164,44 +139,38 @@ def test_who_compiles_holds_the_turn_to_draw_until_the_gradients_are_there(make_
 
         return run
 
-    environment = Environment(asked(make_recipe, Plain, {"compiler": compiler}, compile=True), arm="a", index=0)
+    environment = Environment(compiled(compiler, smooth_host), arm="a", index=0)
     environment.reset(0, 3)
     environment.train()
-    assert held == [True] + [False] * 5
+    assert held == [True, False, False]
 
 
-class Broken(Plain):
-    """Raises by itself, from its third batch on."""
+def test_an_error_of_the_host_is_not_attributed_to_the_compiler(compiled, course, smooth_host, caplog):
+    class Broken(smooth_host):
+        """Raises in its third batch."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.passes = 0
+        passes = 0
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.passes += self.training and len(inputs) > 2
-        if self.passes > 2:
-            raise ValueError("my own fault")
-        return super().forward(inputs)
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.passes += self.training and len(inputs) > 2
+            if self.passes > 2:
+                raise ValueError("my own fault")
+            return super().forward(inputs)
 
-
-def test_what_is_the_networks_own_fault_is_not_laid_at_the_compilers_door(make_recipe, caplog):
-    pool = Pool(asked(make_recipe, Broken, {"compiler": Compilers()}, compile=True), ["a"], 1)
     with pytest.raises(PluginError, match="my own fault"):
-        course(pool, {}, 1)
+        course(Pool(compiled(Compilers(), Broken), ["a"], 1), 1)
     assert not caplog.records
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's own
-def test_torchs_compiler_gives_the_same_course_in_all_but_last_bits(make_recipe, noisy_host, caplog):
+def test_the_compiler_of_torch_gives_the_same_course_in_all_but_the_last_bits(compiled, course, caplog):
     """Dropout and BatchNorm, more environments than torch would compile one class for by default, a whole life."""
     caplog.set_level(logging.WARNING, "esper")
-    recipe = asked(make_recipe, noisy_host, compile=True)
-    sgd = make_recipe(optimizer={"kind": "sgd"}).optimizers
-    recipe = replace(recipe, optimizers=sgd)
-    compiled = course(Pool(recipe, ["grown", "twin"], 5, lanes=2), LIFE, 8)
-    written = course(Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1), LIFE, 8)
+    recipe = compiled(optimizer={"kind": "sgd"}, batches=6)
+    found = course(Pool(recipe, ["grown", "twin"], 5, lanes=2), 8)
+    written = course(Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1), 8)
     assert not [record for record in caplog.records if record.name == "esper"]
-    for one, other in zip(compiled, written, strict=True):
+    for one, other in zip(found, written, strict=True):
         for left, right in zip(one, other, strict=True):
             torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)

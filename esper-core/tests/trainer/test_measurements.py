@@ -1,19 +1,27 @@
-"""Evaluation of a network on a split."""
+"""Measurements: evaluation on a split, and how much a network depends on each acting seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from esper_core.leyline import Action, Op, SeedSignals
 from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.measurements import evaluate
+from esper_core.trainer.pool import Pool
 
-Make = Callable[..., Recipe]
+LIFE = {
+    0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1),
+    2: Action(Op.ADVANCE, "early"),
+    5: Action(Op.FOSSILISE, "early"),
+}
 
 
-def test_evaluation_disturbs_nothing_and_is_the_mean_over_all_examples(make_recipe):
+def test_evaluation_changes_nothing_and_is_the_mean_over_all_examples(make_recipe):
     environment = Environment(make_recipe(), arm="a", index=0)
     environment.reset(0, 1)
     state = {key: value.clone() for key, value in environment.model.state_dict().items()}
@@ -29,26 +37,85 @@ def test_evaluation_disturbs_nothing_and_is_the_mean_over_all_examples(make_reci
     assert metric == pytest.approx((outputs.argmax(1) == split.targets).float().mean().item())
 
 
-def test_sim_low_3_evaluation_keeps_no_graph_and_what_comes_of_it_can_be_learnt_from(make_recipe):
-    """It is in inference mode; its figures are ordinary tensors again, which a gradient may pass through."""
-    seen: list[tuple[bool, bool]] = []
+def test_sim_low_3_evaluation_is_in_inference_mode_and_its_figures_are_ordinary_tensors(make_recipe, smooth_host):
+    seen: set[tuple[bool, bool]] = set()
 
-    class Watching(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.ReLU())
-            self.head = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-
+    class Watching(smooth_host):
         def forward(self, inputs: Tensor) -> Tensor:
-            seen.append((self.training, torch.is_inference_mode_enabled()))
-            outputs: Tensor = self.head(self.stem(inputs))
-            return outputs
+            seen.add((self.training, torch.is_inference_mode_enabled()))
+            return super().forward(inputs)
 
     environment = Environment(make_recipe(host=Watching, batches=1), arm="a", index=0)
     environment.reset(0, 1)
     environment.train()
     seen.clear()
     figures = environment.evaluate("validation")
-    assert seen
-    assert set(seen) == {(False, True)}
+    assert seen == {(False, True)}
     assert not figures.is_inference()
+
+
+@pytest.fixture
+def live(play):
+    """``live(recipe, steps)``: a pool after some steps of a seed's life, and the signals of the seed in each."""
+
+    def live(recipe: Recipe, steps: int) -> tuple[Pool, list[SeedSignals | None]]:
+        pool = Pool(recipe, ["grown", "twin"], 1, twin="twin")
+        return pool, play(pool, steps, LIFE, lambda signals: signals[0].slots[0].living)
+
+    return live
+
+
+def test_dependence_is_the_rise_of_the_loss_without_the_seed(make_recipe, live):
+    recipe = make_recipe(batches=8)
+    pool, told = live(recipe, 5)
+    environment, seed = pool.environments[0], told[-1]
+    split = recipe.data["validation"]
+    with environment.garden.slots["early"].disabled():
+        without = evaluate(environment.model, recipe.task, split).losses
+    difference = without - evaluate(environment.model, recipe.task, split).losses
+    assert abs(float(difference.mean())) > 1e-3
+    assert seed.dependence.mean == pytest.approx(float(difference.mean()), rel=1e-5)
+    assert seed.dependence.n == len(split)
+
+
+def test_dependence_is_measured_while_a_seed_acts_and_changes_no_number(make_recipe, live):
+    recipe = make_recipe()
+    off = replace(recipe, growth=recipe.growth.model_copy(update={"dependence": False}))
+    (one, told), (other, silent) = live(recipe, 8), live(off, 8)
+    known = [None if seed is None else seed.dependence is not None for seed in told]
+    assert known == [None, False, False, True, True, True, None, None]
+    assert all(seed is None or seed.dependence is None for seed in silent)
+    states = [pool.environments[0].model.state_dict() for pool in (one, other)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+class NoisyInEvaluation(nn.Module):
+    """A host with dropout in evaluation, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv1d(1, 4, 1), nn.Linear(48, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(nn.functional.dropout(self.stem(inputs), 0.2, training=True).flatten(1))
+
+
+def test_a_host_that_is_evaluated_in_whole_passes_without_each_seed_is_logged_once(make_recipe, live, caplog):
+    caplog.set_level(logging.INFO, "esper")
+    _, told = live(make_recipe(host=NoisyInEvaluation), 5)
+    assert sum(seed is not None and seed.dependence is not None for seed in told) == 2
+    assert caplog.messages == [
+        "NoisyInEvaluation is evaluated in whole passes with each seed left out: it draws random numbers in evaluation"
+    ]
+
+
+def test_dependence_is_no_evidence_for_a_gate(make_recipe, play):
+    """Without a twin nothing speaks for an acting seed, however much the network depends on it."""
+    pool = Pool(make_recipe(), ["grown"], 1)
+    play(pool, 3, LIFE)
+    gates = pool.environments[0].garden.gates
+    gates._settings = gates._settings.model_copy(update={"gates": "strict"})
+    ((signals,),) = play(pool, range(3, 5))[-1:]
+    (seed,) = signals.seeds
+    assert seed.dependence is not None
+    assert (seed.gain, seed.opinion.finding) == (None, "unknown")

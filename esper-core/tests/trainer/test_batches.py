@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,13 +16,12 @@ from torch import Tensor
 
 from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
-from esper_core.leyline import WAIT, Action, Op, Split
+from esper_core.leyline import Action, Op, Split
 from esper_core.trainer.batches import BatchOrder, Resident, Streamed, feed_for, sent
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.lanes import CudaStream
 from esper_core.trainer.pool import Pool
 
-Make = Callable[..., Recipe]
 CPU = torch.device("cpu")
 SPLIT = Split(torch.arange(60.0).reshape(30, 2), torch.arange(30))
 STREAMED = ComputeConfig(data="streamed")
@@ -34,18 +32,17 @@ def feeds() -> list[threading.Thread]:
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left() -> Any:
+def no_thread_is_left() -> Iterator[None]:
     yield
     if feeds():
         gc.collect()
-    ends = time.monotonic() + 5
-    while feeds() and time.monotonic() < ends:
-        time.sleep(0.01)
+    for thread in feeds():
+        thread.join(timeout=60)
     assert not feeds()
 
 
 @given(examples=st.integers(1, 50), size=st.integers(1, 60), passes=st.integers(1, 4), seed=st.integers(0, 2**31))
-def test_each_example_comes_once_in_a_pass_and_no_batch_is_short(examples, size, passes, seed):
+def test_each_example_comes_once_in_a_pass_and_all_batches_have_the_same_size(examples, size, passes, seed):
     order = BatchOrder(examples, size, seed)
     batches = [order.next() for _ in range(-(-passes * examples // size))]
     assert {len(batch) for batch in batches} == {size}
@@ -61,37 +58,32 @@ def test_the_order_depends_on_the_seed_alone():
     assert not torch.equal(BatchOrder(30, 7, 6).next(), first)
 
 
-def test_the_batches_are_those_of_resident_data_in_the_same_order():
-    streamed, resident = Streamed(SPLIT, CPU), Resident(SPLIT, CPU)
-    one, other = BatchOrder(30, 7, 5), BatchOrder(30, 7, 5)
-    for _ in range(12):
-        assert all(map(torch.equal, streamed.next(one), resident.next(other)))
-    streamed.close()
+@pytest.fixture
+def streamed() -> Iterator[Streamed]:
+    feed = Streamed(SPLIT, CPU)
+    yield feed
+    feed.close()
 
 
-def test_what_was_gathered_ahead_is_still_to_come_for_whoever_goes_on_from_the_state():
-    """The state counts what was consumed: another order that is told it hands out the very next batch."""
-    streamed, order = Streamed(SPLIT, CPU), BatchOrder(30, 7, 5)
-    for _ in range(5):
-        streamed.next(order)
-    state = order.state_dict()
-    goes_on = [streamed.next(order) for _ in range(6)]
+def test_streamed_batches_equal_resident_ones_and_continue_from_the_state_of_their_order(streamed):
+    """The state of an order counts what was consumed, not what was gathered ahead."""
+    resident, one, other = Resident(SPLIT, CPU), BatchOrder(30, 7, 5), BatchOrder(30, 7, 5)
+    batches = [streamed.next(one) for _ in range(5)]
     again = BatchOrder(30, 7, 0)
-    again.load_state_dict(state)
-    assert all(all(map(torch.equal, batch, streamed.next(again))) for batch in goes_on)
-    streamed.close()
+    again.load_state_dict(one.state_dict())
+    rest = [streamed.next(one) for _ in range(6)]
+    assert all(all(map(torch.equal, batch, resident.next(other))) for batch in [*batches, *rest])
+    assert all(all(map(torch.equal, batch, streamed.next(again))) for batch in rest)
 
 
-def test_a_batch_that_was_gathered_for_an_order_that_is_no_more_is_not_used():
-    streamed = Streamed(SPLIT, CPU)
+def test_a_batch_that_was_gathered_for_another_order_is_not_used(streamed):
     streamed.next(BatchOrder(30, 7, 5))
     inputs, targets = streamed.next(BatchOrder(30, 7, 6))
     assert torch.equal(targets, BatchOrder(30, 7, 6).next())
     assert torch.equal(inputs, SPLIT.inputs[targets])
-    streamed.close()
 
 
-def test_a_batch_is_gathered_while_the_one_before_is_trained_on():
+def test_a_batch_is_gathered_before_it_is_asked_for():
     gathered = threading.Semaphore(0)
 
     class Telling:
@@ -101,12 +93,12 @@ def test_a_batch_is_gathered_while_the_one_before_is_trained_on():
 
     streamed = Streamed(Split(SPLIT.inputs, Telling()), CPU)  # type: ignore[arg-type]
     streamed.next(BatchOrder(30, 7, 5))
-    assert gathered.acquire(timeout=5)
-    assert gathered.acquire(timeout=5), "the second one, though nobody asked for it yet"
+    assert gathered.acquire(timeout=60)
+    assert gathered.acquire(timeout=60), "the second one, though nobody asked for it yet"
     streamed.close()
 
 
-def test_what_goes_wrong_in_the_thread_is_raised_where_the_batch_is_asked_for():
+def test_an_error_of_the_thread_is_raised_where_the_batch_is_asked_for():
     short = Split(SPLIT.inputs[:10], SPLIT.targets)
     streamed, order = Streamed(short, CPU), BatchOrder(30, 30, 5)
     for _ in range(2):  # and the thread goes on
@@ -118,24 +110,24 @@ def test_what_goes_wrong_in_the_thread_is_raised_where_the_batch_is_asked_for():
         streamed.next(order)
 
 
-def test_a_feed_that_is_forgotten_ends_its_thread():
+def test_the_thread_of_a_feed_that_is_not_closed_ends():
     streamed = Streamed(SPLIT, CPU)
     streamed.next(BatchOrder(30, 7, 5))
     assert len(feeds()) == 1
-    del streamed  # the fixture sees to the rest
+    del streamed  # the fixture waits for the thread
 
 
-def test_data_may_be_mapped_from_a_file(tmp_path):
+def test_data_can_be_mapped_from_a_file(tmp_path):
     (tmp_path / "inputs.bin").write_bytes(SPLIT.inputs.numpy().tobytes())
     mapped = torch.from_file(str(tmp_path / "inputs.bin"), shared=False, size=60).reshape(30, 2)
-    streamed, order = Streamed(Split(mapped, SPLIT.targets), CPU), BatchOrder(30, 7, 5)
-    inputs, targets = streamed.next(order)
+    feed = Streamed(Split(mapped, SPLIT.targets), CPU)
+    inputs, targets = feed.next(BatchOrder(30, 7, 5))
     assert torch.equal(inputs, SPLIT.inputs[targets])
-    streamed.close()
+    feed.close()
 
 
 class RecordingStream(CudaStream):
-    """Writes down what the thread does on it. Its marks are numbered."""
+    """Logs what the thread does on it. Its marks are numbered."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -169,7 +161,7 @@ class OnDevice(Tensor):
         stream.kept.append(self)
 
 
-def test_a_batch_is_sent_on_a_stream_of_the_feeds_own_and_read_behind_its_mark(monkeypatch):
+def test_a_batch_is_sent_on_a_stream_of_its_feed_and_read_behind_its_mark(monkeypatch):
     stream, reader = RecordingStream(), ReadingStream()
     monkeypatch.setattr(torch.cuda, "current_stream", {CPU: reader}.__getitem__)
     streamed = Streamed(Split(SPLIT.inputs.as_subclass(OnDevice), SPLIT.targets.as_subclass(OnDevice)), CPU, stream)
@@ -182,7 +174,7 @@ def test_a_batch_is_sent_on_a_stream_of_the_feeds_own_and_read_behind_its_mark(m
 
 
 @pytest.mark.parametrize(("device", "done"), [("cpu", ["to cpu"]), ("cuda", ["pinned", "to cuda"])])
-def test_only_what_is_sent_to_a_gpu_is_pinned_and_nothing_is_waited_for(device, done):
+def test_only_what_is_sent_to_a_gpu_is_pinned_and_nothing_blocks(device, done):
     log: list[str] = []
 
     class OnHost(Tensor):
@@ -199,44 +191,35 @@ def test_only_what_is_sent_to_a_gpu_is_pinned_and_nothing_is_waited_for(device, 
     assert log == done
 
 
-def course(recipe: Recipe, lanes: int, rounds: int = 2) -> tuple[list[str], list[int]]:
-    """What two environments measured over two rounds, and how many threads there were that feed."""
-    pool = Pool(recipe, ["grown", "twin"], 2, twin="twin", lanes=lanes)
-    told, counts = [], []
-    for round_ in range(rounds):
-        pool.reset(round_, 3)
-        for step in range(4):
-            pool.train(step)
-            pool.evaluate(step)
-            signals = pool.synchronise(step)
-            told.append(repr(signals))
-            germinate = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
-            action = {0: germinate, 1: Action(Op.ADVANCE, "early")}.get(step, WAIT)
-            pool.apply([action if one.arm == "grown" else WAIT for one in pool.environments], step)
-            counts.append(len(feeds()))
-        told.append(repr(pool.conclude(3)[1]))
-    pool.close()
-    return told, counts
-
-
-def test_sim_med_5_what_feeds_a_run_is_built_once_and_its_numbers_are_those_of_resident_data(make_recipe):
-    """BatchNorm, dropout, seeds; two rounds, lanes: bit for bit, and as many threads at the end as at the beginning."""
+def test_sim_med_5_a_run_has_one_feed_for_each_environment_and_the_numbers_of_resident_data(make_recipe, play):
+    """BatchNorm, dropout, seeds; two rounds, lanes: bit for bit."""
     recipe = replace(make_recipe(steps=4), draws=Draws.FORWARD)
-    resident, none = course(recipe, 1)
-    assert set(none) == {0}
-    streamed, counts = course(replace(recipe, compute=STREAMED), 2)
-    assert streamed == resident
-    assert set(counts) == {4}, "one for each environment, in every step of every round"
+    plan = {0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1), 1: Action(Op.ADVANCE, "early")}
+
+    def course(recipe: Recipe, lanes: int) -> list[tuple[str, int]]:
+        """What was measured, and how many threads feed, in each step of two rounds."""
+        pool, told = Pool(recipe, ["grown", "twin"], 2, twin="twin", lanes=lanes), []
+        for number in range(2):
+            pool.reset(number, 3)
+            told += play(pool, range(4), plan, lambda signals: (repr(signals), len(feeds())))
+            told.append((repr(pool.conclude(3)[1]), len(feeds())))
+        pool.close()
+        return told
+
+    resident, streamed = course(recipe, 1), course(replace(recipe, compute=STREAMED), 2)
+    assert [words for words, _ in streamed] == [words for words, _ in resident]
+    assert {threads for _, threads in resident} == {0}
+    assert {threads for _, threads in streamed} == {4}
 
 
-def test_streamed_data_stays_where_it_is_when_environments_are_elsewhere(make_recipe):
+def test_streamed_data_is_not_moved_to_the_device_of_its_environments(make_recipe):
     recipe = replace(make_recipe(), compute=STREAMED)
     there = recipe.on(torch.device("meta"))
     assert there.device.type == "meta"
     assert there.data["train"].inputs is recipe.data["train"].inputs
 
 
-def test_an_environment_goes_on_from_a_state_in_the_middle_of_its_stream(make_recipe):
+def test_an_environment_continues_from_a_state_in_the_middle_of_its_stream(make_recipe):
     recipe = replace(make_recipe(), compute=STREAMED)
     one, other = (Environment(recipe, arm="a", index=0) for _ in range(2))
     one.reset(0, 3)
@@ -253,7 +236,7 @@ def test_an_environment_goes_on_from_a_state_in_the_middle_of_its_stream(make_re
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_a_streamed_batch_is_the_resident_one():
+def test_on_a_gpu_streamed_batches_equal_resident_ones():
     device = torch.device("cuda", 0)
     on_device = Split(SPLIT.inputs.to(device), SPLIT.targets.to(device))
     streamed, resident = feed_for("streamed", SPLIT, device), Resident(on_device, device)

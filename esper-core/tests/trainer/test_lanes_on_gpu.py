@@ -1,4 +1,4 @@
-"""The same lanes on a real GPU: streams, events, and no wait of the host but the one of the step."""
+"""Lanes on a GPU: streams, events, and no wait of the host within a step."""
 
 from __future__ import annotations
 
@@ -28,30 +28,19 @@ def recipe(make_recipe: Make) -> Recipe:
     return replace(make_recipe(steps=6, batches=4).on(torch.device("cuda:0")), draws=Draws.FORWARD)
 
 
-def play(pool: Pool) -> list[float]:
-    """The validation losses of the first environment, with a seed born and blended."""
-    pool.reset(0, 3)
-    told = []
-    for step in range(6):
-        pool.train(step)
-        pool.evaluate(step)
-        pool.synchronise(step)
-        pool.heal(step)
-        signals = pool.latest
-        wanted = {0: GERMINATE, 3: ADVANCE}.get(step, Action())
-        masks = zip(pool.environments, pool.masks(), strict=True)
-        pool.apply([wanted if one.arm == "grown" and mask.allows(wanted) else Action() for one, mask in masks], step)
-        told.append(signals[0].validation_loss)
-    return told
+@pytest.fixture
+def losses(play):
+    """``losses(pool)``: the validation losses of the first environment, with a seed that is blended."""
+    return lambda pool: play(pool, 6, {0: GERMINATE, 3: ADVANCE}, lambda signals: signals[0].validation_loss)
 
 
-def test_streams_do_not_disturb_each_other(recipe):
-    alone = play(Pool(recipe, ["grown", "twin"], 1, twin="twin", lanes=1))
-    beside = play(Pool(recipe, ["grown", "twin"], 4, twin="twin", lanes=4))
+def test_streams_do_not_disturb_each_other(recipe, losses):
+    alone = losses(Pool(recipe, ["grown", "twin"], 1, twin="twin", lanes=1))
+    beside = losses(Pool(recipe, ["grown", "twin"], 4, twin="twin", lanes=4))
     assert beside == pytest.approx(alone, rel=1e-3)
 
 
-def test_a_reader_on_another_stream_waits_for_what_is_made_there():
+def test_a_stream_waits_for_what_another_stream_made():
     device = torch.device("cuda:0")
     lanes = Lanes(assigned([device, device], 2, CudaStream))
     for _ in range(20):
@@ -69,7 +58,7 @@ def test_a_reader_on_another_stream_waits_for_what_is_made_there():
         assert read.item() == 51.0 * 4_000_000
 
 
-def test_sim_low_2_the_host_waits_for_nothing_while_a_step_is_trained(recipe):
+def test_sim_low_2_the_host_does_not_wait_while_a_step_is_trained(recipe):
     pool = Pool(replace(recipe, draws=Draws.NEVER), ["twin"], 2, lanes=2)
     pool.reset(0, 3)
     pool.train(0)
@@ -81,7 +70,7 @@ def test_sim_low_2_the_host_waits_for_nothing_while_a_step_is_trained(recipe):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_b1_pt_05_a_rollback_leaves_the_neighbours_as_they_are(recipe):
+def test_b1_pt_05_a_rollback_does_not_change_other_environments(recipe):
     def numbers(*, sick: bool) -> list[torch.Tensor]:
         pool = Pool(recipe, ["grown"], 2, lanes=2)
         pool.reset(0, 3)

@@ -1,13 +1,19 @@
-"""Composition: refused settings get their line in the file, and the data of a task must fit the host."""
+"""Composition: settings, tasks, learning rate schedules and prices of operations, and the errors that name them."""
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
 
+from esper_core import read_events
 from esper_core.app.compose import prepare
+from esper_core.app.run import run
 from esper_core.leyline import ConfigError, PluginError
+from esper_core.leyline.events import EpisodeFinished, StepFinished
+
+pytestmark = pytest.mark.members
 
 PICKY = """
 from esper_core import HostSpec, RewardSpec, TaskSpec, hookimpl
@@ -20,10 +26,20 @@ class Size(BaseModel):
 def picky(*arguments, size=1, **more):
     raise SettingError("size", "it is too small", f"Received: {size}")
 
+def doubled():
+    from esper_tasks.stripes import stripes
+    task = stripes()
+    split = task.split
+    def double(name):
+        found = split(name)
+        return type(found)(found.inputs.double(), found.targets)
+    task.split = double
+    return task
+
 @hookimpl
 def esper_register_tasks(registry):
     registry.add("picky", picky, TaskSpec("", Size))
-    registry.add("doubled", Doubled, TaskSpec("In float64."))
+    registry.add("doubled", doubled, TaskSpec("In float64."))
 
 @hookimpl
 def esper_register_hosts(registry):
@@ -32,45 +48,28 @@ def esper_register_hosts(registry):
 @hookimpl
 def esper_register_rewards(registry):
     registry.add("picky", picky, RewardSpec("", Size))
-
-class Doubled:
-    def __init__(self):
-        from esper_tasks.stripes import stripes
-        self.inner = stripes()
-        self.metric, self.shape = self.inner.metric, self.inner.shape
-
-    def split(self, name):
-        split = self.inner.split(name)
-        return type(split)(split.inputs.double(), split.targets)
-
-    def losses(self, outputs, targets):
-        return self.inner.losses(outputs, targets)
-
-    def scores(self, outputs, targets):
-        return self.inner.scores(outputs, targets)
 """
-
-
 HOST = "host: pointwise-mlp\nslots:\n  early: {"
+REFUSED = "{use: picky, settings: {size: 3}}"
 
 
-def rewritten(file: Path, before: str, after: str) -> Path:
-    text = file.read_text()
-    assert before in text
-    file.write_text(text.replace(before, after))
+def rewritten(file: Path, *changes: str) -> Path:
+    """The file with texts replaced: the old one, the new one, …"""
+    for before, after in zip(changes[::2], changes[1::2], strict=True):
+        assert before in file.read_text()
+        file.write_text(file.read_text().replace(before, after))
     return file
 
 
-@pytest.mark.members
 @pytest.mark.parametrize(
     ("before", "after", "path", "line"),
     [
-        ("task: stripes", "task: {use: picky, settings: {size: 3}}", "task.settings.size", 1),
-        (HOST, HOST.replace("pointwise-mlp", "{use: picky, settings: {size: 3}}") + "at: a, ", "host.settings.size", 2),
-        ("environments: 2", "reward: {use: picky, settings: {size: 3}}\nenvironments: 2", "reward.settings.size", 10),
+        ("task: stripes", f"task: {REFUSED}", "task.settings.size", 1),
+        (HOST, HOST.replace("pointwise-mlp", REFUSED) + "at: a, ", "host.settings.size", 2),
+        ("environments: 2", f"reward: {REFUSED}\nenvironments: 2", "reward.settings.size", 10),
     ],
 )
-def test_a_setting_that_a_component_refuses_is_told_with_its_line(
+def test_setting_that_a_component_refuses_is_reported_at_its_line(
     before: str, after: str, path: str, line: int, install, configured
 ) -> None:
     install("picky", PICKY)
@@ -80,10 +79,119 @@ def test_a_setting_that_a_component_refuses_is_told_with_its_line(
     assert (problem.code, problem.path, problem.line, problem.message) == ("E120", path, line, "it is too small")
 
 
-@pytest.mark.members
-def test_a_task_in_other_numbers_than_hosts_compute_in_is_named(install, configured) -> None:
+def test_task_with_inputs_of_another_dtype_is_refused(install, configured) -> None:
     install("picky", PICKY)
-    with pytest.raises(
-        PluginError, match=r'E234 task "picky/doubled" \(esper-picky 1.0\) gives inputs of torch.float64'
-    ):
+    fault = r'E234 task "picky/doubled" \(esper-picky 1.0\) gives inputs of torch.float64'
+    with pytest.raises(PluginError, match=fault):
         prepare(rewritten(configured(), "task: stripes", "task: doubled"))
+
+
+# --- learning rate schedules
+
+PACER = """
+from esper_core import ScheduleSpec, hookimpl
+
+asked = []
+
+class Half:
+    def factor(self, step, steps):
+        asked.append((step, steps))
+        return %s
+
+@hookimpl
+def esper_register_schedules(registry):
+    registry.add("half", Half, ScheduleSpec("A half."))
+"""
+
+
+def test_schedule_counts_the_steps_of_the_host_and_of_each_seed(install, run_small) -> None:
+    install("pacer", PACER % "0.5")
+    told = run_small("optimizer: {host: {schedule: half}, seed: {schedule: pacer/half}}\n")
+    asked = importlib.import_module("esper_pacer").asked
+    assert set(asked) == {(0, 3), (1, 3), (2, 3), (0, 2), (1, 2)}  # seeds are born after the first step of three
+    assert "schedule: pacer/half" in (told["path"] / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(("factor", "said"), [("1 / 0", "in step 0 of 3"), ("-1.0", "gave the factor -1.0")])
+def test_schedule_that_fails_stops_the_run_and_names_its_package(factor: str, said: str, install, run_small) -> None:
+    install("pacer", PACER % factor)
+    with pytest.raises(PluginError, match=said) as told:
+        run_small("optimizer: {host: {schedule: half}}\n")
+    assert 'schedule "pacer/half" (esper-pacer 1.0)' in str(told.value)
+
+
+def test_unknown_schedule_is_reported_at_its_place(configured) -> None:
+    with pytest.raises(ConfigError) as told:
+        prepare(configured("optimizer: {seed: {schedule: cosin}}\n"))
+    (problem,) = told.value.problems
+    assert (problem.code, problem.path, problem.line) == ("E230", "optimizer.seed.schedule.use", 12)
+    assert 'Did you mean "cosine"' in (problem.hint or "")
+
+
+# --- a price of operations
+
+PRICED = "reward: {use: team, settings: {price: 0.0, price_of_flops: 30.0}}\n"
+KEEPS = """\
+      - {step: 1, op: advance, slot: early}
+      - {step: 3, op: fossilise, slot: early}
+"""
+
+UNCOUNTABLE = """
+from torch import nn
+from esper_core import BlueprintSpec, hookimpl
+
+class Whole(nn.Module):
+    def __init__(self, site):
+        super().__init__()
+        self.own = nn.Conv1d(site.channels, site.channels, 1)
+        for parameter in self.own.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, inputs):
+        assert len(inputs) > 1, "it takes no single example"
+        return inputs + self.own(inputs)
+
+@hookimpl
+def esper_register_blueprints(registry):
+    registry.add("whole", Whole, BlueprintSpec("sequence", "c*c + c", starts_as_identity=True))
+"""
+
+
+@pytest.fixture
+def grown(configured, tmp_path):
+    """``grown(lines)``: the steps of the arm that grows, how its episodes ended, and what was counted of the places."""
+
+    def play(more: str):
+        file = rewritten(configured(more), "speed: 2}\n", "speed: 1}\n" + KEEPS, "steps: 3", "steps: 6")
+        prepared = prepare(file)
+        events = list(read_events(run(prepared, runs_dir=tmp_path / "runs").path / "events.jsonl"))
+        steps = [one for one in events if isinstance(one, StepFinished) and one.arm == "schedule"]
+        ends = [one for one in events if isinstance(one, EpisodeFinished) and one.arm == "schedule"]
+        return steps, ends, prepared.space.places["early"]
+
+    return play
+
+
+def test_operations_are_counted_and_paid_for_only_if_they_have_a_price(grown) -> None:
+    steps, paid, place = grown(PRICED)
+    seed = place.candidate("blueprints/conv_light").flops
+    counted = {one.signals.step: one.signals.flops for one in steps}
+    assert {one.signals.host_flops for one in steps} == {place.host_flops}
+    assert counted[0] == place.host_flops  # a seed that trains in the shadow does not slow the host down
+    assert counted[5] == place.host_flops + seed > counted[0]  # it was kept
+    steps, free, _ = grown("reward: {use: team, settings: {price: 0.0}}\n")
+    assert {one.signals.flops for one in steps} == {one.signals.host_flops for one in steps} == {None}
+    assert [end.fossils for end in paid] == [end.fossils for end in free] == [1, 1]
+    share = seed / place.host_flops
+    assert [end.reward for end in paid] == [pytest.approx(end.reward - 30.0 * share, abs=1e-9) for end in free]
+
+
+def test_blueprint_whose_operations_cannot_be_counted_is_refused(configured, install) -> None:
+    install("heavy", UNCOUNTABLE)
+    with pytest.raises(ConfigError) as raised:
+        prepare(rewritten(configured(PRICED), "[conv_light]", "[conv_light, whole]"))
+    (problem,) = raised.value.problems
+    assert problem.code == "E125"
+    assert "heavy/whole in early" in problem.message
+    assert "conv_light" not in problem.message
+    assert "price_of_flops" in str(problem.path)

@@ -113,8 +113,24 @@ def results_of(path: Path) -> dict[str, Any]:
     return json.loads((path / "summary.json").read_text())["results"]
 
 
+def check_figures(path: Path) -> None:
+    """Figures and comparisons count seeds, not environments, and comparisons are paired by seed."""
+    found = results_of(path)
+    assert {arm: own["test"]["n"] for arm, own in found["arms"].items()} == dict.fromkeys((*PLANNED, "twin"), 2)
+    assert {(one["a"], one["b"]): (one["n"], one["paired"]) for one in found["comparisons"]} == {
+        (PLANNED[0], PLANNED[1]): (2, True),
+        (PLANNED[0], "twin"): (2, True),
+        (PLANNED[1], "twin"): (2, True),
+    }
+    between, *with_twin = found["comparisons"]
+    assert (between["difference"], between["ci_low"], between["ci_high"]) == (0, 0, 0), "one plan, whatever it costs"
+    assert with_twin[0]["ci_low"] == with_twin[1]["ci_low"]
+    assert json.loads((path / "manifest.json").read_text())["seeds"] == {"first": 0, "count": 2}
+
+
 def test_every_seed_is_played_under_every_reward_as_in_a_run_of_its_own(planned, played, tmp_path) -> None:
     together = played(written(tmp_path / "together", planned))
+    check_figures(together)
     ends = {arm: events_of(together, EpisodeFinished, arm) for arm in (*PLANNED, "twin")}
     assert {arm: [one.seed for one in own] for arm, own in ends.items()} == {arm: [0, 1] for arm in ends}
     for price, arm in ((5, PLANNED[0]), (50, PLANNED[1])):
@@ -128,7 +144,7 @@ def test_every_seed_is_played_under_every_reward_as_in_a_run_of_its_own(planned,
     assert all(cheap > dear for cheap, dear in zip(low, high, strict=True)), "the rewards are two"
 
 
-def test_a_policy_sees_each_instance_at_each_price_in_one_round(watched, watcher, played, tmp_path) -> None:
+def test_policy_sees_each_instance_at_each_price_in_one_round(watched, watcher, played, tmp_path) -> None:
     path = played(written(tmp_path / "own", watched))
     assert [one.price for one in watcher.seen[0]] == [5, 50, 5, 50]
     first = [one.signals.validation_loss for one in watcher.seen[0]]
@@ -148,23 +164,7 @@ def test_a_policy_sees_each_instance_at_each_price_in_one_round(watched, watcher
     assert sums == pytest.approx(earned), "what comes before the first decision is nobody's"
 
 
-def test_figures_and_comparisons_count_seeds_and_not_environments(planned, played, tmp_path) -> None:
-    path = played(written(tmp_path / "own", planned, environments=6))
-    found = results_of(path)
-    assert {arm: own["test"]["n"] for arm, own in found["arms"].items()} == dict.fromkeys((*PLANNED, "twin"), 3)
-    assert {(one["a"], one["b"]): (one["n"], one["paired"]) for one in found["comparisons"]} == {
-        (PLANNED[0], PLANNED[1]): (3, True),
-        (PLANNED[0], "twin"): (3, True),
-        (PLANNED[1], "twin"): (3, True),
-    }
-    between, *with_twin = found["comparisons"]
-    assert (between["difference"], between["ci_low"], between["ci_high"]) == (0, 0, 0), "one plan, whatever it costs"
-    assert with_twin[0]["ci_low"] == with_twin[1]["ci_low"]
-    seeds = json.loads((path / "manifest.json").read_text())["seeds"]
-    assert seeds == {"first": 0, "count": 3}
-
-
-def test_what_grew_at_each_price_has_a_control_of_its_own(planned, played, tmp_path) -> None:
+def test_each_price_has_its_own_control(planned, played, tmp_path) -> None:
     path = played(written(tmp_path / "own", planned.replace("capacity: false\n", "")))
     found, controls = results_of(path), tuple(f"capacity-of-{arm}" for arm in PLANNED)
     assert tuple(found["arms"]) == (*PLANNED, "twin", *controls)
@@ -174,7 +174,7 @@ def test_what_grew_at_each_price_has_a_control_of_its_own(planned, played, tmp_p
     assert (told.arms, told.environments) == ((*PLANNED, "twin", *controls), 2)
 
 
-def test_the_file_of_a_run_gives_the_same_results_on_any_number_of_lanes(watched, played, tmp_path) -> None:
+def test_written_configuration_gives_the_same_results_on_any_number_of_lanes(watched, played, tmp_path) -> None:
     path = played(written(tmp_path / "own", watched, PRICES + "lanes: 1\n"))
     assert (path / "config.yaml").read_text().count("use: rewards/team") == 2, "names in full, as everywhere"
     again = tmp_path / "again"
@@ -186,7 +186,8 @@ def test_the_file_of_a_run_gives_the_same_results_on_any_number_of_lanes(watched
     assert steps[0] == steps[1]
 
 
-def test_a_run_that_was_interrupted_goes_on_to_the_same_end(watched, played, tmp_path, monkeypatch) -> None:
+@pytest.mark.slow
+def test_interrupted_run_is_resumed_with_identical_results(watched, played, tmp_path, monkeypatch) -> None:
     text = watched + "checkpoints: {every: 1}\n"
     whole = played(written(tmp_path / "whole", text))
     real = CheckpointWriter.after_step
@@ -216,7 +217,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_end(watched, played, tmp
         ("[team]", ("schedule",)),
     ],
 )
-def test_an_arm_is_called_by_its_prices_where_these_differ(configured, rewards, names) -> None:
+def test_arms_are_named_by_their_prices_where_these_differ(configured, rewards, names) -> None:
     composition = prepare(configured(f"rewards: {rewards}\n"))
     assert composition.arm_names == (*names, "twin")
     assert len(composition.controls) == len(names)
@@ -235,7 +236,7 @@ def test_b8_drl_09_rewards_of_two_families_are_refused_when_the_file_is_read(con
     assert len(prepare(text).judges) == 2
 
 
-def test_an_episode_needs_one_reward_or_the_arm_whose_reward_counts(configured) -> None:
+def test_episode_needs_one_reward_or_the_name_of_an_arm(configured) -> None:
     with pytest.raises(ConfigError, match="an episode has one reward, and the configuration has 2"):
         Episode.of(configured(PRICES))
     with pytest.raises(

@@ -7,9 +7,13 @@ import sys
 from hashlib import sha256
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from esper_core.app.compose import prepare
+from esper_core.config import load_config
 from esper_core.leyline import EsperError
+
+pytestmark = pytest.mark.members
 
 NEVER = "raise AssertionError('was imported')"
 FINE = "from esper_core import hookimpl\n"
@@ -51,133 +55,109 @@ def refused(configured, tmp_path):
 
 # --- require
 
+EXTRA = 'E226 plugin "extra" (esper-extra 1.0) is required'
 
-@pytest.mark.members
-def test_a_plugin_within_its_pin_runs(install, configured) -> None:
+
+def test_plugin_within_its_pin_runs(install, configured) -> None:
     install("extra", FINE)
     prepared = prepare(configured('plugins: {require: {extra: ">=0.2, <2", blueprints: "~=0.1.0"}}'))
     assert [record.status for record in prepared.resolution.plugins.records if record.id == "extra"] == ["active"]
 
 
-def test_another_version_is_not_imported_and_stops_the_run(install, refused) -> None:
+@pytest.mark.parametrize(
+    ("source", "more", "told"),
+    [
+        (
+            NEVER,
+            'plugins: {require: {extra: ">=0.2, <0.3"}}',
+            f"{EXTRA} in >=0.2, <0.3; its code was not run\n"
+            "  small.yaml:12:28   plugins.require.extra\n"
+            '  Bring them together:  pip install "esper-extra>=0.2, <0.3"',
+        ),
+        (
+            "1 / 0",
+            'plugins: {require: {extra: ">=1"}}',
+            f"{EXTRA}, and it is broken\n"
+            "  small.yaml:12:28   plugins.require.extra\n"
+            "  More:  esper plugins show extra\n"
+            'E210 plugin "extra" (esper-extra 1.0) cannot be imported: ZeroDivisionError: division by zero\n'
+            "  site/esper_extra.py:1\n"
+            "  Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]",
+        ),
+        (
+            NEVER,
+            'plugins: {require: {extra: ">=1"}, disable: [extra]}',
+            f"{EXTRA}, and it is disabled\n"
+            "  small.yaml:12:28   plugins.require.extra\n"
+            "  More:  esper plugins show extra",
+        ),
+    ],
+    ids=["another version", "broken", "disabled"],
+)
+def test_required_plugin_that_is_not_active_stops_the_run(install, refused, source: str, more: str, told: str) -> None:
+    install("extra", source)
+    assert refused(more) == (3, told)
+
+
+def test_safe_mode_leaves_out_a_required_plugin(install, refused, monkeypatch) -> None:
     install("extra", NEVER)
-    assert refused('plugins: {require: {extra: ">=0.2, <0.3"}}') == (
-        3,
-        'E226 plugin "extra" (esper-extra 1.0) is required in >=0.2, <0.3; its code was not run\n'
-        "  small.yaml:12:28   plugins.require.extra\n"
-        '  Bring them together:  pip install "esper-extra>=0.2, <0.3"',
-    )
+    monkeypatch.setenv("ESPER_SAFE_MODE", "1")
+    code, told = refused('plugins: {require: {extra: ">=1"}}')
+    assert (code, told.splitlines()[0]) == (3, f"{EXTRA}, and it is not-listed")
 
 
-@pytest.mark.members
 @pytest.mark.parametrize(
     ("id_", "hint"),
     [
-        ("zzz", "  Install the package that provides it, or remove the requirement."),
-        ("testing", "  Install the package that provides it, or remove the requirement."),
-        ("esper-tasks", '  Did you mean "tasks" (esper-tasks 0.1.0)?'),
+        ("zzz", "Install the package that provides it, or remove the requirement."),
+        ("esper-tasks", 'Did you mean "tasks" (esper-tasks 0.1.0)?'),
     ],
 )
-def test_a_plugin_that_is_not_there_stops_the_run(refused, id_: str, hint: str) -> None:
+def test_required_plugin_that_is_not_installed_stops_the_run(refused, id_: str, hint: str) -> None:
     assert refused(f'plugins: {{require: {{{id_}: ">=0.2"}}}}') == (
         3,
         f'E226 plugin "{id_}" is required in >=0.2, and not installed\n'
-        f"  small.yaml:12:{23 + len(id_)}   plugins.require.{id_}\n{hint}",
+        f"  small.yaml:12:{23 + len(id_)}   plugins.require.{id_}\n  {hint}",
     )
 
 
-def test_a_required_plugin_that_is_broken_stops_the_run(install, refused) -> None:
-    install("extra", "1 / 0")
-    assert refused('plugins: {require: {extra: ">=1"}}') == (
-        3,
-        'E226 plugin "extra" (esper-extra 1.0) is required, and it is broken\n'
-        "  small.yaml:12:28   plugins.require.extra\n"
-        "  More:  esper plugins show extra\n"
-        'E210 plugin "extra" (esper-extra 1.0) cannot be imported: ZeroDivisionError: division by zero\n'
-        "  site/esper_extra.py:1\n"
-        "  Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]",
-    )
-
-
-def test_required_and_disabled_do_not_go_together(install, refused) -> None:
-    install("extra", NEVER)
-    assert refused('plugins: {require: {extra: ">=1"}, disable: [extra]}') == (
-        3,
-        'E226 plugin "extra" (esper-extra 1.0) is required, and it is disabled\n'
-        "  small.yaml:12:28   plugins.require.extra\n"
-        "  More:  esper plugins show extra",
-    )
-
-
-def test_safe_mode_leaves_out_what_is_required(install, refused, monkeypatch) -> None:
-    install("extra", NEVER)
-    monkeypatch.setenv("ESPER_SAFE_MODE", "1")
-    assert refused('plugins: {require: {extra: ">=1"}}') == (
-        3,
-        'E226 plugin "extra" (esper-extra 1.0) is required, and it is not-listed\n'
-        "  small.yaml:12:28   plugins.require.extra\n"
-        "  More:  esper plugins show extra",
-    )
-
-
-@pytest.mark.parametrize("pin", ["0.2", ">=", ">=a", "latest", "~=1", ">=0.2 <0.3", "==0.*.1", ">=1.*", "", "*"])
-def test_a_pin_that_cannot_be_read_is_refused(refused, pin: str) -> None:
-    code, told = refused(f'plugins: {{require: {{extra: "{pin}"}}}}')
-    assert code == 2
-    message = "Input should be version specifiers as pip takes them, for example >=0.2,<0.3"
-    assert told.startswith(f'E112 {message}; received "{pin}"\n  small.yaml:12:28   ')
-
-
-@pytest.mark.parametrize("pin", [">=1", "==1.*", "!=1.2.*,<3", "~=1.0", "== 1.0rc1", ">0.1.dev3", "<=2.0.post1"])
-def test_every_pin_that_is_taken_can_be_read_by_packaging(configured, pin: str) -> None:
-    from packaging.specifiers import SpecifierSet
-
-    from esper_core.config import load_config
-
-    loaded = load_config(configured(f'plugins: {{require: {{tasks: "{pin}"}}}}'))
-    assert SpecifierSet(loaded.config.plugins.require["tasks"])
+def test_pin_is_accepted_exactly_if_packaging_can_parse_it(refused, configured) -> None:
+    for pin in ("0.2", ">=", ">=a", "latest", "~=1", ">=0.2 <0.3", "==0.*.1", ">=1.*", "", "*"):
+        code, told = refused(f'plugins: {{require: {{extra: "{pin}"}}}}')
+        assert code == 2
+        message = "Input should be version specifiers as pip takes them, for example >=0.2,<0.3"
+        assert told.startswith(f'E112 {message}; received "{pin}"\n  small.yaml:12:28   ')
+    for pin in (">=1", "==1.*", "!=1.2.*,<3", "~=1.0", "== 1.0rc1", ">0.1.dev3", "<=2.0.post1"):
+        loaded = load_config(configured(f'plugins: {{require: {{tasks: "{pin}"}}}}'))
+        assert SpecifierSet(loaded.config.plugins.require["tasks"])
 
 
 # --- local
 
 
-@pytest.mark.members
-def test_a_one_file_plugin_runs_and_is_kept_with_its_hash(install, configured, run_small, tmp_path) -> None:
+def test_one_file_plugin_runs_and_is_kept_with_its_hash(install, configured, run_small, tmp_path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "my_plugin.py").write_text(BLOCK)
     told = run_small("plugins: {local: [own/my_plugin.py]}\n")
     (kept,) = [plugin for plugin in told["manifest"]["plugins"] if plugin["id"] == "my-plugin"]
     hashed = sha256(BLOCK.encode()).hexdigest()
-    assert kept == {
-        "id": "my-plugin",
-        "package": "local file",
-        "version": hashed[:12],
-        "entry_point": "my_plugin.py",
-        "sha256": hashed,
-    }
+    assert (kept["package"], kept["version"], kept["sha256"]) == ("local file", hashed[:12], hashed)
+    assert kept["entry_point"] == "my_plugin.py"
     assert (told["path"] / "my_plugin.py").read_text() == BLOCK
     (tmp_path / "own" / "my_plugin.py").unlink()
     again = prepare(told["path"] / "config.yaml")
     assert "my-plugin/tiny" in {component.id for component in again.resolution.plugins.registry.components()}
 
 
-@pytest.mark.members
-def test_the_manifest_has_a_hash_of_every_active_plugin(install, run_small) -> None:
+def test_manifest_has_a_hash_of_every_active_plugin(install, configured, run_small) -> None:
     path = install("extra", FINE)
     plugins = {plugin["id"]: plugin for plugin in run_small()["manifest"]["plugins"]}
     assert plugins["extra"]["sha256"] == sha256(path.read_bytes()).hexdigest()
     assert all(len(plugin["sha256"]) == 64 for plugin in plugins.values())
+    assert all(json.dumps(record.as_json()) for record in prepare(configured()).resolution.plugins.records)
 
 
-@pytest.mark.members
-def test_a_blueprint_of_a_one_file_plugin_grows(install, configured, tmp_path) -> None:
-    (tmp_path / "my_plugin.py").write_text(BLOCK)
-    file = configured("plugins: {local: [my_plugin.py]}\n")
-    file.write_text(file.read_text().replace("conv_light]", "conv_light, my-plugin/tiny]"))
-    assert prepare(file).space.blueprints["early"] == ("blueprints/conv_light", "my-plugin/tiny")
-
-
-def test_a_one_file_plugin_that_is_broken_stops_the_run(install, refused, tmp_path) -> None:
+def test_one_file_plugin_that_is_broken_stops_the_run(install, refused, tmp_path) -> None:
     (tmp_path / "my_plugin.py").write_text("x = 1\nimport nowhere_to_be_found\n")
     version = sha256(b"x = 1\nimport nowhere_to_be_found\n").hexdigest()[:12]
     assert refused("plugins: {local: [my_plugin.py]}") == (
@@ -189,31 +169,29 @@ def test_a_one_file_plugin_that_is_broken_stops_the_run(install, refused, tmp_pa
     )
 
 
-@pytest.mark.members
+NAMED = 'the plugin file "json.py" has the name of an installed module'
+INVALID = 'the name of the plugin file "My-Plugin.py" is not a valid plugin id'
+
+
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message", "hint"),
     [
-        ("gone.py", 'there is no plugin file "gone.py"|The path is relative to the configuration\'s folder.'),
-        ("site", 'expected a Python file as a plugin, received "site"|A one-file plugin ends in .py.'),
-        ("json.py", 'the plugin file "json.py" has the name of an installed module|Rename the file.'),
-        (
-            "My-Plugin.py",
-            'the name of the plugin file "My-Plugin.py" is not a valid plugin id|'
-            "Lower case letters and digits, joined by single _, at most 48 characters.",
-        ),
+        ("gone.py", 'there is no plugin file "gone.py"', "The path is relative to the configuration's folder."),
+        ("site", 'expected a Python file as a plugin, received "site"', "A one-file plugin ends in .py."),
+        ("json.py", NAMED, "Rename the file."),
+        ("My-Plugin.py", INVALID, "Lower case letters and digits, joined by single _, at most 48 characters."),
     ],
 )
-def test_a_file_that_cannot_be_a_plugin_is_refused_with_its_place(install, refused, tmp_path, name, told) -> None:
+def test_file_that_cannot_be_a_plugin_is_refused_with_its_place(
+    install, refused, tmp_path, name: str, message: str, hint: str
+) -> None:
     if name not in ("gone.py", "site"):
         (tmp_path / name).write_text(NEVER)
-    message, hint = told.split("|")
-    assert refused(f"plugins:\n  local: [{name}]") == (
-        2,
-        f"E227 {message}\n  small.yaml:13:11   plugins.local[0]\n  {hint}",
-    )
+    told = f"E227 {message}\n  small.yaml:13:11   plugins.local[0]\n  {hint}"
+    assert refused(f"plugins:\n  local: [{name}]") == (2, told)
 
 
-def test_a_file_and_a_package_cannot_have_one_id(install, refused, tmp_path) -> None:
+def test_file_and_package_cannot_have_the_same_id(install, refused, tmp_path) -> None:
     install("my-plugin", NEVER)
     (tmp_path / "my_plugin.py").write_text(NEVER)
     assert refused("plugins: {local: [my_plugin.py]}") == (
@@ -224,14 +202,16 @@ def test_a_file_and_a_package_cannot_have_one_id(install, refused, tmp_path) -> 
     )
 
 
-@pytest.mark.members
-def test_what_is_edited_between_two_runs_is_read_anew(install, configured, tmp_path, monkeypatch) -> None:
+def test_one_file_plugin_that_was_edited_is_read_again(install, configured, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file = configured("plugins: {local: [my_plugin.py]}")
+    file.write_text(file.read_text().replace("[conv_light]", "[conv_light, my-plugin/*]"))
     for name in ("first", "other"):  # of one length, within one second: a compiled file would not notice
         (tmp_path / "my_plugin.py").write_text(BLOCK.replace('"tiny"', f'"{name}"'))
-        ids = {component.id for component in prepare(file).resolution.plugins.registry.components()}
+        prepared = prepare(file)
+        ids = {component.id for component in prepared.resolution.plugins.registry.components()}
         assert f"my-plugin/{name}" in ids
+        assert prepared.space.blueprints["early"] == ("blueprints/conv_light", f"my-plugin/{name}")
     assert not (tmp_path / "__pycache__").exists()
 
 
@@ -255,18 +235,15 @@ def esper_configured(config): given.append(config.settings)
 """
 
 
-@pytest.mark.members
 def test_settings_reach_their_plugin(install, run_small) -> None:
     install("extra", SETTINGS)
     run_small("plugins: {settings: {extra: {every: 3}}}")
     run_small()
-    import esper_extra
+    given = sys.modules["esper_extra"].given
+    assert [settings.every for settings in given] == [3, 10]
 
-    assert [settings.every for settings in esper_extra.given] == [3, 10]
 
-
-@pytest.mark.members
-def test_settings_that_cannot_be_are_told_with_their_places_and_all_else(install, refused) -> None:
+def test_invalid_settings_are_reported_with_their_places_and_all_other_problems(install, refused) -> None:
     install("extra", SETTINGS)
     code, told = refused(
         "plugins:\n  disable: [taks]\n  settings:\n    extra: {every: often, evry: 3}\n"
@@ -287,41 +264,20 @@ def test_settings_that_cannot_be_are_told_with_their_places_and_all_else(install
     ]
 
 
-@pytest.mark.members
-def test_a_name_that_is_not_there_in_disable_gets_a_suggestion(refused) -> None:
-    assert refused("plugins: {disable: [taks]}") == (
-        2,
-        'E208 unknown plugin "taks"\n'
-        "  small.yaml:12:21   plugins.disable[0]\n"
-        '  Did you mean "tasks" (esper-tasks 0.1.0)?\n'
-        "  List them:  esper plugins list",
-    )
-
-
 # --- what is wrong beside the run
 
 
-@pytest.mark.members
-def test_a_broken_plugin_that_is_not_used_is_one_line(install, configured) -> None:
+def test_broken_plugin_is_a_warning_unless_the_run_uses_it(install, configured, refused) -> None:
     path = install("extra", "1 / 0")
-    assert prepare(configured()).resolution.warnings == (
-        f'E210 plugin "extra" (esper-extra 1.0) cannot be imported: ZeroDivisionError: division by zero  {path}:1  '
-        "Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]",
-    )
-
-
-@pytest.mark.members
-def test_a_broken_plugin_that_is_used_stops_the_run(install, refused) -> None:
-    install("extra", "1 / 0")
+    (warning,) = prepare(configured()).resolution.warnings
+    assert warning.startswith('E210 plugin "extra" (esper-extra 1.0) cannot be imported: ZeroDivisionError')
+    assert f"  {path}:1  " in warning
     code, told = refused("sinks: [extra/file]")
-    assert (code, told.splitlines()[0]) == (
-        3,
-        'E209 sink "extra/file" belongs to plugin "extra" (esper-extra 1.0), which is broken',
-    )
+    fault = 'E209 sink "extra/file" belongs to plugin "extra" (esper-extra 1.0), which is broken'
+    assert (code, told.splitlines()[0]) == (3, fault)
 
 
-@pytest.mark.members
-def test_a_plugin_may_know_of_a_name_that_is_missing(install, refused) -> None:
+def test_plugins_are_asked_about_a_missing_name(install, refused) -> None:
     install(
         "extra",
         "from esper_core import hookimpl\n@hookimpl\ndef esper_component_missing(kind, name):\n"
@@ -340,10 +296,3 @@ def test_a_plugin_may_know_of_a_name_that_is_missing(install, refused) -> None:
     assert told.splitlines()[3] == (
         '  plugin "nosy" (esper-nosy 1.0) failed in esper_component_missing: ZeroDivisionError: division by zero'
     )
-
-
-@pytest.mark.members
-def test_a_record_with_its_hash_is_json(install, configured) -> None:
-    install("extra", FINE)
-    records = prepare(configured()).resolution.plugins.records
-    assert all(json.dumps(record.as_json()) for record in records)

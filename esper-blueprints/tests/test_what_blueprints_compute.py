@@ -85,34 +85,23 @@ def mean_token(x):
     ("factory", "kind", "teacher"),
     [
         (Norm, "image", one_size),
-        (Norm, "vector", one_size),
         (SqueezeExcite, "image", loud_features),
-        (SqueezeExcite, "sequence", loud_features),
         (Pointwise, "sequence", features),
-        (Pointwise, "image", features),
         (DepthwiseSeparable, "sequence", neighbours),
-        (DepthwiseSeparable, "image", neighbours),
-        (ConvLight, "sequence", neighbours),
         (ConvLight, "image", neighbours),
         (ConvHeavy, "sequence", neighbours),
-        (ConvHeavy, "image", neighbours),
         (Dilated, "sequence", neighbours),
-        (Dilated, "image", neighbours),
         (Bottleneck, "sequence", neighbours_of_one),
-        (Bottleneck, "image", neighbours_of_one),
-        (Mlp, "vector", features),
         (Mlp, "tokens", token_features),
-        (LowRank, "vector", one_direction),
         (LowRank, "tokens", one_direction),
         (GatedMlp, "vector", products),
-        (GatedMlp, "tokens", products),
         (lora_small, "tokens", one_direction),
         (lora_large, "tokens", one_direction),
         (Attention, "tokens", mean_token),
         (GruMixer, "tokens", tokens_before),
     ],
 )
-def test_the_loss_falls_to_a_half_within_fifty_steps(factory, kind, teacher):
+def test_it_learns_a_function_that_its_formula_contains(factory, kind, teacher):
     wide = factory in (Pointwise, ConvLight, ConvHeavy)
     block, inputs = factory(SITES[kind]), torch.randn(64, *SITES[kind].example_shape)
     optimizer = torch.optim.Adam(block.parameters(), lr=0.01 if wide else 0.03)
@@ -130,7 +119,7 @@ REACH = [(Pointwise, 0), (Bottleneck, 2), (DepthwiseSeparable, 2), (ConvLight, 4
 
 
 @pytest.mark.parametrize(("factory", "reach"), REACH)
-def test_a_place_sees_just_so_many_neighbours_to_each_side(factory, reach):
+def test_the_receptive_field_has_the_documented_width(factory, reach):
     block = factory(Site("sequence", 4, (41,)))
     block.norm = torch.nn.Identity()  # that of ConvHeavy looks at all places
     for parameter in block.parameters():
@@ -166,7 +155,7 @@ def test_depthwise_separable_looks_within_each_feature_before_it_mixes():
     assert moved.tolist() == [False, True, False, False]
 
 
-def test_attention_takes_tokens_in_any_order_and_lets_each_see_all():
+def test_attention_is_permutation_equivariant_and_global():
     block, inputs = stirred(Attention(SITES["tokens"])), torch.randn(4, 5, 8)
     order = torch.tensor([3, 0, 4, 1, 2])
     torch.testing.assert_close(block(inputs[:, order]), block(inputs)[:, order])
@@ -175,7 +164,7 @@ def test_attention_takes_tokens_in_any_order_and_lets_each_see_all():
     assert ((block(changed) - block(inputs)).abs() > 1e-4).any(dim=2).any(dim=0).all()
 
 
-def test_attention_is_what_its_formula_says():
+def test_attention_computes_its_formula():
     block, inputs = stirred(Attention(Site("tokens", 12, (5,)))), torch.randn(3, 5, 12)
     query, key, value = block.ask(inputs).split(12, dim=-1)
     answers = []
@@ -200,7 +189,7 @@ def test_a_gru_mixer_sees_only_what_came_before():
 
 
 @pytest.mark.parametrize("kind", SITES)
-def test_norm_is_what_its_formula_says(kind):
+def test_norm_computes_its_formula(kind):
     site = SITES[kind]
     block, inputs = stirred(Norm(site)), 3 * torch.randn(4, *site.example_shape)
     if kind == "tokens":
@@ -213,7 +202,7 @@ def test_norm_is_what_its_formula_says(kind):
 
 
 @pytest.mark.parametrize("kind", ["image", "sequence", "tokens"])
-def test_squeeze_excite_gives_all_places_of_a_feature_the_same_gate_between_0_and_2(kind):
+def test_squeeze_excite_has_one_gate_between_0_and_2_for_each_feature(kind):
     block, inputs = stirred(SqueezeExcite(SITES[kind])), torch.randn(4, *SITES[kind].example_shape) + 6
     gates = block(inputs) / inputs
     gates = (gates.movedim(-1, 1) if kind == "tokens" else gates).flatten(2)
@@ -222,7 +211,7 @@ def test_squeeze_excite_gives_all_places_of_a_feature_the_same_gate_between_0_an
     assert (gates[:, :, 0].std(dim=0) > 1e-4).all()
 
 
-def test_a_gated_mlp_is_what_its_formula_says():
+def test_a_gated_mlp_computes_its_formula():
     block, inputs = stirred(GatedMlp(SITES["vector"])), torch.randn(4, 8)
     gate, view = block.views(inputs)[:, :16], block.views(inputs)[:, 16:]
     torch.testing.assert_close(block(inputs), inputs + block.mix(gate * gate.sigmoid() * view))
@@ -239,12 +228,12 @@ def test_a_map_of_low_rank_is_linear_beside_its_shift(factory):
     assert shift.any() == (factory is LowRank)
 
 
-def test_the_ranks_are_as_promised_and_half_the_width_where_that_is_less():
+def test_ranks_are_as_declared_and_at_most_half_the_width():
     ranks = {c: [make(Site("tokens", c, (5,))).down.out_features for make in (lora_small, lora_large)] for c in (1, 6)}
     assert ranks == {1: [1, 1], 6: [3, 3]}
     assert [make(Site("tokens", 32, (5,))).down.out_features for make in (lora_small, lora_large)] == [4, 16]
 
 
-def test_a_lora_of_no_rank_is_refused():
+def test_a_lora_of_rank_0_is_refused():
     with pytest.raises(ValueError, match="Received: 0"):
         Lora(Site("tokens", 8, (5,)), rank=0)

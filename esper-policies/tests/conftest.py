@@ -1,13 +1,15 @@
-"""Marks slow tests of this folder that come from shared checks."""
+"""Mark the slow cases of the conformance checks."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The kit's checks of a policy that is a network: dozens of episodes, and it learns from each."""
+    """Mark the checks of ppo, which trains, and of 1 and 3 slots; the fast suite tries 2 and 7."""
     for item in items:
-        if item.path.name == "test_policies_conform.py" and "ppo" in item.name:
+        if item.path.name == "test_policies_conform.py" and re.search(r"ppo|1 slot|3 slots", item.name):
             item.add_marker(pytest.mark.slow)

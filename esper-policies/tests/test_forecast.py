@@ -18,13 +18,13 @@ def seed(stage=Stage.TRAINING, gain=SURE, parameters=200, opinion=None):
     return SeedSignals("tried/one", stage, 0.0, parameters, 5, gain=gain, opinion=opinion)
 
 
-def test_a_preview_counts_several_times_what_is_sure_of_it_less_the_cost():
+def test_a_preview_is_multiplied_and_reduced_by_caution_and_cost():
     expected = UNDERSOLD * (0.1 - CAUTION * 0.01) - 200 * NATS_PER_PARAMETER - FEE
     assert Forecast().net(seed()) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING, Stage.DRAINING])
-def test_what_is_measured_in_the_host_counts_once(stage):
+def test_a_gain_measured_in_the_host_counts_once(stage):
     assert Forecast(3.0, 2.0, 0.0, 0.0).net(seed(stage)) == pytest.approx(0.08)
 
 
@@ -32,7 +32,7 @@ def test_a_newborn_seed_is_forecast_too():
     assert Forecast(3.0, 2.0, 0.0, 0.0).net(seed(Stage.GERMINATED)) == pytest.approx(0.24)
 
 
-def test_what_was_not_measured_is_unknown_and_not_nothing():
+def test_a_missing_gain_gives_no_forecast():
     assert Forecast().net(seed(gain=None)) is None
 
 
@@ -44,17 +44,17 @@ def test_what_was_not_measured_is_unknown_and_not_nothing():
         Gain(1, 0.5, math.nan, 0.0, 0.5, 0.5),
     ],
 )
-def test_what_is_no_number_brings_nothing(gain):
+def test_a_non_finite_gain_never_pays(gain):
     assert Forecast().net(seed(gain=gain)) == -math.inf
 
 
-def test_noise_that_may_be_nothing_does_not_pay_however_cheap():
+def test_an_uncertain_gain_does_not_pay():
     noise = Gain(100, 0.01, 0.1, 0.0, -1.0, 1.0)
     assert Forecast(price=0.0, fee=0.0).net(seed(gain=noise)) < 0
     assert Forecast(caution=0.0, price=0.0, fee=0.0).net(seed(gain=noise)) > 0
 
 
-def test_a_seed_costs_what_its_gate_asks_unless_a_price_is_set():
+def test_the_cost_is_the_price_of_the_gate_unless_a_price_is_set():
     asked = Opinion(Finding.NOT_SHOWN, "too dear", price=0.5)
     assert Forecast(fee=0.1).cost(seed(opinion=asked)) == pytest.approx(0.6)
     assert Forecast(fee=0.1, price=0.001).cost(seed(opinion=asked)) == pytest.approx(0.3)

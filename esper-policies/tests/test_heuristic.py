@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
 from esper_core.leyline import (
     WAIT,
     Action,
     ActionMask,
     ActionSpace,
-    FollowsPlan,
     Gain,
     Observation,
     Op,
-    Policy,
     SeedSignals,
     SettingError,
     Signals,
@@ -79,35 +76,30 @@ def decided(*looks, settings=None, **possible):
     return policy.act([looks[-1]], [mask_of(looks[-1], **possible)])[0]
 
 
-def test_it_keeps_the_contract():
-    assert isinstance(Heuristic(SPACE), Policy)
-    assert isinstance(Heuristic(SPACE), FollowsPlan)
-
-
-def test_the_settings_of_a_file_and_those_of_a_program_have_the_same_defaults():
+def test_defaults_are_those_of_the_settings_model():
     assert Heuristic(SPACE).settings == HeuristicSettings()
 
 
 # plant
 
 
-def test_it_plants_the_first_that_the_mask_offers():
+def test_it_germinates_the_first_blueprint_that_the_mask_offers():
     assert decided(seen(10, slot("early"))) == Action(Op.GERMINATE, "early", "a/conv")
     assert decided(seen(10, slot("early")), settings={"speed": 2}).speed == 2
 
 
 @pytest.mark.parametrize(("step", "plants"), [(0, False), (3, False), (4, True), (24, True), (25, False), (39, False)])
-def test_it_plants_neither_too_early_nor_too_late(step, plants):
+def test_it_germinates_between_first_and_last(step, plants):
     assert (decided(seen(step, slot("early"))).op is Op.GERMINATE) is plants
 
 
 @pytest.mark.parametrize(("steps", "plants"), [(13, False), (14, True)])
-def test_it_plants_where_there_is_time_for_a_preview_and_a_ramp_in_and_out(steps, plants):
+def test_it_germinates_where_preview_and_two_ramps_fit(steps, plants):
     action = decided(seen(0, slot("early"), steps=steps), settings={"first": 0.0})
     assert (action.op is Op.GERMINATE) is plants
 
 
-def test_it_fills_the_nursery_before_it_goes_to_the_next_slot():
+def test_it_fills_the_nursery_before_the_next_slot():
     first = slot("early", seed("a/conv", age=1))
     action = decided(seen(10, first, slot("late")), room={"early": ("a/mlp",), "late": ("a/mlp",)})
     assert action == Action(Op.GERMINATE, "early", "a/mlp")
@@ -115,13 +107,13 @@ def test_it_fills_the_nursery_before_it_goes_to_the_next_slot():
     assert full == Action(Op.GERMINATE, "late", "a/mlp")
 
 
-def test_it_adds_nothing_to_a_nursery_that_has_been_previewed():
+def test_it_adds_no_seed_to_a_nursery_after_its_preview():
     waiting = slot("early", seed("a/conv", age=5))
     acting = slot("late", seed("a/mlp", Stage.BLENDING))
     assert decided(seen(10, waiting, acting), room={"early": ("a/mlp",)}) == WAIT
 
 
-def test_it_plants_nothing_twice_that_came_to_nothing_and_stops_when_all_has():
+def test_failed_blueprints_are_not_germinated_again():
     gone = [seen(9, slot("early", seed("a/conv"))), seen(10, slot("early"))]
     assert decided(*gone) == Action(Op.GERMINATE, "early", "a/mlp")
     gone += [seen(11, slot("early", seed("a/mlp"))), seen(12, slot("early"))]
@@ -129,71 +121,67 @@ def test_it_plants_nothing_twice_that_came_to_nothing_and_stops_when_all_has():
     assert decided(*gone, seen(13, slot("early", fossils=1))).op is Op.GERMINATE
 
 
-def test_a_withdrawn_blueprint_is_left_out():
-    assert decided(seen(10, slot("early")), room={"early": ("a/mlp",)}).blueprint == "a/mlp"
-
-
 # choose
 
 
-def test_it_waits_for_the_end_of_the_preview_and_then_blends_in_what_promises_to_pay():
+def test_a_promising_seed_is_advanced_after_its_preview():
     assert decided(seen(10, slot("early", seed("a/conv", age=4)))) == WAIT
     assert decided(seen(10, slot("early", seed("a/conv", age=5)))) == Action(Op.ADVANCE, "early", "a/conv")
 
 
-def test_of_a_nursery_it_blends_in_the_best_beyond_its_cost():
+def test_the_seed_with_the_best_net_gain_is_advanced():
     crowd = [seed("a/pointwise", mean=0.1), seed("a/conv", mean=0.2), seed("a/mlp", mean=0.3, parameters=9000)]
     assert decided(seen(10, slot("early", *crowd))).blueprint == "a/conv"
     assert decided(seen(10, slot("early", *crowd)), settings={"price": 0.0}).blueprint == "a/mlp"
 
 
-def test_a_nursery_is_judged_when_the_youngest_has_been_previewed():
+def test_a_nursery_is_judged_after_the_preview_of_its_youngest_seed():
     crowd = [seed("a/conv", age=7), seed("a/mlp", age=4)]
     assert decided(seen(10, slot("early", *crowd))) == WAIT
 
 
-def test_of_several_slots_it_takes_the_best_first():
+def test_the_best_slot_is_advanced_first():
     slots = [slot("early", seed("a/conv", mean=0.1)), slot("late", seed("a/mlp", mean=0.2))]
     assert decided(seen(10, *slots)).slot == "late"
 
 
-def test_what_promises_nothing_is_dropped_all_of_it_at_once():
+def test_a_nursery_without_promise_is_pruned_at_once():
     crowd = [seed("a/conv", mean=0.001), seed("a/mlp", mean=-0.1)]
     assert decided(seen(10, slot("early", *crowd))) == Action(Op.PRUNE, "early")
 
 
-def test_a_seed_that_costs_more_than_it_promises_is_dropped():
+def test_a_seed_that_costs_more_than_it_promises_is_pruned():
     assert decided(seen(10, slot("early", seed("a/mlp", mean=0.1, parameters=5000)))).op is Op.PRUNE
 
 
-def test_what_is_ready_comes_before_something_new():
+def test_advancing_precedes_germinating():
     look = seen(10, slot("early"), slot("late", seed("a/mlp")))
     assert decided(look) == Action(Op.ADVANCE, "late", "a/mlp")
 
 
 @pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING, Stage.DRAINING])
-def test_while_one_acts_no_other_is_blended_in(stage):
+def test_one_seed_is_blended_in_at_a_time(stage):
     other = slot("late", seed("a/mlp", stage, mean=-0.1))
     assert decided(seen(10, slot("early", seed("a/conv")), other)) == WAIT
 
 
-def test_while_one_acts_what_promises_nothing_is_dropped_all_the_same():
+def test_seeds_without_promise_are_pruned_while_another_is_blended_in():
     slots = [slot("early", seed("a/conv", mean=-0.1)), slot("late", seed("a/mlp", Stage.BLENDING))]
     assert decided(seen(10, *slots)) == Action(Op.PRUNE, "early")
 
 
 @pytest.mark.parametrize(("age", "then"), [(5, Op.WAIT), (9, Op.WAIT), (10, Op.PRUNE)])
-def test_what_its_gate_refuses_gets_its_time_and_no_more(age, then):
+def test_a_seed_that_its_gate_refuses_is_pruned_after_patience(age, then):
     look = seen(20, slot("early", seed("a/conv", age=age)))
     assert decided(look, refused=[Op.ADVANCE]).op is then
 
 
 @pytest.mark.parametrize(("age", "then"), [(5, Op.WAIT), (9, Op.WAIT), (10, Op.PRUNE)])
-def test_what_is_unknown_gets_its_time_and_no_more(age, then):
+def test_a_seed_of_unknown_gain_is_pruned_after_patience(age, then):
     assert decided(seen(20, slot("early", seed("a/conv", mean=None, age=age)))).op is then
 
 
-def test_a_gate_that_opens_for_one_of_a_nursery_decides_for_it():
+def test_the_seed_that_its_gate_admits_is_advanced():
     look = seen(10, slot("early", seed("a/conv", mean=0.3), seed("a/mlp", mean=0.2)))
     seeds = {"early": {"a/conv": frozenset({Op.PRUNE}), "a/mlp": frozenset({Op.ADVANCE, Op.PRUNE})}}
     mask = ActionMask({"early": frozenset({Op.ADVANCE, Op.PRUNE})}, {}, seeds)
@@ -201,23 +189,23 @@ def test_a_gate_that_opens_for_one_of_a_nursery_decides_for_it():
 
 
 @pytest.mark.parametrize(("step", "then"), [(31, Op.ADVANCE), (32, Op.PRUNE)])
-def test_what_could_not_be_taken_out_again_is_not_blended_in(step, then):
+def test_no_seed_is_advanced_without_time_to_remove_it(step, then):
     assert decided(seen(step, slot("early", seed("a/conv", age=9)))).op is then
 
 
 # keep
 
 
-def test_what_pays_in_the_host_is_kept_at_once():
+def test_a_holding_seed_that_pays_is_fossilised():
     assert decided(seen(20, slot("early", seed("a/conv", Stage.HOLDING)))) == Action(Op.FOSSILISE, "early")
 
 
-def test_a_promise_is_no_reason_to_keep_what_is_measured_to_bring_nothing():
+def test_the_measured_gain_outweighs_the_promise():
     looks = [seen(19, slot("early", seed("a/conv"))), seen(20, slot("early", seed("a/conv", Stage.HOLDING, 0.001)))]
     assert decided(*looks) == WAIT
 
 
-def test_where_nothing_is_measured_any_more_the_promise_counts():
+def test_the_promise_decides_where_no_gain_is_measured():
     for mean, then in ((0.2, Op.FOSSILISE), (0.001, Op.WAIT), (None, Op.WAIT)):
         looks = [
             seen(19, slot("early", seed("a/conv", mean=mean))),
@@ -226,7 +214,7 @@ def test_where_nothing_is_measured_any_more_the_promise_counts():
         assert decided(*looks).op is then
 
 
-def test_of_several_that_pay_the_best_is_kept_first():
+def test_the_best_holding_seed_is_fossilised_first():
     slots = [
         slot("early", seed("a/conv", Stage.HOLDING, 0.1)),
         slot("late", seed("a/mlp", Stage.HOLDING, 0.2)),
@@ -243,26 +231,26 @@ def held(steps, mean=0.001, at=20, **possible):
     return decided(*looks, **possible)
 
 
-def test_what_does_not_pay_is_taken_out_after_a_while():
+def test_a_holding_seed_that_does_not_pay_is_pruned_after_patience():
     assert [held(steps).op for steps in range(6)] == [Op.WAIT] * 5 + [Op.PRUNE]
     assert held(2, settings={"patience": 2, "speed": 3}) == Action(Op.PRUNE, "early", "a/conv", speed=3)
 
 
 @pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.DRAINING])
-def test_what_is_still_on_its_way_is_left_alone(stage):
+def test_blending_and_draining_seeds_are_left_alone(stage):
     looks = [seen(step, slot("early", seed("a/conv", stage, -0.1))) for step in range(30, 40)]
     assert [decided(*looks[:count]) for count in range(1, 11)] == [WAIT] * 10
 
 
-def test_what_pays_and_may_not_be_kept_is_taken_out_after_a_while():
+def test_a_seed_that_cannot_be_fossilised_is_pruned_after_patience():
     assert [held(steps, 0.2, refused=[Op.FOSSILISE]).op for steps in (0, 4, 5)] == [Op.WAIT, Op.WAIT, Op.PRUNE]
 
 
-def test_at_the_end_there_is_no_time_to_wait():
+def test_patience_ends_with_the_episode():
     assert [held(0, at=step).op for step in (34, 35, 36)] == [Op.WAIT, Op.PRUNE, Op.PRUNE]
 
 
-def test_of_two_that_nobody_can_tell_apart_the_one_that_promised_less_goes_first():
+def test_of_two_unmeasured_seeds_the_less_promising_is_pruned_first():
     young = [slot("early", seed("a/conv", mean=0.2)), slot("late", seed("a/mlp", mean=0.1))]
     blended = [slot(name, seed(of, Stage.HOLDING, None)) for name, of in (("early", "a/conv"), ("late", "a/mlp"))]
     looks = [seen(10, *young)] + [seen(step, *blended) for step in range(11, 17)]
@@ -275,7 +263,7 @@ def test_of_two_that_nobody_can_tell_apart_the_one_that_promised_less_goes_first
 # environments, episodes, settings
 
 
-def test_a_new_episode_begins_without_memories():
+def test_a_new_episode_starts_with_an_empty_memory():
     policy = Heuristic(SPACE, first=0.0)
     looks = [seen(8, slot("early", seed("a/conv"))), seen(9, slot("early"))]
     for look in looks:
@@ -286,7 +274,7 @@ def test_a_new_episode_begins_without_memories():
     assert action.blueprint == "a/conv"
 
 
-def test_environments_are_remembered_apart_and_forgotten_when_they_are_gone():
+def test_each_environment_has_its_own_memory():
     policy = Heuristic(SPACE)
     free = seen(9, slot("early"))
     policy.act([seen(8, slot("early")), seen(8, slot("early", seed("a/conv")))], [ActionMask()] * 2)
@@ -297,7 +285,7 @@ def test_environments_are_remembered_apart_and_forgotten_when_they_are_gone():
 
 
 @pytest.mark.parametrize(("steps", "told"), [(13, True), (14, True), (15, True), (16, False), (40, False)])
-def test_an_episode_that_is_too_short_for_anything_is_told(steps, told):
+def test_episodes_that_are_too_short_are_reported(steps, told):
     policy = Heuristic(SPACE)
     policy.act([seen(0, slot("early"), steps=steps)] * 2, [ActionMask()] * 2)
     (one, other) = policy.unfinished()
@@ -305,38 +293,14 @@ def test_an_episode_that_is_too_short_for_anything_is_told(steps, told):
     assert one == other == (said if told else ())
 
 
-def test_what_it_is_told_of_costs_is_what_its_forecast_goes_by():
+def test_settings_of_costs_reach_the_forecast():
     told = {"undersold": 3.0, "caution": 2.0, "price": 0.1, "fee": 0.2, "points": 5.0}
     assert Heuristic(SPACE, **told).forecast == Forecast(**told)
 
 
-def test_planting_that_would_end_before_it_begins_is_refused():
+def test_first_after_last_is_refused():
     with pytest.raises(SettingError) as caught:
         Heuristic(SPACE, first=0.7)
     (problem,) = caught.value.problems
     assert (problem.code, problem.path) == ("E120", "first")
     assert "0.7 and 0.6" in problem.hint
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("preview", 0),
-        ("preview", 2.5),
-        ("patience", -1),
-        ("first", -0.1),
-        ("last", -0.1),
-        ("last", 1.1),
-        ("speed", 0),
-        ("undersold", 0.0),
-        ("caution", -1.0),
-        ("price", -1.0),
-        ("price", float("nan")),
-        ("fee", float("inf")),
-        ("previw", 3),
-    ],
-)
-def test_settings_out_of_bounds_are_refused_with_their_place(name, value):
-    with pytest.raises(ValidationError) as caught:
-        HeuristicSettings.model_validate({name: value})
-    assert [error["loc"] for error in caught.value.errors()] == [(name,)]

@@ -186,50 +186,50 @@ FLASH = Kind(0.2, -0.05)
 """It shines in its preview, and brings nothing."""
 
 
-def test_it_keeps_what_is_useful_and_not_what_is_not():
+def test_it_fossilises_useful_seeds_only():
     assert World({"mlp": USELESS, "conv": GOOD}).play().kept == [["conv"]]
     assert World({"mlp": USELESS}).play().kept == [[]]
 
 
-def test_without_a_nursery_the_first_that_pays_is_kept_and_with_one_the_best():
+def test_a_nursery_lets_it_choose_the_best_blueprint():
     kinds = {"pointwise": FAIR, "conv": GOOD, "mlp": USELESS}
     assert World(kinds).play().kept == [["pointwise"]]
     assert World(kinds, nursery=3).play().kept == [["conv"]]
 
 
-def test_what_only_promised_is_taken_out_and_the_next_best_gets_another_chance():
+def test_a_disappointing_seed_is_replaced_by_the_next_best():
     world = World({"conv": GOOD, "flash": FLASH}, nursery=2).play(first=0.0)
     assert world.kept == [["conv"]]
     assert [name for _, _, name in world.plots["slot-0"].planted] == ["conv", "flash", "conv"]
 
 
-def test_a_stack_grows_as_long_as_something_pays():
+def test_a_stack_grows_while_seeds_pay():
     assert World({"conv": GOOD}, stack=2).play().kept == [["conv", "conv"]]
     assert World({"mlp": USELESS}, stack=2).play().kept == [[]]
 
 
-def test_slots_are_grown_one_after_the_other():
+def test_slots_are_grown_one_at_a_time():
     world = World({"conv": GOOD}, slots=3).play()
     assert world.kept == [["conv"]] * 3
     assert world.most_acting == 1
 
 
-def test_without_a_twin_it_keeps_what_its_preview_promised():
+def test_without_a_twin_the_preview_decides():
     assert World({"conv": GOOD}, twin=False).play().kept == [["conv"]]
     assert World({"flash": FLASH}, twin=False).play().kept == [["flash"]]
 
 
-def test_what_cannot_be_built_is_tried_once_and_the_others_after_it():
+def test_a_blueprint_that_cannot_be_built_is_tried_once():
     world = World({"broken": Kind(0.1, 0.1, builds=False), "conv": GOOD}).play()
     assert world.kept == [["conv"]]
     assert [name for _, _, name in world.plots["slot-0"].planted] == ["broken", "conv"]
 
 
-def test_what_a_gate_refuses_makes_room_for_the_next():
+def test_a_seed_that_its_gate_refuses_makes_room_for_the_next():
     assert World({"refused": Kind(0.3, 0.3, gated=True), "conv": GOOD}).play().kept == [["conv"]]
 
 
-def test_the_last_step_leaves_nothing_in_the_host_that_is_not_kept():
+def test_no_unfinished_seed_acts_on_the_host_at_the_end():
     for last in (0.1, 0.3, 0.5, 0.6, 0.8, 1.0):
         world = World({"flash": FLASH}, stack=2).play(last=last, first=last / 2)
         assert [seed.stage for seed in world.acting() if seed.stage is not Stage.DRAINING] == []
@@ -267,9 +267,9 @@ habits = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(worlds, habits)
-def test_in_any_world_it_keeps_only_what_pays_and_tries_nothing_in_vain(world, habits):
+def test_in_any_world_it_fossilises_only_seeds_that_pay(world, habits):
     world.play(**habits)
     forecast = Heuristic(world.space).forecast
     assert world.most_acting <= 1
@@ -285,9 +285,9 @@ def test_in_any_world_it_keeps_only_what_pays_and_tries_nothing_in_vain(world, h
             assert len(again) == 1 or forecast.net(_previewed(world.kinds[name])) > 0
 
 
-@settings(max_examples=20)
+@settings(max_examples=6)
 @given(worlds, habits)
-def test_in_any_world_it_may_be_replaced_after_every_step(world, habits):
+def test_in_any_world_it_can_be_resumed_after_every_step(world, habits):
     other = copy.deepcopy(world)
     world.play(**habits)
     other.play(heirs=True, **habits)
@@ -300,9 +300,9 @@ def _previewed(kind):
     return SeedSignals("a/one", Stage.TRAINING, 0.0, kind.parameters, 5, gain=gain)
 
 
-@settings(max_examples=50)
+@settings(max_examples=15)
 @given(habits, st.integers(1, 9))
-def test_whatever_the_settings_it_acts_within_its_mask_on_anything_that_may_be_seen(habits, slots):
+def test_with_any_settings_it_acts_within_its_mask(habits, slots):
     def make(space):
         return Heuristic(space, **habits)
 

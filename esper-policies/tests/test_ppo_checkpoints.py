@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,12 +23,19 @@ from esper_testing.policies import episode, space_of
 TINY = {"width": 8, "together": 4, "passes": 2, "minibatch": 16, "learning_rate": 1e-2}
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A policy that has learnt the delayed game for a round, in its folder."""
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A policy that has learnt the delayed game for two rounds, saved in the folder ``trained.settings.save``."""
     game = delayed()
-    learn(Ppo(game.space, **TINY, speeds=[2, 5], save=str(tmp_path / "kept")), game, 2, 4)
-    return tmp_path / "kept"
+    policy = Ppo(game.space, **TINY, speeds=[2, 5], save=str(tmp_path_factory.mktemp("trained") / "kept"))
+    learn(policy, game, 2, 4)
+    return policy
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    """A copy of the folder of ``trained``."""
+    return Path(shutil.copytree(trained.settings.save, tmp_path / "kept"))
 
 
 def alike(one, other):
@@ -38,7 +47,7 @@ def actions(policy, game, seed=900):
     return [turn.action for one in play(policy, game, 4, seed).episodes for turn in one.turns]
 
 
-def test_it_is_written_after_each_round_as_numbers_and_words(folder):
+def test_it_is_saved_as_safetensors_and_json(folder):
     assert sorted(file.name for file in folder.iterdir()) == [WORDS, NUMBERS]
     words = json.loads((folder / WORDS).read_text())
     assert words["policy"] == "ppo"
@@ -51,28 +60,24 @@ def test_it_is_written_after_each_round_as_numbers_and_words(folder):
     assert not any(pickle.PROTO in file.read_bytes()[:2] for file in folder.iterdir())
 
 
-def test_nothing_that_could_run_is_read(folder, monkeypatch):
+def test_loading_uses_neither_pickle_nor_torch_load(folder, monkeypatch):
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch.load runs what it reads"))
     monkeypatch.setattr(pickle, "loads", lambda *_, **__: pytest.fail("pickle runs what it reads"))
     Ppo(delayed().space, load=str(folder), speeds=[2, 5])
 
 
-def test_who_loads_it_and_does_not_learn_decides_as_the_trained_one_did(folder, tmp_path):
+def test_a_loaded_policy_decides_as_the_trained_one(folder, trained):
     game = delayed()
-    trained = Ppo(game.space, **TINY, speeds=[2, 5])
-    learn(trained, game, 2, 4)
     judge = Ppo(game.space, **TINY, speeds=[2, 5], learn=False)
     judge.load_state_dict(trained.state_dict())
     loaded = Ppo(game.space, load=str(folder), speeds=[2, 5], learn=False, together=4)
     assert actions(loaded, game) == actions(judge, game)
     assert loaded.scales.state_dict().plain == trained.scales.state_dict().plain
-    assert all(
-        torch.equal(a, b) for a, b in zip(loaded.network.parameters(), trained.network.parameters(), strict=True)
-    )
+    assert alike(loaded, trained)
 
 
 @pytest.mark.parametrize("where", ["file", "file/under/it"])
-def test_a_place_where_nothing_can_be_kept_is_refused_before_anything_is_learnt(where, tmp_path):
+def test_an_invalid_save_folder_is_refused_before_training(where, tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(SettingError, match="file is no folder") as caught:
         Ppo(delayed().space, save=str(tmp_path / where))
@@ -81,7 +86,7 @@ def test_a_place_where_nothing_can_be_kept_is_refused_before_anything_is_learnt(
     assert not (tmp_path / "new").exists()
 
 
-def test_who_asks_it_otherwise_than_it_learnt_is_told(folder, caplog):
+def test_settings_that_differ_from_training_are_reported(folder, caplog):
     with caplog.at_level(logging.WARNING, logger="esper"):
         Ppo(delayed().space, load=str(folder), speeds=[2, 5])
         assert caplog.messages == []
@@ -92,16 +97,7 @@ def test_who_asks_it_otherwise_than_it_learnt_is_told(folder, caplog):
     ]
 
 
-def test_who_blends_in_at_another_speed_than_it_learnt_is_told(tmp_path, caplog):
-    Ppo(delayed().space, **TINY, speeds=[2]).save(str(tmp_path))
-    with caplog.at_level(logging.WARNING, logger="esper"):
-        Ppo(delayed().space, load=str(tmp_path), speeds=[3])
-    assert caplog.messages == ["ppo: the policy that it loads learnt with speeds: [2], and here it is [3]"]
-
-
-def test_its_size_is_that_of_the_trained_one_whatever_the_settings_say_and_stays_so_when_it_is_kept_again(
-    folder, tmp_path
-):
+def test_the_size_of_the_trained_network_is_kept(folder, tmp_path):
     game, again = delayed(), str(tmp_path / "again")
     loaded = Ppo(game.space, load=str(folder), speeds=[2, 5], width=32, memory=False, names=3, together=4, save=again)
     assert loaded.network.width == 8
@@ -111,7 +107,7 @@ def test_its_size_is_that_of_the_trained_one_whatever_the_settings_say_and_stays
     assert alike(twice, loaded)
 
 
-def test_other_blueprints_and_slots_than_it_learnt_with_are_decided_upon(folder):
+def test_a_loaded_policy_decides_on_unseen_blueprints_and_slots(folder):
     space = space_of(3, "unheard-of")
     policy = Ppo(space, load=str(folder), speeds=[2, 5], learn=False)
     for scene in episode(space, 1, stranger=True):
@@ -120,7 +116,7 @@ def test_other_blueprints_and_slots_than_it_learnt_with_are_decided_upon(folder)
     assert policy._names == ["games/daisy", "games/oak", "games/weed"]
 
 
-def test_one_that_goes_on_learning_gets_to_know_new_names_behind_the_old_ones(folder):
+def test_new_names_are_appended_when_training_continues(folder):
     space = space_of(1, "new")
     assert Ppo(space, load=str(folder), speeds=[2, 5])._names == [
         "games/daisy",
@@ -130,7 +126,7 @@ def test_one_that_goes_on_learning_gets_to_know_new_names_behind_the_old_ones(fo
     ]
 
 
-def test_a_policy_that_is_shipped_is_found_by_its_name(folder, tmp_path, monkeypatch):
+def test_a_shipped_policy_is_found_by_its_name(folder, tmp_path, monkeypatch):
     (tmp_path / "package" / "trained").mkdir(parents=True)
     (tmp_path / "package" / "trained" / "oak-lover").symlink_to(folder, target_is_directory=True)
     monkeypatch.setattr(keeping.resources, "files", lambda name: tmp_path / "package")
@@ -155,19 +151,19 @@ def changed(folder, **words):
 
 
 @pytest.mark.parametrize("name", ["nowhere", "no\0where", "../..", "a" * 300])
-def test_a_name_of_nothing_is_refused(name):
+def test_an_unknown_name_is_refused(name):
     with pytest.raises(SettingError, match="there is no trained policy of this name"):
         Ppo(delayed().space, load=name)
 
 
 @pytest.mark.parametrize("missing", [WORDS, NUMBERS])
-def test_half_of_one_is_refused(folder, missing):
+def test_a_folder_with_one_of_two_files_is_refused(folder, missing):
     (folder / missing).unlink()
     assert "there is no trained policy" in refused(folder)
 
 
 @pytest.mark.parametrize("words", [{"schema": 99}, {"format": 0}, {"columns": {"whole": ["progress"]}}])
-def test_one_that_learnt_from_other_columns_is_refused_and_not_misled(folder, words):
+def test_a_policy_of_another_observation_schema_is_refused(folder, words):
     assert "it learnt from observations of schema" in refused(changed(folder, **words))
 
 
@@ -186,14 +182,14 @@ def test_one_that_learnt_from_other_columns_is_refused_and_not_misled(folder, wo
         {"rounds": "many"},
     ],
 )
-def test_words_that_do_not_hold_together_are_refused_as_damaged(folder, words):
+def test_inconsistent_metadata_is_refused_as_damaged(folder, words):
     if isinstance(words.get("settings"), dict):
         words = {"settings": json.loads((folder / WORDS).read_text())["settings"] | words["settings"]}
     assert "it is damaged" in refused(changed(folder, **words))
 
 
 @pytest.mark.parametrize("key", ["names", "settings", "scales", "blueprints", "rounds", "columns", "schema", "format"])
-def test_words_with_something_missing_are_refused_as_damaged(folder, key):
+def test_incomplete_metadata_is_refused_as_damaged(folder, key):
     told = json.loads((folder / WORDS).read_text())
     del told[key]
     (folder / WORDS).write_text(json.dumps(told))
@@ -201,18 +197,18 @@ def test_words_with_something_missing_are_refused_as_damaged(folder, key):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1, 2]", b"\xff\xfe", b"3"])
-def test_files_that_are_none_are_refused_as_damaged(folder, content):
+def test_unreadable_metadata_is_refused_as_damaged(folder, content):
     (folder / WORDS).write_bytes(content)
     assert "it is damaged" in refused(folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\x80\x04N."])
-def test_numbers_that_are_none_are_refused_as_damaged(folder, content):
+def test_unreadable_tensors_are_refused_as_damaged(folder, content):
     (folder / NUMBERS).write_bytes(content)
     assert "it is damaged" in refused(folder)
 
 
-def test_numbers_with_something_missing_or_of_another_shape_are_refused_as_damaged(folder):
+def test_incomplete_tensors_and_other_shapes_are_refused_as_damaged(folder):
     tensors = load_file(folder / NUMBERS)
     for name in ("network/value.0.weight", "scales/whole_mean"):
         for other in ({}, {name: torch.zeros(2, 3)}, {name: torch.full_like(tensors[name], float("nan"))}):
@@ -223,7 +219,7 @@ def test_numbers_with_something_missing_or_of_another_shape_are_refused_as_damag
 @pytest.mark.parametrize(
     "own", [{"speeds": [2]}, {"blends": ["add", "gate"]}, {"speeds": [1, 2, 3]}, {"speeds": [7, 9]}]
 )
-def test_heads_that_do_not_fit_are_refused_with_both(folder, own):
+def test_options_that_do_not_fit_are_refused_with_both(folder, own):
     said = refused(folder, **own)
     assert "it chooses among {'speed': [" in said
     assert "the options that it was trained with" in said
@@ -248,14 +244,14 @@ def heeded(rounds, **figures):
         ({"spread_of_returns": 0.0}, "every episode came to the same"),
     ],
 )
-def test_each_sign_is_told_in_words_once_after_some_rounds(figures, words):
+def test_each_diagnosis_is_reported_once_after_some_rounds(figures, words):
     told = heeded(12, **figures)
     assert [len(one) for one in told] == [0, 0, 0, 0, 1, *[0] * 7]
     assert words in told[4][0]
     assert "5 rounds" in told[4][0]
 
 
-def test_nothing_is_told_where_all_is_well_or_a_sign_passes():
+def test_healthy_figures_are_not_reported():
     assert not any(heeded(12))
     own = Diagnosis()
     for number in range(20):
@@ -263,7 +259,7 @@ def test_nothing_is_told_where_all_is_well_or_a_sign_passes():
         assert own.heed(figures, unknown=0, episodes=4) == []
 
 
-def test_rewards_that_nobody_knows_are_told_at_once_and_once():
+def test_unknown_rewards_are_reported_at_once_and_once():
     own = Diagnosis()
     (said,) = own.heed({}, unknown=3, episodes=0)
     assert "no reward is known" in said
@@ -272,13 +268,13 @@ def test_rewards_that_nobody_knows_are_told_at_once_and_once():
     assert Diagnosis().heed({}, unknown=1, episodes=3) == []
 
 
-def test_one_episode_a_round_is_not_told_that_all_came_to_the_same():
+def test_equal_returns_are_not_reported_for_one_episode_per_round():
     own = Diagnosis()
     figures = {"kl": 0.1, "entropy_op": 0.4, "spread_of_returns": 0.0}
     assert not any(own.heed(figures, unknown=0, episodes=1) for _ in range(9))
 
 
-def test_what_is_told_is_told_with_the_arm(caplog):
+def test_reports_name_the_arm(caplog):
     game = contextual()
     policy = Ppo(game.space, **TINY, entropy=0.0, entropy_end=0.0)
     with caplog.at_level(logging.WARNING, logger="esper"):

@@ -112,7 +112,7 @@ def entropy_of(logarithms):
 
 @settings(max_examples=40, deadline=None)
 @given(problems, st.integers(0, 10**6))
-def test_how_likely_a_decision_is_is_the_product_of_the_heads_that_it_reads(own, seed):
+def test_log_chances_are_sums_over_the_heads_that_an_op_reads(own, seed):
     draw, chances = random.Random(seed), own.chances
     for op, number, place in decisions(own):
         details = {head: draw.randrange(count) for head, count in HEADS.items()}
@@ -126,7 +126,7 @@ def test_how_likely_a_decision_is_is_the_product_of_the_heads_that_it_reads(own,
 
 @settings(max_examples=40, deadline=None)
 @given(problems)
-def test_all_decisions_together_are_certain_and_what_is_not_possible_is_never(own):
+def test_chances_add_up_to_1_and_impossible_decisions_have_none(own):
     joint = own.chances.joint[0].double()
     assert joint.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
     legal = torch.tensor([True, *(yes for row in own.legal for yes in row)])
@@ -140,7 +140,7 @@ def test_all_decisions_together_are_certain_and_what_is_not_possible_is_never(ow
 
 @settings(max_examples=40, deadline=None)
 @given(problems)
-def test_the_heads_entropies_are_each_its_own_and_add_up_to_that_of_the_decision(own):
+def test_entropies_of_the_heads_add_up_to_that_of_the_decision(own):
     told = {head: one.item() for head, one in own.chances.entropies().items()}
     ops, slots, blueprints = heads_of(own)
     chance = {op: math.exp(one) for op, one in ops.items()}
@@ -176,7 +176,7 @@ def _details_of(op):
 
 @settings(max_examples=40, deadline=None)
 @given(problems, st.integers(0, 10**6))
-def test_only_what_is_possible_is_drawn_and_chosen(own, seed):
+def test_only_possible_decisions_are_drawn(own, seed):
     draw = random.Random(seed)
     extremes = [0.0, 1.0 - 2**-24, 1.0]
     possible = {(number, place) for _, number, place in decisions(own)}
@@ -193,7 +193,7 @@ def test_only_what_is_possible_is_drawn_and_chosen(own, seed):
 
 @given(problems, st.floats(0.0, 1.0))
 @settings(max_examples=100, deadline=None)
-def test_who_has_to_be_sure_blends_in_where_that_is_likely_enough_and_does_what_comes_next_elsewhere(own, sure):
+def test_advancing_needs_the_given_certainty(own, sure):
     chances = own.chances
     likely, plain, careful = chances.ops[0, BLENDS].exp().item(), chances.best(), chances.best(sure)
     if likely >= sure:
@@ -206,7 +206,7 @@ def test_who_has_to_be_sure_blends_in_where_that_is_likely_enough_and_does_what_
     assert others[chosen] == pytest.approx(max(others.values()), abs=CLOSE)
 
 
-def test_decisions_are_drawn_as_often_as_they_are_likely():
+def test_decisions_are_drawn_with_their_chances():
     own = problem(12345)
     own.legal = [[True] * len(own.home) for _ in OPS[1:]]
     own.ops, own.candidates = [0.0] * len(OPS), [[0.1 * place for place in range(len(own.home))] for _ in OPS[1:]]
@@ -229,13 +229,13 @@ def test_decisions_are_drawn_as_often_as_they_are_likely():
         assert (torch.bincount(one, minlength=HEADS[head]) / count - expected).abs().max() < 4 * 0.5 / count**0.5
 
 
-def test_an_ops_chance_does_not_grow_with_the_number_of_what_it_could_be_done_to():
+def test_the_chance_of_an_op_does_not_depend_on_the_number_of_candidates():
     few = Problem([0.0] * 6, [[0.5]] * 5, {}, [[True], *[[False]] * 4], [0])
     many = Problem([0.0] * 6, [[0.5] * 6] * 5, {}, [[True] * 6, *[[False] * 6] * 4], [0, 0, 0, 1, 1, 2])
     assert few.chances.ops[0, 1].item() == pytest.approx(many.chances.ops[0, 1].item(), abs=1e-6)
 
 
-def test_what_stands_beside_it_and_padding_change_nothing():
+def test_padding_and_other_rows_of_a_batch_change_no_chance():
     own, other = problem(7), problem(8)
     wide = max(len(own.home), len(other.home)) + 2
     rows = []
@@ -258,7 +258,7 @@ def test_what_stands_beside_it_and_padding_change_nothing():
         assert together.joint[place, 0].item() == pytest.approx(alone.joint[0, 0].item(), abs=1e-5)
 
 
-def test_a_head_that_an_op_does_not_read_gets_no_gradient_from_it():
+def test_heads_that_an_op_does_not_read_get_no_gradient():
     scores = Scores(
         torch.zeros(1, len(OPS)),
         torch.zeros(1, len(OPS) - 1, 1),
@@ -277,13 +277,13 @@ def test_a_head_that_an_op_does_not_read_gets_no_gradient_from_it():
 # What is fixed, and what is to choose.
 
 
-def test_heads_with_one_option_are_no_heads():
+def test_a_single_option_has_no_head():
     options = Options.of(["add", "gate"], [3], ["linear"], [0.5, 1.0])
     assert options.heads == {"blend": 2, "target": 2}
     assert Options.of(["add"], [4], ["linear"], [1.0]).heads == {}
 
 
-def test_an_action_gets_the_details_that_its_op_reads_and_gives_them_back_as_numbers():
+def test_actions_and_option_numbers_are_converted_both_ways():
     options = Options.of(["add", "gate"], [3, 7], ["cosine"], [0.5, 1.0])
     grown = options.detailed(Action(Op.GERMINATE, "early", "a/conv"), {"blend": 1, "speed": 1, "target": 0})
     assert grown == Action(Op.GERMINATE, "early", "a/conv", blend=Blend.GATE, speed=7, curve=Curve.COSINE, target=0.5)

@@ -49,24 +49,13 @@ def slowly(rewards, values, behind, discount, trace):
 
 
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12), numbers, shares, shares)
-def test_advantages_are_the_sum_of_their_definition(turns, behind, discount, trace):
+def test_advantages_equal_the_definition(turns, behind, discount, trace):
     rewards, values = zip(*turns, strict=True)
     found = advantages(rewards, values, behind, discount=discount, trace=trace)
     assert found == pytest.approx(slowly(rewards, values, behind, discount, trace), abs=1e-9)
 
 
-@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12), numbers, shares)
-def test_with_a_trace_of_1_advantages_are_what_came_less_what_was_foretold(turns, behind, discount):
-    rewards, values = zip(*turns, strict=True)
-    found = advantages(rewards, values, behind, discount=discount, trace=1.0)
-    sums = [
-        math.fsum(discount**far * one for far, one in enumerate([*rewards[now:], behind])) - values[now]
-        for now in range(len(rewards))
-    ]
-    assert found == pytest.approx(sums, abs=1e-8)
-
-
-def test_padding_and_the_episodes_beside_it_change_no_advantage():
+def test_padding_and_other_episodes_change_no_advantage():
     policy = Ppo(delayed().space, **TINY, trace=0.9)
     rollout = play(policy, delayed(), 4)
     short = replace(rollout.episodes[1], turns=rollout.episodes[1].turns[:3], terminated=True)
@@ -82,7 +71,7 @@ def test_padding_and_the_episodes_beside_it_change_no_advantage():
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_sim_med_3_where_an_episode_was_cut_its_value_there_counts_and_where_it_ended_nothing_does(memory):
+def test_sim_med_3_returns_are_bootstrapped_at_a_cut_and_not_at_an_end(memory):
     policy = Ppo(endless().space, **TINY, memory=memory, discount=0.9, horizon="cut")
     rollout = play(policy, endless(), 2)
     first, whole = rollout.episodes
@@ -105,7 +94,7 @@ def test_sim_med_3_where_an_episode_was_cut_its_value_there_counts_and_where_it_
         assert found > reward + 0.5, "three times the discount are behind it, on the scale of returns"
 
 
-def test_behind_a_short_episode_is_remembered_what_came_before_and_no_padding():
+def test_the_value_at_a_cut_does_not_depend_on_padding():
     policy = Ppo(delayed().space, **TINY, discount=0.9, horizon="cut")
     rollout = play(policy, delayed(), 2)
     first = rollout.episodes[0]
@@ -129,7 +118,7 @@ def _only_first(lesson):
     )
 
 
-def test_who_would_go_on_for_ever_without_a_discount_is_refused_with_the_reason():
+def test_horizon_cut_without_a_discount_is_refused():
     with pytest.raises(ValidationError, match=r"\(horizon: cut\) need a discount below 1"):
         Ppo(endless().space, horizon="cut")
     Ppo(endless().space, width=4, horizon="cut", discount=0.99)
@@ -149,7 +138,7 @@ def values_of(horizon, rounds=20):
 
 @pytest.mark.slow
 @pytest.mark.install  # so that every change has to pass it all the same
-def test_sim_med_3_a_stream_that_the_horizon_cuts_is_worth_what_would_have_come():
+def test_sim_med_3_values_of_an_endless_game_include_rewards_after_the_cut():
     first, last = values_of("cut")
     assert first == pytest.approx(10.0, abs=1.0)
     assert last == pytest.approx(10.0, abs=1.0)
@@ -161,7 +150,7 @@ def test_sim_med_3_a_stream_that_the_horizon_cuts_is_worth_what_would_have_come(
 # SIM-MED-2, RUN-06: passes, minibatches, and what is told of them.
 
 
-def test_run_06_a_round_is_learnt_in_several_passes_over_minibatches_and_told_of(monkeypatch):
+def test_run_06_a_round_is_learnt_in_passes_over_minibatches_with_figures(monkeypatch):
     policy = Ppo(delayed().space, **TINY, blends=["add", "gate"], passes=3, minibatch=20, most_change=None)
     rollout = play(policy, delayed(), 8)
     sizes, step = [], torch.optim.Adam.step
@@ -189,7 +178,7 @@ def test_run_06_a_round_is_learnt_in_several_passes_over_minibatches_and_told_of
     assert all(math.isfinite(one) for one in told.values())
 
 
-def test_what_a_rollback_cut_apart_is_told_of_as_one_episode():
+def test_the_return_of_an_episode_with_rollbacks_is_that_of_all_parts():
     policy = Ppo(delayed().space, **TINY)
     rollout = play(policy, delayed(), 4)
     first = rollout.episodes[0]
@@ -200,7 +189,7 @@ def test_what_a_rollback_cut_apart_is_told_of_as_one_episode():
 
 
 @pytest.mark.parametrize(("most", "forgotten"), [(1e-9, True), (1e9, False)])
-def test_where_it_was_heading_is_forgotten_if_that_went_too_far(most, forgotten):
+def test_momentum_is_reset_after_too_large_a_change(most, forgotten):
     game = contextual()
     policy = Ppo(game.space, **TINY, most_change=most)
     policy.update(play(policy, game, 8))
@@ -209,12 +198,12 @@ def test_where_it_was_heading_is_forgotten_if_that_went_too_far(most, forgotten)
 
 
 @pytest.mark.parametrize(("most", "passes"), [(1e-9, 2.0), (1e9, 7.0), (None, 7.0)])
-def test_sim_med_2_passes_end_where_the_policy_has_changed_too_much(most, passes):
+def test_sim_med_2_passes_end_after_too_large_a_change(most, passes):
     policy = Ppo(contextual().space, **TINY, passes=7, minibatch=64, most_change=most)
     assert policy.update(play(policy, contextual(), 16))["passes"] == passes
 
 
-def test_no_decision_moves_much_further_than_the_clip_lets_it():
+def test_the_clip_limits_the_change_of_chances():
     game, far = contextual(), {}
     for clip in (0.02, 5.0):
         policy = Ppo(game.space, **TINY, clip=clip, passes=40, minibatch=64, most_change=None, entropy=0.0)
@@ -226,7 +215,7 @@ def test_no_decision_moves_much_further_than_the_clip_lets_it():
     assert far[0.02] < 0.5 * far[5.0]
 
 
-def test_what_paid_becomes_likelier_and_what_cost_less_likely():
+def test_decisions_that_paid_become_more_likely():
     game = contextual()
     policy = Ppo(game.space, **TINY, passes=3, minibatch=64, entropy=0.0)
     rollout = play(policy, game, 64)
@@ -237,7 +226,7 @@ def test_what_paid_becomes_likelier_and_what_cost_less_likely():
     assert change[paid].mean() > change[~paid].mean()
 
 
-def test_values_go_no_further_than_their_clip_lets_them():
+def test_the_value_clip_limits_the_change_of_values():
     moved = {}
     for clip in (None, 1e-3):
         policy = Ppo(contextual().space, **TINY, value_clip=clip, passes=10, minibatch=64, most_change=None)
@@ -250,7 +239,7 @@ def test_values_go_no_further_than_their_clip_lets_them():
     assert moved[1e-3] < 0.6 * moved[None]
 
 
-def test_values_learn_as_much_as_their_loss_weighs():
+def test_value_share_weighs_the_value_loss():
     """All layers learn from both losses but the last of the values, which learns from its own alone."""
     learnt = {}
     for share in (0.0, 0.5):
@@ -266,14 +255,14 @@ def test_values_learn_as_much_as_their_loss_weighs():
     assert learnt[0.5] < 0.9 * learnt[0.0]
 
 
-def test_being_undecided_is_worth_something_and_less_with_every_round():
+def test_the_weight_of_entropy_falls_over_rounds():
     game = masked()
     policy = Ppo(game.space, **TINY, entropy=0.4, entropy_end=0.1, entropy_rounds=3, passes=1)
     weights = [policy.update(play(policy, game, 4, 4 * n, n))["entropy_weight"] for n in range(5)]
     assert weights == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.1])
 
 
-def test_padding_teaches_nothing():
+def test_padding_does_not_affect_training():
     game = delayed()
     policy = Ppo(game.space, **TINY, passes=2, minibatch=1000)
     rollout = play(policy, game, 3)
@@ -294,11 +283,11 @@ def test_padding_teaches_nothing():
     ("values", "returns", "share"),
     [([1.0, 2.0], [1.0, 2.0], 1.0), ([1.5, 1.5], [1.0, 2.0], 0.0), ([2.0, 1.0], [1.0, 2.0], -3.0), ([1.0], [1.0], 0.0)],
 )
-def test_how_much_was_foretold_is_a_share_of_the_variance(values, returns, share):
+def test_explained_variance_equals_its_definition(values, returns, share):
     assert explained(torch.tensor(values), torch.tensor(returns)) == pytest.approx(share)
 
 
-def test_a_round_without_any_reward_that_is_known_changes_nothing():
+def test_a_round_without_known_rewards_changes_no_weights():
     policy = Ppo(contextual().space, **TINY)
     rollout = play(policy, contextual(), 4)
     unpaid = [replace(one, turns=tuple(replace(turn, reward=None) for turn in one.turns)) for one in rollout.episodes]
@@ -308,7 +297,7 @@ def test_a_round_without_any_reward_that_is_known_changes_nothing():
     assert policy.round == 1
 
 
-def test_one_that_does_not_learn_changes_nothing_and_draws_nothing():
+def test_without_learning_weights_are_kept_and_decisions_deterministic():
     game = contextual()
     policy = Ppo(game.space, **TINY, learn=False)
     before = [one.tolist() for one in policy.network.parameters()]

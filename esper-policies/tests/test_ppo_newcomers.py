@@ -28,7 +28,7 @@ def planted(policy, steps):
     return [action.blueprint for action in acts if action.op is Op.GERMINATE]
 
 
-def test_who_knows_nothing_looks_at_each_blueprint_once_wherever_it_may_grow_first():
+def test_each_unknown_blueprint_is_tried_once_per_episode():
     names = list(dict.fromkeys(one for several in SPACE.blueprints.values() for one in several))
     policy = Ppo(SPACE, **TINY, learn=False, look_at_new=True)
     assert planted(policy, len(names)) == names
@@ -37,13 +37,13 @@ def test_who_knows_nothing_looks_at_each_blueprint_once_wherever_it_may_grow_fir
 
 
 @pytest.mark.parametrize("ways", [{"learn": False}, {"look_at_new": True}], ids=["not asked to", "who learns"])
-def test_nobody_else_does(ways):
+def test_nothing_is_tried_without_look_at_new_or_while_learning(ways):
     policy = Ppo(SPACE, **TINY, **ways)
     planted(policy, 3)
     assert policy._memories[0].looked_at == ()
 
 
-def test_what_it_has_learnt_of_is_no_newcomer(tmp_path):
+def test_known_blueprints_are_not_tried(tmp_path):
     game = contextual()
     learn(Ppo(game.space, **TINY, save=str(tmp_path / "kept")), game, 1, 4)
     same = {"load": str(tmp_path / "kept"), "learn": False, "together": 4}
@@ -52,7 +52,7 @@ def test_what_it_has_learnt_of_is_no_newcomer(tmp_path):
     assert acts[0] == acts[1]
 
 
-def test_what_it_has_looked_at_is_handed_over():
+def test_a_resumed_policy_remembers_what_it_tried():
     first, second = (Ppo(SPACE, **TINY, learn=False, look_at_new=True) for _ in range(2))
     planted(first, 1)
     second.load_state_dict(first.state_dict())
@@ -61,7 +61,7 @@ def test_what_it_has_looked_at_is_handed_over():
     assert second._memories[0].looked_at == first._memories[0].looked_at
 
 
-def test_a_look_stands_in_the_way_of_nothing_that_is_more_than_waiting():
+def test_trying_a_blueprint_replaces_only_waiting_and_germinating():
     observation, mask = scene()
     seen = Seen((), rows_of(SPACE, observation, mask))
     (slot, blueprint), *_ = seen.candidates
@@ -77,7 +77,7 @@ def test_a_look_stands_in_the_way_of_nothing_that_is_more_than_waiting():
 
 
 @pytest.mark.parametrize(("price", "looks"), [(10.0, True), (20.0, True), (20.1, False), (None, True)])
-def test_it_looks_where_what_grows_costs_little_if_it_is_told_to(price, looks):
+def test_look_up_to_limits_the_price_of_tries(price, looks):
     policy = Ppo(SPACE, **TINY, learn=False, look_at_new=True, look_up_to=20)
     seen, mask = scene()
     policy.act([replace(seen, price=price)], [mask])

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 
 from esper_core.leyline import Action, ActionMask, ActionSpace, Learner, Op, Resumable, SlotSignals, SlotState
 from esper_policies.ppo.encoding import see
@@ -28,6 +27,9 @@ WAYS = {
     "all heads": {"blends": ["add", "gate"], "speeds": [0, 3], "curves": ["linear", "cosine"], "targets": [0.5, 1.0]},
     "taught": {"teacher": "heuristic", "teach_rounds": 2},
 }
+
+FAST = ("alone", "all heads")
+"""Ways that the fast suite tries; the slow suite tries the others."""
 
 
 class Player(list):
@@ -49,12 +51,15 @@ def same(one, other):
     return same_state(written_and_read(one.state_dict()), written_and_read(other.state_dict()))
 
 
-@pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS)
-def test_who_takes_over_in_the_middle_of_a_round_and_after_it_goes_on_bit_for_bit(ways):
+@pytest.mark.parametrize(
+    "ways",
+    [pytest.param(own, marks=[] if name in FAST else pytest.mark.slow, id=name) for name, own in WAYS.items()],
+)
+def test_a_policy_resumed_within_and_after_a_round_decides_and_learns_identically(ways):
     game = memory() if ways == {} else delayed()
     own = {**TINY, "together": 2, **ways}
     stays, moves = Ppo(game.space, **own), Ppo(game.space, **own)
-    for number in range(3):
+    for number in range(2):
         plays = [Player(game, 2, 10 * number) for _ in range(2)]
         for step in range(game.steps):
             if step == game.steps // 2:
@@ -89,7 +94,7 @@ def taken_over(policy, own):
     return heir
 
 
-def test_what_the_teacher_remembers_is_handed_over_too():
+def test_the_state_contains_the_memory_of_the_teacher():
     space, own = space_of(2), {**TINY, "teacher": "heuristic"}
     policy, heir = Ppo(space, **own), Ppo(space, **own)
     fresh = written_and_read(heir.state_dict())
@@ -101,19 +106,17 @@ def test_what_the_teacher_remembers_is_handed_over_too():
     assert same(policy, heir)
 
 
-def test_a_state_that_was_told_stays_what_it_is():
+def test_learning_does_not_change_a_state_that_was_returned_or_loaded():
     policy, game = Ppo(delayed().space, **TINY), delayed()
-    learn(policy, game, 1, 2)
+    learn(policy, game, 1, 1)
     state = policy.state_dict()
     before = written_and_read(state)
-    learn(policy, game, 2, 2, seed=5)
-    assert same_state(before, written_and_read(state))
     policy.load_state_dict(state)
-    learn(policy, game, 1, 2, seed=9)
+    learn(policy, game, 1, 1, seed=9)
     assert same_state(before, written_and_read(state))
 
 
-def test_a_sign_that_was_told_before_is_not_told_again_by_who_takes_over(caplog):
+def test_a_resumed_policy_does_not_repeat_warnings(caplog):
     game = delayed()
     policy = Ppo(game.space, **TINY)
     policy.diagnosis.lasting, policy.diagnosis.told = {"flat": 9}, ["flat"]
@@ -141,9 +144,9 @@ def decisions(policy, episodes, place):
     return found, policy._memories[place].hidden
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 4), st.integers(0, 2))
-def test_run_08_what_is_decided_for_an_environment_hangs_on_no_other_to_the_last_bit(seed, others, before):
+def test_run_08_decisions_in_an_environment_do_not_depend_on_others(seed, others, before):
     space = space_of(3)
     own = episode(space, seed)
     beside = [episode(space, seed + 1 + n) for n in range(others)]
@@ -155,14 +158,14 @@ def test_run_08_what_is_decided_for_an_environment_hangs_on_no_other_to_the_last
     assert torch.equal(hidden, held)
 
 
-def test_no_global_generator_is_asked_or_set():
+def test_global_generators_are_neither_used_nor_seeded():
     before = random.getstate(), torch.get_rng_state()
     learn(Ppo(delayed().space, **TINY), delayed(), 1, 2)
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
-def test_seeds_environments_and_rounds_are_drawn_for_apart():
+def test_draws_differ_between_seeds_environments_and_rounds():
     game, told = delayed(), {}
     for seed in (0, 1):
         policy = Ppo(game.space, width=8, together=16, seed=seed)
@@ -177,7 +180,7 @@ def test_seeds_environments_and_rounds_are_drawn_for_apart():
 # RUN-14: what it never saw.
 
 
-def test_run_14_it_decides_among_other_blueprints_in_other_slots_than_it_learnt_in():
+def test_run_14_it_decides_among_unseen_blueprints_and_slots():
     learnt, done = Ppo(space_of(2), **TINY), set()
     for plugin, slots in (("unheard-of", 2), ("tried", 5), ("unheard-of", 1)):
         space = space_of(slots, plugin)
@@ -197,7 +200,7 @@ def _names(space):
     return [name for names in space.blueprints.values() for name in names]
 
 
-def test_a_space_that_grew_takes_the_new_names_behind_the_old_ones():
+def test_new_names_are_appended_when_the_action_space_grew():
     small = space_of(2)
     both = ActionSpace({**small.blueprints, "new": ("more/blueprint-0", "tried/blueprint-0")})
     policy = Ppo(both, **TINY)
@@ -208,7 +211,7 @@ def test_a_space_that_grew_takes_the_new_names_behind_the_old_ones():
     assert scene.mask.allows(action)
 
 
-def test_a_seed_of_a_blueprint_in_no_space_can_be_acted_on():
+def test_it_can_act_on_a_seed_of_an_unknown_blueprint():
     space = space_of(1)
     ops = frozenset({Op.PRUNE})
     scene = next(one for one in episode(space, 4, stranger=True) if one.observation.signals.slots[0].living)
@@ -219,7 +222,7 @@ def test_a_seed_of_a_blueprint_in_no_space_can_be_acted_on():
     assert {(one.op, one.blueprint) for one in decided} == {(Op.WAIT, None), (Op.PRUNE, STRANGER)}
 
 
-def test_where_there_is_no_candidate_at_all_it_waits():
+def test_it_waits_without_candidates():
     space = ActionSpace({"early": ()})
     scene = episode(space_of(1), 1)[0]
     signals = replace(scene.observation.signals, slots=(SlotSignals("early", SlotState.EMBARGOED, fossils=0),))
@@ -227,7 +230,7 @@ def test_where_there_is_no_candidate_at_all_it_waits():
     assert policy.act([replace(scene.observation, signals=signals)], [ActionMask({"early": frozenset()})]) == [Action()]
 
 
-def test_more_names_than_it_can_know_are_known_by_description():
+def test_names_beyond_the_limit_are_not_embedded():
     policy = Ppo(space_of(3), width=8, names=1)
     assert len(policy._names) == 1
     assert Ppo(space_of(3), width=8, names=0)._names == []
@@ -236,7 +239,7 @@ def test_more_names_than_it_can_know_are_known_by_description():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_so_many_names_are_left_out_as_it_learns_and_when_it_does_not_those_that_nobody_learnt(share):
+def test_forget_names_is_the_share_of_names_left_out(share):
     space = space_of(3)
     learns, plays = Ppo(space, width=8, forget_names=share), Ppo(space, width=8, forget_names=share, learn=False)
     plays._names = list(learns._names)
@@ -268,13 +271,13 @@ def test_it_conforms(settings_):
     assert sum(one.status == "passed" for one in results) > 25
 
 
-def test_it_is_what_the_loop_looks_for():
+def test_it_is_a_resumable_learner():
     policy = Ppo(space_of(1), width=4)
     assert isinstance(policy, Learner)
     assert isinstance(policy, Resumable)
 
 
-def test_what_the_settings_say_is_what_it_is_built_with():
+def test_settings_reach_the_network_the_optimizer_and_the_pace():
     own = {"width": 12, "memory": False, "names": 5, "speeds": [1, 2], "learning_rate": 0.5, "decide_every": 7}
     policy = Ppo(space_of(1), **own)
     assert policy.network.width == 12
@@ -284,25 +287,3 @@ def test_what_the_settings_say_is_what_it_is_built_with():
     assert policy.pace.every == 7
     assert policy.optimizer.param_groups[0]["lr"] == 0.5
     assert Ppo(space_of(1)).settings == PpoSettings()
-
-
-@pytest.mark.parametrize(
-    ("settings_", "place"),
-    [
-        ({"seed": -1}, ("seed",)),
-        ({"width": 3}, ("width",)),
-        ({"lerning_rate": 1e-3}, ("lerning_rate",)),
-        ({"learning_rate": 0.0}, ("learning_rate",)),
-        ({"blends": ["mix"]}, ("blends", 0)),
-        ({"speeds": []}, ("speeds",)),
-        ({"targets": [1.5]}, ("targets", 0)),
-        ({"discount": 1.01}, ("discount",)),
-        ({"teacher": "random"}, ("teacher",)),
-        ({"together": 0}, ("together",)),
-        ({"value_clip": 1e308}, ("value_clip",)),
-    ],
-)
-def test_settings_out_of_bounds_are_refused_with_their_place(settings_, place):
-    with pytest.raises(ValidationError) as caught:
-        Ppo(space_of(1), **settings_)
-    assert caught.value.errors()[0]["loc"] == place

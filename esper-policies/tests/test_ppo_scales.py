@@ -30,7 +30,7 @@ def rows_like(seed, count):
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 9)), min_size=1, max_size=6))
-def test_rounds_one_by_one_come_to_mean_and_deviation_of_all_of_them(rounds):
+def test_running_scales_equal_mean_and_deviation_of_all_rows(rounds):
     own, every = Columns(NAMES), []
     for seed, count in rounds:
         rows = rows_like(seed, count)
@@ -49,7 +49,7 @@ def test_rounds_one_by_one_come_to_mean_and_deviation_of_all_of_them(rounds):
     assert np.allclose(found[:, FLAGS], fresh.numpy()[:, FLAGS].clip(-BEYOND, BEYOND), atol=1e-6)
 
 
-def test_what_nobody_has_seen_yet_is_left_as_it_is():
+def test_rows_are_unchanged_before_the_first_update():
     rows = torch.tensor(rows_like(1, 3))
     own = Columns(NAMES)
     assert torch.equal(own(rows), rows)
@@ -57,13 +57,13 @@ def test_what_nobody_has_seen_yet_is_left_as_it_is():
     assert torch.equal(own(rows), rows)
 
 
-def test_a_column_that_never_moves_is_not_spread():
+def test_a_constant_column_is_not_amplified():
     own = Columns(("progress",))
     own.learn(torch.full((50, 1), 3.0))
     assert own(torch.tensor([[3.0], [3.0 + LEAST]])).flatten().tolist() == pytest.approx([0.0, 1.0], abs=1e-3)
 
 
-def test_every_flag_and_every_one_of_several_stays_as_it_is():
+def test_flags_and_one_hot_columns_are_not_scaled():
     for names in (WHOLE_COLUMNS, SLOT_COLUMNS, CANDIDATE_COLUMNS):
         own = Columns(names)
         own.learn(torch.rand(20, len(names)))
@@ -74,7 +74,7 @@ def test_every_flag_and_every_one_of_several_stays_as_it_is():
     assert {"progress", "validation_loss", "trend_metric"} <= set(WHOLE_COLUMNS)
 
 
-def test_scales_stand_still_while_a_round_is_played_and_learnt_from(monkeypatch):
+def test_scales_change_between_rounds_only(monkeypatch):
     game = masked()
     policy = Ppo(game.space, width=8, together=4, passes=2)
     for number in range(2):
@@ -96,7 +96,7 @@ def test_scales_stand_still_while_a_round_is_played_and_learnt_from(monkeypatch)
         assert policy.scales.whole.count == count + 4 * game.steps
 
 
-def test_a_policies_scales_are_of_all_rows_of_all_its_rounds():
+def test_scales_include_all_rows_of_all_rounds():
     game = delayed()
     policy = Ppo(game.space, width=8, together=4, passes=1)
     whole, candidates = [], []
@@ -113,7 +113,7 @@ def test_a_policies_scales_are_of_all_rows_of_all_its_rounds():
         assert np.allclose((own.squares / own.count).numpy(), array.var(0), atol=1e-9)
 
 
-def test_padding_is_counted_for_nothing():
+def test_padding_does_not_affect_scales():
     game = contextual()
     policy = Ppo(game.space, width=8, together=2)
     seen = episodes_of(game.space, play(policy, game, 2), policy.pace, endless=False)[0][0].decisions[0].seen
@@ -125,7 +125,7 @@ def test_padding_is_counted_for_nothing():
     assert torch.equal(tight.candidates.mean, wide.candidates.mean)
 
 
-def test_scales_come_back_as_they_were():
+def test_scales_survive_saving_and_loading():
     game = masked()
     policy = Ppo(game.space, width=8, together=4, passes=1)
     policy.update(play(policy, game, 4))
@@ -158,7 +158,7 @@ def test_returns_are_scaled_by_the_root_of_their_mean_square(rounds):
         scale = own.returns if every else None
 
 
-def test_what_is_foretold_stays_the_same_when_the_scale_of_returns_moves():
+def test_predicted_returns_do_not_change_with_their_scale():
     game = delayed()
     policy = Ppo(game.space, width=8, together=4, passes=3, learning_rate=1e-2)
     policy.update(play(policy, game, 4))
@@ -183,7 +183,7 @@ def _times(episode, factor):
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1e3])
-def test_the_unit_of_a_reward_is_nothing_to_it(unit):
+def test_learning_does_not_depend_on_the_scale_of_rewards(unit):
     game, found = masked(), {}
     for factor in (1.0, unit):
         policy = Ppo(game.space, width=8, together=4, passes=2, learning_rate=1e-2)

@@ -27,7 +27,7 @@ class Knows:
         ]
 
 
-def test_it_learns_to_do_what_was_done_by_whomever():
+def test_imitation_reproduces_the_decisions_of_a_rollout():
     game = contextual()
     policy = Ppo(game.space, **TINY)
     figures = policy.imitate(play(Knows(), game, 48))
@@ -41,20 +41,19 @@ def test_it_learns_to_do_what_was_done_by_whomever():
     assert score(play(judge, game, 100, 7000)) > 4.0, "episodes that nobody has shown"
 
 
-def test_what_it_was_shown_is_what_it_draws_more_often():
-    """How much more hangs on its first weights: it is shown no more once it would decide alike. Several are asked."""
+def test_imitation_makes_shown_decisions_more_likely():
     game, shown = contextual(), play(Knows(), contextual(), 48)
     fresh, taught = [], []
-    for seed in range(4):
+    for seed in range(2):
         policy = Ppo(game.space, **TINY, seed=seed)
         fresh.append(score(play(policy, game, 100, 7000)))
         policy.imitate(shown)
         taught.append(score(play(policy, game, 100, 7000)))
     assert all(after > before for before, after in zip(fresh, taught, strict=True))
-    assert sum(taught) / 4 > sum(fresh) / 4 + 1.5
+    assert sum(taught) / 2 > sum(fresh) / 2 + 1.5
 
 
-def test_what_is_known_already_takes_no_pass_and_changes_nothing():
+def test_imitating_known_decisions_takes_no_pass():
     game = contextual()
     policy = Ppo(game.space, **TINY)
     shown = play(Knows(), game, 48)
@@ -64,13 +63,13 @@ def test_what_is_known_already_takes_no_pass_and_changes_nothing():
     assert all(torch.equal(a, b) for a, b in zip(before, policy.network.value[0].parameters(), strict=True))
 
 
-def test_passes_end_where_they_should_though_nothing_was_learnt():
+def test_imitation_ends_after_the_given_number_of_passes():
     game = masked()
     policy = Ppo(game.space, **{**TINY, "learning_rate": 1e-9})
     assert policy.imitate(play(Ppo(game.space, width=8, together=8), game, 8), passes=3)["passes"] == 3.0
 
 
-def test_the_teacher_plays_and_is_watched_and_then_it_decides_for_itself():
+def test_the_teacher_plays_until_the_policy_agrees():
     game = masked()
     policy = Ppo(game.space, **TINY, teacher="heuristic", teach_rounds=9)
     rollout = play(policy, game, 16)
@@ -85,16 +84,17 @@ def test_the_teacher_plays_and_is_watched_and_then_it_decides_for_itself():
     assert own["kl"] >= 0
 
 
-def test_after_so_many_rounds_there_is_no_teacher_any_more_whatever_was_learnt():
+def test_the_teacher_leaves_after_teach_rounds():
     game = masked()
-    policy = Ppo(game.space, **{**TINY, "learning_rate": 1e-9}, teacher="heuristic", teach_rounds=2, enough=1.0)
+    own = {**TINY, "learning_rate": 1e-9, "minibatch": 1000}
+    policy = Ppo(game.space, **own, teacher="heuristic", teach_rounds=2, enough=1.0)
     assert policy.update(play(policy, game, 2))["agreement"] < 1.0
     assert policy._teacher is not None
     policy.update(play(policy, game, 2, 5, 1))
     assert policy._teacher is None
 
 
-def test_a_teacher_does_what_can_be_chosen_here_and_nothing_between_decisions():
+def test_a_teacher_acts_within_the_options_and_pace_of_the_policy():
     space = space_of(2)
     policy = Ppo(space, width=8, teacher="heuristic", speeds=[7], decide_every=3)
     for seed in range(4):
@@ -107,14 +107,14 @@ def test_a_teacher_does_what_can_be_chosen_here_and_nothing_between_decisions():
                 assert action.speed == 7
 
 
-def test_one_that_does_not_learn_has_no_teacher():
+def test_a_policy_that_does_not_learn_has_no_teacher():
     game = delayed()
     policy = Ppo(game.space, width=8, teacher="heuristic", learn=False)
     assert policy._teacher is None
     assert policy.update(play(policy, game, 2)) == {}
 
 
-def test_a_round_with_nothing_known_teaches_nothing(caplog):
+def test_a_round_without_known_rewards_teaches_nothing(caplog):
     game = contextual()
     policy = Ppo(game.space, **TINY, teacher="heuristic")
     rollout = play(policy, game, 2)

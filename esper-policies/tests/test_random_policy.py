@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import random
 from collections import Counter
 from itertools import pairwise
-
-import pytest
-import torch
-from hypothesis import given, strategies as st
-from pydantic import ValidationError
 
 from esper_core.leyline import (
     WAIT,
@@ -20,9 +13,7 @@ from esper_core.leyline import (
     Blend,
     Observation,
     Op,
-    Resumable,
     Signals,
-    State,
 )
 from esper_policies.random_policy import Random
 
@@ -63,28 +54,28 @@ def played(policy, mask, *, environments=1, steps=400, first=0):
     return list(zip(*actions, strict=True))
 
 
-def test_it_chooses_among_what_is_possible_and_waiting_each_of_them_once():
+def test_choices_are_all_possible_actions_and_waiting():
     assert Random(SPACE).choices(ActionMask()) == [WAIT]
     assert Random(SPACE).choices(FREE.shut()) == [WAIT]
     assert Random(SPACE).choices(NURSERY) == IN_NURSERY
 
 
-def test_what_acts_on_a_slot_without_saying_on_which_seed_is_one_choice():
+def test_an_op_on_a_whole_slot_is_one_choice():
     mask = ActionMask({"early": frozenset({Op.ADVANCE, Op.PRUNE})})
     assert Random(SPACE).choices(mask) == [WAIT, Action(Op.ADVANCE, "early"), Action(Op.PRUNE, "early")]
 
 
-def test_the_order_in_which_seeds_are_told_is_nothing_to_it():
+def test_choices_do_not_depend_on_the_order_of_seeds():
     backwards = {slot: dict(reversed(seeds.items())) for slot, seeds in NURSERY.seeds.items()}
     turned = ActionMask(NURSERY.ops, NURSERY.blueprints, backwards)
     assert Random(SPACE).choices(turned) == IN_NURSERY
 
 
-def test_a_target_is_chosen_anew_only_where_there_are_several():
+def test_retarget_is_a_choice_only_with_several_targets():
     assert [one.op for one in Random(SPACE, targets=[0.5, 1.0]).choices(NURSERY)].count(Op.RETARGET) == 1
 
 
-def test_each_choice_is_as_likely_as_any_other():
+def test_choices_are_equally_likely():
     actions = [action for actions in played(Random(SPACE), NURSERY, environments=10, steps=700) for action in actions]
     expected = len(actions) / len(IN_NURSERY)
     counts = Counter(actions)
@@ -93,7 +84,7 @@ def test_each_choice_is_as_likely_as_any_other():
     assert surprise < 22.5  # 1 in 1000, of chi-square with 6 degrees of freedom
 
 
-def test_how_a_seed_is_blended_in_is_drawn_from_the_lists_and_makes_nothing_likelier():
+def test_options_are_drawn_from_the_lists_without_changing_choices():
     lists = {"blends": ["add", "gate", "multiply"], "speeds": [0, 3], "targets": [0.25, 1.0]}
     plain, rich = (played(Random(SPACE, **more), FREE)[0] for more in ({}, lists))
     assert [(one.op, one.blueprint) for one in plain] == [(one.op, one.blueprint) for one in rich]
@@ -105,7 +96,7 @@ def test_how_a_seed_is_blended_in_is_drawn_from_the_lists_and_makes_nothing_like
     assert max(ways.values()) < 3 * min(ways.values())
 
 
-def test_an_op_is_given_only_what_it_reads():
+def test_ops_get_only_the_options_that_they_read():
     actions = played(Random(SPACE, blends=["gate"], speeds=[7], targets=[0.5]), NURSERY)[0]
     assert set(actions) == {
         WAIT,
@@ -118,17 +109,7 @@ def test_an_op_is_given_only_what_it_reads():
     }
 
 
-@given(st.integers(0, 2**70), st.integers(1, 8), st.lists(st.sampled_from([FREE, NURSERY, ActionMask()]), min_size=1))
-def test_what_it_does_in_an_environment_is_the_same_with_1_and_with_8(seed, environments, masks):
-    alone, beside = Random(SPACE, seed=seed), Random(SPACE, seed=seed)
-    for step, mask in enumerate(masks):
-        others = [ActionMask() if (step + place) % 2 else FREE for place in range(environments - 1)]
-        first, *_ = beside.act([seen(step)] * environments, [mask, *others])
-        assert [first] == alone.act([seen(step)], [mask])
-        assert mask.allows(first)
-
-
-def test_seeds_episodes_environments_and_steps_are_drawn_for_apart():
+def test_draws_differ_between_seeds_episodes_environments_and_steps():
     def ops(policy, **more):
         return ["".join(str(FREE_CHOICES.index(one)) for one in place) for place in played(policy, FREE, **more)]
 
@@ -143,40 +124,3 @@ def test_seeds_episodes_environments_and_steps_are_drawn_for_apart():
 
 def test_its_draws_are_the_same_on_every_machine():
     assert "".join(str(FREE_CHOICES.index(one)) for one in played(Random(SPACE, seed=7), FREE, steps=24)[0]) == GOLDEN
-
-
-def test_no_global_generator_is_asked_or_set():
-    before = random.getstate(), torch.get_rng_state()
-    one = played(Random(SPACE), NURSERY)
-    assert random.getstate() == before[0]
-    assert torch.equal(torch.get_rng_state(), before[1])
-    random.seed(1)
-    assert played(Random(SPACE), NURSERY) == one
-
-
-def test_what_it_remembers_is_the_episode_of_each_environment():
-    policy, heir = Random(SPACE), Random(SPACE)
-    played(policy, FREE, environments=2, steps=3)
-    played(policy, FREE, environments=3, steps=3)
-    assert isinstance(policy, Resumable)
-    assert policy.state_dict() == State({"episodes": [2, 2, 1]})
-    played(heir, FREE, environments=5)
-    heir.load_state_dict(State(json.loads(json.dumps(policy.state_dict().plain))))
-    assert played(heir, FREE, environments=3, first=3) == played(policy, FREE, environments=3, first=3)
-
-
-@pytest.mark.parametrize(
-    ("settings", "place"),
-    [
-        ({"seed": -1}, ("seed",)),
-        ({"blends": []}, ("blends",)),
-        ({"blends": ["mix"]}, ("blends", 0)),
-        ({"speeds": [2, -1]}, ("speeds", 1)),
-        ({"targets": [0.0]}, ("targets", 0)),
-        ({"targets": [float("nan")]}, ("targets", 0)),
-    ],
-)
-def test_settings_out_of_bounds_are_refused_with_their_place(settings, place):
-    with pytest.raises(ValidationError) as caught:
-        Random(SPACE, **settings)
-    assert caught.value.errors()[0]["loc"] == place

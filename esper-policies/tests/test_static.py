@@ -9,12 +9,12 @@ from importlib import import_module
 
 import pytest
 
-from esper_core.leyline import WAIT, ActionMask, ActionSpace, Observation, Op, Policy, PolicySpec, Signals
+from esper_core.leyline import WAIT, ActionMask, ActionSpace, Observation, Op, Policy, Signals
 from esper_policies import plugin
 from esper_policies.static import Static
 
 
-def test_it_waits_in_every_environment_whatever_it_could_do():
+def test_it_always_waits():
     policy = Static(ActionSpace({"early": ("blueprints/mlp",)}))
     assert isinstance(policy, Policy)
     mask = ActionMask({"early": frozenset(Op)}, {"early": ("blueprints/mlp",)})
@@ -23,20 +23,12 @@ def test_it_waits_in_every_environment_whatever_it_could_do():
         assert policy.act([Observation(step, 3, signals)] * 4, [mask] * 4) == [WAIT] * 4
 
 
-def test_the_plugin_registers_these():
-    entries = {}
-
-    class Book:
-        def add(self, name, target, spec):
-            entries[name] = (target, spec)
-
-    plugin.esper_register_policies(registry=Book())
-    assert sorted(entries) == ["bandit", "heuristic", "ppo", "random", "schedule", "static"]
-    for target, spec in entries.values():
-        assert isinstance(spec, PolicySpec)
-        for where in filter(None, (target, spec.settings)):
-            module, _, name = where.partition(":")
-            assert callable(getattr(import_module(module), name))
+def test_the_plugin_registers_all_policies(esper_plugins):
+    registered = {component.short: component for component in esper_plugins(plugin).registry.components("policy")}
+    assert sorted(registered) == ["bandit", "heuristic", "ppo", "random", "schedule", "static"]
+    for component in registered.values():
+        assert callable(component.load())
+        assert (component.settings_model() is None) == (component.short == "static")
 
 
 @pytest.mark.parametrize("module", ["heuristic", "learning_rates", "random_policy", "schedule", "static"])

@@ -73,7 +73,7 @@ def test_a_step_before_without_its_twin_is_refused(name):
 
 @pytest.mark.parametrize("make", [Escrow, Sparse])
 @pytest.mark.parametrize("seed", range(5))
-def test_who_holds_back_ends_where_team_does(make, seed):
+def test_delayed_rewards_add_up_to_those_of_team(make, seed):
     """Where something was kept, and whatever happened before."""
     course = random_episode(ACCURACY, seed)
     assert course[-1].now.fossils > 0
@@ -81,18 +81,18 @@ def test_who_holds_back_ends_where_team_does(make, seed):
     assert earned(make(metric=ACCURACY), course) == pytest.approx(wanted)
 
 
-def test_simplified_ends_there_too_less_what_it_takes_for_being_busy():
+def test_simplified_adds_up_to_team_less_churn():
     team, busy = told(Team(metric=ACCURACY)), told(Simplified(metric=ACCURACY, churn=0.3))
     assert math.fsum(busy) == pytest.approx(math.fsum(team) - 0.3)
 
 
-def test_sparse_says_nothing_until_the_end():
+def test_sparse_pays_at_the_end_only():
     *steps, end = told(Sparse(metric=ACCURACY))
     assert steps == [0.0] * STEPS
     assert end == pytest.approx(10.0 - 20.0 * 0.12 - 2.0)
 
 
-def test_escrow_credits_what_was_kept_and_takes_rent_at_once():
+def test_escrow_pays_for_fossils_and_charges_rent_at_once():
     credits = told(Escrow(metric=ACCURACY), term="improvement")
     rents = told(Escrow(metric=ACCURACY), term="rent")
     assert credits[:11] == [0.0] * 11
@@ -100,7 +100,7 @@ def test_escrow_credits_what_was_kept_and_takes_rent_at_once():
     assert rents[1] == pytest.approx(-2.4)
 
 
-def test_minimal_takes_for_a_prune_of_a_young_seed_and_for_no_other():
+def test_minimal_charges_for_pruning_young_seeds_only():
     def hasty(prune, young):
         moves = [Move(0, "germinate"), Move(prune, "prune")]
         return math.fsum(told(Minimal(metric=ACCURACY, young=young), moves, "haste"))
@@ -110,19 +110,19 @@ def test_minimal_takes_for_a_prune_of_a_young_seed_and_for_no_other():
     assert math.fsum(told(Minimal(metric=ACCURACY, haste=1.25), moves, "haste")) == -1.25
 
 
-def test_the_end_of_an_episode_is_nobodys_prune():
+def test_the_end_of_an_episode_is_not_a_prune():
     late = [Move(STEPS - 3, "germinate")]
     assert math.fsum(told(Minimal(metric=ACCURACY), late, "haste")) == 0.0
     assert math.fsum(told(Simplified(metric=ACCURACY, churn=1.0), late, "churn")) == -1.0
 
 
-def test_a_bonus_is_what_a_seed_was_measured_to_gain_when_it_was_kept():
+def test_a_bonus_is_the_measured_gain_at_fossilisation():
     bonuses = told(Basic(metric=ACCURACY, bonus=1.0), term="bonus")
     assert [step for step, bonus in enumerate(bonuses) if bonus] == [11]
     assert bonuses[11] == pytest.approx(100 * 0.25 * 10 / 12)
 
 
-def test_a_seed_that_does_harm_gets_no_bonus():
+def test_a_harmful_seed_gets_no_bonus():
     course = play(ACCURACY, SANE, {"useful": Brings(metric=0.1, nats=-0.25)})
     for make in (Basic, BasicPlus):
         reward = make(metric=ACCURACY)
@@ -130,7 +130,7 @@ def test_a_seed_that_does_harm_gets_no_bonus():
         assert math.fsum(one.terms["bonus"] for one in steps) == 0.0
 
 
-def test_basic_plus_pays_the_rest_later_and_only_as_long_as_it_is_earned():
+def test_basic_plus_pays_the_rest_later_while_the_gain_lasts():
     reward = BasicPlus(metric=ACCURACY, bonus=1.0, later=0.4, over=10)
     at_once, later = told(reward, term="bonus"), told(reward, term="bonus_later")
     assert at_once[11] == pytest.approx(0.6 * 100 * 0.25 * 10 / 12)
@@ -142,14 +142,14 @@ def test_basic_plus_pays_the_rest_later_and_only_as_long_as_it_is_earned():
     assert terms["bonus_later"] == pytest.approx(-0.4 * 100 * 0.25 / 10)
 
 
-def test_shaped_pays_for_all_seeds_those_in_isolation_included():
+def test_shaped_also_pays_for_incubating_seeds():
     reward = Shaped(metric=ACCURACY, contribution=1.0)
     isolated = told(reward, [Move(0, "germinate", slot) for slot in range(3)], "contribution")
     assert isolated[12] == pytest.approx(3 * 25.0)
     assert told(reward, term="contribution")[20] == pytest.approx(25.0)
 
 
-def test_loss_asks_no_metric():
+def test_loss_does_not_depend_on_the_metric():
     for direction in ("up", "down"):
         course = play(Metric("any", direction), SANE)
         assert earned(Loss(metric=Metric("other", direction)), course) == pytest.approx(25.0 - 2.4 - 2.0)
@@ -167,7 +167,7 @@ def test_no_probe_beats_the_sane_script(name, direction):
 @pytest.mark.parametrize("name", ["team", "loss"])
 @pytest.mark.parametrize("brings", [(0.07, 0.07), (0.2, 0.05), (0.5, 3.0)])
 @pytest.mark.parametrize("price", [1.0, 5.0, 25.0])
-def test_none_does_where_seeds_bring_more_or_less_or_cost_another_price(name, brings, price):
+def test_no_probe_beats_the_sane_script_at_other_gains_and_prices(name, brings, price):
     """As long as one seed pays at all. Who keeps six earns more only where the other five are worth their price."""
     garden, reward = {"useful": Brings(*brings)}, CLASSES[name](metric=ACCURACY, price=price)
     found = {probe: earned(reward, play(ACCURACY, one.moves, garden)) for probe, one in PROBES.items()}
@@ -178,13 +178,13 @@ def test_none_does_where_seeds_bring_more_or_less_or_cost_another_price(name, br
     assert {probe: value for probe, value in found.items() if value >= max(sane, 1e-9)} == {}
 
 
-def test_what_beats_shaped_is_what_it_admits():
+def test_shaped_declares_the_exploit_that_beats_it():
     found = probed(Shaped)
     assert found["germinate-and-abandon"] > found["sane"]
     assert set(Shaped.exploitable) == {"abandoning_does_not_pay"}
 
 
-def test_the_page_has_every_reward_and_term_and_their_docstrings_are_complete():
+def test_the_reference_page_has_every_reward_and_term():
     shown = re.findall(r"^::: (esper_rewards\.\w+)\.(\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     named = [(f"esper_rewards.{module}", name) for module, name in (place.split(":") for place, _ in REWARDS.values())]
     terms = [
@@ -200,7 +200,7 @@ def test_the_page_has_every_reward_and_term_and_their_docstrings_are_complete():
         assert re.findall(r"^(\w+): ", text, re.MULTILINE) == ["Formula", "Range", "Direction", "Incentive"], name
 
 
-def test_the_page_has_the_table_of_the_probes_as_it_comes_out():
+def test_the_reference_page_has_the_table_of_probes():
     text = PAGE.read_text(encoding="utf-8")
     for name, make in CLASSES.items():
         figures = [f"{value:.1f}".replace("-0.0", "0.0").replace("-", "−") for value in probed(make).values()]
@@ -231,8 +231,8 @@ RUN = {
 }
 
 
-def test_a_run_ends_in_the_moment_that_a_reward_takes_for_the_end(tmp_path):
-    """It is the only one that ``simplified`` pays in; two germinations and a prune are counted on the way, no more."""
+def test_simplified_is_paid_at_the_end_of_a_run(tmp_path):
+    """Before the end, only two germinations and a prune are charged for."""
     reward = {"use": "simplified", "settings": {"churn": 1.0, "shaping": 0.0}}
     (tmp_path / "run.json").write_text(json.dumps({**RUN, "reward": reward}))
     with pytest.raises(SystemExit) as end:

@@ -66,7 +66,7 @@ def test_the_examples_are_true(module):
 
 
 @given(gardens, st.permutations([0, 1, 2]), st.floats(0, 5))
-def test_run_07_no_term_asks_in_which_slot_a_seed_is(now, order, twin_loss):
+def test_run_07_no_term_depends_on_the_slot(now, order, twin_loss):
     """Every slot counts alike: changing places changes no term."""
     names = [one.name for one in now.slots]
     moved = tuple(replace(now.slots[place], name=name) for name, place in zip(names, order, strict=True))
@@ -78,7 +78,7 @@ def test_run_07_no_term_asks_in_which_slot_a_seed_is(now, order, twin_loss):
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_run_07_a_seed_is_paid_for_in_whichever_slot_it_grows(place):
+def test_run_07_seeds_of_all_slots_contribute_alike(place):
     """The contribution is that of all seeds: each one's gain is in it."""
     slots = [slot(name, seed(Stage.TRAINING, brings=0.1)) for name in ("early", "middle", "late")]
     usual = contribution(signals(*slots), signals())
@@ -87,39 +87,33 @@ def test_run_07_a_seed_is_paid_for_in_whichever_slot_it_grows(place):
     assert contribution(signals(*slots), signals()) == pytest.approx(0.5)
 
 
-def test_what_acts_on_the_host_is_not_counted_twice():
+def test_a_seed_that_acts_on_the_host_is_counted_once():
     isolated = slot("late", seed(Stage.TRAINING, brings=0.1))
     acting = signals(slot("early", seed(Stage.HOLDING, brings=0.2), fossils=1), isolated, loss=0.5)
     assert contribution(acting, signals(loss=1.0)) == pytest.approx(0.6)
     assert kept_contribution(acting, signals(loss=1.0)) == pytest.approx(0.3)
 
 
-def test_a_gain_that_is_unknown_or_no_number_adds_nothing():
+def test_unknown_and_non_finite_gains_count_as_0():
     for brings in (None, math.nan, math.inf):
         now = signals(slot("early", seed(Stage.TRAINING, brings=brings), fossils=1))
         assert contribution(now, signals()) == 0.0
         assert kept_contribution(now, signals()) == 0.0
 
 
-def test_what_ran_away_counts_no_more_than_the_limit():
+def test_diverged_losses_are_limited():
     assert nats(signals(loss=1e30), signals()) == -MOST
     assert nats(signals(loss=math.inf), signals()) == -MOST
     assert math.isnan(nats(signals(loss=math.nan), signals()))
 
 
-@given(gardens)
-def test_a_share_is_a_share(now):
-    assert 0.0 <= kept_share(now) <= 1.0
-    assert (kept_share(now) == 0.0) == (now.fossils == 0)
-
-
-def test_what_is_blended_in_beside_a_fossil_takes_its_part_of_the_share():
+def test_a_seed_beside_a_fossil_reduces_its_share():
     assert kept_share(signals(slot("early", seed(Stage.BLENDING, alpha=0.5), fossils=1))) == pytest.approx(2 / 3)
     assert kept_share(signals(slot("early", seed(Stage.TRAINING), fossils=1))) == 1.0
 
 
 @given(courses, st.floats(0, 1), st.floats(0, 100))
-def test_shaping_adds_up_to_nothing_by_the_learners_discount(course, gamma, weight):
+def test_discounted_shaping_adds_up_to_0(course, gamma, weight):
     """Over any course, from before its first step to its end: so what is best stays best."""
     shaping = Shaping(weight, gamma)
     previous = [None, *course]
@@ -127,13 +121,13 @@ def test_shaping_adds_up_to_nothing_by_the_learners_discount(course, gamma, weig
     assert math.fsum(gamma**step * one for step, one in enumerate(told)) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_the_end_is_the_last_step_once_more():
+def test_the_end_of_an_episode_is_its_last_step_again():
     assert closes(signals(step=9), signals(step=9))
     assert not closes(signals(step=9), signals(step=8))
     assert not closes(signals(step=0), None)
 
 
-def test_a_life_is_read_from_two_steps():
+def test_births_prunes_and_fossils_are_read_from_two_steps():
     before = signals(
         slot("early", seed(Stage.HOLDING, age=8)),
         slot("middle", seed(Stage.TRAINING, age=2), seed(Stage.TRAINING, blueprint="mlp", age=2)),
@@ -153,28 +147,20 @@ def test_a_life_is_read_from_two_steps():
     assert (churn(lives, 0.5), haste(lives, 3, 0.5), haste(lives, 2, 0.5)) == (-1.0, -0.5, 0.0)
 
 
-def test_a_slot_that_was_emptied_and_planted_anew_had_two_lives():
+def test_a_younger_seed_in_a_slot_is_a_new_life():
     before = signals(slot("early", seed(Stage.TRAINING, age=5)), step=8)
     lives = lives_between(signals(slot("early", seed(Stage.TRAINING, age=1)), step=9), before)
     assert ([one.age for one in lives.born], [one.age for one in lives.pulled]) == ([1], [5])
 
 
-def test_twins_of_one_blueprint_in_a_slot_are_told_apart_by_their_number():
+def test_seeds_of_one_blueprint_in_a_slot_are_counted():
     two = signals(slot("early", seed(Stage.TRAINING, age=2), seed(Stage.TRAINING, age=2)), step=8)
     one = signals(slot("early", seed(Stage.TRAINING, age=3)), step=9)
     assert len(lives_between(one, two).pulled) == 1
     assert lives_between(one, two).born == ()
 
 
-def test_of_those_that_are_gone_the_one_that_held_was_kept():
+def test_of_several_lost_seeds_the_holding_one_was_fossilised():
     both = [seed(Stage.TRAINING, blueprint="mlp", age=2), seed(Stage.HOLDING, age=8)]
     lives = lives_between(signals(slot("early", fossils=1), step=9), signals(slot("early", *both), step=8))
     assert ([one.blueprint for one in lives.kept], [one.blueprint for one in lives.pulled]) == (["norm"], ["mlp"])
-
-
-@given(gardens, gardens)
-def test_every_seed_stays_or_was_born_and_stayed_or_is_gone(now, before):
-    now, before = replace(now, step=9), replace(before, step=8)
-    lives = lives_between(now, before)
-    gone = len(lives.kept) + len(lives.pulled)
-    assert len(before.seeds) - gone == len(now.seeds) - len(lives.born)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
-import inspect
 import math
 import subprocess
 import sys
@@ -12,12 +10,10 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
-from pydantic import ValidationError
 
-from esper_core.leyline import Metric, Reward, RewardSpec, Signals, SlotSignals, SlotState
+from esper_core.leyline import Metric, Signals, SlotSignals, SlotState
 from esper_rewards import plugin
 from esper_rewards.potentials import Team
-from esper_rewards.settings import TeamSettings
 
 ACCURACY = Metric("accuracy", "up", "%")
 PERPLEXITY = Metric("perplexity", "down")
@@ -43,11 +39,7 @@ def played(reward, episode):
     ]
 
 
-def test_it_keeps_the_contract():
-    assert isinstance(Team(metric=ACCURACY), Reward)
-
-
-def test_a_step_is_worth_what_the_formula_says():
+def test_a_step_is_scored_by_the_formula():
     reward = Team(metric=ACCURACY, price=30.0)
     terms = reward.score(
         signals(0.70, added=1000, fossils=1), signals(0.61, added=500), signals(0.60), signals(0.58)
@@ -59,34 +51,16 @@ def test_a_step_is_worth_what_the_formula_says():
     }
 
 
-def test_before_the_first_step_there_was_nothing():
+def test_the_first_step_is_compared_with_nothing():
     terms = Team(metric=ACCURACY).score(signals(0.5, added=HOST), None, signals(0.4), None).terms
     assert terms["improvement"] == pytest.approx(10.0)
     assert terms["rent"] == pytest.approx(-20.0)
     assert terms["fossil_fee"] == 0.0
 
 
-def test_less_is_better_where_the_metric_says_so():
+def test_a_metric_to_minimise_is_supported():
     better = Team(metric=PERPLEXITY).score(signals(3.0), None, signals(3.5), None)
     assert better.terms["improvement"] == pytest.approx(50.0)
-
-
-def test_a_network_that_is_its_twin_earns_nothing():
-    same = [(signals(0.1 * i), signals(0.1 * i)) for i in range(5)]
-    assert [breakdown.total for breakdown in played(Team(metric=ACCURACY), same)] == [0.0] * 5
-
-
-def test_planting_and_pulling_out_earns_nothing():
-    churn = [(signals(0.5, added=added), signals(0.5)) for added in (0, 800, 0, 800, 0)]
-    assert math.fsum(breakdown.total for breakdown in played(Team(metric=ACCURACY), churn)) == pytest.approx(0)
-
-
-@given(rewards, episodes)
-def test_the_terms_add_up_and_are_finite(reward, episode):
-    for breakdown in played(reward, episode):
-        assert list(breakdown.terms) == ["improvement", "rent", "fossil_fee"]
-        assert all(math.isfinite(value) for value in breakdown.terms.values())
-        assert breakdown.total == math.fsum(breakdown.terms.values())
 
 
 @given(rewards, episodes)
@@ -98,54 +72,10 @@ def test_an_episode_adds_up_to_the_potential_at_its_end(reward, episode):
     assert total == pytest.approx(gain - price, rel=1e-9, abs=1e-6)
 
 
-@given(rewards, episodes)
-def test_it_carries_nothing_from_call_to_call(reward, episode):
-    before = copy.deepcopy(vars(reward))
-    forwards = played(reward, episode)
-    assert played(reward, episode) == forwards
-    fresh = Team(metric=reward.metric, price=reward.price)
-    pairs = list(zip(episode, [(None, None), *episode[:-1]], strict=True))
-    backwards = [fresh.score(now, b, twin, tb) for (now, twin), (b, tb) in reversed(pairs)]
-    assert backwards[::-1] == forwards
-    assert vars(reward) == before
-
-
-@given(rewards, steps, metrics, st.integers(1, 1000))
-def test_declared_directions_hold(reward, now, twin_metric, more):
-    def worth(**changed):
-        given_ = {"added": now.parameters - HOST, "fossils": now.fossils} | changed
-        return reward.score(signals(now.validation_metric, **given_), None, signals(twin_metric), None).total
-
-    assert worth(added=now.parameters - HOST + more) <= worth()
-    assert worth(fossils=now.fossils + more) <= worth()
-
-
-def test_a_step_before_without_its_twin_is_refused():
+def test_a_twin_of_the_step_before_without_that_step_is_refused():
     reward = Team(metric=ACCURACY)
-    with pytest.raises(ValueError, match="Received: before without twin_before"):
-        reward.score(signals(0.5), signals(0.4), signals(0.5), None)
     with pytest.raises(ValueError, match="Received: twin_before without before"):
         reward.score(signals(0.5), None, signals(0.5), signals(0.4))
-
-
-@pytest.mark.parametrize("price", [-1.0, math.nan, math.inf, "20"])
-def test_a_price_out_of_bounds_is_refused(price):
-    with pytest.raises(ValidationError, match="price"):
-        Team(metric=ACCURACY, price=price)
-
-
-def test_the_plugin_registers_it_with_its_settings():
-    entries = {}
-
-    class Book:
-        def add(self, name, target, spec):
-            entries[name] = (target, spec)
-
-    plugin.esper_register_rewards(registry=Book())
-    target, spec = entries["team"]
-    assert (target, spec.settings) == ("esper_rewards.potentials:Team", "esper_rewards.settings:TeamSettings")
-    assert isinstance(spec, RewardSpec)
-    assert inspect.signature(Team).parameters["price"].default == TeamSettings().price
 
 
 def test_importing_all_of_it_imports_no_torch():
@@ -154,7 +84,7 @@ def test_importing_all_of_it_imports_no_torch():
 
 
 @pytest.mark.parametrize("named", ["team", "escrow", "sparse", "minimal", "simplified", "loss"])
-def test_operations_cost_what_was_asked_for_them(named):
+def test_price_of_flops_is_charged_for_added_operations(named):
     place = plugin.REWARDS[named][0]
     made = getattr(importlib.import_module(f"esper_rewards.{place.partition(':')[0]}"), place.partition(":")[2])
     plain, priced = made(metric=ACCURACY), made(metric=ACCURACY, price_of_flops=30.0)

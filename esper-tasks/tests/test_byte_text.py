@@ -45,7 +45,7 @@ def test_a_target_is_the_byte_after_its_input():
             assert inputs[1:] == targets[:-1]
 
 
-def test_the_splits_are_three_blocks_of_the_text_that_share_no_byte():
+def test_splits_are_disjoint_blocks_of_the_text():
     task = NextByte(TEXT, BytesSettings(length=16, held_out=1000))
     places = {}
     for name in SPLITS:
@@ -59,7 +59,7 @@ def test_the_splits_are_three_blocks_of_the_text_that_share_no_byte():
     assert all(b - a == 17 for found in places.values() for a, b in pairwise(found))
 
 
-def test_a_window_that_stands_in_an_earlier_split_is_left_out():
+def test_windows_of_an_earlier_split_are_left_out():
     whole = NextByte(TEXT, BytesSettings(length=16)).split("validation")
     copied = TEXT[:8017] + TEXT[17:34] + TEXT[8034:]
     parted = NextByte(copied, BytesSettings(length=16)).split("validation")
@@ -72,7 +72,7 @@ def test_fewer_windows_are_taken_evenly_from_the_block():
     assert torch.equal(some, every[[place * len(every) // 10 for place in range(10)]])
 
 
-def test_losses_are_nats_and_scores_may_be_bits_and_both_are_means_over_a_window():
+def test_losses_and_scores_are_means_over_a_window():
     task = byte_text(metric="bits")
     assert task.metric == Metric("bits per byte", "down")
     outputs = torch.zeros(2, 3, 256)
@@ -82,7 +82,7 @@ def test_losses_are_nats_and_scores_may_be_bits_and_both_are_means_over_a_window
     torch.testing.assert_close(task.scores(outputs, targets), torch.tensor([8.0, 1e4 / 3 / math.log(2)]))
 
 
-def test_the_metric_is_the_perplexity_of_all_bytes_and_not_the_mean_of_the_windows(task):
+def test_perplexity_is_computed_over_all_bytes(task):
     windows = task.split("test")
     few = Split(windows.inputs[:2], windows.targets[:2])
 
@@ -99,18 +99,18 @@ def test_the_metric_is_the_perplexity_of_all_bytes_and_not_the_mean_of_the_windo
     assert measured.metric.item() == pytest.approx(16.0)
 
 
-def test_a_host_with_one_output_for_all_bytes_is_told_what_is_missing(task):
+def test_a_host_that_is_not_causal_is_refused_with_a_remedy(task):
     with pytest.raises(ConfigError, match=r"outputs for each byte\n[\s\S]*causal: true[\s\S]*\(2, 256\) .* \(2, 64\)"):
         task.losses(torch.zeros(2, 256), torch.zeros(2, 64, dtype=torch.int64))
 
 
-def test_a_python_without_its_help_texts_is_told_so(monkeypatch):
+def test_a_python_without_help_texts_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(ConfigError, match=r"bytes needs pydoc_data\.topics"):
         byte_text()
 
 
-def test_a_text_that_only_repeats_itself_leaves_nothing_to_hold_out_and_is_refused():
+def test_a_repetitive_text_is_refused():
     with pytest.raises(ConfigError, match="validation would be empty"):
         NextByte(b"spam and eggs, " * 600, BytesSettings(length=16))
 

@@ -60,25 +60,19 @@ def test_classes_stay_with_their_images_and_colours_with_their_channels(folder):
     assert number[-EACH:].tolist() == list(range(5 * EACH, 6 * EACH))
 
 
-def test_colours_have_the_scale_of_what_is_trained_on(folder):
+def test_colours_are_normalised_by_the_training_data(folder):
     train = cifar10(folder=str(folder), validation=10).split("train").inputs
     assert torch.allclose(train.mean(dim=(0, 2, 3)), torch.zeros(3), atol=1e-4)
     assert torch.allclose(train[:, [0, 2]].std(dim=(0, 2, 3), correction=0), torch.ones(2), atol=1e-4)
 
 
-def test_fewer_examples_leave_what_is_held_out_as_it_is(folder):
+def test_fewer_examples_do_not_change_the_validation_split(folder):
     all_of, few = (cifar10(folder=str(folder), validation=10, examples=most) for most in (None, 20))
     assert len(few.split("train")) == 20
     assert few.split("validation").targets.tolist() == all_of.split("validation").targets.tolist()
 
 
-def test_the_seed_says_which_are_held_out(folder):
-    one, again, other = (cifar10(folder=str(folder), validation=10, seed=seed) for seed in (0, 0, 1))
-    held_out = [task.split("validation").targets.tolist() for task in (one, again, other)]
-    assert held_out[0] == held_out[1] != held_out[2]
-
-
-def test_a_folder_that_is_not_there_is_told_with_where_the_data_can_be_got(tmp_path, monkeypatch):
+def test_a_missing_folder_is_reported_with_the_source_of_the_data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = refusal("cifar")
     assert told.startswith('folder: there is no folder "cifar"')
@@ -97,12 +91,12 @@ def test_a_folder_that_is_not_there_is_told_with_where_the_data_can_be_got(tmp_p
         (lambda folder: [(folder / name).rename(folder / name[:-4]) for name in TRAIN], "the Python version"),
     ],
 )
-def test_a_folder_with_something_else_is_refused(folder, spoil, told):
+def test_a_folder_with_other_files_is_refused(folder, spoil, told):
     spoil(folder)
     assert told in refusal(folder, validation=10)
 
 
-def test_one_folder_too_far_out_is_told(folder):
+def test_the_parent_folder_is_refused_with_a_hint(folder):
     inner = folder / "cifar-10-batches-bin"
     inner.mkdir()
     for name in (*TRAIN, TEST):
@@ -110,5 +104,5 @@ def test_one_folder_too_far_out_is_told(folder):
     assert f'folder: "{folder}/cifar-10-batches-bin"' in refusal(folder)
 
 
-def test_more_held_out_than_there_is_is_refused(folder):
+def test_a_validation_split_without_training_examples_is_refused(folder):
     assert "There are 60 to train on. Received: 60" in refusal(folder, validation=60)

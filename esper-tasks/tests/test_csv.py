@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from esper_core.leyline import ConfigError
 from esper_tasks.own_data import csv_table
@@ -51,7 +50,7 @@ def test_a_table_makes_a_task_that_conforms(target, settings, outputs, features,
     assert [len(task.split(name)) for name in ("train", "validation", "test")] == [28, 6, 6]
 
 
-def test_cells_go_where_they_belong_also_without_a_header_and_with_another_delimiter(tmp_path):
+def test_header_and_delimiter_can_be_set(tmp_path):
     rows = [[str(row % 3), str(row), str(2 * row)] for row in range(40)]
     path = written(tmp_path, rows, delimiter=";", encoding="utf-8-sig")
     task = csv_table(path=path, target=1, header=False, delimiter=";", normalise=False)
@@ -61,13 +60,13 @@ def test_cells_go_where_they_belong_also_without_a_header_and_with_another_delim
         assert (2 * split.inputs[:, 0]).tolist() == split.inputs[:, 1].tolist()
 
 
-def test_classes_that_are_whole_numbers_have_their_order(tmp_path):
+def test_integer_classes_are_sorted_as_numbers(tmp_path):
     rows = [[str(row), str([9, 10][row % 2])] for row in range(40)]
     split = csv_table(path=written(tmp_path, [["x", "y"], *rows]), target="y", normalise=False).split("train")
     assert (split.inputs[:, 0] % 2).tolist() == split.targets.tolist()
 
 
-def test_seconds_since_1970_are_told_apart(tmp_path):
+def test_large_numbers_keep_their_differences(tmp_path):
     rows = [[str(1_700_000_000 + row), str(row % 2)] for row in range(40)]
     split = csv_table(path=written(tmp_path, [["time", "y"], *rows]), target="y").split("train")
     assert len(set(split.inputs[:, 0].tolist())) == 28
@@ -95,17 +94,11 @@ def test_seconds_since_1970_are_told_apart(tmp_path):
         (changed(1, 0, "wing"), {"predict": "number"}, 'column "kind" is no finite number'),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_place(rows, settings, told, tmp_path):
+def test_invalid_tables_are_reported_with_their_place(rows, settings, told, tmp_path):
     assert told in refusal(path=written(tmp_path, rows), **{"target": "kind", **settings})
 
 
-def test_what_is_no_text_is_told(tmp_path):
+def test_a_file_that_is_not_text_is_reported(tmp_path):
     (tmp_path / "birds.csv").write_bytes(b"wing,kind\n1,\xff\xfe\n")
     assert "cannot be read: 'utf-8' codec" in refusal(path=str(tmp_path / "birds.csv"), target="kind")
     assert "cannot be read" in refusal(path=str(tmp_path), target="kind")
-
-
-@pytest.mark.parametrize("settings", [{"delimiter": "::"}, {"delimiter": '"'}, {"validation": 0.5, "test": 0.45}])
-def test_a_setting_out_of_bounds_is_refused(settings):
-    with pytest.raises(ValidationError, match=next(iter(settings))):
-        csv_table(path="birds.csv", target="kind", **settings)

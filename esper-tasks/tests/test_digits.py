@@ -13,11 +13,10 @@ from torch import nn
 from esper_core.leyline import ConfigError
 from esper_tasks.digits import digits
 from esper_tasks.hosts import Mlp, cnn2d
-from esper_testing import check_task
 
 
 @pytest.mark.usefixtures("scikit_learn")
-def test_what_scikit_learn_gives_becomes_images_that_two_hosts_take():
+def test_digits_are_images_that_two_hosts_accept():
     task = digits()
     assert [len(task.split(name)) for name in ("train", "validation", "test")] == [300, 300, 300]
     train = task.split("train")
@@ -35,7 +34,7 @@ def test_classes_stay_with_their_images():
         assert torch.equal(torch.searchsorted(first.unique(), first), split.targets)
 
 
-def test_without_scikit_learn_the_line_that_installs_it_is_told(monkeypatch):
+def test_a_missing_scikit_learn_is_reported_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ConfigError, match=r"E120 digits needs scikit-learn[\s\S]*pip install .esper-tasks.digits.."):
@@ -43,12 +42,6 @@ def test_without_scikit_learn_the_line_that_installs_it_is_told(monkeypatch):
 
 
 with_scikit_learn = pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
-
-
-@with_scikit_learn
-def test_with_scikit_learn_itself_it_conforms():
-    assert [one.message for one in check_task(digits) if not one.ok] == []
-    assert len(digits().split("train")) == 1197
 
 
 def share_of_a_linear_model(seed):
@@ -67,8 +60,9 @@ def share_of_a_linear_model(seed):
     return torch.cat(scores).mean().item()
 
 
+@pytest.mark.slow
 @with_scikit_learn
-def test_a_linear_model_tells_as_many_of_them_as_is_said():
+def test_the_documented_accuracy_of_a_linear_model_is_right():
     """Mean over ten ways to divide them; the page of the tasks says what this docstring does."""
     said = int(re.search(r"linear model classifies (\d+) %", digits.__doc__)[1])
     with torch.random.fork_rng(devices=[]):

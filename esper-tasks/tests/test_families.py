@@ -13,7 +13,7 @@ from esper_tasks.signals_family import SIGNALS, signals_family, signals_family_h
 SHAPE = DataShape("sequence", (1, 40), 10)
 
 
-def test_no_instance_is_in_both_parts_and_each_has_data_of_its_own():
+def test_instances_of_both_parts_have_different_seeds():
     train, held_out = SIGNALS.train_instances(300), SIGNALS.held_out_instances(300)
     seeds = [one.seed for one in (*train, *held_out)]
     assert len(set(seeds)) == 600
@@ -21,12 +21,7 @@ def test_no_instance_is_in_both_parts_and_each_has_data_of_its_own():
     assert 42 not in seeds
 
 
-def test_an_instance_is_always_the_same_and_more_of_them_change_none():
-    assert SIGNALS.train_instances(5) == SIGNALS.train_instances(9)[:5]
-    assert SIGNALS.held_out_instances(5)[3] == SIGNALS.instance(3, "held_out")
-
-
-def test_all_of_the_family_is_drawn_from_and_nothing_beyond():
+def test_instances_cover_the_ranges_of_the_family():
     drawn = SIGNALS.train_instances(400)
     for name in ("samples", "channels", "hidden"):
         assert {getattr(one, name) for one in drawn} == set(getattr(SIGNALS, name))
@@ -54,7 +49,7 @@ def test_the_task_and_the_host_are_those_of_the_instance(part):
         assert str(host) == str(own)
 
 
-def test_a_configuration_says_the_same_in_names_and_numbers():
+def test_the_configuration_describes_the_instance():
     one = SIGNALS.instance(7)
     assert one.config()["task"] == {"use": one.task, "settings": one.task_settings}
     assert one.config()["reward"]["settings"] == {"price": one.price}
@@ -62,6 +57,6 @@ def test_a_configuration_says_the_same_in_names_and_numbers():
 
 
 @pytest.mark.parametrize(("number", "part"), [(-1, "train"), (0, "test")])
-def test_what_is_no_instance_is_refused(number, part):
+def test_invalid_instances_are_refused(number, part):
     with pytest.raises(ValueError, match=f"Received: {number}, '{part}'"):
         SIGNALS.instance(number, part)

@@ -126,7 +126,7 @@ def printed(training):
     return {name: float(figure) for name, figure in lines}
 
 
-def test_images_need_neighbours_that_are_seen_together():
+def test_images_need_convolutions():
     found = table(
         images_synthetic(),
         {
@@ -151,7 +151,7 @@ def test_images_need_neighbours_that_are_seen_together():
     assert found["cnn2d"] + 0.02 < found["cnn2d, convolutions"]
 
 
-def test_a_cnn1d_has_no_lack_on_mnist1d_unless_it_sees_no_neighbours():
+def test_mnist1d_needs_neighbours():
     found = table(
         mnist1d(),
         {
@@ -172,7 +172,7 @@ def test_a_cnn1d_has_no_lack_on_mnist1d_unless_it_sees_no_neighbours():
     assert found["mlp, two layers"] < found["mlp"] + 0.03
 
 
-def test_a_marked_sum_needs_tokens_that_see_one_another():
+def test_a_marked_sum_needs_attention_or_recurrence():
     found = table(
         marked_sum(),
         {
@@ -190,7 +190,7 @@ def test_a_marked_sum_needs_tokens_that_see_one_another():
     assert min(found["token-mlp, attention"], found["token-mlp, gru"]) > 0.9
 
 
-def test_a_transformer_tells_more_than_how_often_each_byte_comes():
+def test_a_transformer_predicts_bytes_better_than_their_frequencies():
     task = byte_text(metric="bits")
     counts = task.split("train").targets.flatten().bincount(minlength=256).double() + 1
     bits = -(counts / counts.sum()).log2()

@@ -7,7 +7,6 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from esper_core.leyline import DataShape, Metric, Task
 from esper_tasks.mnist1d import digit_signals, mnist1d, mnist1d_shuffled, smoothed
@@ -21,7 +20,7 @@ def task():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("shuffled", "samples", "seed", "noise"),
-    [(False, 5000, 42, 1.0), (True, 5000, 42, 1.0), (False, 300, 7, 0.5), (True, 300, 8, 2.0), (False, 300, 1, 0.0)],
+    [(True, 300, 8, 2.0), (False, 300, 1, 0.0), pytest.param(False, 5000, 42, 1.0, marks=pytest.mark.slow)],
 )
 def test_it_equals_the_published_generator(shuffled, samples, seed, noise):
     pytest.importorskip("requests", reason="mnist1d.data imports requests")
@@ -56,13 +55,6 @@ def test_the_data_did_not_change():
     assert hashlib.sha256(digits.astype("<i8").tobytes()).hexdigest()[:16] == "6feec4a017698c7f"
 
 
-def test_drawing_leaves_numpys_global_generator_alone():
-    np.random.seed(3)
-    before = np.random.get_state()[1].copy()
-    digit_signals(samples=100, seed=42)
-    np.testing.assert_array_equal(np.random.get_state()[1], before)
-
-
 def test_the_task_keeps_its_contract(task):
     assert isinstance(task, Task)
     assert task.metric == Metric("accuracy", "up", "%")
@@ -77,23 +69,11 @@ def test_the_task_keeps_its_contract(task):
         assert split.targets.dtype == torch.int64
 
 
-def test_the_splits_are_the_published_ones_in_their_order(task):
+def test_splits_are_the_published_ones(task):
     signals, digits = digit_signals(samples=5000, seed=42)
     for name, part in {"train": slice(0, 3200), "validation": slice(3200, 4000), "test": slice(4000, None)}.items():
         torch.testing.assert_close(task.split(name).inputs[:, 0], torch.tensor(signals[part], dtype=torch.float32))
         assert task.split(name).targets.tolist() == digits[part].tolist()
-
-
-def test_the_splits_share_no_example(task):
-    rows = torch.cat([task.split(name).inputs[:, 0] for name in ("train", "validation", "test")])
-    assert len(torch.unique(rows, dim=0)) == 5000
-
-
-def test_the_same_settings_give_the_same_data_and_another_seed_gives_other_data():
-    first, again = mnist1d(samples=200, validation=20), mnist1d(samples=200, validation=20)
-    other = mnist1d(samples=200, validation=20, seed=43)
-    assert torch.equal(first.split("train").inputs, again.split("train").inputs)
-    assert not torch.equal(first.split("train").inputs, other.split("train").inputs)
 
 
 def test_the_shuffled_task_has_the_same_signals_with_their_positions_permuted():
@@ -104,31 +84,3 @@ def test_the_shuffled_task_has_the_same_signals_with_their_positions_permuted():
     torch.testing.assert_close(ours.sort(dim=1).values, theirs.sort(dim=1).values)
     position_of = [(theirs == ours[:, [i]]).all(dim=0).nonzero().flatten().tolist() for i in range(40)]
     assert sorted(position for positions in position_of for position in positions) == list(range(40))
-
-
-def test_losses_are_nats_and_scores_are_right_or_wrong_for_each_example(task):
-    outputs = torch.zeros(3, 10)
-    outputs[1, 4] = 50.0
-    outputs[2, 4] = torch.nan
-    targets = torch.tensor([1, 4, 4])
-    losses, scores = task.losses(outputs, targets), task.scores(outputs, targets)
-    torch.testing.assert_close(losses[:2], torch.tensor([10.0, 1.0]).log())
-    assert losses[2].isnan()
-    assert scores.tolist() == [0.0, 1.0, 0.0]
-    assert scores.dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    ("settings", "place", "received"),
-    [
-        ({"validation": 0}, "validation", "greater than or equal to 1"),
-        ({"samples": 205}, "samples", "multiple of 10"),
-        ({"noise": -1.0}, "noise", "greater than or equal to 0"),
-        ({"seed": -1}, "seed", "greater than or equal to 0"),
-        ({"validation": 4000}, "", "Received: 4000"),
-    ],
-)
-def test_a_setting_out_of_bounds_is_refused(settings, place, received):
-    with pytest.raises(ValidationError, match=received) as caught:
-        mnist1d(**settings)
-    assert ".".join(map(str, caught.value.errors()[0]["loc"])) == place

@@ -55,7 +55,7 @@ def test_arrays_of_each_kind_make_a_task_that_conforms(inputs, targets, settings
     assert task.metric.direction == ("down" if "predict" in settings else "up")
 
 
-def test_features_have_the_scale_of_the_training_data_alone(tmp_path):
+def test_features_are_normalised_by_the_training_data(tmp_path):
     inputs = SIGNALS * 5 + np.array([1e6, 7.0])[:, None]
     task = npz(path=saved(tmp_path, inputs=inputs, targets=CLASSES))
     train, test = (task.split(name).inputs for name in ("train", "test"))
@@ -66,20 +66,20 @@ def test_features_have_the_scale_of_the_training_data_alone(tmp_path):
     assert set(kept.split("test").inputs[:, 0, 0].tolist()) <= set(SIGNALS[:, 0, 0].astype(np.float32).tolist())
 
 
-def test_the_features_of_tokens_are_their_last_dimension(tmp_path):
+def test_tokens_are_normalised_along_their_last_dimension(tmp_path):
     inputs = SIGNALS * np.arange(1, 10) + np.arange(9)
     train = npz(path=saved(tmp_path, inputs=inputs, targets=CLASSES), kind="tokens").split("train").inputs
     assert torch.allclose(train.mean(dim=(0, 1)), torch.zeros(9), atol=1e-5)
     assert torch.allclose(train.std(dim=(0, 1), correction=0), torch.ones(9), atol=1e-5)
 
 
-def test_a_feature_that_is_always_the_same_becomes_0(tmp_path):
+def test_a_constant_feature_becomes_0(tmp_path):
     inputs = SIGNALS[:, 0].copy()
     inputs[:, 4] = 12.5
     assert npz(path=saved(tmp_path, inputs=inputs, targets=CLASSES)).split("test").inputs[:, 4].eq(0).all()
 
 
-def test_guessing_the_mean_leaves_all_of_the_variance_and_the_truth_none(tmp_path):
+def test_regression_scores_are_shares_of_the_variance(tmp_path):
     task = npz(path=saved(tmp_path, inputs=SIGNALS, targets=40 + 9 * SIGNALS[:, 0, 0]), predict="number")
     train = task.split("train")
     assert task.scores(torch.zeros(42, 1), train.targets).mean() == pytest.approx(1)
@@ -102,7 +102,7 @@ def test_a_folder_of_npy_files_is_the_same_as_an_npz(tmp_path):
     assert all(torch.equal(task.split(name).inputs, again.split(name).inputs) for name in SPLITS)
 
 
-def test_data_that_are_parted_stay_parted(tmp_path):
+def test_given_splits_are_kept(tmp_path):
     parts = {"train": slice(0, 30), "validation": slice(30, 40), "test": slice(40, 60)}
     arrays = {f"{name}_{what}": array[rows] for name, rows in parts.items() for what, array in
               (("inputs", SIGNALS), ("targets", CLASSES))}  # fmt: skip
@@ -141,11 +141,11 @@ def test_splits_of_several_shapes_are_refused(tmp_path):
         ({"train_inputs": SIGNALS, "train_targets": CLASSES}, {}, 'there is no array "test_inputs"'),
     ],
 )
-def test_a_mistake_is_told_with_what_mends_it(arrays, settings, told, tmp_path):
+def test_invalid_arrays_are_reported_with_a_remedy(arrays, settings, told, tmp_path):
     assert told in refusal(path=saved(tmp_path, **arrays), **settings)
 
 
-def test_a_class_that_is_nowhere_in_training_is_told(tmp_path):
+def test_a_class_without_training_examples_is_reported(tmp_path):
     rare = np.where(np.arange(60) == 17, 9, CLASSES)
     path = saved(tmp_path, inputs=SIGNALS, targets=rare)
     train = {seed: set(drawn_parts(SIGNALS, validation=9, test=9, seed=seed)["train"].tolist()) for seed in range(9)}
@@ -156,7 +156,7 @@ def test_a_class_that_is_nowhere_in_training_is_told(tmp_path):
     assert npz(path=path, seed=with_it).shape.outputs == 4
 
 
-def test_a_file_that_is_not_there_or_none_is_told_with_the_folder_it_was_looked_for_in(tmp_path, monkeypatch):
+def test_a_missing_or_damaged_file_is_reported_with_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     saved(tmp_path, inputs=SIGNALS, targets=CLASSES)
     told = refusal(path="dta.npz")

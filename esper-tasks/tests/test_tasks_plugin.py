@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 
@@ -36,43 +35,25 @@ NAMES = [
 ]
 
 
-class Book:
-    """A registry that only writes down."""
-
-    def __init__(self):
-        self.entries = {}
-
-    def add(self, name, target, spec):
-        assert name not in self.entries
-        self.entries[name] = (target, spec)
+@pytest.fixture
+def registered(esper_plugins):
+    """The components of the plugin, by name."""
+    return {component.short: component for component in esper_plugins(plugin).registry.components()}
 
 
-def registered():
-    book = Book()
-    plugin.esper_register_tasks(registry=book)
-    plugin.esper_register_hosts(registry=book)
-    return book.entries
-
-
-def attribute(where):
-    module, _, name = where.partition(":")
-    return getattr(import_module(module), name)
-
-
-def test_it_registers_these():
-    assert sorted(registered()) == NAMES
-    assert registered()["pointwise-mlp"][1].slots == {
+def test_the_plugin_registers_all_tasks_and_hosts(registered):
+    assert sorted(registered) == NAMES
+    assert registered["pointwise-mlp"].spec.slots == {
         "early": SlotPlace("stem", "sequence"),
         "late": SlotPlace("hidden", "vector"),
     }
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_settings_and_factory_have_the_same_names_and_defaults(name):
-    target, spec = registered()[name]
-    parameters = inspect.signature(attribute(target)).parameters.values()
+def test_settings_and_factory_have_the_same_names_and_defaults(name, registered):
+    parameters = inspect.signature(registered[name].load()).parameters.values()
     of_factory = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-    fields = attribute(spec.settings).model_fields
+    fields = registered[name].settings_model().model_fields
     assert of_factory == {
         own: inspect.Parameter.empty if field.is_required() else field.default for own, field in fields.items()
     }

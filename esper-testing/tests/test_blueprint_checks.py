@@ -430,7 +430,7 @@ def test_a_fault_fails_its_own_check_and_no_other(factory, spec, check, says):
     assert says in found[check]
 
 
-def test_a_block_that_draws_in_evaluation_is_found():
+def test_randomness_in_evaluation_is_reported():
     found = failed(DrawsInEvaluation, NO_IDENTITY)
     assert "evaluates differently twice" in found["evaluates_repeatably"]
     # What cannot be repeated cannot be compared either.
@@ -443,14 +443,14 @@ def test_a_block_that_draws_in_evaluation_is_found():
     }
 
 
-def test_dropout_that_does_not_heed_the_mode_is_found():
+def test_dropout_in_evaluation_mode_is_reported():
     assert "evaluates_repeatably" in failed(Drops, NO_IDENTITY)
 
 
 @pytest.mark.parametrize(
     ("when", "check"), [("built", "host_is_unchanged_at_alpha_0"), ("called", "pruning_leaves_no_trace")]
 )
-def test_a_block_that_leaves_a_hook_behind_is_found(when, check):
+def test_a_global_hook_that_is_left_behind_is_reported(when, check):
     factory, handles = leaves_a_hook(when)
     (run,) = [one for one in blueprint_checks(factory, SPEC) if one.name == check]
     try:
@@ -461,7 +461,7 @@ def test_a_block_that_leaves_a_hook_behind_is_found(when, check):
             handle.remove()
 
 
-def test_a_claim_of_compiling_that_is_false_is_found_and_a_true_one_passes():
+def test_a_false_claim_of_compile_is_reported():
     def compiling(factory):
         (run,) = [one for one in blueprint_checks(factory, claims("compile")) if one.name == "compiles"]
         return run
@@ -484,27 +484,27 @@ def test_an_identity_that_is_not_claimed_is_not_checked():
     assert set(results.values()) == {"passed"}
 
 
-def test_whatever_a_blueprint_raises_is_told():
+def test_exceptions_of_a_blueprint_are_reported():
     found = failed(CannotBeBuilt)
     assert found["builds"] == "raised TypeError: no such thing"
     assert len(found) > 15
 
 
-def test_what_is_no_module_is_told():
+def test_a_factory_that_builds_no_module_is_reported():
     assert "builds a BuildsNoModule, not a torch.nn.Module" in failed(BuildsNoModule)["builds"]
 
 
-def test_a_formula_that_does_not_evaluate_is_told():
+def test_an_invalid_formula_is_reported():
     found = failed(Right, replace(SPEC, params="2*width"))
     assert list(found) == ["honest_parameter_count"]
     assert "width" in found["honest_parameter_count"]
 
 
-def test_a_kind_of_site_that_does_not_exist_is_told():
+def test_an_unknown_kind_of_site_is_reported():
     assert "Received: waves" in failed(Right, replace(SPEC, accepts="waves"))["is_well_declared"]
 
 
-def test_every_kind_that_a_blueprint_accepts_is_tried():
+def test_every_accepted_kind_of_site_is_checked():
     seen = []
 
     def factory(site):
@@ -521,7 +521,7 @@ def test_every_kind_that_a_blueprint_accepts_is_tried():
     }
 
 
-def test_a_block_without_parameters_has_nothing_to_learn():
+def test_learning_is_not_checked_without_parameters():
     class Doubles(nn.Module):
         def __init__(self, site):
             super().__init__()
@@ -535,7 +535,7 @@ def test_a_block_without_parameters_has_nothing_to_learn():
     assert {one.status for one in told.values()} == {"skipped"}
 
 
-def test_checking_leaves_every_global_generator_where_it_was():
+def test_checks_restore_the_global_generators():
     np.random.seed(5)
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
     check_blueprint(copy.copy(DrawsFromNumpy), SPEC)
@@ -554,7 +554,7 @@ def test_checking_leaves_every_global_generator_where_it_was():
         ),
     ],
 )
-def test_a_module_that_does_something_when_it_is_imported_is_found(tmp_path, monkeypatch, line, says):
+def test_side_effects_of_an_import_are_reported(tmp_path, monkeypatch, line, says):
     name = f"blocks_{abs(hash(line))}"
     tmp_path.joinpath(f"{name}.py").write_text(f"{line}\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -298,7 +298,7 @@ def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
         (IsLouderEachTime, "evaluates_repeatably[vector]", "evaluates differently: off by up to"),
     ],
 )
-def test_a_fault_that_others_follow_from_is_found_by_its_own_check(factory, check, says):
+def test_a_fault_with_consequences_fails_its_own_check(factory, check, says):
     found = failed(factory)
     assert says in found[check], found
 
@@ -325,13 +325,13 @@ def test_a_fault_that_others_follow_from_is_found_by_its_own_check(factory, chec
         ),
     ],
 )
-def test_a_spec_that_is_wrong_is_found(spec, check, says):
+def test_invalid_specs_are_reported(spec, check, says):
     found = failed(Right, spec)
     assert list(found) == [check], found
     assert says in found[check]
 
 
-def test_a_kind_of_slot_that_there_is_not_is_found():
+def test_an_unknown_kind_of_slot_is_reported():
     found = failed(Right, HostSpec(slots={"early": SlotPlace("stem", "picture")}))
     assert (
         found["is_well_declared"]
@@ -345,7 +345,7 @@ def test_checks_of_grafting_are_not_generated_for_a_host_without_slots():
     assert set(results.values()) == {"passed"}
 
 
-def test_a_host_that_takes_nothing_is_told_what_was_tried_and_what_would_help():
+def test_a_host_that_accepts_no_data_is_reported_with_a_remedy():
     class Picky(Right):
         def __init__(self, shape):
             raise ConfigError(Problem("E120", "picky takes vectors of 12,345"))

@@ -97,7 +97,7 @@ def says_nothing():
     raise NotApplicable("not claimed")
 
 
-def test_each_way_a_check_can_go_is_data():
+def test_results_of_checks_have_a_status_and_a_message():
     runs = {"a": passes, "b": fails, "c": raises, "d": says_nothing, "e": ends_the_program}
     checks = [Check("mine", name, run, "image" if name == "a" else None) for name, run in runs.items()]
     assert run_checks(checks) == [
@@ -117,13 +117,13 @@ def test_an_expected_failure_carries_its_reason(key):
     assert found.ok
 
 
-def test_a_pass_that_was_not_expected_is_told():
+def test_an_unexpected_pass_is_reported():
     (found,) = run_checks([Check("mine", "a", passes)], {"a": "known"})
     assert found == CheckResult("mine", "a", "unexpected pass", "was expected to fail: known")
     assert not found.ok
 
 
-def test_expecting_a_failure_of_a_check_that_is_not_there_is_an_error():
+def test_an_expected_failure_of_an_unknown_check_is_an_error():
     with pytest.raises(ValueError, match="Received: aa"):
         run_checks([Check("mine", "a", passes)], {"aa": "a slip"})
 
@@ -145,7 +145,7 @@ def test_a_component_that_requires_settings_is_skipped_without_them():
     assert {one.status for one in check_component(schedule, settings={"plan": ()})} == {"passed"}
 
 
-def test_settings_for_a_component_that_is_not_there_are_an_error():
+def test_settings_for_an_unknown_component_are_an_error():
     with pytest.raises(ValueError, match="Received: shedule"):
         check_plugin("policies", settings={"shedule": {}})
 
@@ -172,7 +172,7 @@ def test_a_module_with_hooks_is_checked_as_if_it_were_installed(module):
     assert all(one.ok for one in expected)
 
 
-def test_an_unknown_plugin_and_a_broken_one_are_told(module):
+def test_unknown_and_broken_plugins_are_reported(module):
     with pytest.raises(ConfigError, match='E208 unknown plugin "reward"\n  Did you mean "rewards"'):
         check_plugin("reward")
     broken = module("kit_broken", GOOD_REWARD.replace('"gain", Gain', '"Not A Name", Gain'))
@@ -180,7 +180,7 @@ def test_an_unknown_plugin_and_a_broken_one_are_told(module):
         check_plugin(broken)
 
 
-def test_the_command_answers_in_a_table_and_in_json(installed):
+def test_the_command_prints_a_table_or_json(installed):
     good, bad = installed("kitgood", GOOD_REWARD), installed("kitbad", BAD_REWARD)
     answer = CliRunner().invoke(command, [good])
     assert answer.exit_code == 0
@@ -216,7 +216,7 @@ def test_the_command_skips_a_component_that_lacks_its_settings(esper_cli):
     assert row_of("schedule", without) == ["0", "0", "1"]
 
 
-def test_the_command_gives_a_component_its_settings_and_they_reach_it(esper_cli):
+def test_settings_of_the_command_reach_the_component(esper_cli):
     nowhere = the_plan("germinate").replace("slot-0", "slot-9")
     lost = esper_cli("plugins", "check", "policies/schedule", "--set", nowhere)
     assert (lost.status, row_of("schedule", lost)) == (3, ["0", "36", "0"])
@@ -229,7 +229,7 @@ def test_the_command_gives_a_component_its_settings_and_they_reach_it(esper_cli)
     assert (mended.status, row_of("schedule", mended)) == (0, ["32", "0", "0"])
 
 
-def test_one_component_is_checked_and_one_that_is_not_there_is_told(esper_cli):
+def test_one_component_can_be_checked_and_an_unknown_one_is_reported(esper_cli):
     alone = esper_cli("plugins", "check", "policies/static")
     assert (alone.status, alone.err) == (0, "checking policies/static …\n")
     answer = esper_cli("plugins", "check", "policies/statics")
@@ -257,7 +257,7 @@ def test_one_component_is_checked_and_one_that_is_not_there_is_told(esper_cli):
         ("static.size=3", 'E121 policy "static" has no settings\n  --set static.size=3   static\n'),
     ],
 )
-def test_a_setting_that_cannot_be_is_told_before_anything_is_checked(given, told, esper_cli):
+def test_invalid_settings_are_reported_before_any_check(given, told, esper_cli):
     answer = esper_cli("plugins", "check", "policies", "--set", given)
     assert (answer.status, answer.out) == (2, "")
     assert told in answer.err
@@ -299,7 +299,7 @@ def test_pytest_checks_a_plugin_without_a_test_file(installed, run_pytest, tmp_p
     assert (status, 'E208 unknown plugin "kitgod"' in output) == (4, True)
 
 
-def test_the_decorator_gives_readable_ids_and_marks_what_is_expected_to_fail(module):
+def test_the_decorator_gives_readable_ids_and_marks_expected_failures(module):
     bad = module("kit_bad", BAD_REWARD)
     mark = parametrize_with_checks(bad, expected_failures={"terms_add_up": "nameless"}).mark
     name, parameters = mark.args
@@ -310,14 +310,14 @@ def test_the_decorator_gives_readable_ids_and_marks_what_is_expected_to_fail(mod
     assert len(marked) == 2
 
 
-def test_what_says_nothing_is_skipped_in_pytest():
+def test_a_check_that_does_not_apply_is_skipped_in_pytest():
     mark = parametrize_with_checks("policies/schedule").mark
     (schedule,) = (one.values[0] for one in mark.args[1])
     with pytest.raises(pytest.skip.Exception, match="it requires settings"):
         schedule.run()
 
 
-def test_the_fixture_loads_what_it_is_given_and_nothing_else(esper_plugins, module):
+def test_the_fixture_loads_only_the_given_plugins(esper_plugins, module):
     assert esper_plugins().records == ()
     plugins = esper_plugins(module("kit_good", GOOD_REWARD))
     assert [one.id for one in plugins.registry.components()] == ["kit-good/gain"]
@@ -342,12 +342,12 @@ def test_the_fixtures_give_a_host_events_a_run_and_the_command_line(
     assert esper_cli("no-such-command").status == 2
 
 
-def test_a_module_is_not_a_package(module):
+def test_a_module_without_hooks_is_an_unknown_plugin(module):
     with pytest.raises(ConfigError, match="unknown plugin"):
         components_of(ModuleType("kit_empty"))
 
 
-def test_a_plugin_of_one_file_is_checked_where_it_lies(tmp_path, esper_cli):
+def test_a_one_file_plugin_is_checked(tmp_path, esper_cli):
     file = tmp_path / "lone_probe.py"
     file.write_text(
         "from esper_core import ScheduleSpec, hookimpl\n\nclass Steady:\n    def factor(self, step, steps):\n"

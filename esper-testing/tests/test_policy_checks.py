@@ -283,7 +283,9 @@ def results(factory, **settings):
 
 
 def failed(factory):
-    return {one.check.partition("[")[0]: one.message for one in results(factory) if not one.ok}
+    """Return the messages of the checks that fail with two slots."""
+    found = run_checks(check for check in policy_checks(factory) if check.case == "2 slots")
+    return {one.check.partition("[")[0]: one.message for one in found if not one.ok}
 
 
 def told(factory, name):
@@ -301,12 +303,10 @@ def test_a_policy_without_a_fault_passes_every_check_with_every_number_of_slots(
 
 
 FOLLOWS = {
-    # Whoever is deaf to all but the first is deaf to it wherever it stands.
     LooksAfterTheFirstOnly: {"environments_do_not_mix"},
-    # Whoever never decides alike twice can happen to, until a fresh one takes over.
     DrawsFromTheSystem: {"goes_on_where_another_left_off"},
 }
-"""What else a fault may show in."""
+"""Other checks that may fail."""
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_a_fault_fails_its_own_check(factory, check, says):
     assert set(found) <= FOLLOWS.get(factory, set())
 
 
-def test_a_policy_that_ignores_its_mask_is_found_wherever_masks_are():
+def test_ignored_masks_are_reported():
     found = failed(IgnoresItsMask)
     assert "is not among the possible actions" in found["acts_within_its_mask"]
     assert set(found) == {"acts_within_its_mask", "survives_a_blueprint_that_it_never_saw"}
@@ -349,7 +349,7 @@ def test_checks_of_a_state_are_not_generated_for_a_policy_without_one():
     assert {check.name for check in policy_checks(Counts)} & LEFT_OUT == {"writes_down_what_it_remembers"}
 
 
-def test_a_policy_that_draws_by_its_seed_may_draw_otherwise_in_each_environment():
+def test_a_policy_with_a_seed_may_sample_differently_in_each_environment():
     assert told(DrawsByPlace, "batch_equals_single").status == "passed"
     assert "as number 0" in told(LooksAroundAsItDraws, "batch_equals_single").message
 
@@ -365,7 +365,7 @@ def test_a_policy_that_draws_by_its_seed_may_draw_otherwise_in_each_environment(
         (TellsOtherwiseWhatIsUnfinished, "reports something else as unfinished in step 1 of episode 1"),
     ],
 )
-def test_a_policy_that_would_lose_its_memory_is_told_what_to_do(factory, says):
+def test_a_memory_that_a_resumed_run_would_lose_is_reported(factory, says):
     assert says in told(factory, "goes_on_where_another_left_off").message
 
 
@@ -386,7 +386,7 @@ def test_a_policy_that_would_lose_its_memory_is_told_what_to_do(factory, says):
         (GivesAMapping, "esper_core.leyline.State. Received: dict"),
     ],
 )
-def test_a_state_that_cannot_be_kept_is_found(factory, says):
+def test_a_state_that_cannot_be_saved_is_reported(factory, says):
     assert says in told(factory, "writes_down_what_it_remembers").message
 
 
@@ -402,11 +402,11 @@ def test_a_state_that_cannot_be_kept_is_found(factory, says):
         (GivesItsWeightAway, "modifies a state that it returned as it learns: return and keep copies"),
     ],
 )
-def test_a_learner_that_would_lose_what_it_learnt_is_found(factory, says):
+def test_learnt_weights_missing_from_the_state_are_reported(factory, says):
     assert says in told(factory, "keeps_what_it_learnt").message
 
 
-def test_tensors_that_share_their_numbers_and_those_that_are_no_numbers_may_stand_in_a_state():
+def test_a_state_may_contain_views_and_nan():
     one = torch.tensor([[1.0, math.nan], [2.0, 3.0]])
     factory = writing(None, {"one": one, "view": one.T, "none": torch.empty(0)})
     for name in ("goes_on_where_another_left_off", "writes_down_what_it_remembers"):

@@ -215,7 +215,7 @@ def test_a_fault_fails_its_own_check(factory, check, says):
     assert set(found) <= BESIDE.get(factory, set())
 
 
-def test_settings_go_to_the_reward():
+def test_settings_reach_the_reward():
     class Priced(Right):
         def __init__(self, *, metric, price):
             super().__init__(metric=metric)
@@ -224,7 +224,7 @@ def test_settings_go_to_the_reward():
     assert all(one.ok for one in check_reward(Priced, settings={"price": 3.0}, name="priced"))
 
 
-def test_a_potential_that_is_paid_as_it_changes_passes():
+def test_a_reward_with_a_potential_passes():
     class Told(Right):
         def potential(self, signals, twin):
             return self.value(signals, twin)
@@ -232,7 +232,7 @@ def test_a_potential_that_is_paid_as_it_changes_passes():
     assert {one.status for one in check_reward(Told)} == {"passed"}
 
 
-def test_a_metric_that_goes_down_is_tried_too():
+def test_metrics_of_both_directions_are_checked():
     class Upwards(Right):
         def __init__(self, *, metric):
             super().__init__(metric=replace(metric, direction="up"))
@@ -242,7 +242,7 @@ def test_a_metric_that_goes_down_is_tried_too():
     assert all(check.endswith("[down]") for check in broken)
 
 
-def test_a_reward_may_say_itself_what_it_is_open_to():
+def test_a_declared_exploit_is_skipped():
     class Admits(PaysForWaiting):
         exploitable = MappingProxyType({"abandoning_does_not_pay": "promises are paid for"})
 
@@ -255,7 +255,7 @@ def test_a_reward_may_say_itself_what_it_is_open_to():
 
 
 @pytest.mark.parametrize("check", ["hoarding_does_not_pay", "abandoning_does_not_pay"])
-def test_a_reward_that_admits_what_is_not_so_fails(check):
+def test_a_false_declaration_of_an_exploit_is_reported(check):
     class Modest(Right):
         exploitable = MappingProxyType({check: "it might be"})
 

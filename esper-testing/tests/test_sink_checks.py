@@ -105,7 +105,7 @@ def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
     assert says in found[check]
 
 
-def test_an_event_that_a_sink_cannot_take_is_found():
+def test_an_event_that_a_sink_refuses_is_reported():
     class DoesNotKnowSeedLost(Right):
         def hear(self, event):
             if isinstance(event, SeedLost):
@@ -114,9 +114,9 @@ def test_an_event_that_a_sink_cannot_take_is_found():
     assert 'raises KeyError at a "seed-lost"' in failed(DoesNotKnowSeedLost)["takes_every_event"]
 
 
-def test_the_recorded_events_are_of_every_kind():
+def test_recorded_events_are_of_every_type():
     assert {type(event) for event in recorded_events()} == set(get_args(Event))
 
 
-def test_a_run_that_is_written_is_read_back(tmp_path):
+def test_a_written_run_is_read_back(tmp_path):
     assert list(read_events(write_run(tmp_path / "run") / "events.jsonl")) == recorded_events()

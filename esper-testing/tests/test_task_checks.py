@@ -178,7 +178,7 @@ def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
     assert says in found[check]
 
 
-def test_losses_that_teach_nothing_are_found():
+def test_losses_without_a_gradient_are_reported():
     assert "no finite gradient" in failed(DetachesItsLosses)["losses_are_per_example"]
 
 

@@ -29,7 +29,7 @@ def test_a_foreign_suite_starts_with_neither_torch_nor_the_core(tmp_path):
 
 
 @pytest.mark.slow  # it measures time
-def test_it_costs_a_foreign_suite_next_to_nothing(tmp_path):
+def test_the_plugin_adds_little_to_the_start_of_a_foreign_suite(tmp_path):
     tmp_path.joinpath("test_it.py").write_text("def test_it(): pass\n")
     with_it, without_it = [], []
     for _ in range(5):
@@ -48,12 +48,12 @@ def started(folder, *arguments):
     return subprocess.run(command, check=False, capture_output=True, cwd=folder, env=environment)
 
 
-def test_its_names_are_sorted_and_there():
+def test_exported_names_are_sorted_and_exist():
     assert esper_testing.__all__ == sorted(esper_testing.__all__)
     assert all(callable(getattr(esper_testing, name)) for name in esper_testing.__all__)
     assert set(esper_testing.__all__) <= set(dir(esper_testing))
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error():
+def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="No esper_testing attribute check_blueprnt"):
         esper_testing.check_blueprnt  # noqa: B018

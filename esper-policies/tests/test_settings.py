@@ -1,0 +1,76 @@
+"""Settings out of bounds are refused with their path."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from esper_core.leyline import ActionSpace
+from esper_policies.bandit import Bandit
+from esper_policies.ppo.policy import Ppo
+from esper_policies.random_policy import Random
+from esper_policies.settings import HeuristicSettings, ScheduleSettings
+
+SPACE = ActionSpace({"early": ("a/conv",)})
+STEP = {"step": 0, "op": "germinate", "slot": "early", "blueprint": "conv"}
+
+
+def heuristic(space, **settings):
+    """Validate settings alone; the policy also compares some of them."""
+    return HeuristicSettings.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "path"),
+    [
+        *((Bandit, {name: value}, (name,)) for name, value in [("seed", -1), ("seeds", 0), ("preview", -1)]),
+        *((Bandit, {name: value}, (name,)) for name, value in [("first", 1.5), ("speed", -1), ("width", 0.0)]),
+        (Bandit, {"learn": 1}, ("learn",)),
+        *((heuristic, {name: value}, (name,)) for name, value in [("preview", 0), ("preview", 2.5), ("patience", -1)]),
+        *((heuristic, {name: value}, (name,)) for name, value in [("first", -0.1), ("last", -0.1), ("last", 1.1)]),
+        *((heuristic, {name: value}, (name,)) for name, value in [("speed", 0), ("undersold", 0.0), ("caution", -1.0)]),
+        *((heuristic, {name: value}, (name,)) for name, value in [("price", -1.0), ("price", math.nan)]),
+        *((heuristic, {name: value}, (name,)) for name, value in [("fee", math.inf), ("previw", 3)]),
+        (Random, {"seed": -1}, ("seed",)),
+        (Random, {"blends": []}, ("blends",)),
+        (Random, {"blends": ["mix"]}, ("blends", 0)),
+        (Random, {"speeds": [2, -1]}, ("speeds", 1)),
+        (Random, {"targets": [0.0]}, ("targets", 0)),
+        (Random, {"targets": [math.nan]}, ("targets", 0)),
+        (Ppo, {"seed": -1}, ("seed",)),
+        (Ppo, {"width": 3}, ("width",)),
+        (Ppo, {"lerning_rate": 1e-3}, ("lerning_rate",)),
+        (Ppo, {"learning_rate": 0.0}, ("learning_rate",)),
+        (Ppo, {"blends": ["mix"]}, ("blends", 0)),
+        (Ppo, {"speeds": []}, ("speeds",)),
+        (Ppo, {"targets": [1.5]}, ("targets", 0)),
+        (Ppo, {"discount": 1.01}, ("discount",)),
+        (Ppo, {"teacher": "random"}, ("teacher",)),
+        (Ppo, {"together": 0}, ("together",)),
+        (Ppo, {"value_clip": 1e308}, ("value_clip",)),
+    ],
+)
+def test_invalid_settings_of_policies_are_refused_with_their_path(policy, settings, path):
+    with pytest.raises(ValidationError) as caught:
+        policy(SPACE, **settings)
+    assert caught.value.errors()[0]["loc"] == path
+
+
+@pytest.mark.parametrize(
+    ("plan", "path"),
+    [
+        ("germinate", ("plan",)),
+        ([{**STEP, "step": -1}], ("plan", 0, "step")),
+        ([{**STEP, "op": "wait"}], ("plan", 0, "op")),
+        ([{**STEP, "speed": -1}], ("plan", 0, "speed")),
+        ([{**STEP, "step": "0"}], ("plan", 0, "step")),
+        ([{**STEP, "blend": "mix"}], ("plan", 0, "blend")),
+        ([{"op": "advance", "slot": "early"}], ("plan", 0, "step")),
+    ],
+)
+def test_invalid_plans_are_refused_with_their_path(plan, path):
+    with pytest.raises(ValidationError) as caught:
+        ScheduleSettings.model_validate({"plan": plan})
+    assert [error["loc"] for error in caught.value.errors()] == [path]

@@ -34,27 +34,24 @@ def small():
     return puzzle(3)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def bench(small):
+    """A table of two seeds. What one test trains, the next ones find."""
     return Bench(live_table(small, [small.seed, OTHER_SEED]))
 
 
-def test_only_visited_nodes_are_trained(bench):
+def test_only_visited_nodes_are_trained(small):
+    bench, end = Bench(live_table(small, [small.seed, OTHER_SEED])), Node(DECISIONS)
     own, other = bench.table.runs
     assert own.visited == other.visited == {Node(0)}
-    bench.play(FixedPlan(Node(DECISIONS)), [Match(0, 40.0)])
+    assert np.isnan(bench.table.column("test_metric")).all()
+    bench.play(FixedPlan(end), [Match(0, 40.0)])
     assert own.visited == {Node(decision) for decision in range(DECISIONS + 1)}
     assert other.visited == {Node(0)}
-
-
-def test_a_column_has_nan_at_nodes_that_were_not_trained(bench):
-    end = Node(DECISIONS)
-    assert np.isnan(bench.table.column("test_metric")).all()
-    bench.play(FixedPlan(end), [Match(1, 40.0)])
     own, other = bench.table.column("test_metric")
-    assert np.isnan(own).all()
-    assert [nodes()[place] for place in np.flatnonzero(~np.isnan(other))] == [end]
-    assert other[node_index()[end]] == bench.table.row(1, end)[COLUMNS.index("test_metric")]
+    assert np.isnan(other).all()
+    assert [nodes()[place] for place in np.flatnonzero(~np.isnan(own))] == [end]
+    assert own[node_index()[end]] == bench.table.row(0, end)[COLUMNS.index("test_metric")]
 
 
 def test_seeds_lead_to_different_numbers(bench):
@@ -75,12 +72,12 @@ def test_rows_are_the_measurements_of_the_engine(bench, small, tmp_path):
     np.testing.assert_array_equal(bench.table.row(1, end), measurements(moment))
 
 
-def test_the_order_of_training_does_not_change_the_numbers(small):
-    some = end_nodes()[::20]
-    there, back = (live_table(small, [OTHER_SEED]) for _ in range(2))
-    found = {node: there.row(0, node) for node in some}
+def test_the_order_of_training_does_not_change_the_numbers(bench, small):
+    some = end_nodes()[::40]
+    found = {node: bench.table.row(1, node) for node in some}
+    alone = live_table(small, [OTHER_SEED])
     for node in reversed(some):
-        np.testing.assert_array_equal(back.row(0, node), found[node])
+        np.testing.assert_array_equal(alone.row(0, node), found[node])
 
 
 def test_the_twin_of_a_seed_is_trained_once(small, monkeypatch):

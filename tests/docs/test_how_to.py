@@ -199,14 +199,19 @@ def test_guides_that_are_not_followed_here_have_a_test_of_their_own() -> None:
     assert {page.name for page in PAGES.glob("*.md")} - {page.name for page in FOLLOWED} == OWN_TEST
 
 
-def test_the_guide_on_reports_describes_every_section_in_order(reader: Quick) -> None:
+STUDY, QUICK = "steps: 20, batches: 16, batch_size: 100", "steps: 6, batches: 2, batch_size: 20"
+
+
+@pytest.mark.parametrize("study", [QUICK, pytest.param(STUDY, marks=pytest.mark.slow)])
+def test_the_guide_on_reports_describes_every_section_in_order(study: str, reader: Quick) -> None:
     page = (PAGES / "read-a-report.md").read_text(encoding="utf-8")
-    run, _, sections = page.partition("## Sections")
-    tutorials.follow(
-        run.replace("steps: 20, batches: 16, batch_size: 100", "steps: 6, batches: 2, batch_size: 20"), reader
-    )
+    run, _, text = page.partition("## Sections")
+    tutorials.follow(run.replace(STUDY, study), reader)
     report = (reader.folder / "otter.html").read_text(encoding="utf-8")
-    assert re.findall(r"^\*\*(.+?)\.\*\*", sections, re.MULTILINE) == re.findall("<h2>(.*?)</h2>", report)
+    described = re.findall(r"^\*\*(.+?)\.\*\*", text, re.MULTILINE)
+    shown = re.findall("<h2>(.*?)</h2>", report)
+    assert [section for section in described if section in shown] == shown
+    assert described == shown or study == QUICK, "a short run grows nothing, so that some sections are missing"
     assert "Glossary" in report
 
 

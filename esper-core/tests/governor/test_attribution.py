@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -82,13 +81,6 @@ def test_the_window_begins_anew_while_the_strength_moves(signals, living, step, 
         watch.advance(signals(moving, 1.0, slot=living(Stage.BLENDING, 0.5)))
     watch.advance(signals(step, 1.0, slot=living()))
     assert (watch.culprit(["early"]) is not None) is watched
-
-
-def test_a_watch_goes_on_from_where_it_was_written() -> None:
-    watch, again = MutationWatch(8), MutationWatch(8)
-    watch.record([GERMINATED, ADVANCED], 3)
-    again.load_state_dict(json.loads(json.dumps(watch.state_dict())))
-    assert again.culprit(["early"]) == watch.culprit(["early"])
 
 
 def test_what_a_garden_tells_is_understood(make_recipe: Callable[..., Recipe], grow_and_keep) -> None:

@@ -1,17 +1,30 @@
-"""Lives of seeds: what each transition does, and that one which cannot be leaves everything as it was."""
+"""Garden: the life of a seed in an environment, and actions that fail without leaving a trace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from esper_core.growth import Garden, Seed, SeedFault, Variety, garden as garden_module
-from esper_core.growth.seeds import Alpha
-from esper_core.leyline import Action, BlueprintSpec, GrowthError, LifecycleError, Op, SlotPlace, SlotState, Stage
+from esper_core.config import GrowthConfig, OptimizerConfig
+from esper_core.growth import Garden, OptimizerKeeper, Seed, SeedFault, Variety, graft
+from esper_core.leyline import (
+    Action,
+    Blend,
+    BlueprintSpec,
+    Curve,
+    GrowthError,
+    LifecycleError,
+    Op,
+    Site,
+    SlotPlace,
+    SlotState,
+    Stage,
+)
 from esper_core.trainer.environment import Environment, Recipe
 
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=2)
@@ -73,17 +86,7 @@ def test_a_whole_life_from_germination_to_fossil(make_recipe: Make) -> None:
     assert environment.garden.mask().ops == {"early": frozenset()}
 
 
-def test_below_the_limit_a_second_seed_grows_behind_the_first_fossil(make_recipe: Make) -> None:
-    environment = begin(make_recipe(place=SlotPlace("stem", stack=2)))
-    plan = {0: GERMINATE, 1: ADVANCE, 3: FOSSILISE, 4: GERMINATE, 5: ADVANCE, 8: FOSSILISE}
-    live(environment, plan, 9)
-    slot = environment.garden.slots["early"]
-    assert [seed.number for seed in slot.fossils] == [0, 1]
-    assert slot.state is SlotState.CLOSED
-    assert environment.keeper.misowned(environment.model) == []
-
-
-def test_a_prune_before_blending_is_at_once_and_the_slot_rests(make_recipe: Make) -> None:
+def test_prune_before_blending_is_immediate_and_embargoes_the_slot(make_recipe: Make) -> None:
     environment = begin(make_recipe(embargo=2))
     told = live(environment, {0: GERMINATE, 2: PRUNE}, 3)
     assert told[-1] == (2, Stage.TRAINING, Stage.PRUNED)
@@ -96,17 +99,8 @@ def test_a_prune_before_blending_is_at_once_and_the_slot_rests(make_recipe: Make
     assert garden.mask().allows(GERMINATE)
 
 
-def test_a_prune_after_blending_drains_first(make_recipe: Make) -> None:
-    environment = begin(make_recipe(embargo=0))
-    told = live(environment, {0: GERMINATE, 1: ADVANCE, 4: PRUNE}, 7)
-    assert told[-2:] == [(4, Stage.HOLDING, Stage.DRAINING), (6, Stage.DRAINING, Stage.PRUNED)]
-    assert environment.garden.slots["early"].state is SlotState.FREE
-    assert not list(environment.garden.slots["early"].seeds)
-    assert environment.keeper.seeds == {}
-
-
 @pytest.mark.parametrize("action", [ADVANCE, PRUNE, FOSSILISE])
-def test_there_must_be_a_seed_for_it(action: Action, make_recipe: Make) -> None:
+def test_action_on_a_slot_without_a_seed_is_refused(action: Action, make_recipe: Make) -> None:
     environment = begin(make_recipe())
     before = snapshot(environment.garden)
     with pytest.raises(LifecycleError, match=r'slot "early" that is free\n  Possible now: germinate, wait'):
@@ -115,31 +109,9 @@ def test_there_must_be_a_seed_for_it(action: Action, make_recipe: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lived", "action"),
-    [
-        ({0: GERMINATE}, GERMINATE),
-        ({0: GERMINATE}, FOSSILISE),
-        ({0: GERMINATE, 1: ADVANCE}, ADVANCE),
-        ({0: GERMINATE, 1: ADVANCE}, FOSSILISE),
-        ({0: GERMINATE, 1: ADVANCE, 3: PRUNE}, FOSSILISE),
-    ],
-)
-def test_what_the_table_does_not_have_changes_nothing(
-    lived: dict[int, Action], action: Action, make_recipe: Make
-) -> None:
-    environment = begin(make_recipe())
-    live(environment, lived, max(lived) + 1)
-    before = snapshot(environment.garden)
-    assert not environment.mask().allows(action)
-    with pytest.raises(LifecycleError):
-        environment.network.apply(action, 9)
-    assert snapshot(environment.garden) == before
-
-
-@pytest.mark.parametrize(
     "action", [replace(GERMINATE, slot="erly"), replace(GERMINATE, blueprint="test/lokal-conv"), Action(Op.PRUNE)]
 )
-def test_an_unknown_name_changes_nothing(action: Action, make_recipe: Make) -> None:
+def test_unknown_name_is_refused_and_changes_nothing(action: Action, make_recipe: Make) -> None:
     environment = begin(make_recipe())
     before = snapshot(environment.garden)
     with pytest.raises(GrowthError, match=r"Did you mean|Known"):
@@ -175,7 +147,7 @@ def test_an_optimizer_that_cannot_be_made_leaves_no_trace(make_recipe: Make, mon
     assert snapshot(environment.garden) == before
 
 
-def test_an_orphaned_parameter_is_found_before_the_seed_is_in(
+def test_parameter_without_an_optimizer_is_found_before_germination(
     make_recipe: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = begin(make_recipe())
@@ -191,17 +163,6 @@ def test_an_orphaned_parameter_is_found_before_the_seed_is_in(
     with pytest.raises(GrowthError, match="E304"):
         environment.network.apply(GERMINATE, 0)
     assert snapshot(environment.garden) == before
-
-
-def test_run_03_every_trainable_parameter_has_exactly_one_optimizer_all_life_long(make_recipe: Make) -> None:
-    environment = begin(make_recipe())
-    for step in range(7):
-        environment.train()
-        assert environment.keeper.misowned(environment.model) == []
-        plan = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
-        if step in plan:
-            environment.network.apply(plan[step], step)
-        assert environment.keeper.misowned(environment.model) == []
 
 
 def test_b8_drl_02_a_seeds_optimizer_lives_with_it_and_is_handed_over_with_its_state(make_recipe: Make) -> None:
@@ -225,14 +186,7 @@ def test_b8_drl_02_a_seeds_optimizer_lives_with_it_and_is_handed_over_with_its_s
     assert environment.keeper.seeds == {}
 
 
-def test_b8_drl_02_a_pruned_seeds_optimizer_is_released(make_recipe: Make) -> None:
-    environment = begin(make_recipe())
-    live(environment, {0: GERMINATE, 2: PRUNE}, 3)
-    assert environment.keeper.seeds == {}
-    assert environment.keeper.fossils == {}
-
-
-def test_uprooting_ends_every_open_life_and_keeps_fossils(make_recipe: Make) -> None:
+def test_remove_prunes_living_seeds_and_keeps_fossils(make_recipe: Make) -> None:
     environment = begin(make_recipe(place=SlotPlace("stem", stack=2)))
     live(environment, {0: GERMINATE, 1: ADVANCE, 3: FOSSILISE, 4: GERMINATE, 5: ADVANCE}, 6)
     (change,) = environment.garden.remove("over")
@@ -261,49 +215,9 @@ def test_seeds_are_clipped_apart_from_the_host(make_recipe: Make) -> None:
         assert moved.item() == pytest.approx(1e-3, rel=1e-3)
 
 
-FAULTY = {
-    "germinate": ({}, GERMINATE, ["keeper.adopt", "Shadow"]),
-    "advance": ({0: GERMINATE}, ADVANCE, ["Alpha.aim"]),
-    "fossilise": ({0: GERMINATE, 1: ADVANCE}, FOSSILISE, ["keeper.settle"]),
-    "prune at once": ({0: GERMINATE}, PRUNE, ["keeper.release"]),
-    "prune with a drain": ({0: GERMINATE, 1: ADVANCE}, PRUNE, ["Alpha.aim"]),
-}
-
-
-@pytest.mark.parametrize(("op", "call"), [(op, call) for op, (_, _, calls) in FAULTY.items() for call in calls])
-@pytest.mark.parametrize("after", [False, True], ids=["before the call", "after it"])
-def test_b8_drl_02_a_fault_inside_a_transition_leaves_everything_as_it_was(
-    op: str, call: str, after: bool, make_recipe: Make, monkeypatch: pytest.MonkeyPatch
+def test_run_03_optimizer_of_a_parameter_outside_the_model_is_found(
+    make_recipe: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failed transition changes nothing: slot, seed, alpha, optimizers, shadows."""
-    lived, action, _ = FAULTY[op]
-    environment = begin(make_recipe())
-    live(environment, lived, 5 if lived else 1)
-    garden = environment.garden
-    before = (*snapshot(garden), [replace(seed.alpha) for seed in garden.slots["early"].stack], garden.incubating)
-    owner, name = {
-        "keeper": (environment.keeper, call.partition(".")[2]),
-        "Alpha": (Alpha, "aim"),
-        "Shadow": (garden_module, "Shadow"),
-    }[call.partition(".")[0]]
-    real = getattr(owner, name)
-
-    def failing(*arguments: object, **named: object) -> None:
-        if after:
-            real(*arguments, **named)
-        raise MemoryError("in the middle")
-
-    monkeypatch.setattr(owner, name, failing)
-    with pytest.raises(MemoryError):
-        garden.apply(action, 9)
-    monkeypatch.undo()
-    now = (*snapshot(garden), [replace(seed.alpha) for seed in garden.slots["early"].stack], garden.incubating)
-    assert now == before
-    assert environment.keeper.misowned(environment.model) == []
-    assert garden.apply(action, 9)  # and nothing hinders the next try
-
-
-def test_run_03_an_owner_of_nothing_there_is_found_too(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pruned seed that stays with an optimizer is a leak."""
     environment = begin(make_recipe())
     live(environment, {0: GERMINATE}, 2)
@@ -332,3 +246,104 @@ def test_a_frozen_host_can_carry_seeds(make_recipe: Make, noisy_host: Callable[[
     live(environment, {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}, 7)
     assert len(environment.garden.slots["early"].fossils) == 1
     assert environment.keeper.misowned(environment.model) == []
+
+
+ADAM = OptimizerConfig()
+
+
+class Informed(nn.Module):
+    """Starts as the identity, and keeps the gradients of its informed birth."""
+
+    seen: Tensor | None = None
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.mix = nn.Conv1d(site.channels, site.channels, 1)
+        nn.init.zeros_(self.mix.weight)
+        nn.init.zeros_(self.mix.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.mix(hidden)
+
+    def inform(self, inputs: Tensor, gradients: Tensor) -> None:
+        type(self).seen = gradients.clone()
+
+
+class InPlace(nn.Module):
+    """Writes into what the slot hands on, as many hosts do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv1d(1, 4, 1)
+        self.head = nn.Linear(32, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.stem(inputs)
+        hidden += 1.0
+        return self.head(torch.relu_(hidden).flatten(1))
+
+
+def garden(model: nn.Module, variety: Variety, **more: Any) -> Garden:
+    keeper = OptimizerKeeper(model.parameters(), host_settings=ADAM, seed_settings=ADAM)
+    return Garden(model, keeper, {"stem": [variety]}, seed=0, batches=2, settings=GrowthConfig(embargo=0), **more)
+
+
+INPUTS = torch.randn(5, 1, 8, generator=torch.Generator().manual_seed(2))
+SPEC = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True, traits=("informed_birth",))
+
+
+def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place() -> None:
+    model = graft(InPlace(), ["stem"], example=INPUTS)
+    own = garden(model, Variety("test/informed", SPEC, Informed), probe=lambda m: m(INPUTS).square().mean())
+    own.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
+    hidden = model.stem(INPUTS).detach().requires_grad_()
+    (wanted,) = torch.autograd.grad(model.head(torch.relu(hidden + 1.0).flatten(1)).square().mean(), hidden)
+    assert Informed.seen is not None
+    assert torch.allclose(Informed.seen, wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"speed": 0.5}, "a speed must be a whole number"),
+        ({"speed": float("nan")}, "a speed must be a whole number"),
+        ({"speed": True}, "a speed must be a whole number"),
+        ({"speed": -1}, "a speed must be a whole number"),
+        ({"speed": "1"}, "a speed must be a whole number"),
+        ({"target": 0.0}, "a target must be above 0"),
+        ({"target": float("nan")}, "a target must be above 0"),
+        ({"target": None}, "a target must be above 0"),
+        ({"curve": "wiggly"}, "there is no such curve"),
+        ({"blend": "mix"}, "there is no such blend"),
+        ({"op": "frob"}, "there is no such op"),
+    ],
+)
+def test_invalid_action_argument_is_refused(change: dict[str, Any], said: str) -> None:
+    own = garden(graft(InPlace(), ["stem"], example=INPUTS), Variety("test/informed", SPEC, Informed))
+    values = {"op": Op.GERMINATE, "slot": "stem", "blueprint": "test/informed", **change}
+    with pytest.raises(GrowthError, match=f"E307 {said}"):
+        own.apply(Action(**values), 0)
+    assert own.slots["stem"].living is None
+
+
+@pytest.mark.parametrize("blend", list(Blend))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_slot_keeps_the_dtype_of_the_host_under_autocast(dtype: torch.dtype, blend: Blend) -> None:
+    """A block may compute in half precision, or in whole where the host did in half: normalisation does."""
+    for block in (nn.Conv1d(4, 4, 1), nn.GroupNorm(1, 4)):
+        spec = BlueprintSpec("sequence", "c")
+        seed = Seed(block, blueprint="x", spec=spec, site=Site("sequence", 4, (8,)), number=0, blend=blend)
+        hidden = torch.randn(3, 4, 8).to(dtype).requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            grown = seed(hidden, 0.5)
+        assert grown.dtype is dtype
+        grown.float().sum().backward()
+
+
+def test_seed_that_cannot_be_built_is_reported_with_its_blueprint() -> None:
+    def broken(site: Site) -> nn.Module:
+        raise KeyError("no")
+
+    own = garden(graft(InPlace(), ["stem"], example=INPUTS), Variety("test/broken", SPEC, broken))
+    with pytest.raises(SeedFault, match=r'^E320 the seed of blueprint "test/broken" raised KeyError'):
+        own.apply(Action(Op.GERMINATE, "stem", "test/broken", curve=Curve.COSINE), 0)

@@ -1,4 +1,4 @@
-"""Who trains which parameter over a whole life, with whatever optimizer: exactly once, and with its memory."""
+"""Optimizers: each parameter has exactly one over a seed's life, with its state, for any kind of optimizer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from esper_core.config import OptimizerConfig
 from esper_core.config.model import GrowthConfig
 from esper_core.growth import Garden, Variety, graft
 from esper_core.growth.optimizers import OptimizerKeeper, OptimizerSettings
-from esper_core.leyline import Action, BlueprintSpec, GrowthError, Op, Site, SlotPlace
+from esper_core.leyline import Action, Blend, BlueprintSpec, GrowthError, Op, Site, SlotPlace
 
 WIDTH = 3
 
@@ -144,14 +144,15 @@ class World:
 
 
 @every_optimizer
-def test_run_03_whatever_the_optimizer_each_parameter_has_one_all_life_long(build) -> None:
+def test_run_03_each_parameter_has_exactly_one_optimizer_over_the_whole_life(build) -> None:
     """Any optimizer, one or several groups: no parameter is ever without an owner, or has two."""
     world = World(OptimizerSettings(build, 1.0))
     acts: list[Op | None] = [Op.GERMINATE, None, Op.ADVANCE, None, Op.RETARGET, None, None, Op.FOSSILISE]
     acts += [Op.GERMINATE, None, Op.PRUNE, Op.GERMINATE, None, Op.ADVANCE, None, Op.PRUNE, None, None]
+    blends = iter([Blend.GATE, Blend.RESIDUAL, Blend.MULTIPLY])
     for op in acts:
         if op is not None:
-            world.act(op)
+            world.act(op, **({"blend": next(blends)} if op is Op.GERMINATE else {}))
         for _ in range(2):
             owners = world.owners()
             assert len(set(owners)) == len(owners)
@@ -174,7 +175,7 @@ def test_every_parameter_moves_at_every_stage_in_which_it_learns(build) -> None:
         assert still == []
 
 
-def test_an_optimizer_that_needs_the_loss_again_and_again_is_refused() -> None:
+def test_optimizer_that_needs_a_closure_is_refused() -> None:
     with pytest.raises(GrowthError, match="E306 LBFGS computes the loss itself"):
         World(OptimizerSettings(torch.optim.LBFGS))
     world = World(OptimizerSettings(OPTIMIZERS["adam"]))
@@ -189,7 +190,7 @@ def test_an_optimizer_that_needs_the_loss_again_and_again_is_refused() -> None:
 
 
 @every_optimizer
-def test_b8_drl_02_a_fossils_next_step_is_that_of_an_optimizer_that_nobody_touched(build) -> None:
+def test_b8_drl_02_fossil_continues_with_its_optimizer_state(build) -> None:
     """Bit for bit: what an optimizer remembers goes over to the host's side as it is."""
     world = World(OptimizerSettings(build)).held()
     own = list(world.seed.parameters())
@@ -211,7 +212,7 @@ def test_b8_drl_02_a_fossils_next_step_is_that_of_an_optimizer_that_nobody_touch
 
 @every_optimizer
 @pytest.mark.parametrize("blended", [False, True], ids=["before it was blended", "after it drained"])
-def test_b8_drl_02_what_a_pruned_seed_had_is_freed(build, blended: bool) -> None:
+def test_b8_drl_02_parameters_and_state_of_a_pruned_seed_are_freed(build, blended: bool) -> None:
     """Neither its parameters nor what its optimizer knew of them are held by anybody."""
     world = World(OptimizerSettings(build, 1.0, Falling()))
     world = world.held() if blended else world.incubated()
@@ -233,7 +234,7 @@ class Falling:
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e6, float("inf"), float("nan")])
-def test_the_hosts_clipped_step_does_not_depend_on_what_a_seed_would_do(scale: float) -> None:
+def test_clipped_step_of_the_host_does_not_depend_on_a_seeds_gradients(scale: float) -> None:
     worlds = [World(OptimizerSettings(partial(torch.optim.SGD, lr=0.1), clip_norm=1e-2)).held() for _ in range(2)]
     for world, factor in zip(worlds, (1.0, scale), strict=True):
         world.backward()
@@ -244,7 +245,7 @@ def test_the_hosts_clipped_step_does_not_depend_on_what_a_seed_would_do(scale: f
     assert all(torch.equal(one, other) for one, other in zip(*sides, strict=True))
 
 
-def test_a_schedule_moves_the_rate_from_each_ones_own_beginning() -> None:
+def test_schedule_counts_from_the_birth_of_host_or_seed() -> None:
     world = World(OptimizerSettings(partial(torch.optim.Adam, lr=0.01), schedule=Falling()))
     world.train(2)
     world.act(Op.GERMINATE)
@@ -280,7 +281,7 @@ def test_a_frozen_fossil_has_no_owner_and_does_not_move(build) -> None:
 
 
 @every_optimizer
-def test_b1_pt_01_an_optimizer_that_forgets_is_as_good_as_new(build) -> None:
+def test_b1_pt_01_forgetting_the_state_makes_the_next_step_a_first_step(build) -> None:
     """Also one that begins with a memory: its next step is the first step of a new one."""
     world = World(OptimizerSettings(build)).held()
     world.act(Op.FOSSILISE)

@@ -1,4 +1,4 @@
-"""A snapshot: the numbers of host and fossils, in memory that is used again, put back only where they are sound."""
+"""Snapshots of host and fossils: taken into reused memory, and restored only if they are undamaged."""
 
 from __future__ import annotations
 
@@ -37,24 +37,16 @@ def test_a_host_comes_back_in_place(environment) -> None:
     snapshot = Snapshot(environment.garden)
     environment.train()
     norm = environment.model.stem[1]
+    mean, variance = norm.running_mean, norm.running_var
     norm.running_mean = torch.full_like(norm.running_mean, torch.nan)  # replaced, not filled
-    kept = environment.model.stem[1].running_var
     assert not equal(numbers(environment.model), before)
     snapshot.restore(environment.garden)
     assert equal(numbers(environment.model), before)
     assert [id(one) for one in environment.model.parameters()] == [id(one) for one in parameters]
-    assert norm.running_var is kept
+    assert norm.running_mean is mean
+    assert norm.running_var is variance
     assert all(one.grad is None for one in environment.model.parameters())
     assert environment.keeper.misowned(environment.model) == []
-
-
-def test_a_buffer_is_the_object_again_that_it_was(environment) -> None:
-    norm = environment.model.stem[1]
-    before = norm.running_mean
-    snapshot = Snapshot(environment.garden)
-    norm.running_mean = before + 1
-    snapshot.restore(environment.garden)
-    assert norm.running_mean is before
 
 
 def test_its_memory_is_allocated_once_though_the_host_is_another(environment) -> None:
@@ -124,7 +116,7 @@ def test_a_snapshot_from_before_a_fossil_is_not_restored(environment) -> None:
     assert snapshot.flaw(environment.garden) is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64, torch.bool])
 def test_numbers_of_every_kind_come_back(environment, dtype) -> None:
     value = (torch.arange(6).reshape(2, 3) % 2).to(dtype).t()
     environment.model.register_buffer("other", value.clone())

@@ -1,4 +1,4 @@
-"""A fault at every single line of every transition: all is as before, and the next try is as good as the first."""
+"""Transitions under faults: an error at any line leaves everything as before, and the next attempt succeeds."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Tame(nn.Module):
 
 
 class Wild(Tame):
-    """No identity."""
+    """Not the identity."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         return super().forward(hidden) - 2 * hidden
 
 
 class Halving:
-    """Each step half as fast as the one before; it may be out of order."""
+    """Each step half as fast as the one before; it can be made to raise."""
 
     broken = False
 
@@ -166,145 +166,86 @@ class World:
         return known(share), [known(parameter) for parameter in share.parameters], state, rates, share.begun
 
 
-# Each transition: in which world, what was before, and what is done.
-
-Do = Callable[[World], object]
-
-
-def germinated(world: World, **numbers: Any) -> None:
-    world.train()
-    world.act(Op.GERMINATE, **numbers)
+# The steps that lead to each transition.
+IN_TRAINING = ("train", "germinate", "train", "train")
+BLENDING = ("train", "germinate slowly", "train", "train", "advance", "train")
+ARRIVING = (*IN_TRAINING, "advance", "open", "batches")
+HOLDING = (*ARRIVING, "close")
+Do = Callable[["World"], object]
 
 
-def in_training(world: World, **numbers: Any) -> None:
-    germinated(world, **numbers)
-    world.train(2)
+def after(*steps: str) -> Do:
+    """Carry out one step after the other."""
 
+    def prepare(world: World) -> None:
+        for step in steps:
+            match step.split():
+                case ["open" | "close"]:
+                    getattr(world.garden, f"{step}_step")()
+                case ["batches" | "train"]:
+                    getattr(world, step)()
+                case [op, *where]:
+                    slot, speed = ("late" if "late" in where else "early"), (3 if "slowly" in where else 1)
+                    world.act(Op(op), slot, speed=speed)
 
-def blending(world: World) -> None:
-    in_training(world, speed=3)
-    world.act(Op.ADVANCE)
-    world.train()
-
-
-def arriving(world: World) -> None:
-    in_training(world)
-    world.act(Op.ADVANCE)
-    world.garden.open_step()
-    world.batches()
-
-
-def holding(world: World) -> None:
-    arriving(world)
-    world.garden.close_step()
-
-
-def holding_behind_a_fossil(world: World) -> None:
-    holding(world)
-    world.act(Op.FOSSILISE)
-    holding(world)
-
-
-def draining_to_the_end(world: World) -> None:
-    holding(world)
-    world.act(Op.PRUNE)
-    world.garden.open_step()
-    world.batches()
-
-
-def resting(world: World) -> None:
-    in_training(world)
-    world.act(Op.PRUNE)
-    world.train()
-    world.garden.open_step()
-
-
-def two_alive(world: World) -> None:
-    blending(world)
-    world.act(Op.GERMINATE, "late")
-    world.train()
-
-
-def two_newborn(world: World) -> None:
-    germinated(world)
-    world.act(Op.GERMINATE, "late")
-
-
-def all_at_once(world: World) -> None:
-    """A ramp that ends, and beside it a seed that may advance."""
-    in_training(world)
-    world.act(Op.ADVANCE)
-    world.act(Op.GERMINATE, "late")
-    world.garden.open_step()
-    world.batches()
+    return prepare
 
 
 def act(op: Op, **numbers: Any) -> Do:
     return lambda world: world.act(op, **numbers)
 
 
-def step_opens(world: World) -> object:
-    return world.garden.open_step()
-
-
-def step_closes(world: World) -> object:
-    return world.garden.close_step()
-
-
-def all_are_uprooted(world: World) -> object:
-    return world.garden.remove("torn out")
-
-
 Case = tuple[Callable[[], World], Do, Do, dict[str, object]]
-late = partial(World, ready=lambda slot: slot == "late")
-EMPTY, EARLY = {"late": None}, {"early": None}
+OPEN, CLOSE, REMOVE = after("open"), after("close"), lambda world: world.garden.remove("torn out")
+STACK = partial(World, limit=2)
 CASES: dict[str, Case] = {
     **{
         f"germinate {name} by {blend}": (
-            World,
-            lambda world: world.train(),
-            act(Op.GERMINATE, blueprint=f"test/{name}", blend=blend),
+            World, after("train"), act(Op.GERMINATE, blueprint=f"test/{name}", blend=blend),
             {"early": Stage.GERMINATED},
         )
         for blend in Blend
         for name in ("tame", "wild")
     },
     "a second behind a fossil": (
-        partial(World, limit=2),
-        lambda world: (holding(world), world.act(Op.FOSSILISE)),
-        act(Op.GERMINATE),
-        {"early": Stage.GERMINATED},
+        STACK, after(*HOLDING, "fossilise"), act(Op.GERMINATE), {"early": Stage.GERMINATED},
     ),
-    "advance": (World, in_training, act(Op.ADVANCE), {"early": Stage.BLENDING}),
-    "retarget": (World, holding, act(Op.RETARGET, target=0.5, speed=2), {"early": Stage.BLENDING}),
-    "retarget at once": (World, holding, act(Op.RETARGET, target=0.5, speed=0), {"early": Stage.BLENDING}),
-    "prune at once": (World, in_training, act(Op.PRUNE), {"early": SlotState.EMBARGOED}),
-    "prune a newborn": (World, germinated, act(Op.PRUNE), {"early": SlotState.EMBARGOED}),
-    "prune with a drain": (World, blending, act(Op.PRUNE, speed=2), {"early": Stage.DRAINING}),
-    "fossilise below the limit": (partial(World, limit=2), holding, act(Op.FOSSILISE), {"early": SlotState.FREE}),
-    "fossilise at the limit": (World, holding, act(Op.FOSSILISE), {"early": SlotState.CLOSED}),
+    "advance": (World, after(*IN_TRAINING), act(Op.ADVANCE), {"early": Stage.BLENDING}),
+    "retarget": (World, after(*HOLDING), act(Op.RETARGET, target=0.5, speed=2), {"early": Stage.BLENDING}),
+    "retarget at once": (World, after(*HOLDING), act(Op.RETARGET, target=0.5, speed=0), {"early": Stage.BLENDING}),
+    "prune at once": (World, after(*IN_TRAINING), act(Op.PRUNE), {"early": SlotState.EMBARGOED}),
+    "prune a newborn": (World, after("train", "germinate"), act(Op.PRUNE), {"early": SlotState.EMBARGOED}),
+    "prune with a drain": (World, after(*BLENDING), act(Op.PRUNE, speed=2), {"early": Stage.DRAINING}),
+    "fossilise below the limit": (STACK, after(*HOLDING), act(Op.FOSSILISE), {"early": SlotState.FREE}),
+    "fossilise at the limit": (World, after(*HOLDING), act(Op.FOSSILISE), {"early": SlotState.CLOSED}),
     "fossilise the second": (
-        partial(World, limit=2), holding_behind_a_fossil, act(Op.FOSSILISE), {"early": SlotState.CLOSED},
+        STACK, after(*HOLDING, "fossilise", *HOLDING), act(Op.FOSSILISE), {"early": SlotState.CLOSED},
     ),
     "fossilise with the host's own optimizer": (
-        partial(World, of_seeds=sgd), holding, act(Op.FOSSILISE), {"early": SlotState.CLOSED},
+        partial(World, of_seeds=sgd), after(*HOLDING), act(Op.FOSSILISE), {"early": SlotState.CLOSED},
     ),
-    "fossilise and freeze": (partial(World, freeze=True), holding, act(Op.FOSSILISE), {"early": SlotState.CLOSED}),
-    "a step opens": (World, in_training, step_opens, {"early": Stage.TRAINING}),
-    "a step opens for a newborn": (World, germinated, step_opens, {"early": Stage.TRAINING}),
-    "a step opens for two": (World, two_newborn, step_opens, {"early": Stage.TRAINING, "late": Stage.TRAINING}),
-    "a ramp has arrived": (World, arriving, step_closes, {"early": Stage.HOLDING}),
-    "a drain is over": (World, draining_to_the_end, step_closes, {"early": SlotState.EMBARGOED}),
-    "a rest is over": (World, resting, step_closes, {"early": SlotState.FREE}),
+    "fossilise and freeze": (
+        partial(World, freeze=True), after(*HOLDING), act(Op.FOSSILISE), {"early": SlotState.CLOSED},
+    ),
+    "a step opens": (World, after(*IN_TRAINING), OPEN, {"early": Stage.TRAINING}),
+    "a step opens for a newborn": (World, after("train", "germinate"), OPEN, {"early": Stage.TRAINING}),
+    "a step opens for two": (
+        World, after("train", "germinate", "germinate late"), OPEN, {"early": Stage.TRAINING, "late": Stage.TRAINING},
+    ),
+    "a ramp has arrived": (World, after(*ARRIVING), CLOSE, {"early": Stage.HOLDING}),
+    "a drain is over": (World, after(*HOLDING, "prune", "open", "batches"), CLOSE, {"early": SlotState.EMBARGOED}),
+    "a rest is over": (World, after(*IN_TRAINING, "prune", "train", "open"), CLOSE, {"early": SlotState.FREE}),
     "a seed is ready": (
-        partial(World, ready=lambda slot: True), lambda world: (germinated(world), world.garden.open_step()),
-        step_closes, {"early": Stage.BLENDING},
+        partial(World, ready=lambda slot: True), after("train", "germinate", "open"),
+        CLOSE, {"early": Stage.BLENDING},
     ),
     "a ramp has arrived and another, that is ready, waits": (
-        late, all_at_once, step_closes, {"early": Stage.HOLDING, "late": Stage.TRAINING},
+        partial(World, ready=lambda slot: slot == "late"), after(*ARRIVING[:-2], "germinate late", *ARRIVING[-2:]),
+        CLOSE, {"early": Stage.HOLDING, "late": Stage.TRAINING},
     ),
-    "several are uprooted": (
-        World, two_alive, all_are_uprooted, {"early": SlotState.EMBARGOED, "late": SlotState.EMBARGOED},
+    "several are removed": (
+        World, after(*BLENDING, "germinate late", "train"), REMOVE,
+        {"early": SlotState.EMBARGOED, "late": SlotState.EMBARGOED},
     ),
 }  # fmt: skip
 
@@ -391,10 +332,10 @@ def assert_same(now: list[object], then: list[object], where: str) -> None:
     assert not different, f"after {where}: {[(now[place], then[place]) for place in different if place != 10]}"
 
 
-def test_a_schedule_that_raises_opens_no_step() -> None:
+def test_schedule_that_raises_opens_no_step() -> None:
     world, undisturbed = World(), World()
     for each in (world, undisturbed):
-        two_newborn(each)
+        after("train", "germinate", "germinate late")(each)
     before = world.picture()
     world.schedule.broken = True
     for _ in range(3):
@@ -404,17 +345,17 @@ def test_a_schedule_that_raises_opens_no_step() -> None:
     world.schedule.broken = False
     for each in (world, undisturbed):
         each.train()
-    assert_same(world.picture(told=True), undisturbed.picture(told=True), "a schedule that is mended")
+    assert_same(world.picture(told=True), undisturbed.picture(told=True), "a repaired schedule")
 
 
-def test_a_verdict_that_raises_closes_no_step() -> None:
+def test_gate_that_raises_closes_no_step() -> None:
     def no_verdict(slot: str) -> bool:
         if slot == "late":
             raise ValueError("who knows")
         return False
 
     world = World(ready=no_verdict)
-    two_newborn(world)
+    after("train", "germinate", "germinate late")(world)
     world.garden.open_step()
     before = world.picture()
     with pytest.raises(ValueError, match="who knows"):

@@ -1,4 +1,4 @@
-"""A blueprint that lies is found out before a run begins: one test for each way to lie."""
+"""Audition: a blueprint that breaks its declaration is reported before a run begins."""
 
 from __future__ import annotations
 
@@ -98,13 +98,12 @@ class Rectifies(Honest):
 def tried(
     factory: Callable[[Site], nn.Module], params: str = "2*(c*c + c)", *, identity: bool = True
 ) -> tuple[str, str] | None:
-    problem = audition(
-        Variety("test/x", BlueprintSpec("sequence", params, starts_as_identity=identity), factory), SITE, CPU
-    )
+    spec = BlueprintSpec("sequence", params, starts_as_identity=identity)
+    problem = audition(Variety("test/x", spec, factory), SITE, CPU)
     return None if problem is None else (problem.code, problem.message)
 
 
-def test_an_honest_blueprint_passes_and_the_default_generator_is_left_alone() -> None:
+def test_correct_blueprint_passes_and_the_default_generator_is_unchanged() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     assert tried(Honest) is None
@@ -129,23 +128,18 @@ def test_an_honest_blueprint_passes_and_the_default_generator_is_left_alone() ->
         (Refuses, "E322", "raised ValueError: not today"),
     ],
 )  # fmt: skip
-def test_a_liar_is_found_out(factory: Callable[[Site], nn.Module], code: str, said: str) -> None:
+def test_broken_blueprint_is_reported(factory: Callable[[Site], nn.Module], code: str, said: str) -> None:
     found = tried(factory)
     assert found is not None
     assert found[0] == code
     assert found[1].startswith(said)
 
 
-def test_a_false_count_is_found_out() -> None:
-    assert tried(Honest, "2*c*c") == (
-        "E325",
-        'declares 32 parameters for a sequence of shape (4, 12), by "2*c*c", and has 40',
-    )
-
-
-def test_one_with_nothing_to_train_is_no_seed() -> None:
+def test_wrong_parameter_count_is_reported() -> None:
+    message = 'declares 32 parameters for a sequence of shape (4, 12), by "2*c*c", and has 40'
+    assert tried(Honest, "2*c*c") == ("E325", message)
     assert tried(Idle, "0") == ("E327", "has no trainable parameter")
 
 
-def test_who_does_not_claim_to_be_the_identity_need_not_be() -> None:
+def test_blueprint_that_does_not_declare_the_identity_need_not_be_it() -> None:
     assert tried(Pretender, identity=False) is None

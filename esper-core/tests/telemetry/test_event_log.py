@@ -6,8 +6,9 @@ import json
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,102 +19,28 @@ from esper_core.leyline.constants import EVENT_FORMAT
 from esper_core.leyline.events import (
     EpisodeFinished,
     Event,
-    GovernorActed,
     RunFinished,
     RunStarted,
-    StageChanged,
     StepFinished,
 )
-from esper_core.leyline.signals import Finding, Gain, Opinion
 from esper_core.telemetry import Bus, EventFile, decode, encode, read_events
 
-numbers = st.floats(allow_nan=True, allow_infinity=True)
-texts = st.text(max_size=20)
-places = {"round": st.integers(0, 9), "arm": texts, "seed": st.integers(0, 99), "step": st.integers(0, 99)}
-gains = st.none() | st.builds(Gain, st.integers(1, 99), *[numbers] * 5)
-seeds = st.builds(
-    SeedSignals,
-    blueprint=texts,
-    stage=st.sampled_from(Stage),
-    alpha=st.floats(0, 1),
-    parameters=st.integers(0, 99),
-    age=st.none() | st.integers(0, 99),
-    incubation_loss=st.none() | numbers,
-    gain=gains,
-    dependence=gains,
-    opinion=st.none() | st.builds(Opinion, st.sampled_from(Finding), texts, price=st.none() | numbers),
-)
-slots = st.builds(
-    SlotSignals,
-    name=texts,
-    state=st.sampled_from(SlotState),
-    fossils=st.integers(0, 3),
-    seeds=st.lists(seeds, max_size=3).map(tuple),
-)
-signals = st.builds(
-    Signals,
-    step=st.integers(0, 99),
-    train_loss=numbers,
-    validation_loss=numbers,
-    validation_metric=numbers,
-    parameters=st.integers(0, 10**9),
-    host_parameters=st.integers(0, 10**9),
-    slots=st.lists(slots, max_size=3).map(tuple),
-)
-counts = st.integers(0, 9)
-stages = st.sampled_from(Stage)
+SKIPPED = ("type", "v", "arguments", "grown")
+"""Fields that keep their defaults: any object would fit into the last two."""
+
+
+def records(kind: type, **known: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Builds records of a class from the annotations of all its fields, except those that are given."""
+    inferred: dict[str, Any] = {field.name: ... for field in fields(kind) if field.name not in SKIPPED}
+    figures = [field.name for field in fields(kind) if str(field.type) == "Mapping[str, float]"]
+    return st.builds(kind, **{**inferred, **dict.fromkeys(figures, st.dictionaries(st.text(), st.floats())), **known})
+
+
+seeds = records(SeedSignals, gradients=st.none())
+slots = records(SlotSignals, seeds=st.lists(seeds, max_size=3).map(tuple))
+signals = records(Signals, slots=st.lists(slots, max_size=3).map(tuple))
 events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(
-        RunStarted,
-        run=texts,
-        arms=st.lists(texts, max_size=3).map(tuple),
-        rounds=counts,
-        environments=counts,
-        steps=counts,
-    ),
-    st.builds(
-        StageChanged,
-        **places,
-        slot=texts,
-        seed_id=counts,
-        blueprint=texts,
-        was=st.none() | stages,
-        now=stages,
-        parameters=counts,
-        reason=texts,
-    ),
-    st.builds(
-        StepFinished,
-        **places,
-        signals=signals,
-        reward=st.dictionaries(texts, numbers, max_size=3),
-        action=texts,
-    ),
-    st.builds(
-        GovernorActed,
-        **places,
-        act=texts,
-        verdict=texts,
-        reason=texts,
-        back_to=st.none() | counts,
-        penalty=numbers,
-        withdrawn=st.booleans(),
-    ),
-    st.builds(
-        EpisodeFinished,
-        round=counts,
-        arm=texts,
-        seed=counts,
-        test_loss=numbers,
-        test_metric=numbers,
-        validation_metric=numbers,
-        parameters=counts,
-        host_parameters=counts,
-        fossils=counts,
-        steps=counts,
-        reward=st.none() | numbers,
-    ),
-    st.builds(RunFinished, status=st.sampled_from(["done", "failed", "interrupted", "stopped"]), reason=texts),
+    records(StepFinished, signals=signals), *(records(kind) for kind in get_args(Event) if kind is not StepFinished)
 )
 
 
@@ -123,13 +50,13 @@ def as_told(value: object) -> str:
 
 
 @given(events)
-def test_an_event_is_the_same_after_a_line_of_json(event: Event) -> None:
+def test_any_event_survives_a_line_of_json(event: Event) -> None:
     line = encode(event)
     assert "\n" not in line
     assert as_told(decode(line)) == as_told(event)
 
 
-def test_nan_and_unknown_are_told_apart() -> None:
+def test_nan_and_none_are_distinguished() -> None:
     episode = EpisodeFinished(
         round=0, arm="a", seed=1, test_loss=math.nan, test_metric=math.inf, validation_metric=0.5,
         parameters=1, host_parameters=1, fossils=0, steps=4, reward=None,
@@ -142,12 +69,12 @@ def test_nan_and_unknown_are_told_apart() -> None:
 @pytest.mark.parametrize(
     "line", ["", "{", "[]", '{"type":"nonsense"}', '{"type":"run-finished","status":"done","v":1,"more":1}']
 )
-def test_a_line_that_is_none_of_ours_is_refused(line: str) -> None:
+def test_decode_refuses_a_line_that_is_not_an_event(line: str) -> None:
     with pytest.raises(ValidationError):
         decode(line)
 
 
-def test_what_was_settled_is_on_disk_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+def test_settled_events_are_on_disk(tmp_path: Path) -> None:
     file = EventFile(tmp_path / "events.jsonl")
     bus = Bus([file])
     bus.publish(RunFinished(status="done", reason="one"))
@@ -185,7 +112,7 @@ def test_a_file_that_is_deleted_during_the_run_is_an_error(tmp_path: Path) -> No
     assert gone.value.problems[0].code == "E410"
 
 
-def test_a_full_disk_is_told_plainly_and_closing_does_not_tell_it_again() -> None:
+def test_full_disk_is_reported_once() -> None:
     file = EventFile(Path("/dev/full"))
     file.hear(RunFinished(status="done"))
     with pytest.raises(RunFolderError, match="E410 cannot write /dev/full: No space left on device"):
@@ -226,7 +153,7 @@ def test_every_line_says_the_version_of_the_format() -> None:
     assert {record["v"] for record in records()} == {EVENT_FORMAT}
 
 
-def test_fields_that_are_not_known_are_left_out_wherever_they_stand_and_told_once(write: Write) -> None:
+def test_unknown_fields_are_skipped_and_reported_once(write: Write) -> None:
     lines = records()
     seed = lines[1]["signals"]["slots"][0]["seeds"][0]
     seed["gradients"]["kurtosis"] = seed["colour"] = lines[1]["signals"]["heat"] = lines[2]["cost"] = {"a": ["NaN"]}
@@ -243,7 +170,7 @@ def test_fields_that_are_not_known_are_left_out_wherever_they_stand_and_told_onc
     assert all(" is skipped: esper-core 0." in line for line in said)
 
 
-def test_events_of_a_type_that_is_not_known_are_left_out_and_told_once(write: Write) -> None:
+def test_unknown_event_types_are_skipped_and_reported_once(write: Write) -> None:
     first, *rest = records()
     moved = {"type": "seed-moved", "v": EVENT_FORMAT, "to": "late"}
     said: list[str] = []
@@ -254,7 +181,7 @@ def test_events_of_a_type_that_is_not_known_are_left_out_and_told_once(write: Wr
 
 
 @pytest.mark.parametrize("kind", ["run-finished", "from-the-future"])
-def test_a_newer_format_is_refused_with_its_version_and_what_reads_it(kind: str, write: Write) -> None:
+def test_newer_format_is_refused_with_its_version(kind: str, write: Write) -> None:
     file = write([*records()[:2], {"type": kind, "v": EVENT_FORMAT + 1, "status": "done"}])
     events = read_events(file)
     assert [next(events).type, next(events).type] == ["run-started", "step-finished"]
@@ -281,7 +208,7 @@ def test_a_newer_format_is_refused_with_its_version_and_what_reads_it(kind: str,
         ('{"type": ["run-finished"], "v": 1}', "does not match any of the expected tags"),
     ],
 )
-def test_a_line_that_is_no_event_is_refused_with_its_number_and_the_reason(line: str, why: str, write: Write) -> None:
+def test_invalid_line_is_refused_with_its_number_and_the_reason(line: str, why: str, write: Write) -> None:
     with pytest.raises(RunFolderError) as refusal:
         list(read_events(write([records()[0], line])))
     (problem,) = refusal.value.problems
@@ -290,7 +217,7 @@ def test_a_line_that_is_no_event_is_refused_with_its_number_and_the_reason(line:
     assert "packages.txt" in (problem.hint or "")
 
 
-def test_reading_stops_at_the_given_byte_whatever_is_behind_it(write: Write) -> None:
+def test_reading_stops_at_the_given_byte(write: Write) -> None:
     file = write(records())
     length, first = file.stat().st_size, file.read_bytes().index(b"\n") + 1
     with file.open("ab") as more:
@@ -302,7 +229,7 @@ def test_reading_stops_at_the_given_byte_whatever_is_behind_it(write: Write) -> 
         list(read_events(file))
 
 
-def test_a_torn_last_line_is_left_out_and_told(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+def test_torn_last_line_is_skipped_and_reported(write: Write, caplog: pytest.LogCaptureFixture) -> None:
     file = write(records())
     with file.open("ab") as torn:
         torn.write(b'{"type":"run-fin')
@@ -315,7 +242,7 @@ def test_a_torn_last_line_is_left_out_and_told(write: Write, caplog: pytest.LogC
     assert [record.getMessage() for record in caplog.records] == [f"{file}: {said[0]}"]
 
 
-def test_of_a_whole_file_nothing_is_left_out(write: Write) -> None:
+def test_intact_file_is_read_without_a_message(write: Write) -> None:
     said: list[str] = []
     assert repr(list(read_events(write(records()), tell=said.append))) == repr(EVENTS)
     assert list(read_events(write([]), tell=said.append)) == []

@@ -1,19 +1,19 @@
-"""How a seed joins in: by the formula, not at all at 0, as the identity at birth, and with a way for every gradient."""
+"""Seeds: blend operators, the identity at birth, gradients, and alpha on its curve."""
 
 from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import Tensor, nn
 
-from esper_core.config import OptimizerConfig
-from esper_core.growth import Garden, SeedFault, Variety, graft, slots_of
-from esper_core.growth.optimizers import OptimizerKeeper
-from esper_core.growth.seeds import Eased, GatedBlend, Residual, Seed, blend_parameters
-from esper_core.leyline import Action, Blend, BlueprintSpec, Op, Site, SlotPlace, Stage
+from esper_core.growth import SeedFault, Variety, graft, slots_of
+from esper_core.growth.seeds import Alpha, Eased, GatedBlend, Residual, Seed, blend_parameters
+from esper_core.leyline import Blend, BlueprintSpec, Curve, Site, SlotPlace, Stage
 
 SITES = {
     "image": Site("image", 3, (2, 4)),
@@ -90,7 +90,7 @@ def by_hand(seed: Seed, site: Site, host: Tensor, alpha: float) -> Tensor:
 @every_site
 @every_blend
 @both_births
-def test_each_operator_is_its_formula_number_by_number(site: Site, blend: Blend, tame: bool) -> None:
+def test_operator_computes_its_formula(site: Site, blend: Blend, tame: bool) -> None:
     seed = seed_of(site, blend, tame=tame)
     stirred(seed)
     host = torch.randn(4, *site.example_shape)
@@ -104,7 +104,7 @@ def test_each_operator_is_its_formula_number_by_number(site: Site, blend: Blend,
 @every_blend
 @both_births
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_run_02_every_seed_is_the_identity_at_birth_whatever_the_operator(site, blend, tame, dtype) -> None:
+def test_run_02_every_seed_starts_as_the_identity_with_any_operator(site, blend, tame, dtype) -> None:
     """Bit for bit but for the sign of a zero, for ugly numbers and in few bits, too; no operator scales what passes."""
     seed = seed_of(site, blend, tame=tame).to(dtype)
     host = torch.randn(4, *site.example_shape).to(dtype)
@@ -140,7 +140,7 @@ def test_run_01_every_parameter_has_a_gradient_within_two_steps(site, blend, tam
 @every_site
 @every_blend
 @both_births
-def test_its_parameters_are_as_many_as_was_said(site: Site, blend: Blend, tame: bool) -> None:
+def test_parameter_count_is_as_declared(site: Site, blend: Blend, tame: bool) -> None:
     seed = seed_of(site, blend, tame=tame)
     own = sum(parameter.numel() for parameter in Block(site).parameters())
     assert seed.parameter_count == own + blend_parameters(blend, site, identity=tame)
@@ -150,7 +150,7 @@ def test_its_parameters_are_as_many_as_was_said(site: Site, blend: Blend, tame: 
 
 @every_site
 @every_blend
-def test_in_few_bits_it_is_nearly_what_it_is_in_many(site: Site, blend: Blend) -> None:
+def test_half_precision_is_close_to_double(site: Site, blend: Blend) -> None:
     seed = seed_of(site, blend, tame=False)
     stirred(seed)
     host = torch.randn(4, *site.example_shape).bfloat16()
@@ -160,19 +160,8 @@ def test_in_few_bits_it_is_nearly_what_it_is_in_many(site: Site, blend: Blend) -
     torch.testing.assert_close(few.double(), many, rtol=0.05, atol=0.1)
 
 
-class Host(nn.Module):
-    """A module to put a slot behind."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Linear(3, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.stem(inputs)
-
-
 class Mine(nn.Module):
-    """Blows up, or is not a number."""
+    """Raises, or returns NaN."""
 
     def __init__(self, site: Site, *, raises: bool) -> None:
         super().__init__()
@@ -181,16 +170,16 @@ class Mine(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         if self.raises:
-            raise RuntimeError("stepped on")
+            raise RuntimeError("fails")
         return hidden * self.weight * math.nan
 
 
 @every_blend
 @pytest.mark.parametrize("raises", [True, False], ids=["raises", "no numbers"])
 @pytest.mark.parametrize("stage", [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.DRAINING])
-def test_at_strength_0_a_seed_is_never_called(blend: Blend, raises: bool, stage: Stage) -> None:
+def test_seed_is_never_called_at_alpha_0(blend: Blend, raises: bool, stage: Stage) -> None:
     inputs = torch.randn(4, 3)
-    model = graft(Host(), {"early": SlotPlace("stem")}, example=inputs)
+    model = graft(nn.Sequential(nn.Linear(3, 3)), {"early": SlotPlace("0")}, example=inputs)
     alone = model(inputs)
     slot = slots_of(model).named("early")
     assert slot.site is not None
@@ -202,45 +191,63 @@ def test_at_strength_0_a_seed_is_never_called(blend: Blend, raises: bool, stage:
         assert torch.equal(model.train(model_trains)(inputs), alone)
     seed.alpha.aim(1e-3, 0)
     if raises:
-        with pytest.raises(SeedFault, match="stepped on"):
+        with pytest.raises(SeedFault, match="fails"):
             model(inputs)
     else:
         assert not model(inputs).isfinite().any()
 
 
-@every_blend
-def test_run_03_gate_and_gain_are_owned_from_birth_to_the_end(blend: Blend) -> None:
-    """What an operator learns is owned, stepped and clipped with its seed."""
-    inputs = torch.randn(16, 3)
-    model = graft(Host(), {"early": SlotPlace("stem")}, example=inputs)
-    keeper = OptimizerKeeper(model.parameters(), host_settings=OptimizerConfig(), seed_settings=OptimizerConfig())
-    variety = Variety("test/x", BlueprintSpec("vector", "2*c*c + c"), partial(Block, tame=False))
-    garden = Garden(model, keeper, {"early": (variety,)}, seed=1, batches=1)
+strengths = st.floats(0, 1, allow_nan=False)
+curves = st.sampled_from(Curve)
+ULP = 2.3e-16
 
-    def loss(model: nn.Module) -> Tensor:
-        return (model(inputs) - inputs.flip(1)).square().mean()
 
-    garden.apply(Action(Op.GERMINATE, "early", "test/x", blend=blend, speed=1), 0)
-    seed = garden.slots["early"].living
-    assert seed is not None
-    extra = [p for name, p in seed.named_parameters() if name.startswith("operator.") or name == "block.gain"]
-    assert sum(parameter.numel() for parameter in extra) == blend_parameters(blend, seed.site, identity=False)
-    for op in (None, None, Op.ADVANCE, None, None, Op.FOSSILISE, None):
-        if op is not None:
-            garden.apply(Action(op, "early"), 1)
-        owned = [
-            id(parameter) for share in keeper.shares() for group in share.groups() for parameter in group["params"]
-        ]
-        assert all(owned.count(id(parameter)) == 1 for parameter in extra)
-        before = [parameter.detach().clone() for parameter in extra]
-        garden.open_step()
-        garden.tick()
-        keeper.zero_grad()
-        loss(model).backward()
-        keeper.step(garden.blended)
-        for number in garden.incubating:
-            garden.incubate(number, loss)
-        garden.close_step()
-        moved = [not torch.equal(parameter, value) for parameter, value in zip(extra, before, strict=True)]
-    assert all(moved)
-    assert seed.stage is Stage.FOSSILISED
+def share(curve: Curve, x: float) -> float:
+    """The share of the way that is done, by other formulas than the code's: half angles and tanh."""
+    if curve is Curve.COSINE:
+        return math.sin(math.pi * x / 2) ** 2
+    if curve is Curve.SIGMOID:
+        return 0.5 + 0.5 * math.tanh(6.0 * (x - 0.5)) / math.tanh(3.0)
+    return x
+
+
+@given(start=strengths, target=strengths, ticks=st.integers(1, 300), curve=curves)
+def test_alpha_is_monotonic_on_its_curve_and_ends_exactly_on_its_target(start, target, ticks, curve) -> None:
+    alpha = Alpha(value=start)
+    alpha.aim(target, ticks, curve)
+    path = [alpha.value]
+    for tick in range(1, ticks + 1):
+        assert alpha.moving
+        alpha.tick()
+        path.append(alpha.value)
+        assert alpha.value == pytest.approx(start + (target - start) * share(curve, tick / ticks), abs=1e-12)
+    assert not alpha.moving
+    assert (path[0], path[-1]) == (start, target)
+    way = math.copysign(1.0, target - start)
+    assert all((later - earlier) * way >= -ULP for earlier, later in pairwise(path))
+    assert all(0.0 <= value <= 1.0 for value in path)
+
+
+@given(st.lists(st.tuples(strengths, st.integers(0, 9), curves, st.integers(0, 12)), max_size=8))
+def test_new_aim_starts_from_the_current_value(turns) -> None:
+    alpha = Alpha()
+    for target, ticks, curve, passed in turns:
+        before = alpha.value
+        alpha.aim(target, ticks, curve)
+        assert alpha.value == (before if ticks else target)
+        for _ in range(passed):
+            alpha.tick()
+        assert 0.0 <= alpha.value <= 1.0
+        assert alpha.moving is (passed < ticks)
+        assert alpha.moving or alpha.value == target
+
+
+@given(ticks=st.integers(1, 100_000), curve=curves)
+def test_alpha_is_positive_after_the_first_tick_and_arrives_with_the_last(ticks, curve) -> None:
+    alpha = Alpha()
+    alpha.aim(1.0, ticks, curve)
+    alpha.tick()
+    assert 0.0 < alpha.value <= 1.0
+    alpha.done = ticks - 1
+    alpha.tick()
+    assert (alpha.value, alpha.moving) == (1.0, False)

@@ -1,4 +1,4 @@
-"""What the governor decides, when it takes snapshots, and when nothing helps any more."""
+"""Governor: its decisions, when it takes snapshots, and when it stops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def back_to(drive, signals):
     return drive.governor.decide(signals(drive.now, 1.0), opinion=PANIC).back_to
 
 
-def test_a_healthy_environment_goes_on_and_nothing_of_it_changes(drive) -> None:
+def test_healthy_environment_continues_unchanged(drive) -> None:
     watched, alone = drive(), drive(Governor(settings(snapshot_steps=1)))
     for _ in range(6):
         assert watched.step().act is Act.CONTINUE
@@ -41,7 +41,7 @@ def test_a_healthy_environment_goes_on_and_nothing_of_it_changes(drive) -> None:
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_there_is_a_way_back_before_anything_was_trained(drive) -> None:
+def test_rollback_before_the_first_step_restores_the_start(drive) -> None:
     driven = drive()
     before = driven.numbers()
     decision = driven.poisoned_step()
@@ -50,7 +50,7 @@ def test_there_is_a_way_back_before_anything_was_trained(drive) -> None:
     assert driven.rolled.train_loss is not None  # that of guessing
 
 
-def test_a_snapshot_is_taken_after_an_improvement_and_when_the_last_one_is_old(drive, signals) -> None:
+def test_snapshot_is_taken_after_an_improvement_or_enough_steps(drive, signals) -> None:
     driven = drive(Governor(settings(snapshot_steps=3, rollbacks=9)))
     seen = []
     for loss in [2.0, 1.9, 1.95, 1.95, 1.95, 1.95, 1.8]:
@@ -59,7 +59,7 @@ def test_a_snapshot_is_taken_after_an_improvement_and_when_the_last_one_is_old(d
     assert seen == [0, 1, 1, 1, 4, 4, 6]
 
 
-def test_no_snapshot_is_taken_of_a_step_that_was_not_calm(drive, signals) -> None:
+def test_no_snapshot_is_taken_of_a_step_with_a_warning(drive, signals) -> None:
     driven = drive(Governor(settings(snapshot_steps=1)))
     for loss in [2.0, *[1.9] * 6, 9.0, 9.0]:
         heed(driven, loss, signals)
@@ -67,14 +67,14 @@ def test_no_snapshot_is_taken_of_a_step_that_was_not_calm(drive, signals) -> Non
     assert back_to(driven, signals) == 6
 
 
-def test_no_snapshot_is_taken_while_a_seed_is_blended_in(drive, grow_and_keep) -> None:
+def test_no_snapshot_is_taken_while_a_seed_blends(drive, grow_and_keep) -> None:
     driven = drive(Governor(settings(snapshot_steps=1)), {step: grow_and_keep[step] for step in (0, 1)})
     for _ in range(5):
         driven.step()
     assert driven.poisoned_step().back_to == 1
 
 
-def test_every_snapshot_is_taken_anew_when_a_seed_is_kept_for_good(drive, grow_and_keep) -> None:
+def test_all_snapshots_are_retaken_when_a_seed_is_fossilised(drive, grow_and_keep) -> None:
     driven = drive(plan=grow_and_keep)
     for _ in range(5):
         driven.step()
@@ -88,7 +88,7 @@ def test_every_snapshot_is_taken_anew_when_a_seed_is_kept_for_good(drive, grow_a
     assert all(torch.equal(one, kept[name]) for name, one in driven.numbers().items())
 
 
-def test_a_damaged_snapshot_is_passed_over_for_the_one_before(drive) -> None:
+def test_damaged_snapshot_is_skipped_for_the_previous_one(drive) -> None:
     driven = drive(Governor(settings(snapshot_steps=1)))
     states = []
     for _ in range(3):
@@ -104,7 +104,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(drive) -> None:
     assert driven.poisoned_step().act is Act.ROLL_BACK
 
 
-def test_where_every_snapshot_is_damaged_the_governor_stops_and_touches_nothing(drive) -> None:
+def test_governor_stops_if_every_snapshot_is_damaged(drive) -> None:
     driven = drive(Governor(settings(snapshot_steps=1)))
     for _ in range(3):
         driven.step()
@@ -119,14 +119,14 @@ def test_where_every_snapshot_is_damaged_the_governor_stops_and_touches_nothing(
     assert driven.environment.model.head.weight.isnan().any()
 
 
-def test_after_so_many_rollbacks_the_governor_stops(drive) -> None:
+def test_governor_stops_after_the_maximum_of_rollbacks(drive) -> None:
     driven = drive(Governor(settings(rollbacks=2)))
     decisions = [driven.poisoned_step() for _ in range(3)]
     assert [one.act for one in decisions] == [Act.ROLL_BACK, Act.ROLL_BACK, Act.STOP]
     assert decisions[-1].reason.endswith("it was rolled back 2 times already (governor.rollbacks)")
 
 
-def test_a_new_episode_begins_with_all_its_rollbacks_and_no_history(drive) -> None:
+def test_new_episode_resets_rollbacks_and_history(drive) -> None:
     driven = drive(Governor(settings(rollbacks=1)))
     driven.step()
     assert driven.poisoned_step().act is Act.ROLL_BACK
@@ -136,7 +136,7 @@ def test_a_new_episode_begins_with_all_its_rollbacks_and_no_history(drive) -> No
     assert driven.poisoned_step().act is Act.ROLL_BACK
 
 
-def test_a_mutation_of_one_episode_is_not_blamed_for_a_panic_in_the_next(drive, grow_and_keep) -> None:
+def test_mutation_is_not_blamed_in_the_next_episode(drive, grow_and_keep) -> None:
     faults = FaultBook(limit=1)
     driven = drive(Governor(faults=faults), grow_and_keep)
     for _ in range(5):
@@ -149,13 +149,13 @@ def test_a_mutation_of_one_episode_is_not_blamed_for_a_panic_in_the_next(drive, 
     assert not faults.is_withdrawn("test/local-conv")
 
 
-def test_where_rolling_back_is_switched_off_a_panic_is_a_stop(drive) -> None:
+def test_panic_stops_if_rollback_is_off(drive) -> None:
     decision = drive(Governor(settings(rollback=False))).poisoned_step()
     assert decision.act is Act.STOP
     assert decision.reason.endswith("rolling back is switched off (governor.rollback)")
 
 
-def test_a_warning_is_told_once_and_again_when_it_was_calm_between(drive, signals) -> None:
+def test_warning_is_repeated_only_after_a_calm_step(drive, signals) -> None:
     driven = drive()
     acts = [heed(driven, loss, signals).act for loss in [*[1.0] * 6, 2.5, 2.5, 1.0, 2.5]]
     assert acts[6:] == [Act.WARN, Act.CONTINUE, Act.CONTINUE, Act.WARN]
@@ -164,12 +164,12 @@ def test_a_warning_is_told_once_and_again_when_it_was_calm_between(drive, signal
 @pytest.mark.parametrize(
     ("level", "act"), [(Level.PANIC, Act.ROLL_BACK), (Level.ENOUGH, Act.EARLY_STOP), (Level.WARNING, Act.WARN)]
 )
-def test_others_can_raise_the_alarm_or_say_that_it_is_enough(drive, signals, level, act) -> None:
+def test_opinion_of_a_plugin_can_raise_the_level(drive, signals, level, act) -> None:
     decision = heed(drive(), 1.0, signals, opinion=Verdict(level, "says a plugin"))
     assert (decision.act, decision.reason) == (act, "says a plugin")
 
 
-def test_nobody_can_call_the_alarm_off(drive, signals) -> None:
+def test_opinion_of_a_plugin_cannot_lower_the_level(drive, signals) -> None:
     for opinion in (Verdict(Level.CALM), Verdict(Level.ENOUGH, "that will do")):
         assert heed(drive(), float("nan"), signals, opinion=opinion).act is Act.ROLL_BACK
 
@@ -182,7 +182,7 @@ def test_sim_low_1_an_episode_on_a_plateau_ends_early_and_is_cut_not_terminal(dr
     assert decisions[-1].reason == "no improvement for 3 steps (governor.patience)"
 
 
-def test_an_episode_that_overfits_ends_early_too(drive, signals) -> None:
+def test_overfitting_episode_ends_early(drive, signals) -> None:
     driven = drive(Governor(settings(patience=3)))
     for loss in [2.0, 1.5, 1.0, 0.8, 0.6]:
         assert heed(driven, loss, signals).act is Act.CONTINUE
@@ -190,18 +190,18 @@ def test_an_episode_that_overfits_ends_early_too(drive, signals) -> None:
     assert acts == [Act.WARN, Act.CONTINUE, Act.EARLY_STOP]
 
 
-def test_no_episode_ends_on_a_plateau_while_a_seed_is_tried(drive, signals, living) -> None:
+def test_episode_does_not_end_early_while_a_seed_lives(drive, signals, living) -> None:
     driven = drive(Governor(settings(patience=2)))
     acts = [driven.governor.decide(signals(step, 2.0, slot=living())).act for step in range(6)]
     assert acts == [Act.CONTINUE] * 6
 
 
-def test_sim_low_3_patience_is_off_unless_it_is_asked_for(drive, signals) -> None:
+def test_sim_low_3_patience_is_off_by_default(drive, signals) -> None:
     driven = drive()
     assert {heed(driven, 2.0, signals).act for _ in range(60)} == {Act.CONTINUE}
 
 
-def test_an_old_decision_to_roll_back_is_refused(drive, signals) -> None:
+def test_outdated_rollback_decision_is_refused(drive, signals) -> None:
     driven = drive()
     old = heed(driven, 1.0, signals, opinion=PANIC)
     new = heed(driven, 1.0, signals, opinion=PANIC)
@@ -212,7 +212,7 @@ def test_an_old_decision_to_roll_back_is_refused(drive, signals) -> None:
             driven.governor.roll_back(spent)
 
 
-def test_what_is_remembered_goes_back_with_the_host(drive, signals) -> None:
+def test_rollback_restores_the_history(drive, signals) -> None:
     driven = drive(Governor(settings(snapshot_steps=100)))
     for loss in [2.0, 1.0]:
         heed(driven, loss, signals)
@@ -223,7 +223,7 @@ def test_what_is_remembered_goes_back_with_the_host(drive, signals) -> None:
     assert driven.governor.state_dict().plain["history"] == known
 
 
-def test_a_governor_goes_on_from_where_it_was_written(drive, grow_and_keep) -> None:
+def test_governor_continues_from_its_saved_state(drive, grow_and_keep) -> None:
     driven = drive(plan=grow_and_keep, steps=12)
     for _ in range(6):
         driven.step()
@@ -242,7 +242,7 @@ def test_a_governor_goes_on_from_where_it_was_written(drive, grow_and_keep) -> N
     assert driven.governor.state_dict().plain["rollbacks"] == 2
 
 
-def test_taking_a_snapshot_allocates_nothing_new(drive, monkeypatch) -> None:
+def test_snapshots_reuse_their_memory(drive, monkeypatch) -> None:
     driven = drive(Governor(settings(snapshot_steps=1)))
     places = {one.data_ptr() for copy in driven.copies() for one in copy.values()}
     monkeypatch.setattr(
@@ -255,7 +255,7 @@ def test_taking_a_snapshot_allocates_nothing_new(drive, monkeypatch) -> None:
     assert {one.data_ptr() for copy in driven.copies() for one in copy.values()} == places
 
 
-def test_a_seed_that_is_pruned_after_it_was_leant_on_is_no_panic(drive) -> None:
+def test_pruning_a_useful_seed_is_no_panic(drive) -> None:
     plan = {
         0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1),
         1: Action(Op.ADVANCE, "early"),
@@ -264,12 +264,3 @@ def test_a_seed_that_is_pruned_after_it_was_leant_on_is_no_panic(drive) -> None:
     driven = drive(Governor(settings(surge_steps=1, surge_ratio=1.5)), plan, steps=14)
     assert [driven.step().act for _ in range(14)] == [Act.CONTINUE] * 14
     assert driven.losses[10] > 1.5 * driven.losses[9]  # it would have been taken for a surge
-
-
-def test_a_seed_that_incubates_is_named_in_a_rollback_and_not_blamed(drive, grow_and_keep) -> None:
-    faults = FaultBook(limit=1)
-    driven = drive(Governor(faults=faults), {0: grow_and_keep[0]})
-    driven.step()
-    decision = driven.poisoned_step()
-    assert decision.reason.endswith("; after germinate early test/local-conv at step 0")
-    assert (driven.rolled.withdrawn, faults.is_withdrawn("test/local-conv")) == (False, False)

@@ -1,4 +1,4 @@
-"""A rollback: what it brings back, what it clears, whom it leaves alone, and faults that call for one."""
+"""Rollback: what it restores and clears, which faults cause it, and that neighbours are unaffected."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("optimizer", KINDS)
-def test_b1_pt_01_after_a_rollback_the_next_step_is_the_first_of_a_fresh_optimizer(
-    drive, grow_and_keep, optimizer
-) -> None:
+def test_b1_pt_01_step_after_a_rollback_is_the_first_of_a_fresh_optimizer(drive, grow_and_keep, optimizer) -> None:
     driven = drive(plan=grow_and_keep, optimizer=optimizer, steps=12)
     for _ in range(6):
         driven.step()
@@ -58,7 +56,7 @@ def test_b1_pt_01_after_a_rollback_the_next_step_is_the_first_of_a_fresh_optimiz
 
 
 class Harm(nn.Module):
-    """A decent block for ``patience`` training passes; then ``harm`` has its way."""
+    """Behaves for ``patience`` training passes, then raises or explodes."""
 
     def __init__(self, site: Site, harm: str, patience: int) -> None:
         super().__init__()
@@ -87,7 +85,7 @@ PLAN = {0: Action(Op.GERMINATE, "early", "test/harm", speed=0), 1: ADVANCE}
 
 
 @pytest.mark.parametrize("at", [0, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
-def test_run_09_numbers_that_are_none_in_a_batch_are_rolled_back_in_that_very_step(drive, at) -> None:
+def test_run_09_non_finite_batch_is_rolled_back_in_the_same_step(drive, at) -> None:
     driven = drive(Governor(GovernorConfig(penalty=7.0, snapshot_steps=1)), steps=STEPS)
     for step in range(STEPS):
         if step != at:
@@ -103,7 +101,7 @@ def test_run_09_numbers_that_are_none_in_a_batch_are_rolled_back_in_that_very_st
 
 
 @pytest.mark.parametrize("at", [2, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
-def test_a_seed_that_explodes_is_rolled_back_and_its_blueprint_answers_for_it(drive, at) -> None:
+def test_exploding_seed_is_rolled_back_and_its_blueprint_withdrawn(drive, at) -> None:
     faults = FaultBook(limit=1)
     governor = Governor(GovernorConfig(surge_steps=1, watch_steps=STEPS), faults=faults)
     passes = (at - 1) * BATCHES  # it incubates in step 1, and acts from step 2 on
@@ -126,7 +124,7 @@ def test_a_seed_that_explodes_is_rolled_back_and_its_blueprint_answers_for_it(dr
 
 
 @pytest.mark.parametrize("at", [1, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
-def test_a_blueprint_that_raises_is_lost_alone_and_calls_for_no_rollback(drive, at) -> None:
+def test_blueprint_that_raises_is_lost_without_a_rollback(drive, at) -> None:
     passes = (at - 1) * BATCHES + 1
     driven = drive(None, PLAN, steps=STEPS, batches=BATCHES, variety=harmful("raise", passes))
     acts = [driven.step(heal=True).act for _ in range(STEPS)]
@@ -136,7 +134,7 @@ def test_a_blueprint_that_raises_is_lost_alone_and_calls_for_no_rollback(drive, 
     assert driven.environment.garden.slots["early"].living is None
 
 
-def test_training_goes_on_from_a_rollback_as_well_as_before(drive) -> None:
+def test_training_improves_after_a_rollback(drive) -> None:
     driven = drive(steps=30)
     for _ in range(10):
         driven.step()
@@ -146,7 +144,7 @@ def test_training_goes_on_from_a_rollback_as_well_as_before(drive) -> None:
     assert driven.losses[-1] < before
 
 
-def test_b1_pt_05_a_rollback_of_one_environment_leaves_its_neighbours_bit_for_bit_alone(
+def test_b1_pt_05_rollback_leaves_neighbouring_environments_bit_for_bit_unchanged(
     make_recipe: Callable[..., Recipe],
 ) -> None:
     def run(sick_at: int | None) -> list[list[tuple[float, ...]]]:

@@ -1,4 +1,4 @@
-"""What the governor takes for trouble: numbers that are none, surges, and a collapse; and what it does not."""
+"""Judgement: non-finite numbers, surges and collapse are reported, ordinary courses of training are not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def judged(signals, losses, history=GUESSING, settings=SETTINGS, **more):
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, (1.0, math.nan), (math.nan, 1.0)])
-def test_a_loss_that_is_no_number_is_a_panic_at_once_and_not_remembered(signals, loss) -> None:
+def test_non_finite_loss_is_a_panic_and_not_recorded(signals, loss) -> None:
     _, before = judged(signals, LEARNT)
     levels, after = judged(signals, [loss], before)
     assert (levels, after) == ([Level.PANIC], before)
@@ -40,35 +40,33 @@ def test_a_loss_that_is_no_number_is_a_panic_at_once_and_not_remembered(signals,
 
 
 @pytest.mark.parametrize(("finite", "level"), [(False, Level.PANIC), (True, Level.CALM), (None, Level.CALM)])
-def test_a_host_that_is_not_finite_is_a_panic_at_once(signals, finite, level) -> None:
+def test_non_finite_host_is_a_panic(signals, finite, level) -> None:
     assert judged(signals, [1.0], host_finite=finite)[0] == [level]
 
 
 @pytest.mark.parametrize(
     ("acting", "level", "healthy"), [(["early"], Level.PANIC, False), (["late"], Level.WARNING, True)]
 )
-def test_gradients_that_are_no_numbers_are_a_panic_where_they_reach_the_host(
-    signals, living, acting, level, healthy
-) -> None:
+def test_non_finite_gradients_are_a_panic_if_they_reach_the_host(signals, living, acting, level, healthy) -> None:
     slot = living(Stage.BLENDING, 0.5, gradients=GradientHealth(1.0, 1.0, 1.0, 0.0, 0.0, non_finite=0.01))
     told = judge_step(GUESSING, signals(0, 2.0, slot=slot), SETTINGS, acting=acting)
     assert (told.verdict.level, told.healthy) == (level, healthy)
 
 
-def test_a_network_that_lost_all_that_it_had_learnt_has_collapsed(signals) -> None:
+def test_loss_back_at_guessing_is_a_collapse(signals) -> None:
     assert judged(signals, [*LEARNT, 2.31])[0][-1] is Level.PANIC
     assert judged(signals, [2.3, 2.31, 2.35, 2.4])[0] == [Level.CALM] * 4  # never better than guessing: nothing lost
     assert judged(signals, [*LEARNT, 2.31], LossHistory())[0][-1] is not Level.PANIC  # guessing unknown
 
 
-def test_an_overfitted_network_is_warned_of_and_no_panic(signals) -> None:
+def test_overfitting_is_a_warning_and_no_panic(signals) -> None:
     rising = [(1.2 + 0.1 * step, 0.9 - 0.05 * step) for step in range(17)]
     levels, _ = judged(signals, [*LEARNT, *rising])
     assert Level.PANIC not in levels
     assert levels[-1] is Level.WARNING
 
 
-def test_a_step_with_a_warning_is_one_without_improvement_unless_the_metric_was_never_so_good(signals) -> None:
+def test_step_with_a_warning_counts_as_stale_unless_the_metric_improves(signals) -> None:
     overfitted, history = Metric("accuracy"), judged(signals, LEARNT)[1]
     best, patience = history.best_loss, []
     for step, metric in enumerate([0.5, 0.5, 0.6, 0.6, 0.4]):
@@ -81,7 +79,7 @@ def test_a_step_with_a_warning_is_one_without_improvement_unless_the_metric_was_
     assert (history.best_loss, max(history.validation_losses)) == (best, max(LEARNT))
 
 
-def test_a_surge_is_a_panic_when_it_lasts_and_a_warning_before(signals) -> None:
+def test_surge_is_a_warning_first_and_a_panic_when_it_lasts(signals) -> None:
     settings = replace_settings(surge_steps=3)
     calm = [1.0] * 6
     levels, history = judged(signals, [*calm, 2.1, 2.1, 1.0, 2.1, 2.1, 2.1], LossHistory(), settings)
@@ -91,7 +89,7 @@ def test_a_surge_is_a_panic_when_it_lasts_and_a_warning_before(signals) -> None:
     assert set(history.validation_losses) == {1.0}
 
 
-def test_either_loss_may_surge(signals) -> None:
+def test_training_and_validation_loss_may_surge(signals) -> None:
     settings = replace_settings(surge_steps=1)
     _, history = judged(signals, [1.0] * 6, LossHistory(), settings)
     for name, validation, train in [("validation", 3.0, 1.0), ("training", 1.0, 3.0)]:
@@ -99,7 +97,7 @@ def test_either_loss_may_surge(signals) -> None:
         assert told == Verdict(Level.PANIC, f"surge, step 1 of 1: the {name} loss is 3, and was 1 ± 0 before")
 
 
-def test_a_surge_exceeds_both_the_spread_and_the_mean(signals) -> None:
+def test_surge_exceeds_both_spread_and_mean(signals) -> None:
     settings = replace_settings(surge_steps=1, surge_sigmas=4.0, surge_ratio=2.0)
     spread = [0.2, 1.8] * 5  # mean 1, σ 0.8
     assert judged(signals, [*spread, 4.1], LossHistory(), settings)[0][-1] is Level.CALM
@@ -109,14 +107,14 @@ def test_a_surge_exceeds_both_the_spread_and_the_mean(signals) -> None:
     assert judged(signals, [*narrow, 2.1], LossHistory(), settings)[0][-1] is Level.PANIC
 
 
-def test_a_young_environment_is_compared_with_the_loss_of_guessing(signals) -> None:
+def test_first_steps_are_compared_with_the_loss_of_guessing(signals) -> None:
     settings = replace_settings(surge_steps=1)
     assert judged(signals, [4.7], GUESSING, settings)[0] == [Level.CALM]
     assert judged(signals, [4.9], GUESSING, settings)[0] == [Level.PANIC]
     assert judged(signals, [1e9], LossHistory(), settings)[0] == [Level.CALM]
 
 
-def test_a_trifle_is_no_surge(signals) -> None:
+def test_small_absolute_change_is_no_surge(signals) -> None:
     settings = replace_settings(surge_steps=1)
     low = [0.001] * 6
     history = replace(GUESSING, train_losses=low, validation_losses=low)
@@ -125,7 +123,7 @@ def test_a_trifle_is_no_surge(signals) -> None:
 
 
 @given(scale=st.integers(-30, 30), last=st.sampled_from([1.3, 2.05, 2.31, 2.6, 3.5, 9.0]))
-def test_no_loss_is_too_large_as_such(scale, last) -> None:
+def test_scale_of_the_losses_does_not_matter(scale, last) -> None:
     def make(step, loss, *, train=None):
         return Signals(step, loss if train is None else train, loss, 0.5, 1, 1, ())
 
@@ -134,13 +132,13 @@ def test_no_loss_is_too_large_as_such(scale, last) -> None:
     assert scaled == judged(make, losses)[0]
 
 
-def test_losses_below_zero_can_surge(signals) -> None:
+def test_negative_losses_can_surge(signals) -> None:
     settings = replace_settings(surge_steps=1)
     levels, _ = judged(signals, [*[-2.0, -2.1] * 4, -1.0, 0.2], LossHistory(), settings)
     assert levels == [*[Level.CALM] * 9, Level.PANIC]
 
 
-def test_a_seed_that_was_taken_out_leaves_another_network_with_a_history_of_its_own(signals, living) -> None:
+def test_history_restarts_when_an_acting_seed_is_removed(signals, living) -> None:
     settings = replace_settings(surge_steps=1)
 
     def after(slot, loss, history, acting=("early",)):
@@ -158,7 +156,7 @@ def test_a_seed_that_was_taken_out_leaves_another_network_with_a_history_of_its_
     assert len(kept.validation_losses) == 14
 
 
-def test_a_seed_that_goes_behind_the_hosts_back_leaves_its_history_alone(signals, living) -> None:
+def test_removing_an_incubating_seed_keeps_the_history(signals, living) -> None:
     history = GUESSING
     for loss in [1.0] * 3:
         history = judge_step(history, signals(0, loss, slot=living()), SETTINGS, acting=()).history
@@ -171,7 +169,7 @@ def test_a_seed_that_goes_behind_the_hosts_back_leaves_its_history_alone(signals
     cut=st.integers(0, 30),
     guessing=st.none() | st.floats(-5, 5),
 )
-def test_a_history_is_plain_finite_numbers_and_goes_on_from_where_it_was_written(losses, metric, cut, guessing) -> None:
+def test_history_survives_json_and_continues(losses, metric, cut, guessing) -> None:
     def make(step, loss, *, train=None):
         return Signals(step, loss, loss, metric, 1, 1, (SlotSignals("early", SlotState.FREE, 0),))
 
@@ -185,7 +183,7 @@ def test_a_history_is_plain_finite_numbers_and_goes_on_from_where_it_was_written
     assert len(history.train_losses) <= 4
 
 
-def test_progress_is_a_better_loss_or_a_better_metric(signals) -> None:
+def test_better_loss_or_metric_is_progress(signals) -> None:
     steps = [(1.0, 0.5), (1.0, 0.5), (1.1, 0.6), (1.1, 0.6), (0.9, 0.1), (0.9, math.nan)]
 
     def stale(metric):

@@ -1,4 +1,4 @@
-"""Counterfactuals: what is run and what is not, when there is no replay, and that nothing is left behind."""
+"""Counterfactuals: which modules run, when there is no replay, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch.nn.functional import cross_entropy, dropout
 from esper_core.growth import RandomStream, SeedFault, counterfactuals as reasons, derive_seed, graft, slots_of
 from esper_core.growth.counterfactuals import (
     Counterfactuals,
-    _Call,
     _replaced_forwards,
     _Replay,
     _Trace,
@@ -157,10 +156,7 @@ def all_right(model: nn.Module, found: dict[str | None, Tensor]) -> bool:
     return bool(found) and all(torch.equal(rows, by_hand(model, one)) for one, rows in found.items())
 
 
-# What is run.
-
-
-def test_left_out_in_turn_only_what_lies_behind_a_slot_is_run_again(add_seed: Callable[..., Seed]) -> None:
+def test_only_modules_behind_a_left_out_seed_run_again(add_seed: Callable[..., Seed]) -> None:
     counterfactuals = settled(network(add_seed))
     counterfactuals.measure(BATCHES, judge)
     assert {name: runs / len(BATCHES) for name, runs in RUNS.items()} == {
@@ -168,13 +164,13 @@ def test_left_out_in_turn_only_what_lies_behind_a_slot_is_run_again(add_seed: Ca
     }  # fmt: skip
 
 
-def test_the_first_batch_costs_a_trace_and_a_replay_more_than_separate_passes(add_seed: Callable[..., Seed]) -> None:
+def test_first_batch_costs_a_trace_and_a_replay_besides_separate_passes(add_seed: Callable[..., Seed]) -> None:
     Counterfactuals(network(add_seed)).measure(BATCHES[:1], judge)
     assert RUNS["root"] == 9, "one pass that is traced, four separate, four replayed"
     assert RUNS["in stem"] == 6
 
 
-def test_a_seed_without_strength_is_not_left_out(add_seed: Callable[..., Seed]) -> None:
+def test_seed_at_alpha_0_is_not_left_out(add_seed: Callable[..., Seed]) -> None:
     model = network(add_seed)
     slots_of(model).named("two").living.alpha.aim(0.0, 0)
     counterfactuals = Counterfactuals(model)
@@ -185,7 +181,7 @@ def test_a_seed_without_strength_is_not_left_out(add_seed: Callable[..., Seed]) 
         assert found.keys() == {None, "one", "three"}
 
 
-def test_without_an_acting_seed_nothing_is_run(add_seed: Callable[..., Seed]) -> None:
+def test_nothing_runs_without_an_acting_seed(add_seed: Callable[..., Seed]) -> None:
     model = network(add_seed)
     for name in SEEDS:
         slots_of(model).named(name).living.alpha.aim(0.0, 0)
@@ -204,14 +200,14 @@ def test_a_fossil_before_the_seed_is_not_run_again(add_seed: Callable[..., Seed]
     assert RUNS["fossil"] == RUNS["three"] == 3
 
 
-def test_run_11_what_was_not_measured_has_no_value(add_seed: Callable[..., Seed]) -> None:
+def test_run_11_unmeasured_seed_has_no_value(add_seed: Callable[..., Seed]) -> None:
     model = network(add_seed)
     slots_of(model).named("two").living.alpha.aim(0.0, 0)
     assert "two" not in Counterfactuals(model).measure(BATCHES, judge)
     assert settled(network(add_seed)).measure([], judge) == {}
 
 
-def test_the_judge_may_say_more_than_one_thing_of_an_example(add_seed: Callable[..., Seed]) -> None:
+def test_judge_may_return_several_values_per_example(add_seed: Callable[..., Seed]) -> None:
     def judge_twice(outputs: Tensor, targets: Tensor) -> Tensor:
         return torch.stack([judge(outputs, targets), (outputs.argmax(1) == targets).float()], 1)
 
@@ -219,8 +215,6 @@ def test_the_judge_may_say_more_than_one_thing_of_an_example(add_seed: Callable[
     found = settled(model).measure(BATCHES, judge_twice)
     assert all(torch.equal(rows[:, 0], by_hand(model, one)) for one, rows in found.items())
 
-
-# When there is no replay.
 
 WAYS: dict[str, tuple[type[nn.Module], str]] = {
     "random numbers": (Noisy, reasons.NOISE),
@@ -232,7 +226,7 @@ WAYS: dict[str, tuple[type[nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_host_that_replay_would_get_wrong_is_run_in_separate_passes(way: str, add_seed: Callable[..., Seed]) -> None:
+def test_host_that_cannot_be_replayed_runs_in_separate_passes(way: str, add_seed: Callable[..., Seed]) -> None:
     build, why = WAYS[way]
     model = network(add_seed, build)
     expected = {}
@@ -253,7 +247,7 @@ def test_a_host_that_replay_would_get_wrong_is_run_in_separate_passes(way: str, 
         assert all(torch.equal(found[one], losses) for one, losses in expected.items())
 
 
-def test_a_seed_that_draws_random_numbers_gets_the_same_in_every_pass(add_seed: Callable[..., Seed]) -> None:
+def test_seed_with_random_numbers_gets_the_same_ones_in_every_pass(add_seed: Callable[..., Seed]) -> None:
     model = network(add_seed)
     block = slots_of(model).named("two").living.block
     block.register_forward_hook(lambda module, args, output: dropout(output, 0.3, training=True))
@@ -267,7 +261,7 @@ def test_a_seed_that_draws_random_numbers_gets_the_same_in_every_pass(add_seed: 
     "how", ["a part", *(pytest.param(way, marks=pytest.mark.slow) for way in ("in place", "part in place"))]
 )
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_a_compiled_host_is_run_in_separate_passes(how: str, add_seed: Callable[..., Seed]) -> None:
+def test_compiled_host_runs_in_separate_passes(how: str, add_seed: Callable[..., Seed]) -> None:
     torch.compiler.reset()
     model = network(add_seed)
     if how == "a part":
@@ -282,16 +276,13 @@ def test_a_compiled_host_is_run_in_separate_passes(how: str, add_seed: Callable[
     torch.compiler.reset()
 
 
-def test_after_a_change_in_what_grows_it_is_looked_at_anew(add_seed: Callable[..., Seed]) -> None:
+def test_change_in_what_grows_starts_a_new_trace(add_seed: Callable[..., Seed]) -> None:
     model = network(add_seed)
     counterfactuals = settled(model)
     slots_of(model).named("two").living.stage = Stage.FOSSILISED
     assert counterfactuals.measure(BATCHES, judge).keys() == {None, "one", "three"}
     assert counterfactuals.reason is None
     assert RUNS["in stem"] == 5 + 2, "a trace, three separate passes and a replay at first; two replays"
-
-
-# Nothing is left behind.
 
 
 def everything(model: nn.Module) -> list[Any]:
@@ -312,7 +303,7 @@ def everything(model: nn.Module) -> list[Any]:
 @pytest.mark.parametrize("build", [Chain, Noisy, Sly])
 @pytest.mark.parametrize("looked", [False, True])
 @pytest.mark.parametrize("raising", [None, 2, 6])
-def test_nothing_is_left_behind(
+def test_measuring_leaves_nothing_behind_even_if_it_raises(
     build: type[nn.Module], looked: bool, raising: int | None, add_seed: Callable[..., Seed]
 ) -> None:
     model = network(add_seed, build)
@@ -342,7 +333,7 @@ def test_nothing_is_left_behind(
 
 
 @pytest.mark.parametrize("looked", [False, True])
-def test_a_seed_that_raises_is_named_and_nothing_is_left_behind(looked: bool, add_seed: Callable[..., Seed]) -> None:
+def test_seed_that_raises_is_named_and_nothing_is_left_behind(looked: bool, add_seed: Callable[..., Seed]) -> None:
     model = network(add_seed)
     counterfactuals = settled(model) if looked else Counterfactuals(model)
     slots_of(model).named("two").living.block.mix.bias = None
@@ -351,56 +342,6 @@ def test_a_seed_that_raises_is_named_and_nothing_is_left_behind(looked: bool, ad
     with pytest.raises(SeedFault, match="the seed in two"):
         counterfactuals.measure(BATCHES, judge)
     assert everything(model) == before
-
-
-# What a call may be left out for.
-
-
-class Doing(nn.Module):
-    """Does one thing, called with a tensor and a list."""
-
-    def __init__(self, what: Callable[..., Any]) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(8))
-        self.what = what
-
-    def forward(self, inputs: Tensor, log: list[Tensor] | None = None) -> Any:
-        return self.what(self, inputs, log)
-
-
-DOINGS: dict[str, tuple[Callable[..., Any], bool]] = {
-    "a tensor": (lambda module, inputs, log: inputs * 2, True),
-    "a tuple": (lambda module, inputs, log: (inputs + 1, inputs - 1), False),
-    "its input": (lambda module, inputs, log: inputs, False),
-    "a part of its input": (lambda module, inputs, log: inputs[:, :4], False),
-    "its parameter": (lambda module, inputs, log: module.weight.view(2, 4), False),
-    "one tensor twice": (lambda module, inputs, log: (out := inputs + 1, out[:3]), False),
-    "rows of one number": (lambda module, inputs, log: (inputs + 1)[:, :1].expand(-1, 8), False),
-    "a changed input": (lambda module, inputs, log: inputs.add_(1) * 2, False),
-    "kept": (lambda module, inputs, log: setattr(module, "seen", inputs + 1) or inputs * 2, False),
-    "an object": (lambda module, inputs, log: iter([inputs + 1]), False),
-}
-
-
-@pytest.mark.parametrize("doing", DOINGS)
-def test_a_call_can_be_left_out_if_its_output_is_all_that_it_does(doing: str, add_seed: Callable[..., Seed]) -> None:
-    what, skippable = DOINGS[doing]
-    assert traced(Doing(what), add_seed).skippable is skippable
-
-
-def test_a_call_that_is_given_a_list_cannot_be_left_out(add_seed: Callable[..., Seed]) -> None:
-    assert not traced(Doing(lambda module, inputs, log: inputs * 2), add_seed, log=[]).skippable
-
-
-def traced(module: nn.Module, add_seed: Callable[..., Seed], **named: Any) -> _Call:
-    """The call of ``module`` beside a network."""
-    model = network(add_seed)
-    model.add_module("doing", module)
-    trace = _Trace(model)
-    with torch.no_grad(), _replaced_forwards(_traceable(model), trace.watch):
-        module(BATCHES[0][0].clone(), **named)
-    (call,) = trace.calls
-    return call
 
 
 def test_a_pass_that_stops_short_of_the_trace_has_diverged(add_seed: Callable[..., Seed]) -> None:

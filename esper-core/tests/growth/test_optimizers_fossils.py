@@ -98,7 +98,7 @@ def follows(environment: Environment, expected: torch.optim.Optimizer, steps: in
 
 @pytest.mark.parametrize("incubation", ["shadow", pytest.param("branch", marks=pytest.mark.slow)])
 @every_pair
-def test_b8_drl_02_a_fossil_takes_the_steps_of_the_hosts_optimizer_with_the_state_that_it_had(
+def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(
     pair: str, incubation: str, make_recipe: Make
 ) -> None:
     """The state is handed over where host and seed use the same algorithm; otherwise it is fresh."""
@@ -117,7 +117,7 @@ def test_b8_drl_02_a_fossil_takes_the_steps_of_the_hosts_optimizer_with_the_stat
     environment.train()
 
 
-def test_where_the_settings_are_equal_the_optimizer_is_kept_and_handing_the_state_over_changes_no_bit(
+def test_optimizer_is_kept_if_the_settings_are_equal_and_a_handover_changes_no_bit(
     make_recipe: Make,
 ) -> None:
     """A clip norm that is never reached makes the settings differ, so that a new optimizer takes the state over."""
@@ -138,9 +138,7 @@ def test_where_the_settings_are_equal_the_optimizer_is_kept_and_handing_the_stat
 @pytest.mark.parametrize(
     ("host", "seed", "rate"), [(Falling(), None, 0.01), (None, Falling(), 0.02), (Falling(), Falling(), 0.02)]
 )
-def test_a_fossil_follows_the_hosts_schedule_from_the_moment_on(
-    host: Any, seed: Any, rate: float, make_recipe: Make
-) -> None:
+def test_fossil_follows_the_hosts_schedule_at_once(host: Any, seed: Any, rate: float, make_recipe: Make) -> None:
     own = {"learning_rate": 0.01}
     recipe = recipe_of(make_recipe, own, {"learning_rate": rate}, host_schedule=host, seed_schedule=seed)
     environment = grown(recipe)
@@ -191,9 +189,7 @@ def test_fossils_of_a_frozen_host_are_clipped_by_the_hosts_norm() -> None:
 
 
 @pytest.mark.parametrize("pair", ["adamw after adam", pytest.param("sgd after adam", marks=pytest.mark.slow)])
-def test_the_static_control_trains_its_blocks_with_the_hosts_settings_from_the_first_batch(
-    pair: str, make_recipe: Make
-) -> None:
+def test_static_control_trains_its_blocks_with_the_hosts_settings(pair: str, make_recipe: Make) -> None:
     recipe = recipe_of(make_recipe, *PAIRS[pair], host_schedule=Falling())
     environment = grown(recipe)
     environment.network.apply(FOSSILISE, 4)
@@ -222,7 +218,9 @@ ALIKE = [
 
 
 @pytest.mark.parametrize(("before", "after", "handed"), ALIKE)
-def test_state_goes_only_to_an_optimizer_that_keeps_the_same_quantities(before: Any, after: Any, handed: bool) -> None:
+def test_state_is_handed_over_only_between_optimizers_with_the_same_quantities(
+    before: Any, after: Any, handed: bool
+) -> None:
     parameter = nn.Parameter(torch.ones(3))
     old, new = before([parameter]), after([parameter])
 

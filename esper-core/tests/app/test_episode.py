@@ -1,4 +1,4 @@
-"""An episode that is played from outside: what there is to see, what is refused, and how a moment is brought back."""
+"""Manual episodes: observations, illegal actions, and how a moment is saved and restored."""
 
 from __future__ import annotations
 
@@ -90,13 +90,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Episode]:
     """One to play with; every test begins its own episode."""
     file = tmp_path_factory.mktemp("played") / "run.yaml"
     file.write_text(PLAYED)
-    play = Episode.of(file, CHANGES)
-    yield play
-    play.close()
+    episode = Episode.of(file, CHANGES)
+    yield episode
+    episode.close()
 
 
-def test_it_is_over_behind_the_last_step_and_not_before(shared: Episode) -> None:
-    moments = [shared.begin(3), *(shared.act(action) for action in LIFE)]
+def play(episode: Episode, seed: int, actions: list[Action]) -> list[Any]:
+    """Begin an episode and carry these actions out; what was seen before and after each."""
+    return [episode.begin(seed), *(episode.act(action) for action in actions)]
+
+
+def test_episode_is_over_after_the_last_step(shared: Episode) -> None:
+    moments = play(shared, 3, LIFE)
     assert [moment.over for moment in moments] == [False] * STEPS + [True]
     assert [moment.observation.step for moment in moments] == [*range(STEPS), STEPS - 1]
     assert {moment.observation.steps for moment in moments} == {STEPS} == {shared.steps}
@@ -109,38 +114,31 @@ def test_it_is_over_behind_the_last_step_and_not_before(shared: Episode) -> None
         shared.act(WAIT)
 
 
-def test_nobody_can_do_anything_before_the_first_episode(shared: Episode, tmp_path: Path) -> None:
-    play = Episode(prepare(shared.composition.resolution.loaded.file, CHANGES))
-    for ask in (lambda: play.act(WAIT), play.state_dict, lambda: play.twin):
+def test_nothing_can_be_done_before_the_first_episode(shared: Episode) -> None:
+    fresh = Episode(prepare(shared.composition.resolution.loaded.file, CHANGES))
+    for ask in (lambda: fresh.act(WAIT), fresh.state_dict, lambda: fresh.twin):
         with pytest.raises(RuntimeError, match="there is no episode"):
             ask()
 
 
-def test_what_is_seen_has_the_twin_and_the_price(shared: Episode) -> None:
-    moments = [shared.begin(5), *(shared.act(action) for action in LIFE)]
+def test_observation_has_the_twin_and_the_price_and_rewards_add_up(shared: Episode) -> None:
+    moments = play(shared, 5, LIFE)
     twin = shared.twin
     assert [moment.observation.twin for moment in moments] == [*twin.signals, twin.ending.signals]
     assert {moment.observation.price for moment in moments} == {20.0}
     assert all(signals.parameters == shared.host_parameters for signals in twin.signals)
     assert moments[1].observation.signals.validation_loss == twin.signals[1].validation_loss
     assert moments[-1].observation.signals.parameters > shared.host_parameters
-
-
-def test_the_reward_is_of_the_action_before_and_adds_up_to_what_became_of_it(shared: Episode) -> None:
-    moments = [shared.begin(5), *(shared.act(action) for action in LIFE)]
-    assert all(moment.reward is not None for moment in moments)
-    kept = moments[4].reward
-    assert kept is not None
-    assert kept.terms["fossil_fee"] < 0.0 == sum(one.reward.terms["fossil_fee"] for one in moments[:4] if one.reward)
-    end, twin = moments[-1].ending, shared.twin.ending
-    assert end is not None
-    gain = 100 * (end.signals.validation_metric - twin.signals.validation_metric)
+    rewards = [moment.reward for moment in moments]
+    assert None not in rewards
+    assert rewards[4].terms["fossil_fee"] < 0.0 == sum(one.terms["fossil_fee"] for one in rewards[:4])
+    end = moments[-1].ending
+    gain = 100 * (end.signals.validation_metric - twin.ending.signals.validation_metric)
     share = (end.signals.parameters - shared.host_parameters) / shared.host_parameters
-    total = sum(moment.reward.total for moment in moments if moment.reward)
-    assert total == pytest.approx(gain - 20 * (share + 0.1))
+    assert sum(reward.total for reward in rewards) == pytest.approx(gain - 20 * (share + 0.1))
 
 
-def test_from_any_moment_it_goes_on_to_the_same_numbers(shared: Episode) -> None:
+def test_any_moment_can_be_restored_with_identical_results(shared: Episode) -> None:
     """From the very end, too. What is written down stays what it is, whatever is played afterwards."""
     moments, states = [shared.begin(3)], [shared.state_dict()]
     for action in LIFE:
@@ -148,13 +146,12 @@ def test_from_any_moment_it_goes_on_to_the_same_numbers(shared: Episode) -> None
         states.append(shared.state_dict())
     shared.begin(5)
     shared.act(GERMINATE)
-    for step in reversed(range(STEPS + 1)):
-        assert [shared.load_state_dict(states[step]), *(shared.act(action) for action in LIFE[step:])] == moments[
-            step:
-        ], step
+    for step in (STEPS, 4, 1, 0):
+        again = [shared.load_state_dict(states[step]), *(shared.act(action) for action in LIFE[step:])]
+        assert again == moments[step:], step
 
 
-def test_another_way_from_a_moment_comes_to_something_else_and_leaves_the_first_alone(shared: Episode) -> None:
+def test_other_actions_after_a_restored_moment_lead_to_another_end(shared: Episode) -> None:
     shared.begin(3)
     shared.act(GERMINATE)
     state = shared.state_dict()
@@ -169,7 +166,7 @@ def test_another_way_from_a_moment_comes_to_something_else_and_leaves_the_first_
     assert other.ending.test_loss == shared.twin.ending.test_loss != kept.ending.test_loss
 
 
-def test_a_fresh_one_of_the_same_file_goes_on_in_its_place(shared: Episode) -> None:
+def test_state_can_be_loaded_into_a_fresh_episode(shared: Episode) -> None:
     shared.begin(3)
     for action in LIFE[:2]:
         moment = shared.act(action)
@@ -182,7 +179,7 @@ def test_a_fresh_one_of_the_same_file_goes_on_in_its_place(shared: Episode) -> N
     fresh.close()
 
 
-def test_a_state_that_does_not_fit_is_refused_and_leaves_no_episode(shared: Episode) -> None:
+def test_invalid_state_is_refused_and_leaves_no_episode(shared: Episode) -> None:
     shared.begin(3)
     state = shared.state_dict()
     spoilt = {**state.plain, "pool": {**state.plain["pool"], "environments": {"0": {"round": 0, "seed": 3}}}}
@@ -193,100 +190,92 @@ def test_a_state_that_does_not_fit_is_refused_and_leaves_no_episode(shared: Epis
     assert not shared.begin(3).over
 
 
-@pytest.mark.parametrize(
-    ("action", "error"),
-    [
-        (ADVANCE, LifecycleError),
-        (FOSSILISE, LifecycleError),
-        (Action(Op.GERMINATE, "early", "blueprints/pointwise"), LifecycleError),
-        (Action(Op.PRUNE, "nowhere"), GrowthError),
-        (Action(Op.PRUNE, "early", speed=-1), GrowthError),
-    ],
-)
-def test_what_is_not_possible_is_refused_and_nothing_is_changed(shared: Episode, action: Action, error: Any) -> None:
-    """A newborn seed cannot be advanced, nor kept; its slot is taken."""
+def test_illegal_action_is_refused_and_changes_nothing(shared: Episode) -> None:
+    """There is nothing to advance yet; a newborn seed cannot be advanced or kept, and its slot is taken."""
+    moments = play(shared, 3, LIFE)
     shared.begin(3)
-    before = shared.act(GERMINATE)
-    undisturbed = [shared.act(action) for action in LIFE[1:]]
-    shared.begin(3)
-    if action == ADVANCE:
+    with pytest.raises(LifecycleError):
+        shared.act(ADVANCE)
+    assert shared.act(GERMINATE) == moments[1]
+    for action in (FOSSILISE, Action(Op.GERMINATE, "early", "blueprints/pointwise")):
         with pytest.raises(LifecycleError):
-            shared.act(action)  # there is nothing to advance yet
-        assert shared.act(GERMINATE) == before
-    else:
-        assert shared.act(GERMINATE) == before
-        with pytest.raises(error):
             shared.act(action)
-    assert [shared.act(action) for action in LIFE[1:]] == undisturbed
+    for action in (Action(Op.PRUNE, "nowhere"), Action(Op.PRUNE, "early", speed=-1)):
+        with pytest.raises(GrowthError):
+            shared.act(action)
+    assert [shared.act(action) for action in LIFE[1:]] == moments[2:]
 
 
-def test_who_was_rolled_back_can_only_wait(install: Any, configured: Configured) -> None:
+def test_rolled_back_environment_can_only_wait(install: Any, configured: Configured) -> None:
     """Though the slot is free and the garden would take the seed: nobody acts on what was just undone, as in a run."""
     install("fright", FRIGHT)
-    play = Episode.of(configured(FRIGHTENED), [*CHANGES, "growth.embargo=0"])
-    play.begin(3)
-    play.act(GERMINATE)
-    moment = play.act(WAIT)
+    player = Episode.of(configured(FRIGHTENED), [*CHANGES, "growth.embargo=0"])
+    player.begin(3)
+    player.act(GERMINATE)
+    moment = player.act(WAIT)
     assert (moment.rolled_back, moment.over, moment.mask.ops) == (True, False, {"early": frozenset()})
     with pytest.raises(LifecycleError, match="just rolled back") as refused:
-        play.act(GERMINATE)
+        player.act(GERMINATE)
     assert refused.value.legal == ("wait",)
     assert moment.observation.rolled_back
-    assert play.load_state_dict(play.state_dict()) == moment
-    assert not play.act(WAIT).rolled_back
-    assert play.act(GERMINATE).observation.signals.seeds[0].blueprint == GERMINATE.blueprint
+    assert player.load_state_dict(player.state_dict()) == moment
+    assert not player.act(WAIT).rolled_back
+    assert player.act(GERMINATE).observation.signals.seeds[0].blueprint == GERMINATE.blueprint
 
 
 @pytest.mark.parametrize("whose", ["twin", "player"])
-def test_what_nothing_helps_is_stopped(whose: str, install: Any, configured: Configured) -> None:
+def test_governor_stops_the_player_or_the_twin(whose: str, install: Any, configured: Configured) -> None:
     """The twin's trouble is found when the episode begins, since the twin is trained before."""
     install("fright", FRIGHT.replace('"player"', '"twin"') if whose == "twin" else FRIGHT)
-    play = Episode.of(configured(FRIGHTENED), [*CHANGES, "governor.rollbacks=0"])
-    moment = None if whose == "twin" else [play.begin(3), play.act(WAIT)][-1]
+    player = Episode.of(configured(FRIGHTENED), [*CHANGES, "governor.rollbacks=0"])
+    moment = None if whose == "twin" else [player.begin(3), player.act(WAIT)][-1]
     with pytest.raises(GovernorStop, match=f'E402 arm "{whose}", seed 3, step 2: a whim'):
-        play.begin(3) if moment is None else play.act(WAIT)
+        player.begin(3) if moment is None else player.act(WAIT)
     with pytest.raises(RuntimeError, match="there is no episode"):
-        play.act(WAIT)
+        player.act(WAIT)
 
 
-def test_what_a_blueprint_did_wrong_is_forgotten_when_an_episode_begins(
+def test_withdrawn_blueprint_is_offered_again_in_the_next_episode(
     install: Any, configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is withdrawn after three times; the next episode is that of a run that begins with it."""
     install("extra", BROKEN)
-    play = Episode.of(configured(), [*CHANGES, "slots.early.blueprints=[broken, conv_light]"])
+    player = Episode.of(configured(), [*CHANGES, "slots.early.blueprints=[broken, conv_light]"])
     monkeypatch.setattr(sys.modules["esper_extra"].Broken, "breaks", True)
     break_down = Action(Op.GERMINATE, "early", "extra/broken")
-    offered = [play.begin(3).mask, *(play.act(break_down).mask for _ in range(3))]
+    offered = [player.begin(3).mask, *(player.act(break_down).mask for _ in range(3))]
     assert [mask.allows(break_down) for mask in offered] == [True, True, True, False]
-    withdrawn = play.state_dict()
-    assert play.begin(3).mask.allows(break_down)
-    assert not play.load_state_dict(withdrawn).mask.allows(break_down)
+    withdrawn = player.state_dict()
+    assert player.begin(3).mask.allows(break_down)
+    assert not player.load_state_dict(withdrawn).mask.allows(break_down)
 
 
-def test_a_policy_of_a_run_sees_what_a_player_sees(install: Any, configured: Configured, tmp_path: Path) -> None:
+@pytest.fixture
+def noted(install: Any, configured: Configured, tmp_path: Path) -> Callable[..., list[Any]]:
+    """``noted(*overrides)``: what a policy of a run saw."""
+
+    def note(*overrides: str) -> list[Any]:
+        install("noting", NOTING)
+        prepared = prepare(configured(), [*overrides, "policy=noting/noting"])
+        run(prepared, runs_dir=tmp_path / "runs")
+        return prepared.arms[0].policy.seen
+
+    return note
+
+
+def test_policy_of_a_run_sees_what_a_player_sees(noted: Any, configured: Configured) -> None:
     """The twin at the same step and the reward's price among it."""
-    install("noting", NOTING)
-    file = configured()
-    changes = [*CHANGES, "policy=noting/noting", "reward={use: team, settings: {price: 7.5}}"]
-    prepared = prepare(file, changes)
-    run(prepared, runs_dir=tmp_path / "runs")
-    seen = prepared.arms[0].policy.seen
-    play = Episode.of(file, changes)
-    moments = [play.begin(0), play.act(Action(Op.GERMINATE, "early", "blueprints/conv_light"))]
-    moments += [play.act(WAIT) for _ in range(STEPS - 2)]
+    changes = [*CHANGES, "reward={use: team, settings: {price: 7.5}}"]
+    seen = noted(*changes)
+    player = Episode.of(configured(), [*changes, "policy=static"])
+    moments = play(player, 0, [Action(Op.GERMINATE, "early", "blueprints/conv_light"), *[WAIT] * (STEPS - 2)])
     assert [(moment.observation, moment.mask) for moment in moments] == seen
     assert all(observation.twin.step == observation.step for observation, _ in seen)
     assert {observation.price for observation, _ in seen} == {7.5}
 
 
-def test_without_a_twin_a_policy_is_told_that_there_is_none(
-    install: Any, configured: Configured, tmp_path: Path
-) -> None:
-    install("noting", NOTING)
-    prepared = prepare(configured(), [*CHANGES, "policy=noting/noting", "twin=false"])
-    run(prepared, runs_dir=tmp_path / "runs")
-    seen = prepared.arms[0].policy.seen
+def test_observation_without_a_twin_has_none(noted: Any) -> None:
+    seen = noted(*CHANGES, "twin=false")
     assert len(seen) == STEPS
     assert {observation.twin for observation, _ in seen} == {None}
 
@@ -304,6 +293,6 @@ class Priced:
 @pytest.mark.parametrize(
     ("price", "named"), [(20, 20.0), (0.0, 0.0), (None, None), ("much", None), (math.nan, None), (math.inf, None)]
 )
-def test_a_price_is_a_number_or_it_is_unknown(price: object, named: float | None) -> None:
+def test_price_is_a_finite_number_or_unknown(price: object, named: float | None) -> None:
     assert RunReward(Priced(price), "reward").price == named
     assert RunReward(object(), "reward").price is None

@@ -262,40 +262,67 @@ IN_TORCH = "torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).
 JUDGES = """
 import asyncio
 import torch
-from esper_core import RewardSpec, SinkSpec, hookimpl
+from esper_core import PolicySpec, RewardSpec, SinkSpec, TaskSpec, hookimpl
+from esper_core.leyline import DataShape, Metric, Split
+
+def fail(*arguments):
+    {body}
 
 class Reward:
     def __init__(self, metric): ...
-    def score(self, now, before, twin, twin_before):
-        {body}
+    score = fail
 
-@hookimpl
-def esper_register_rewards(registry):
-    registry.add("judge", Reward, RewardSpec())
+class Policy:
+    def __init__(self, space): ...
+    act = fail
+
+class Task:
+    metric = Metric("accuracy", "up", "%")
+    shape = DataShape("sequence", (1, 16), 4)
+    def split(self, name): return Split(torch.randn(40, 1, 16), torch.randint(0, 4, (40,)))
+    def scores(self, outputs, targets): return (outputs.argmax(1) == targets).float()
+    losses = fail
 
 class Sink:
     def __init__(self, run): ...
-    def hear(self, event):
-        {body}
     def settle(self): ...
     def close(self): ...
+    hear = fail
 
 @hookimpl
-def esper_register_sinks(registry):
-    registry.add("pipe", Sink, SinkSpec())
+def esper_register_rewards(registry): registry.add("judge", Reward, RewardSpec())
+
+@hookimpl
+def esper_register_policies(registry): registry.add("judge", Policy, PolicySpec())
+
+@hookimpl
+def esper_register_tasks(registry): registry.add("judge", Task, TaskSpec())
+
+@hookimpl
+def esper_register_sinks(registry): registry.add("pipe", Sink, SinkSpec())
 """
 
 
 @pytest.mark.members
-@pytest.mark.parametrize("body", ["raise SystemExit(0)", "raise asyncio.CancelledError()", IN_TORCH])
-def test_component_that_the_run_depends_on_stops_it_at_its_authors_line(body: str, install, run_small) -> None:
+@pytest.mark.parametrize(
+    ("kind", "body", "fault"),
+    [
+        ("reward", "raise SystemExit(0)", "SystemExit on a step of environment 0"),
+        ("policy", "raise asyncio.CancelledError()", "CancelledError when it was asked to act"),
+        ("task", "1 / 0", "ZeroDivisionError when it computed losses"),
+        ("task", IN_TORCH, "ValueError when it computed losses"),
+    ],
+)
+def test_component_that_the_run_depends_on_stops_it_at_its_authors_line(
+    kind: str, body: str, fault: str, install, configured, tmp_path
+) -> None:
     path = install("judges", JUDGES.format(body=body))
     with pytest.raises(PluginError) as refusal:
-        run_small("reward: judges/judge\n")
+        run_prepared(prepare(configured(), [f"{kind}=judges/judge"]), runs_dir=tmp_path / "runs")
     (problem,) = refusal.value.problems
     assert problem.code == "E231"
-    assert problem.message.startswith('reward "judges/judge" (esper-judges 1.0) raised ')
-    assert (problem.file, problem.line) == (str(path), 8)
+    assert problem.message.startswith(f'{kind} "judges/judge" (esper-judges 1.0) raised {fault}')
+    assert (problem.file, problem.line) == (str(path), 7)
 
 
 @pytest.mark.members
@@ -305,7 +332,7 @@ def test_sink_that_raises_is_closed_and_reported_at_its_authors_line(body: str, 
     assert run_small("sinks: [judges/pipe]\n")["manifest"]["status"] == "done"
     (warning,) = warnings()
     assert warning.startswith('E228 sink "judges/pipe" (esper-judges 1.0) raised ')
-    assert f"\n  {path}:17" in warning
+    assert f"\n  {path}:7" in warning
 
 
 @pytest.mark.members

@@ -1,7 +1,7 @@
 """Installed packages whose components do not do what they declare, before a run and during it.
 
 Before a run, each blueprint that a file chooses is tried, and one whose specification is wrong is refused with its
-package named. During a run, a blueprint that fails loses its seed; a reward, policy or task that raises ends the run.
+package named. During a run, a blueprint that fails loses its seed.
 """
 
 from __future__ import annotations
@@ -103,31 +103,7 @@ LIES = {
         "E323",
         "the shape (4, 8, 15) for (4, 8, 16)",
     ),
-    "another dtype": (
-        FORWARD.format("super().forward(hidden).double()"),
-        "E323",
-        "torch.float64 on cpu for torch.float32",
-    ),
-    "two tensors": (FORWARD.format("(hidden, hidden)"), "E323", "puts out a tuple, not a tensor"),
-    "no numbers": (FORWARD.format("super().forward(hidden) * math.nan"), "E324", "not finite for ordinary inputs"),
     "no gradient": (FORWARD.format("Bent.apply(super().forward(hidden))"), "E324", "not finite: first.weight"),
-    "no identity": (BUILD.format("nn.init.ones_(self.last.bias)"), "E326", "the identity, and is off by up to 1"),
-    "no identity in evaluation": (
-        FORWARD.format("super().forward(hidden) + (0.0 if self.training else 1.0)"),
-        "E326",
-        "the identity, and is off by up to 1",
-    ),
-    "a dead gradient": (
-        FORWARD.format("hidden + torch.relu(self.last(torch.relu(self.first(hidden))))"),
-        "E327",
-        "no gradient reaches in two steps: first.weight, first.bias, last.weight, last.bias",
-    ),
-    "nothing to train": (BUILD.format("self.requires_grad_(False)"), "E327", "has no trainable parameter"),
-    "raises when built": (
-        BUILD.format("raise KeyError(site.kind)"),
-        "E321",
-        "raised KeyError: 'sequence' (esper_liars.py:29) when it was built for a sequence of shape (8, 16)",
-    ),
     "raises when tried": (
         FORWARD.format("hidden + self.scale"),
         "E322",
@@ -135,6 +111,7 @@ LIES = {
     ),
     "a false count": ("    pass", "E325", 'declares 128 parameters for a sequence of shape (8, 16), by "2*c*c"'),
 }
+"""The other ways to break a specification are tested beside the trial of blueprints."""
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -155,7 +132,7 @@ def test_blueprint_that_keeps_its_specification_is_accepted(lie, esper) -> None:
 
 
 def test_check_in_json_has_the_place_of_a_faulty_blueprint(lie, esper) -> None:
-    answer = esper("check", str(lie(LIES["no numbers"][0])), "--json")
+    answer = esper("check", str(lie(LIES["no gradient"][0])), "--json")
     told = json.loads(answer.out)
     (problem,) = told["problems"]
     assert (answer.status, told["ok"], told["warnings"]) == (3, False, [])
@@ -207,91 +184,6 @@ def test_blueprint_that_fails_in_training_is_named_and_withdrawn_after_three_fau
     assert len(born) == 3
     assert sum(isinstance(event, StepFinished) for event in events) == 2 * 12
     assert events[-1] == RunFinished(status="done")
-
-
-JUDGES = """
-from esper_core import PolicySpec, RewardSpec, TaskSpec, hookimpl
-from esper_core.leyline import WAIT, DataShape, Metric, RewardBreakdown, Split
-
-class Patient:
-    calls = 0
-    def call(self):
-        self.calls += 1
-        if self.calls > 3:
-            raise ZeroDivisionError("out of patience")
-
-class Reward(Patient):
-    def __init__(self, *, metric):
-        pass
-    def score(self, now, before, twin, twin_before):
-        self.call()
-        return RewardBreakdown({"none": 0.0})
-
-class Policy(Patient):
-    def __init__(self, space):
-        pass
-    def act(self, observations, masks):
-        self.call()
-        return [WAIT for _ in observations]
-
-class Task(Patient):
-    metric = Metric("accuracy", "up", "%")
-    shape = DataShape("sequence", (1, 16), 4)
-    def split(self, name):
-        import torch
-        return Split(torch.randn(40, 1, 16), torch.randint(0, 4, (40,)))
-    def losses(self, outputs, targets):
-        import torch
-        self.call()
-        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
-    def scores(self, outputs, targets):
-        return (outputs.argmax(1) == targets).float()
-
-@hookimpl
-def esper_register_rewards(registry):
-    registry.add("patient", Reward, RewardSpec())
-
-@hookimpl
-def esper_register_policies(registry):
-    registry.add("patient", Policy, PolicySpec())
-
-@hookimpl
-def esper_register_tasks(registry):
-    registry.add("patient", Task, TaskSpec())
-"""
-
-
-@pytest.mark.parametrize(
-    ("kind", "when"),
-    [
-        ("reward", "on a step of environment 1"),
-        ("policy", "when it was asked to act"),
-        ("task", "when it computed losses"),
-    ],
-)
-def test_component_that_the_run_depends_on_stops_it_and_is_named(
-    kind: str, when: str, site_packages, esper, tmp_path
-) -> None:
-    site_packages.plugin("esper-judges", JUDGES, id="judges")
-    file = tmp_path / "judged.yaml"
-    file.write_text(
-        "task: stripes\nhost: pointwise-mlp\nslots: {early: {blueprints: [conv_light]}}\npolicy: static\n"
-        "environments: 1\nepisode: {steps: 12, batches: 2, batch_size: 20}\n"
-    )
-    changes = ["--set", f"{kind}=patient", "--runs-dir", str(tmp_path / "runs"), "--quiet"]
-    answer = esper("run", str(file), *changes)
-    assert (answer.status, answer.out) == (3, "")
-    (folder,) = (tmp_path / "runs").iterdir()
-    message, place, *_ = answer.err.replace(f"{tmp_path}/", "").splitlines()
-    assert (
-        message == f'E231 {kind} "judges/patient" (esper-judges 1.0) raised ZeroDivisionError {when}: out of patience'
-    )
-    assert place == "  esper_judges.py:10"
-    assert f"  Resume it:  esper resume {folder}\n" in answer.err
-    (ended,) = [event for event in _events(tmp_path) if isinstance(event, RunFinished)]
-    assert (ended.status, "esper-judges 1.0" in ended.reason) == ("failed", True)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert (manifest["status"], manifest["exit"]) == ("failed", 3)
 
 
 def _events(folder: Path) -> list[Any]:

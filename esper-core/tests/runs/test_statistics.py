@@ -1,4 +1,4 @@
-"""Intervals have their nominal coverage, and a verdict is given only where it is justified."""
+"""Statistics: intervals have their nominal coverage, and a verdict is given only where it is justified."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 import math
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from esper_core.leyline import Metric
 from esper_core.leyline.constants import EXACT_SIGN_FLIP_BELOW, MIN_SEEDS_FOR_VERDICT
+from esper_core.leyline.events import EpisodeFinished
 from esper_core.runs.statistics import (
     Comparison,
     Sample,
@@ -35,6 +35,7 @@ from esper_core.runs.statistics import (
 )
 
 LEVEL = 0.95
+ACCURACY, PERPLEXITY = Metric("accuracy", "up", "%"), Metric("perplexity", "down")
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 
 
@@ -42,57 +43,48 @@ def compare(differences, *, direction="up", margin=0.0):
     return paired_comparison(differences, [0.0] * len(differences), direction=direction, margin=margin)
 
 
-@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 18, 19, 50, 400, 5000])
-def test_quantiles_and_tails_equal_scipys(degrees):
+def test_quantiles_and_tails_equal_those_of_scipy():
     stats = pytest.importorskip("scipy.stats")
-    for probability in (0.501, 0.75, 0.9, 0.95, 0.975, 0.995, 0.9995, 0.9999995):
-        assert t_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), rel=1e-8)
-    for t in (0.0, 1e-3, 0.5, 1.0, 2.0, 5.0, 30.0):
-        assert t_tail(t, degrees) == pytest.approx(stats.t.sf(t, degrees), rel=1e-8)
+    for degrees in (1, 2, 3, 4, 7, 18, 19, 50, 400, 5000):
+        for probability in (0.501, 0.75, 0.9, 0.95, 0.975, 0.995, 0.9995, 0.9999995):
+            assert t_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), rel=1e-8)
+        for t in (0.0, 1e-3, 0.5, 1.0, 2.0, 5.0, 30.0):
+            assert t_tail(t, degrees) == pytest.approx(stats.t.sf(t, degrees), rel=1e-8)
 
 
 @given(a=st.floats(0.2, 200), b=st.floats(0.2, 200), x=st.floats(0, 1))
-def test_the_incomplete_beta_function_equals_scipys(a, b, x):
+def test_the_incomplete_beta_function_equals_that_of_scipy(a, b, x):
     special = pytest.importorskip("scipy.special")
     assert regularised_beta(x, 1 - x, a, b) == pytest.approx(special.betainc(a, b, x), rel=1e-8, abs=1e-12)
 
 
-def test_known_quantiles_where_scipy_is_not_installed():
+def test_quantiles_equal_known_values():
     assert t_quantile(0.975, 1) == pytest.approx(12.706204736, abs=1e-8)
     assert t_quantile(0.975, 7) == pytest.approx(2.364624252, abs=1e-8)
     assert t_quantile(0.975, 10**6) == pytest.approx(1.959966, abs=1e-6)
 
 
-def test_an_interval_equals_scipys():
+def test_an_interval_equals_that_of_scipy():
     stats = pytest.importorskip("scipy.stats")
     values = [0.61, 0.58, 0.6, 0.55, 0.63]
-    interval = mean_interval(values, 0.9)
-    low, high = stats.t.interval(0.9, 4, loc=np.mean(values), scale=stats.sem(values))
-    assert (interval.mean, interval.low, interval.high, interval.n) == (
-        pytest.approx(0.594),
-        pytest.approx(low, abs=1e-10),
-        pytest.approx(high, abs=1e-10),
-        5,
-    )
+    own = mean_interval(values, 0.9)
+    expected = stats.t.interval(0.9, 4, loc=np.mean(values), scale=stats.sem(values))
+    assert (own.low, own.high) == pytest.approx(expected, abs=1e-10)
+    assert (own.mean, own.n) == (pytest.approx(0.594), 5)
 
 
-def test_one_value_says_nothing_about_the_spread():
-    assert mean_interval([0.5], LEVEL) == type(mean_interval([0.5], LEVEL))(0.5, None, None, 1)
+def test_one_value_has_no_spread_and_equal_values_have_none_either():
     alone = compare([0.5])
     assert (alone.difference, alone.low, alone.high, alone.p, alone.n) == (0.5, None, None, 1.0, 1)
     assert (alone.verdict, alone.effect_size) == ("no difference shown", None)
-
-
-def test_values_that_are_all_the_same_have_no_spread_at_all():
     interval = mean_interval([0.1] * 9, LEVEL)
     assert (interval.mean, interval.low, interval.high) == (0.1, 0.1, 0.1)
-    assert compare([0.0] * 30).p == 1.0
-    assert compare([0.1] * 30).p == 0.0
+    assert [compare([value] * 30).p for value in (0.0, 0.1)] == [1.0, 0.0]
     assert compare([0.1] * 30).effect_size is None
 
 
 @given(st.lists(numbers, min_size=2, max_size=30), st.sampled_from([0.5, 0.9, 0.95, 0.999]))
-def test_an_interval_holds_its_mean_in_the_middle(values, confidence):
+def test_an_interval_has_its_mean_in_the_middle(values, confidence):
     interval = mean_interval(values, confidence)
     assert interval.low <= interval.mean <= interval.high
     scale = 1e-9 * (1 + max(abs(value) for value in values))
@@ -101,28 +93,18 @@ def test_an_interval_holds_its_mean_in_the_middle(values, confidence):
 
 @pytest.mark.parametrize(
     ("values", "ends"),
-    [([0.2, 0.75], (0.0, 1.0)), ([0.9, 0.95], (None, 1.0)), ([0.5, 0.5], (0.5, 0.5)), ([0.7], (None, None))],
+    [
+        ([0.2, 0.75], (0.0, 1.0)),
+        ([0.9, 0.95], (None, 1.0)),
+        ([0.5, 0.5], (0.5, 0.5)),
+        ([0.7], (None, None)),
+        ([0.5, 1.2], (None, None)),  # which are no shares
+    ],
 )
-def test_the_interval_of_a_share_ends_where_shares_do(values, ends):
+def test_the_interval_of_a_share_lies_between_0_and_1(values, ends):
     free, own = mean_interval(values, 0.95), mean_interval(values, 0.95, share=True)
     assert own.mean == free.mean
     assert (own.low, own.high) == tuple(a if b is None else b for a, b in zip((free.low, free.high), ends, strict=True))
-
-
-def test_what_is_beyond_zero_and_one_is_no_share():
-    assert mean_interval([0.5, 1.2], 0.95, share=True) == mean_interval([0.5, 1.2], 0.95)
-
-
-def test_what_an_arm_of_two_seeds_came_to_lies_between_nothing_and_all():
-    episodes = [
-        SimpleNamespace(arm="a", round=0, seed=n, test_metric=x, reward=None) for n, x in enumerate((0.2, 0.75))
-    ]
-    for one in episodes:
-        one.parameters = one.host_parameters = one.fossils = 1
-    told = results(Metric("accuracy", "up", "%"), ["a"], episodes, 0.0)["arms"]["a"]["test"]
-    assert (told["ci_low"], told["ci_high"]) == (0.0, 1.0)
-    told = results(Metric("score"), ["a"], episodes, 0.0)["arms"]["a"]["test"]
-    assert told["ci_low"] < 0 < 1 < told["ci_high"]
 
 
 @given(st.lists(st.sampled_from([-2.0, -0.3, -0.1, 0.0, 0.1, 0.2, 0.7]), min_size=1, max_size=8))
@@ -158,7 +140,7 @@ def test_p_is_exact_below_twenty_pairs_and_that_of_the_t_test_from_there_on():
     assert compare(fewer).p != t_test_p(fewer)
 
 
-def test_the_comparison_is_of_pairs():
+def test_differences_are_taken_pair_by_pair():
     base = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]
     better = [value + 1 + 0.01 * i for i, value in enumerate(base)]
     found = paired_comparison(better, base, direction="up", margin=0.5)
@@ -170,7 +152,7 @@ def test_the_comparison_is_of_pairs():
 
 @settings(max_examples=30)
 @given(st.lists(numbers, min_size=1, max_size=12), st.sampled_from([0.0, 0.1, 1e5]))
-def test_turning_the_direction_or_swapping_the_sides_turns_everything(values, margin):
+def test_reversing_the_direction_or_the_sides_reverses_the_verdict(values, margin):
     up = compare(values, margin=margin)
     opposite = {"better": "worse", "worse": "better"}
     for other in (
@@ -182,21 +164,16 @@ def test_turning_the_direction_or_swapping_the_sides_turns_everything(values, ma
         assert other.verdict == opposite.get(up.verdict, up.verdict)
 
 
-def test_fewer_than_eight_pairs_get_no_verdict():
+def test_a_verdict_takes_eight_pairs_and_an_interval_beyond_the_margin():
     differences = [1.0 + 0.001 * i for i in range(MIN_SEEDS_FOR_VERDICT)]
-    assert compare(differences).verdict == "better"
-    assert compare(differences[:-1]).verdict == "no difference shown"
+    found = [compare(differences), compare(differences[:-1]), compare(differences, margin=1.004)]
+    assert [one.verdict for one in found] == ["better", "no difference shown", "no difference shown"]
+    assert [one.why for one in found] == [None, "too few seeds", "interval"]
+    many = decide(mean_interval(differences, LEVEL), 2 / 2**8 * 10, margin=0.0, comparisons=10)
+    assert many == ("no difference shown", "too few seeds for so many comparisons")
 
 
-def test_a_difference_within_the_margin_gets_no_verdict():
-    differences = [1.0 + 0.001 * i for i in range(10)]
-    assert compare(differences, margin=0.9).verdict == "better"
-    assert compare(differences, margin=1.004).verdict == "no difference shown"
-    assert compare([-d for d in differences], margin=0.9).verdict == "worse"
-    assert compare([-d for d in differences], margin=1.004).verdict == "no difference shown"
-
-
-def test_a_verdict_takes_a_small_p_as_well_as_an_interval_that_clears_the_margin():
+def test_a_verdict_takes_a_small_p_as_well_as_an_interval_beyond_the_margin():
     # Seven of one size and one against them: the interval by Student's t clears 0, and one of 20 flips is as large.
     differences = [1.0, 1.1, 1.2, 1.0, 1.1, 0.9, 1.0, -0.7]
     found = compare(differences)
@@ -209,17 +186,7 @@ def test_a_verdict_takes_a_small_p_as_well_as_an_interval_that_clears_the_margin
     assert decide(interval, 0.0, margin=interval.low) == ("no difference shown", "interval")
 
 
-def test_what_is_lacking_is_told():
-    clear = [1.0 + 0.001 * i for i in range(8)]
-    assert compare(clear).why is None
-    assert compare(clear[:-1]).why == "too few seeds"
-    assert compare(clear, margin=1.004).why == "interval"
-    interval = mean_interval(clear, LEVEL)
-    many = decide(interval, 2 / 2**8 * 10, margin=0.0, comparisons=10)
-    assert many == ("no difference shown", "too few seeds for so many comparisons")
-
-
-def test_p_against_the_margin_is_that_of_what_exceeds_it():
+def test_p_against_a_margin_is_that_of_the_differences_less_the_margin():
     differences = [0.3, 0.5, 0.9, 1.4, 0.2, 0.8, 1.1, 0.6]
     found = compare(differences, margin=0.3)
     assert found.p_margin == sign_flip_p([value - 0.3 for value in differences])
@@ -230,7 +197,7 @@ def test_p_against_the_margin_is_that_of_what_exceeds_it():
 
 
 @pytest.mark.parametrize("comparisons", [1, 2, 6, 7, 12, 13, 500])
-def test_with_the_seeds_that_are_needed_a_verdict_can_be_had_and_with_fewer_it_cannot(comparisons):
+def test_a_verdict_is_possible_with_the_seeds_needed_and_not_with_fewer(comparisons):
     needed = seeds_needed(comparisons)
 
     def verdict(n):
@@ -250,7 +217,7 @@ def test_with_the_seeds_that_are_needed_a_verdict_can_be_had_and_with_fewer_it_c
         (lambda: paired_comparison([1.0], [1.0, 2.0], direction="up", margin=0), "longer"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(call, received):
+def test_values_that_cannot_be_compared_are_refused(call, received):
     with pytest.raises(ValueError, match=received):
         call()
 
@@ -261,24 +228,24 @@ def share_covered(n, repeats, confidence, seed):
     return np.mean([interval.low <= 3.0 <= interval.high for interval in intervals])
 
 
-def test_nineteen_of_twenty_intervals_hold_the_truth():
+def test_nineteen_of_twenty_intervals_contain_the_true_mean():
     assert share_covered(8, 1500, 0.95, seed=0) == pytest.approx(0.95, abs=0.02)
 
 
-def told(row):
-    """The verdict on paired differences as ``paired_comparison`` has it, without what else it computes."""
+def verdict_of(row):
+    """The verdict on paired differences, without the other figures of a comparison."""
     return decide(mean_interval(row, LEVEL), paired_p(row), margin=0.0)[0]
 
 
-def test_the_short_way_to_a_verdict_is_the_long_one():
+def test_a_verdict_from_interval_and_p_equals_that_of_the_whole_comparison():
     rows = np.random.RandomState(5).normal(0.7, 1.0, (20, 8)).tolist()
-    assert {told(row) for row in rows} == {"better", "no difference shown"}
-    assert [told(row) for row in rows] == [compare(row).verdict for row in rows]
+    assert {verdict_of(row) for row in rows} == {"better", "no difference shown"}
+    assert [verdict_of(row) for row in rows] == [compare(row).verdict for row in rows]
 
 
-def test_without_a_difference_one_verdict_of_twenty_is_wrong_at_most():
+def test_without_a_difference_at_most_one_verdict_of_twenty_is_wrong():
     draws = np.random.RandomState(1).normal(0.0, 1.0, (1000, 8)).tolist()
-    assert np.mean([told(row) != "no difference shown" for row in draws]) == pytest.approx(0.05, abs=0.02)
+    assert np.mean([verdict_of(row) != "no difference shown" for row in draws]) == pytest.approx(0.05, abs=0.02)
     assert np.mean([paired_p(row) <= 0.05 for row in draws]) == pytest.approx(0.05, abs=0.02)
 
 
@@ -295,7 +262,7 @@ def test_coverage_for_other_sizes_and_levels(n, confidence):
 def test_false_positives_stay_rare_for_differences_of_any_symmetric_kind(draw, n):
     generator = np.random.RandomState(n)
     rows = (getattr(generator, draw)(size=(2000, n)) - (0.5 if draw == "uniform" else 0.0)).tolist()
-    assert np.mean([told(row) != "no difference shown" for row in rows]) <= 0.065
+    assert np.mean([verdict_of(row) != "no difference shown" for row in rows]) <= 0.065
     assert np.mean([paired_p(row) <= 0.05 for row in rows]) <= 0.065
 
 
@@ -306,7 +273,7 @@ ps = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 
 
 def slowly(values):
-    """By closed testing: a hypothesis falls where every intersection with it falls by Bonferroni's rule."""
+    """By closed testing: a hypothesis is rejected where Bonferroni's rule rejects every intersection with it."""
     places = range(len(values))
     subsets = [set(s) for size in range(1, len(values) + 1) for s in itertools.combinations(places, size)]
     return [
@@ -320,7 +287,7 @@ def test_holm_equals_testing_every_intersection(values):
 
 
 @given(ps)
-def test_an_adjusted_p_is_no_smaller_and_keeps_its_place(values):
+def test_an_adjusted_p_is_no_smaller_and_keeps_the_order(values):
     adjusted = holm(values)
     assert all(p <= q <= 1 for p, q in zip(values, adjusted, strict=True))
     order = sorted(range(len(values)), key=values.__getitem__)
@@ -328,19 +295,19 @@ def test_an_adjusted_p_is_no_smaller_and_keeps_its_place(values):
     assert holm(values[:1]) == values[:1]
 
 
-def test_known_values_and_none():
+def test_adjusted_p_equal_known_values():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([]) == []
 
 
 def compared(differences):
-    """A comparison without the figures that no verdict needs: a thousand of them are to be quick."""
+    """A comparison without the figures that no verdict needs, which is quicker."""
     interval = mean_interval(differences, LEVEL)
     p = paired_p(differences)
     return Comparison.of(interval, p=p, p_margin=p, spread=None, margin=0.0, paired=True)
 
 
-def test_verdicts_are_given_anew_by_the_adjusted_p():
+def test_verdicts_of_several_comparisons_use_the_adjusted_p():
     clear = [1.0, 1.1, 0.9, 1.2, 1.0, 0.8, 1.1, 1.0]
     weak = [0.9, 1.0, 1.1, -0.7, 1.0, 0.8, 1.2, 1.0]
     one, two = judge_together([compared(clear), compared(weak)], margin=0.0)
@@ -351,7 +318,7 @@ def test_verdicts_are_given_anew_by_the_adjusted_p():
     assert {found.why for found in five[1:]} == {"p"}
 
 
-def test_what_could_not_be_compared_counts_as_asked():
+def test_a_comparison_that_was_not_possible_counts_in_the_adjustment():
     clear = [1.0] * 8
     found = judge_together([compared(clear), *[None] * 6], margin=0.0)
     assert found[1:] == [None] * 6
@@ -369,8 +336,7 @@ def share_of_studies_with_a_wrong_verdict(draw, n, arms, repeats):
     return wrong / repeats
 
 
-def test_b8_drl_13_of_studies_without_a_difference_one_in_twenty_finds_one_at_most():
-    """Whichever of three arms comes out highest, the study says that nothing is shown, in 95 of 100 studies."""
+def test_b8_drl_13_at_most_one_in_twenty_studies_without_a_difference_finds_one():
     draw = np.random.RandomState(1).standard_normal
     assert share_of_studies_with_a_wrong_verdict(draw, 8, 3, 400) <= 0.07
 
@@ -378,8 +344,8 @@ def test_b8_drl_13_of_studies_without_a_difference_one_in_twenty_finds_one_at_mo
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "skewed", "heavy", "coarse"])
 @pytest.mark.parametrize(("n", "arms"), [(8, 3), (9, 5), (20, 3), (20, 5)])
-def test_b8_drl_13_so_it_is_for_skewed_heavy_and_coarse_figures(kind, n, arms):
-    """Among many arms that are the same, one is rarely said to be better: at most 5 % of studies, and chance."""
+def test_b8_drl_13_false_verdicts_are_rare_for_skewed_heavy_and_coarse_figures(kind, n, arms):
+    """At most 5 % of the studies, and some for chance."""
     random = np.random.RandomState(n * arms)
     draw = {
         "normal": random.standard_normal,
@@ -394,7 +360,7 @@ NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.001 * place for place, value in enumerate(NOISE)]
 
 
-def test_every_pair_of_arms_is_compared_with_its_p_adjusted_for_all_of_them():
+def test_every_pair_of_arms_is_compared_with_an_adjusted_p():
     samples = [Sample(name, dict(enumerate(own))) for name, own in (("a", BETTER), ("b", NOISE), ("c", NOISE))]
     found = {(one["a"], one["b"]): one for one in compare_arms(samples, direction="up", margin=0.0)}
     assert list(found) == [("a", "b"), ("a", "c"), ("b", "c")]
@@ -420,6 +386,68 @@ def test_samples_are_paired_by_the_same_seeds_or_by_at_least_eight_shared_ones()
     assert shared_seeds(eight, Sample("b", eight.by_seed, task="another")) == []
 
 
-def test_importing_it_imports_neither_torch_nor_scipy():
+def test_the_module_imports_neither_torch_nor_scipy():
     code = "import esper_core.runs.statistics, sys; sys.exit(bool({'torch', 'scipy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- results of a run
+
+
+def episode(arm: str, seed: int, test: float, reward: float | None = 1.0) -> EpisodeFinished:
+    return EpisodeFinished(
+        round=0, arm=arm, seed=seed, test_loss=1.0, test_metric=test, validation_metric=test,
+        parameters=120 if arm == "grown" else 100, host_parameters=100, fossils=int(arm == "grown"),
+        steps=4, reward=reward,
+    )  # fmt: skip
+
+
+def results_of(grown, twin, metric=ACCURACY, margin=0.0):
+    """The results of two arms with these figures, whose episodes come in another order than their seeds."""
+    episodes = [episode("grown", seed, value) for seed, value in reversed(list(enumerate(grown)))]
+    episodes += [episode("twin", seed, value) for seed, value in enumerate(twin)]
+    return results(metric, ["grown", "twin"], episodes, margin)
+
+
+def test_b8_drl_13_the_arms_of_a_run_are_compared_seed_by_seed():
+    found = results_of(BETTER, NOISE)
+    (comparison,) = found["comparisons"]
+    assert (comparison["a"], comparison["b"], comparison["verdict"], comparison["n"]) == ("grown", "twin", "better", 8)
+    assert comparison["difference"] == pytest.approx(0.2035)
+    assert 0.2 < comparison["ci_low"] < 0.2035 < comparison["ci_high"] < 0.21
+    assert comparison["p"] == pytest.approx(2 / 256)
+    assert found["arms"]["grown"]["params"] == 120
+    assert [e["seed"] for e in found["arms"]["grown"]["episodes"]] == list(range(8))
+    for none in (results_of(BETTER[:7], NOISE[:7]), results_of(BETTER, NOISE, margin=0.3)):
+        assert none["comparisons"][0]["verdict"] == "no difference shown"
+
+
+def test_a_lower_perplexity_is_better():
+    comparison = results_of([3.0 + 0.01 * seed for seed in range(8)], [4.0] * 8, PERPLEXITY)["comparisons"][0]
+    assert comparison["verdict"] == "better"
+    assert comparison["difference"] == pytest.approx(0.965)
+
+
+def test_an_unknown_reward_stays_unknown_and_one_episode_has_no_interval():
+    found = results(ACCURACY, ["grown"], [episode("grown", 0, 0.5, reward=None)], 0.0)
+    assert found["arms"]["grown"]["reward"] is None
+    assert found["arms"]["grown"]["test"] == {"mean": 0.5, "ci_low": None, "ci_high": None, "n": 1}
+    assert found["comparisons"] == []
+
+
+def test_the_interval_of_a_percentage_lies_between_0_and_100():
+    shares, free = (results_of([0.2, 0.75], [0.2, 0.75], metric) for metric in (ACCURACY, Metric("score")))
+    test = shares["arms"]["grown"]["test"]
+    assert (test["ci_low"], test["ci_high"]) == (0.0, 1.0)
+    test = free["arms"]["grown"]["test"]
+    assert test["ci_low"] < 0 < 1 < test["ci_high"]
+
+
+@pytest.mark.parametrize("odd", [[math.inf], [1.7e308, -1.7e308], [1e200, -1e200]])
+def test_figures_that_are_infinite_or_overflow_make_their_arm_unknown(odd):
+    values = [1.0 + seed for seed in range(8)]
+    found = results_of([*values[:3], *odd, *values[3 + len(odd) :]], values, PERPLEXITY)
+    assert math.isnan(found["arms"]["grown"]["test"]["mean"])
+    assert found["arms"]["twin"]["test"]["mean"] == 4.5
+    comparison = found["comparisons"][0]
+    assert (comparison["verdict"], comparison["difference"]) == ("no difference shown", None)

@@ -1,4 +1,4 @@
-"""The run directory: whole files, a manifest that tells how it ended, and plain words when the disk will not."""
+"""The run directory: complete files, a manifest with the status, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -48,28 +48,25 @@ def test_a_run_begins_as_running_and_ends_with_its_status(tmp_path):
     }
 
 
-def test_a_folder_has_a_manifest_from_its_first_moment(tmp_path):
+def test_a_new_run_directory_has_a_manifest_with_the_command_and_the_process(tmp_path):
     told = manifest(RunDirectory.create(tmp_path, name=None, argv=["esper", "run", "x.yaml"]))
     assert (told["status"], told["argv"]) == ("running", ["esper", "run", "x.yaml"])
+    assert told["process"] == {"pid": os.getpid()}
 
 
-def test_the_manifest_names_the_process(tmp_path):
-    assert manifest(RunDirectory.create(tmp_path, name=None, argv=[]))["process"] == {"pid": os.getpid()}
-
-
-def test_two_runs_of_one_name_and_second_get_a_folder_each(tmp_path):
+def test_runs_of_the_same_name_and_second_have_folders_of_their_own(tmp_path):
     folders = {RunDirectory.create(tmp_path, name="same", argv=[]).path for _ in range(3)}
     assert len(folders) == 3
 
 
-def test_names_can_be_said_and_sorted():
+def test_run_ids_begin_with_their_time():
     from datetime import datetime
 
     assert new_run_id(datetime(2026, 11, 21, 10, 15, 12), "x") == "20261121-101512-x"
     assert len(new_run_id(datetime(2026, 11, 21, 10, 15, 12)).split("-")) == 4
 
 
-def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
+def test_a_file_is_replaced_as_a_whole_or_unchanged(tmp_path, monkeypatch):
     path = tmp_path / "summary.json"
     write_atomically(path, "old")
 
@@ -82,7 +79,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
     assert path.read_text() == "old"
 
 
-def test_writing_follows_no_link(tmp_path):
+def test_writing_does_not_follow_links(tmp_path):
     precious = tmp_path / "precious.txt"
     precious.write_text("mine")
     for name in ("summary.json", ".summary.json.part"):
@@ -93,19 +90,19 @@ def test_writing_follows_no_link(tmp_path):
     assert (tmp_path / "summary.json").read_text() == "new"
 
 
-def test_a_root_that_is_a_file_is_report_os_errors(tmp_path):
+def test_a_file_in_place_of_the_runs_folder_is_reported(tmp_path):
     (tmp_path / "runs").write_text("")
     with pytest.raises(RunFolderError, match="--runs-dir"):
         RunDirectory.create(tmp_path / "runs", name=None, argv=[])
 
 
-def test_json_holds_no_nan_no_tuples_and_no_number_keys(tmp_path):
+def test_json_is_written_without_nan_and_with_text_keys(tmp_path):
     value = {1: (math.nan, math.inf, 0.5), "a": [{"b": -math.inf}]}
     write_json(tmp_path / "x.json", value)
     assert json.loads((tmp_path / "x.json").read_text()) == {"1": [None, None, 0.5], "a": [{"b": None}]}
 
 
-def test_packages_are_names_and_versions():
+def test_installed_packages_are_names_and_versions():
     assert any(line.startswith("torch==") for line in installed_packages())
 
 
@@ -114,7 +111,7 @@ def test_a_folder_outside_any_repository_has_no_git_state(tmp_path, monkeypatch)
     assert git_state(tmp_path) == (None, "")
 
 
-def test_only_files_that_git_knows_make_a_run_dirty(tmp_path):
+def test_only_tracked_files_make_a_run_dirty(tmp_path):
     def git(*arguments: str) -> None:
         author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
         subprocess.run(["git", *author, *arguments], cwd=tmp_path, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Records of runs: run directories are read, listed and found, and folders that are none are refused."""
+"""Records of runs: run directories are read, listed and found, and other folders are refused."""
 
 from __future__ import annotations
 
@@ -25,54 +25,61 @@ def refused(call, code):
     return str(error.value)
 
 
-def test_a_finished_run_tells_what_it_found(write_run):
-    run = read_run(write_run("20261121-101512-quiet-otter", ARMS))
-    assert (run.id, run.name, run.status, run.seconds, run.reason) == (run.name, run.path.name, "done", 10.0, "")
-    assert run.results["arms"]["grown"]["test"]["mean"] == pytest.approx(0.85)
+def test_a_finished_run_is_found_by_its_folder_its_id_and_its_words(write_run, tmp_path):
+    path = write_run(NAME, {"grown": [0.8] * 8, "twin": [0.5] * 8})
+    for name in (path, str(path), NAME, "quiet-otter"):
+        run = load_run(name, runs_dir=tmp_path / "runs")
+        assert (run.path, run.id, run.name, run.status, run.seconds) == (path, NAME, NAME, "done", 10.0)
+        assert (run.reason, run.events) == ("", run.path / "events.jsonl")
+    assert load_run(path, runs_dir=tmp_path / "elsewhere").path == path
+    assert run.results["arms"]["grown"]["test"]["mean"] == pytest.approx(0.8)
+    assert run.results["comparisons"][0]["difference"] == pytest.approx(0.3)
+    assert run.config()["episode"] == {"steps": 40, "batches": 32}
+    assert repr(run) == f"<Run {NAME}: done>"
 
 
-def test_a_run_without_an_end_has_no_figures(write_run):
-    run = read_run(write_run("a", status="failed", reason="E232 wrong\nsecond line"))
+def test_a_run_that_did_not_end_has_no_results(write_run):
+    run = read_run(write_run("a", status="failed", reason="E232 it raised\nred\x1b[31m"))
     assert (run.summary, run.results, run.seconds, run.status) == (None, None, 120.0, "failed")
+    assert repr(run) == "<Run a: failed; E232 it raised red\\x1b[31m>"
     assert read_run(write_run("b", status="stopped", finished=None)).seconds is None
 
 
 def test_a_running_run_whose_lock_is_free_has_died(write_run):
     path = write_run("a", status="running", finished=None)
     assert read_run(path).status == "died"
+    assert not (path / ".lock").exists(), "reading leaves no lock"
     with run_lock(path):
         assert read_run(path).status == "running"
     assert read_run(path).status == "died"
 
 
-def test_looking_at_a_run_leaves_no_lock_behind(write_run):
-    path = write_run("a", status="running", finished=None)
-    read_run(path)
-    assert not (path / ".lock").exists()
-
-
-def test_a_folder_that_holds_no_run_is_told(tmp_path):
-    assert "it has no manifest.json" in refused(lambda: read_run(tmp_path / "no"), "E420")
-    assert "it has no manifest.json" in refused(lambda: read_run(tmp_path), "E420")
-
-
 @pytest.mark.parametrize(
-    ("file", "text", "told"),
+    ("file", "content", "message"),
     [
-        ("manifest.json", "{", "it is no JSON"),
-        ("manifest.json", "[]", "the whole: "),
-        ("manifest.json", '{"manifest_version": 3, "name": "of a browser"}', "format: Field required"),
-        ("manifest.json", "[" * 100_000, "it is no JSON: maximum recursion depth"),
-        ("summary.json", '{"results": {"metric": {"name": "x", "direction": "sideways"}}}', "results.metric.direction"),
-        ("summary.json", "\x00", "it is no JSON"),
+        ("manifest.json", b"{", "it is no JSON"),
+        ("manifest.json", b"[]", "the whole: "),
+        ("manifest.json", b'{"manifest_version": 3, "name": "of a browser"}', "format: Field required"),
+        ("manifest.json", b"[" * 100_000, "it is no JSON: maximum recursion depth"),
+        (
+            "summary.json",
+            b'{"results": {"metric": {"name": "x", "direction": "sideways"}}}',
+            "results.metric.direction",
+        ),
+        ("summary.json", b"\x00", "it is no JSON"),
+        ("summary.json", b"\xff\xfe{}", ""),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong(write_run, file, text, told):
+def test_an_invalid_file_is_named_with_what_is_wrong(write_run, file, content, message):
     path = write_run("a", ARMS)
-    (path / file).write_text(text)
-    message = refused(lambda: read_run(path), "E430")
-    assert f"{path / file}" in message
-    assert told in message
+    (path / file).write_bytes(content)
+    refusal = refused(lambda: read_run(path), "E430")
+    assert str(path) in refusal
+    assert message in refusal
+
+
+def test_a_run_of_another_format_is_refused(write_run):
+    assert "of format 2; this Esper reads format 1" in refused(lambda: read_run(write_run("a", ARMS, format=2)), "E430")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +98,7 @@ def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong(write_run, file,
         (("timing", "total"), float("nan")),
     ],
 )
-def test_a_figure_that_is_no_number_makes_a_summary_unreadable_and_the_others_are_listed(write_run, place, value):
+def test_a_figure_that_is_no_number_makes_its_summary_unreadable_and_no_other(write_run, place, value):
     path, other = write_run("a", ARMS), write_run("b", ARMS)
     summary = inner = json.loads((path / "summary.json").read_text())
     for key in place[:-1]:
@@ -102,7 +109,7 @@ def test_a_figure_that_is_no_number_makes_a_summary_unreadable_and_the_others_ar
     assert [(one.path, one.status) for one in list_runs(path.parent)] == [(other, "done"), (path, "unreadable")]
 
 
-def test_whole_numbers_stand_for_figures_and_none_for_what_is_unknown(write_run):
+def test_figures_may_be_integers_or_unknown(write_run):
     path = write_run("a", ARMS)
     summary = json.loads((path / "summary.json").read_text())
     summary["results"]["arms"]["grown"]["test"] |= {"mean": 1, "ci_low": None}
@@ -110,17 +117,7 @@ def test_whole_numbers_stand_for_figures_and_none_for_what_is_unknown(write_run)
     assert read_run(path).results["arms"]["grown"]["test"]["mean"] == 1
 
 
-def test_bytes_that_are_no_text_are_told_too(write_run):
-    path = write_run("a", ARMS)
-    (path / "summary.json").write_bytes(b"\xff\xfe{}")
-    refused(lambda: read_run(path), "E430")
-
-
-def test_a_run_of_another_format_is_refused(write_run):
-    assert "of format 2; this Esper reads format 1" in refused(lambda: read_run(write_run("a", ARMS, format=2)), "E430")
-
-
-def test_what_grew_is_told_by_arm_and_episode(write_run):
+def test_grown_blueprints_are_read_by_arm_and_episode(write_run):
     path = write_run("a", ARMS)
     assert read_growth(path) == {}
     grown = [{"blueprint": "conv_light", "slot": "early", "version": 1}]
@@ -131,7 +128,7 @@ def test_what_grew_is_told_by_arm_and_episode(write_run):
     refused(lambda: read_growth(path), "E430")
 
 
-def test_runs_are_listed_newest_first_and_then_what_is_none(write_run):
+def test_runs_are_listed_newest_first_and_other_folders_last(write_run):
     write_run("20261121-101512-quiet-otter", ARMS)
     path = write_run("20261122-101512-late-wren", ARMS, started="2026-11-22T10:15:12+00:00")
     (path.parent / "notes").mkdir()
@@ -148,13 +145,7 @@ def test_runs_are_listed_newest_first_and_then_what_is_none(write_run):
     ]
 
 
-def test_a_run_is_found_by_its_path_and_by_its_id(write_run):
-    path = write_run("20261121-101512-quiet-otter", ARMS)
-    assert load_run(str(path), runs_dir=path.parent / "elsewhere").path == path
-    assert load_run(path.name, runs_dir=path.parent).path == path
-
-
-def test_a_run_is_found_by_its_words_as_long_as_it_alone_has_them(write_run):
+def test_a_run_is_found_by_its_words_if_no_other_has_them(write_run):
     path = write_run("20261121-101512-quiet-otter", ARMS)
     assert load_run("quiet-otter", runs_dir=path.parent).path == path
     write_run("20261122-101512-quiet-otter", ARMS)
@@ -164,39 +155,7 @@ def test_a_run_is_found_by_its_words_as_long_as_it_alone_has_them(write_run):
     assert "there is no run otter" in refused(lambda: load_run("otter", runs_dir=path.parent), "E420")
 
 
-def test_a_name_that_is_nearly_one_gets_that_one_for_a_hint(write_run):
-    path = write_run("20261121-101512-quiet-otter", ARMS)
-    told = refused(lambda: load_run("20261121-101512-quiet-oter", runs_dir=path.parent), "E420")
-    assert f"Did you mean {path}?" in told
-
-
-def test_a_name_that_is_none_gets_the_way_to_the_list(write_run, tmp_path):
-    runs = write_run("20261121-101512-quiet-otter", ARMS).parent
-    assert f"esper runs list --runs-dir {runs}" in refused(lambda: load_run("xyz", runs_dir=runs), "E420")
-    refused(lambda: load_run("a\0b", runs_dir=runs), "E420")
-    refused(lambda: load_run("xyz", runs_dir=tmp_path / "nowhere"), "E420")
-    refused(lambda: list_runs(tmp_path / "nowhere"), "E420")
-
-
-def test_a_finished_run_is_loaded_by_its_folder_its_id_and_its_words(write_run, tmp_path):
-    path = write_run(NAME, {"grown": [0.8] * 8, "twin": [0.5] * 8})
-    for name in (path, str(path), NAME, "quiet-otter"):
-        run = load_run(name, runs_dir=tmp_path / "runs")
-        assert (run.id, run.status, run.seconds, run.reason) == (NAME, "done", 10.0, "")
-        assert run.events == run.path / "events.jsonl"
-    assert run.results is not None
-    assert run.results["comparisons"][0]["difference"] == pytest.approx(0.3)
-    assert run.config()["episode"] == {"steps": 40, "batches": 32}
-    assert repr(run) == f"<Run {NAME}: done>"
-
-
-def test_a_run_that_failed_shows_its_reason_on_one_printable_line(write_run):
-    run = load_run(write_run(NAME, status="failed", reason="E232 it raised\nred\x1b[31m"))
-    assert repr(run) == f"<Run {NAME}: failed; E232 it raised red\\x1b[31m>"
-    assert run.results is None
-
-
-def test_a_notebook_shows_what_the_registered_package_makes_of_a_run_and_else_plain_text(write_run, monkeypatch):
+def test_a_notebook_shows_a_run_by_the_registered_function_or_as_text(write_run, monkeypatch):
     run = load_run(write_run(NAME))
     monkeypatch.setattr(records, "entry_points", lambda **_: EntryPoints())
     assert run._repr_html_() is None
@@ -205,23 +164,24 @@ def test_a_notebook_shows_what_the_registered_package_makes_of_a_run_and_else_pl
     assert run._repr_html_() == repr(run)
 
 
-def test_what_is_not_a_run_is_refused_with_a_suggestion(write_run, tmp_path):
+def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_path):
     path = write_run(NAME)
+    runs, nowhere = path.parent, tmp_path / "nowhere"
     for wrong, message in {
-        path.parent: "it has no manifest.json",
+        runs: "it has no manifest.json",
         path / "config.yaml": f"there is no run {path}/config.yaml",
-        tmp_path / "runs" / "20261121-101512-quiet-oter": f"Did you mean {path}",
+        runs / "20261121-101512-quiet-oter": f"Did you mean {path}?",
+        "20261121-101512-quiet-oter": f"Did you mean {path}?",
         "quiet-oter": "there is no run quiet-oter",
+        "xyz": f"esper runs list --runs-dir {runs}",
+        "a\0b": "there is no run",
     }.items():
-        with pytest.raises(RunFolderError) as refusal:
-            load_run(wrong, runs_dir=tmp_path / "runs")
-        assert refusal.value.problems[0].code == "E420"
-        assert message in str(refusal.value)
-    (path / "manifest.json").write_text("{")
-    with pytest.raises(RunFolderError, match=r"E430 cannot read .*manifest\.json: it is no JSON"):
-        load_run(path)
+        assert message in refused(lambda wrong=wrong: load_run(wrong, runs_dir=runs), "E420")
+    refused(lambda: read_run(nowhere), "E420")
+    refused(lambda: load_run("xyz", runs_dir=nowhere), "E420")
+    refused(lambda: list_runs(nowhere), "E420")
 
 
-def test_reading_a_run_imports_no_torch():
+def test_the_module_imports_no_torch():
     code = "import esper_core.runs.records, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

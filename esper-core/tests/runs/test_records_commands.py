@@ -33,7 +33,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_list_tells_each_run_and_each_folder_that_is_none(esper, write_run):
+def test_the_list_has_a_line_for_each_run_and_each_other_folder(esper, write_run):
     runs = write_run(OTTER, {"grown": BETTER, "twin": NOISE}).parent
     write_run("killed", status="running", finished=None, started="2026-11-21T10:00:00+00:00")
     write_run("failed", status="failed", reason="E232 x\nat length", started="2026-11-21T09:00:00+00:00")
@@ -68,7 +68,7 @@ def test_the_list_as_json(esper, write_run):
     assert (odd["id"], odd["status"], odd["problem"]["code"]) == ("notes", "no run", "E420")
 
 
-def test_no_runs_and_no_folder_of_them(esper, tmp_path, monkeypatch, capsys):
+def test_the_list_of_an_empty_and_of_a_missing_folder(esper, tmp_path, monkeypatch, capsys):
     (tmp_path / "empty").mkdir()
     assert esper("runs", "list", runs_dir=tmp_path / "empty").out == f"There is no run in {tmp_path / 'empty'}.\n"
     gone = esper("runs", "list", runs_dir=tmp_path / "gone")
@@ -80,7 +80,7 @@ def test_no_runs_and_no_folder_of_them(esper, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "There is no run in runs.\n"
 
 
-def test_show_tells_how_it_ended_what_it_found_what_grew_and_where_its_time_went(esper, write_run):
+def test_show_prints_status_results_grown_blueprints_and_times(esper, write_run):
     path = write_run(OTTER, {"grown": BETTER, "twin": NOISE}, git={"sha": "0123456789abcdef", "dirty": True})
     conv, mlp = ({"blueprint": name, "slot": "early"} for name in ("conv", "mlp"))
     grown = [{"arm": "grown", "seed": seed, "grown": [conv] if seed else [conv, mlp]} for seed in range(4)]
@@ -104,7 +104,7 @@ def test_show_tells_how_it_ended_what_it_found_what_grew_and_where_its_time_went
     assert told["manifest"]["id"] == OTTER
 
 
-def test_show_of_a_run_without_an_end_says_why(esper, write_run):
+def test_show_of_a_failed_run_says_why(esper, write_run):
     write_run("failed", status="failed", reason="E232 x\nat length", exit=3)
     out = esper("runs", "show", "failed").out
     assert "  status   failed, exit 3\n  reason   E232 x\n" in out
@@ -112,15 +112,17 @@ def test_show_of_a_run_without_an_end_says_why(esper, write_run):
     assert esper("runs", "show", "failed", "--json").json["summary"] is None
 
 
-@pytest.mark.parametrize("status", ["running", "interrupted", "stopped", "failed", "done", "melted"])
-def test_a_run_without_results_can_be_resumed_unless_it_is_done(esper, write_run, status):
-    path = write_run(OTTER, status=status)
-    hint = "" if status == "done" else f"Resume it:  esper resume {path}\n"
-    assert esper("runs", "show", OTTER).out.endswith(f"\nThere are no results.\n{hint}")
+@pytest.mark.parametrize("status", ["running", "interrupted", "done", "melted"])
+def test_show_says_how_to_resume_a_run_that_is_not_done(esper, write_run, status):
+    path = write_run(f"{OTTER} two", status=status)
+    hint = "" if status == "done" else f"Resume it:  esper resume '{path}'\n"
+    assert esper("runs", "show", path).out.endswith(f"\nThere are no results.\n{hint}")
+    with run_lock(path):
+        assert esper("runs", "show", path).out.endswith("\nThere are no results yet.\n") is (status == "running")
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_no_line_of_show_ends_within_a_word_on_a_terminal(write_run, monkeypatch, tmp_path, columns):
+def test_show_wraps_lines_between_words_on_a_terminal(write_run, monkeypatch, tmp_path, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     packages = [f"esper-{one}" for one in ("blueprints", "policies", "rewards", "tasks", "testing", "watch")]
     plugins = [{"package": name, "version": "0.1.0"} for name in packages]
@@ -137,19 +139,7 @@ def test_no_line_of_show_ends_within_a_word_on_a_terminal(write_run, monkeypatch
     assert (len(own) > 1) == (columns < 200)
 
 
-def test_a_run_that_goes_on_has_no_figures_yet(esper, write_run):
-    with run_lock(write_run(OTTER, status="running")):
-        assert esper("runs", "show", OTTER).out.endswith("\nThere are no results yet.\n")
-
-
-def test_where_a_run_can_go_on_show_says_how(esper, write_run):
-    path = write_run(f"{OTTER} two", status="running")
-    (path / "latest").write_text("000200")
-    out = esper("runs", "show", path).out
-    assert out.endswith(f"There are no results.\nResume it:  esper resume '{path}'\n")
-
-
-def test_a_summary_that_is_spoilt_takes_no_other_run_away(esper, write_run):
+def test_an_invalid_summary_does_not_hide_other_runs(esper, write_run):
     spoilt = write_run(OTTER, {"grown": BETTER, "twin": NOISE}) / "summary.json"
     write_run(HERON, {"grown": BETTER, "twin": NOISE})
     summary = json.loads(spoilt.read_text())
@@ -167,7 +157,7 @@ def test_a_summary_that_is_spoilt_takes_no_other_run_away(esper, write_run):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_long_reason_is_cut_in_the_list_and_whole_in_json_and_in_show(esper, write_run, monkeypatch, terminal):
+def test_a_long_reason_is_shortened_in_the_list_and_whole_in_json(esper, write_run, monkeypatch, terminal):
     reason = "E402 " + "the training loss is too high; " * 20
     write_run(OTTER, status="stopped", reason=reason)
     if terminal:
@@ -179,7 +169,7 @@ def test_a_long_reason_is_cut_in_the_list_and_whole_in_json_and_in_show(esper, w
     assert reason.strip() in esper("runs", "show", OTTER, "--json").json["manifest"]["reason"]
 
 
-def test_several_comparisons_of_a_run_are_a_table(esper, write_run):
+def test_several_comparisons_of_a_run_are_printed_as_a_table(esper, write_run):
     arms = dict.fromkeys(("a", "b", "c", "d"), NOISE) | {"e": BETTER}
     write_run(OTTER, arms)
     out = esper("runs", "show", OTTER).out
@@ -196,17 +186,14 @@ def test_a_comparison_with_the_static_control_says_that_neither_side_is_tuned(es
     assert "tuned" not in esper("runs", "show", HERON).out
 
 
-def test_too_few_seeds_are_told_below_the_table(esper, write_run):
-    write_run(OTTER, {"a": NOISE[:3], "b": BETTER[:3]})
-    assert "\nA verdict takes 8 environment seeds; there are 3.\n" in esper("runs", "show", OTTER).out
+def test_show_says_that_there_are_too_few_seeds_and_that_less_is_better(esper, write_run):
+    write_run(OTTER, {"a": NOISE[:3], "b": BETTER[:3]}, metric=Metric("loss", "down"))
+    out = esper("runs", "show", OTTER).out
+    assert "\nA verdict takes 8 environment seeds; there are 3.\n" in out
+    assert "\narm  test loss, less is better  95 % interval" in out
 
 
-def test_where_less_is_better_the_table_says_so(esper, write_run):
-    write_run(OTTER, {"a": NOISE, "b": BETTER}, metric=Metric("loss", "down"))
-    assert "\narm  test loss, less is better  95 % interval" in esper("runs", "show", OTTER).out
-
-
-def test_a_summary_of_an_earlier_version_is_shown_as_well(esper, write_run):
+def test_a_summary_without_adjusted_p_is_shown(esper, write_run):
     path = write_run(OTTER, {"a": NOISE, "b": BETTER, "c": NOISE})
     summary = json.loads((path / "summary.json").read_text())
     known = ("a", "b", "difference", "ci_low", "ci_high", "p", "n", "verdict")
@@ -218,7 +205,9 @@ def test_a_summary_of_an_earlier_version_is_shown_as_well(esper, write_run):
 
 @pytest.mark.parametrize("command", [["runs", "list"], ["runs", "show", OTTER]])
 @pytest.mark.parametrize("width", [30, 80])
-def test_no_terminal_is_too_narrow_and_none_obeys_what_it_is_told(esper, write_run, monkeypatch, command, width):
+def test_control_characters_of_a_run_do_not_reach_a_terminal_of_any_width(
+    esper, write_run, monkeypatch, command, width
+):
     arms = {f"grown{CLEAR}": BETTER, "twin": NOISE}
     write_run(OTTER, arms, argv=["esper", CLEAR], reason=CLEAR, git={"sha": CLEAR})
     write_run("failed", status=CLEAR, reason=CLEAR)
@@ -231,7 +220,7 @@ def test_no_terminal_is_too_narrow_and_none_obeys_what_it_is_told(esper, write_r
     assert "twin" in answer.out
 
 
-def test_no_terminal_obeys_the_name_of_a_folder(esper, write_run, monkeypatch):
+def test_control_characters_of_a_folder_name_do_not_reach_a_terminal(esper, write_run, monkeypatch):
     path = write_run(f"a{CLEAR}", {"a": BETTER, "b": NOISE})
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(type(stream), "isatty", lambda stream: True, raising=False)

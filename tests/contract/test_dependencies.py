@@ -28,6 +28,7 @@ NOT_IMPORTED_ITSELF = {
         ("esper-study", f"esper-{kind}"): "growbench's configurations name its components"
         for kind in ("blueprints", "policies", "rewards", "tasks")
     },
+    **{("esper-core", name): "torch.onnx imports it when a network is exported" for name in ("onnx", "onnxscript")},
     ("esper-tasks", "scikit-learn"): "imported by name when the task digits is built",
 }
 

@@ -3,6 +3,7 @@ from .app.run import (
 )
 from .growth import (
     graft as graft,
+    ungraft as ungraft,
 )
 from .hooks import (
     hookimpl as hookimpl,
@@ -22,6 +23,9 @@ from .leyline import (
     SlotPlace as SlotPlace,
     Task as Task,
     TaskSpec as TaskSpec,
+)
+from .runs.exports import (
+    export as export,
 )
 from .runs.networks import (
     load as load,

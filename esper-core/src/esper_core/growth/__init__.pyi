@@ -2,7 +2,7 @@ from .counterfactuals import Counterfactuals as Counterfactuals
 from .dry_runs import KeptBuffers as KeptBuffers, device_of as device_of
 from .garden import Garden as Garden, GrowthConfig as GrowthConfig, Transition as Transition
 from .gates import NUMBERS as NUMBERS, Gates as Gates, paired as paired, read_gain as read_gain
-from .grafting import graft as graft, is_grafted as is_grafted, slots_of as slots_of
+from .grafting import graft as graft, is_grafted as is_grafted, slots_of as slots_of, ungraft as ungraft
 from .incubation import summed as summed
 from .journal import Growth as Growth, read_network as read_network
 from .optimizer_steps import WIDTH as WIDTH, GradientCollector as GradientCollector

@@ -26,7 +26,7 @@ from torch.nn.parameter import is_lazy
 from esper_core.growth.dry_runs import in_mode, untouched
 from esper_core.growth.journal import add_to_state_dict, take_from_state_dict
 from esper_core.growth.slots import HOME, Slot, Slots, key_of, observe
-from esper_core.leyline.errors import GraftError, Problem, suggestion
+from esper_core.leyline.errors import GraftError, GrowthError, Problem, suggestion
 from esper_core.leyline.specs import SlotPlace
 
 if TYPE_CHECKING:
@@ -283,11 +283,38 @@ def graft(
         model.add_module(HOME, home)
         undo.callback(delattr, model, HOME)
         for slot in planned:
-            undo.callback(model.get_submodule(slot.at).register_forward_hook(slot).remove)
+            slot.hook = model.get_submodule(slot.at).register_forward_hook(slot)
+            undo.callback(slot.hook.remove)
         if example is not None and before is not None:
             observe(model, home.each(), example)
             refuse_unlike(model, example, before)
         undo.pop_all()
+    return model
+
+
+def ungraft(model: ModelT) -> ModelT:
+    """Remove the slots from ``model``, in place, and return it as it was before ``graft``.
+
+    Raises:
+        GraftError: it has no slots.
+        GrowthError: something has grown. ``esper_core.export`` returns a copy that keeps it.
+
+    Examples:
+        >>> from torch import nn
+        >>> ungraft(graft(nn.Sequential(nn.Linear(4, 4)), ["0"]))
+        Sequential(
+          (0): Linear(in_features=4, out_features=4, bias=True)
+        )
+    """
+    grown = [f"{seed.blueprint} in {slot.name}" for slot in slots_of(model).each() for seed in slot.stack]
+    if grown:
+        hint = "esper_core.export(model) returns a copy that keeps what is fossilised, without Esper."
+        raise GrowthError(Problem("E336", f"the model has grown: {', '.join(grown)}", hint=hint))
+    for slot in slots_of(model).each():
+        slot.hook.remove()
+    delattr(model, HOME)
+    for module in model.modules():
+        module.__class__ = getattr(type(module), "_esper_class", (type(module),))[0]
     return model
 
 

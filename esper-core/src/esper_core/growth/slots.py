@@ -17,6 +17,8 @@ from esper_core.leyline.specs import SlotPlace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from torch.utils.hooks import RemovableHandle
+
     from esper_core.growth.seeds import Seed
     from esper_core.leyline.specs import Site, SiteKind
 
@@ -44,6 +46,7 @@ class Slot(nn.Module):
         self.site: Site | None = None
         self.dtypes: tuple[torch.dtype, torch.dtype] | None = None
         """Dtype of the module's output when it was observed, and the model's own dtype then."""
+        self.hook: RemovableHandle
         self.state = SlotState.FREE
         self.embargo = 0
         self.seeds = nn.ModuleList()

@@ -5,6 +5,7 @@ What is here:
     checkpoints: writes, finds and restores the state of a run.
     records: reads run directories: ``load_run``, the list of runs, hints for unfinished runs.
     networks: saves and loads grown networks.
+    exports: exports grown networks as modules, programs and ONNX files without Esper.
     statistics: means, intervals, paired comparisons and their adjustment for multiple tests.
 
 What is not here: reports, comparisons of several runs and displays (the package esper-watch), and when a checkpoint is

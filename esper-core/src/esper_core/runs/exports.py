@@ -1,0 +1,287 @@
+"""Export grown networks: a module, a program or an ONNX file, in which nothing of Esper is left.
+
+``module`` traces the fossils of each slot with torch.fx into one module of torch's own layers, which acts as a forward
+hook of the host's module. The host's own layers, code and keys stay as they are. In a folder it is written as Python
+source and a safetensors file. ``program`` and ``onnx`` export that module with ``torch.export`` and ``torch.onnx``.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import re
+from pathlib import Path
+from textwrap import indent
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import torch
+from safetensors.torch import save_model
+from torch import Tensor, fx, nn
+
+from esper_core.growth.grafting import alike, outputs, slots_of, ungraft
+from esper_core.growth.seeds import Eased, GatedBlend
+from esper_core.leyline.constants import FULL
+from esper_core.leyline.errors import GrowthError, Problem, printable
+from esper_core.runs.directory import report_os_errors, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from esper_core.growth.slots import Slot
+
+Form = Literal["module", "program", "onnx"]
+SOURCE_FILE: Final = "network.py"
+TENSORS_FILE: Final = "network.safetensors"
+_HOLDER: Final = "grown"
+
+
+def export(
+    model: nn.Module, to: Form = "module", path: str | Path | None = None, *, example: Tensor | None = None
+) -> Any:
+    """Return a copy of a grown model without Esper in it; the model is unchanged.
+
+    Args:
+        model: grafted and grown. What grew is kept if it was fossilised; living seeds are refused.
+        to: ``module`` for a torch.nn.Module, ``program`` for a torch.export.ExportedProgram, ``onnx`` for a
+            torch.onnx.ONNXProgram.
+        path: where to write it: a folder for a module, a file for the others. None: nothing is written.
+        example: one batch of inputs. A program and ONNX are traced with it, for any number of examples; the outputs of
+            a module are compared with those of the model.
+
+    A module's folder holds ``network.py``, whose ``load(host)`` puts what grew into a new host, and
+    ``network.safetensors``. Loading needs torch and safetensors, not Esper.
+
+    Raises:
+        GraftError: the model has no slots.
+        GrowthError: seeds are alive, or something cannot be exported.
+        RunFolderError: the path cannot be written.
+
+    Examples:
+        >>> from torch import nn
+        >>> from esper_core import graft
+        >>> export(graft(nn.Sequential(nn.Linear(4, 2)), ["0"]))
+        Sequential(
+          (0): Linear(in_features=4, out_features=2, bias=True)
+        )
+    """
+    if to not in ("module", "program", "onnx"):
+        msg = f'to must be "module", "program" or "onnx". Received: {to!r}'
+        raise _refusal(msg)
+    if to != "module" and example is None:
+        msg = f"to={to!r} traces the network, which takes a batch: pass example="
+        raise _refusal(msg)
+    plain, grown = _plain_copy(model)
+    if example is not None and not alike(outputs(model, example), outputs(plain, example)):
+        msg = "the exported network puts out something else than the model"
+        raise _refusal(msg)
+    if to == "module":
+        if path is not None:
+            _write_module(plain, grown, type(model).__name__, Path(path))
+        return plain
+    assert example is not None
+    traced = _trace(plain.eval(), to, example)
+    if path is not None:
+        with report_os_errors(Path(path)):
+            torch.export.save(traced, path) if to == "program" else traced.save(str(path))
+    return traced
+
+
+def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]:
+    """Return a copy of ``model`` on torch's layers alone, and what grew in it by the module that it is behind."""
+    living = [f"{seed.blueprint} in {slot.name}" for slot in slots_of(model).each() for seed in slot.nursery]
+    if living:
+        hint = "Export when they are fossilised, or prune them first."
+        raise GrowthError(Problem("E336", f"seeds are alive: {', '.join(living)}", hint=hint))
+    plain = copy.deepcopy(model)
+    grown = {slot.at: _traced_fossils(slot) for slot in slots_of(plain).each() if slot.fossils}
+    for slot in slots_of(plain).each():
+        slot.seeds = nn.ModuleList()
+    ungraft(plain)
+    if grown:
+        if hasattr(plain, _HOLDER):
+            msg = f'the model has a "{_HOLDER}" of its own, where the grown layers would be'
+            raise _refusal(msg)
+        holder = nn.Identity()  # a Sequential calls it as one of its layers
+        for at, module in grown.items():
+            holder.add_module(at.replace(".", "_"), module)
+            plain.get_submodule(at).register_forward_hook(module)
+        plain.add_module(_HOLDER, holder)
+    return plain, grown
+
+
+class _Fossils(nn.Module):
+    """The fossils of a slot as the forward hook of its module, without checks that cannot be traced."""
+
+    def __init__(self, slot: Slot) -> None:
+        super().__init__()
+        self.seeds = nn.ModuleList(slot.fossils)
+
+    def forward(self, module: Any, args: Any, output: Any) -> Any:
+        """Return ``output`` with the fossils applied."""
+        for seed in self.seeds:
+            output = _blended(seed, output)
+        return output
+
+
+def _blended(seed: Any, host: Any) -> Any:
+    """Return what ``Seed.forward`` returns at full strength."""
+    block, operator = seed.block, seed.operator
+    changed = host + block.gain * (block.block(host) - host) if isinstance(block, Eased) else block(host)
+    changed = changed.to(host.dtype)
+    if isinstance(operator, GatedBlend):
+        several = len(seed.site.example_shape) > 1
+        features = host.movedim(operator.axis, 1).flatten(2).mean(2) if several else host
+        gate = 2.0 * torch.sigmoid(features @ operator.weight + operator.bias)
+        blended = host + gate.reshape(-1, *[1] * len(seed.site.example_shape)) * (changed - host)
+    else:
+        blended = operator(host, changed, FULL)
+    return blended.to(host.dtype)
+
+
+def _traced_fossils(slot: Slot) -> fx.GraphModule:
+    """Return what grew in a slot as one module, whose children are torch's own layers."""
+    fossils = _Fossils(slot)
+    try:
+        graph = fx.Tracer().trace(fossils)
+    except Exception as error:
+        names = ", ".join(seed.blueprint for seed in slot.fossils)
+        message = f"{names} in {slot.name} cannot be traced: {type(error).__name__}: {error}"
+        raise _refusal(message, "Its forward may not branch on the values or sizes of tensors.") from error
+    flat = nn.Module()
+    for node in graph.nodes:
+        node.type = None  # its annotation would be written, under a name of torch.fx
+        if node.op in ("call_module", "get_attr"):
+            name = node.target.replace(".", "_")
+            setattr(flat, name, _member(fossils, node.target))
+            node.target = name
+    return fx.GraphModule(flat.train(slot.training), graph, "Grown")
+
+
+def _member(module: nn.Module, path: str) -> Any:
+    """Return the submodule, parameter or buffer at a path."""
+    owner, _, name = path.rpartition(".")
+    return getattr(module.get_submodule(owner), name)
+
+
+def _trace(plain: nn.Module, to: Form, example: Tensor) -> Any:
+    """Return the program or the ONNX program of a plain module in evaluation mode."""
+    shapes = ({0: torch.export.Dim("batch")},) if len(example) > 1 else None
+    try:
+        if to == "program":
+            return torch.export.export(plain, (example,), dynamic_shapes=shapes)
+        return torch.onnx.export(plain, (example,), dynamic_shapes=shapes, dynamo=True, verbose=False)
+    except ImportError as error:
+        msg = f"ONNX needs two more packages: {error}"
+        raise _refusal(msg, "pip install esper-core[onnx]") from error
+    except Exception as error:
+        first = printable((str(error).strip().splitlines() or [""])[0])
+        message = f"torch cannot export this network: {type(error).__name__}: {first}"
+        raise _refusal(message, 'to="module" takes every host.') from error
+
+
+def _write_module(plain: nn.Module, grown: Mapping[str, fx.GraphModule], host: str, folder: Path) -> None:
+    """Write the source of what grew, and the tensors of the whole network."""
+    source = _HEADER.format(host=host)
+    for number, (at, module) in enumerate(grown.items()):
+        source += _class_source(f"Grown{number}", at, module)
+    entries = "".join(f'    "{at}": Grown{number},\n' for number, at in enumerate(grown))
+    source += _FOOTER.format(entries=f"\n{entries}" if entries else "", holder=_HOLDER)
+    with report_os_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / SOURCE_FILE, source.encode())
+    with report_os_errors(folder):
+        save_model(plain, str(folder / TENSORS_FILE))
+    _check_source(folder / SOURCE_FILE, grown)
+
+
+def _class_source(name: str, at: str, module: fx.GraphModule) -> str:
+    """Return the source of a class that builds and runs what grew behind ``at``."""
+    for child in module.children():
+        if type(child) is not getattr(nn, type(child).__name__, None) or list(child.children()):
+            raise _unwritable(at, f"it has a layer of class {type(child).__name__}")
+    lines = [f"self.{key} = nn.{child!r}" for key, child in module.named_children()]
+    lines += [
+        f"self.{key} = nn.Parameter(torch.empty({tuple(value.shape)}))"
+        for key, value in module.named_parameters(recurse=False)
+    ]
+    lines += [
+        f'self.register_buffer("{key}", torch.empty({tuple(value.shape)}, dtype={value.dtype}))'
+        for key, value in module.named_buffers(recurse=False)
+    ]
+    dtypes = {value.dtype for value in module.parameters() if value.is_floating_point()}
+    if len(dtypes) == 1 and dtypes != {torch.float32}:
+        lines.append(f"self.to({dtypes.pop()})")
+    forward = _FREED.sub("", module.code).strip()
+    return _CLASS.format(name=name, at=at, lines=indent("\n".join(lines), " " * 8), forward=indent(forward, " " * 4))
+
+
+def _check_source(file: Path, grown: Mapping[str, fx.GraphModule]) -> None:
+    """Raise GrowthError if the written source does not build the layers that it was written from."""
+    spec = importlib.util.spec_from_file_location("esper_exported_network", file)
+    assert spec is not None
+    assert spec.loader is not None
+    written = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(written)
+    for at, module in grown.items():
+        try:
+            built = repr(list(written.GROWN[at]().children()))
+        except Exception as error:
+            raise _unwritable(at, f"{type(error).__name__}: {error}") from error
+        if built != repr(list(module.children())):
+            raise _unwritable(at, "its layers have settings that their printed form does not show")
+
+
+def _unwritable(at: str, why: str) -> GrowthError:
+    hint = 'Use to="program", or export without a path and save the state dict.'
+    return _refusal(f"what grew behind {at} cannot be written as source: {why}", hint)
+
+
+def _refusal(message: str, hint: str | None = None) -> GrowthError:
+    return GrowthError(Problem("E337", message, hint=hint))
+
+
+_FREED: Final = re.compile(r"; +\w+( = \w+)* = None")
+"""What torch.fx writes to free memory early."""
+
+_HEADER: Final = '''"""What grew in a {host}, on torch's own layers.
+
+    network = load({host}(...))    # with the settings that the host had
+"""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_model
+from torch import device, inf, nan, nn
+'''
+
+_CLASS: Final = '''
+
+class {name}(nn.Module):
+    """Acts on what the module "{at}" puts out, as a forward hook."""
+
+    def __init__(self):
+        super().__init__()
+{lines}
+
+{forward}
+'''
+
+_FOOTER: Final = '''
+
+GROWN = {{{entries}}}
+"""What grew, by the name of the host's module that it is behind."""
+
+
+def load(host, file=Path(__file__).with_name("network.safetensors")):
+    """Put what grew into ``host``, a new one, load all tensors, and return it."""
+    holder = nn.Identity()
+    for at, grown in GROWN.items():
+        layers = grown().to(next(host.parameters()).device)
+        holder.add_module(at.replace(".", "_"), layers)
+        host.get_submodule(at).register_forward_hook(layers)
+    if GROWN:
+        host.add_module("{holder}", holder)
+    load_model(host, str(file))
+    return host
+'''

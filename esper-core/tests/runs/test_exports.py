@@ -1,0 +1,254 @@
+"""An exported network computes what the grown one computes, and has nothing of Esper in it."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from esper_core import export, graft, ungraft
+from esper_core.growth import Seed, slots_of
+from esper_core.leyline import Blend, BlueprintSpec, GrowthError, Site, Stage
+
+HOST = """
+import torch
+from torch import nn
+
+class Host(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(6, 8)
+        self.body = nn.Sequential(nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, inputs):
+        return self.head(self.body(self.stem(inputs)))
+"""
+namespace: dict[str, type[nn.Module]] = {}
+exec(HOST, namespace)  # the test that loads without Esper writes the same text to a file
+Host = namespace["Host"]
+EXAMPLE = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Block(nn.Module):
+    """Parameters of its own, a buffer, layers within layers, and one that differs between training and evaluation."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(site.channels, site.channels), nn.Tanh(), nn.BatchNorm1d(site.channels))
+        self.scale = nn.Parameter(torch.full((site.channels,), 0.5))
+        self.register_buffer("shift", torch.linspace(0, 1, site.channels))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.scale * self.layers(hidden) + self.shift
+
+
+class Branches(Block):
+    """Decides by the values that it sees."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden if hidden.sum() > 0 else -hidden
+
+
+class Attends(nn.Module):
+    """Has a layer of torch whose printed form does not build it."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(site.channels, 2)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.attention(hidden, hidden, hidden)[0]
+
+
+def grow(
+    model: nn.Module,
+    name: str,
+    block: type[nn.Module] = Block,
+    *,
+    blend: Blend = Blend.ADD,
+    identity: bool = False,
+    stage: Stage = Stage.FOSSILISED,
+) -> None:
+    """Put a seed that acts at full strength into a slot."""
+    slot = slots_of(model).named(name)
+    assert slot.site is not None
+    spec = BlueprintSpec("vector", "1")
+    number = sum(len(each.seeds) for each in slots_of(model).each())
+    seed = Seed(
+        block(slot.site), blueprint="t/b", spec=spec, site=slot.site, number=number, blend=blend, identity=identity
+    )
+    with torch.no_grad():
+        for parameter in seed.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    seed.stage = stage
+    seed.alpha.aim(1.0, 0)
+    slot.seeds.append(seed.to(next(model.parameters()).dtype))
+
+
+@pytest.fixture
+def grown() -> nn.Module:
+    """A host with two fossils behind its stem and one behind a Sequential."""
+    torch.manual_seed(1)
+    model = graft(Host(), {"early": "stem", "late": "body", "empty": "head"}, example=EXAMPLE)
+    for slot in slots_of(model).each():
+        slot.limit = 2
+    for name in ("early", "early", "late"):
+        grow(model, name)
+    return model
+
+
+def modes(model: nn.Module, inputs: Tensor) -> list[Tensor]:
+    """The outputs in training and in evaluation, by a copy, since training changes buffers."""
+    found = []
+    for training in (True, False):
+        torch.manual_seed(0)
+        found.append(copy.deepcopy(model).train(training)(inputs))
+    return found
+
+
+def assert_same(one: nn.Module, other: nn.Module, inputs: Tensor = EXAMPLE) -> None:
+    for mine, yours in zip(modes(one, inputs), modes(other, inputs), strict=True):
+        assert torch.equal(mine, yours)
+
+
+def test_a_module_computes_the_same_with_torchs_own_layers_and_the_hosts_keys(grown: nn.Module) -> None:
+    before = {key: value.clone() for key, value in grown.state_dict().items()}
+    plain = export(grown, example=EXAMPLE)
+    assert_same(plain, grown)
+    assert not [module for module in plain.modules() if type(module).__module__.startswith("esper")]
+    assert type(plain) is Host
+    host_keys = set(Host().state_dict())
+    assert {key for key in plain.state_dict() if not key.startswith("grown.")} == host_keys
+    after = grown.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[key], value) for key, value in before.items())
+
+
+def test_an_exported_module_can_be_trained_and_copied(grown: nn.Module) -> None:
+    plain = export(grown)
+    twin = copy.deepcopy(plain)
+    twin(EXAMPLE).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in twin.parameters())
+    assert all(parameter.grad is None for parameter in plain.parameters())
+
+
+@pytest.mark.parametrize("identity", [True, False], ids=["identity", "eased"])
+@pytest.mark.parametrize("blend", list(Blend))
+def test_every_blend_is_exported_exactly(blend: Blend, identity: bool) -> None:
+    model = graft(Host(), ["stem"], example=EXAMPLE)
+    grow(model, "stem", blend=blend, identity=identity)
+    assert_same(export(model, example=EXAMPLE), model)
+
+
+def test_a_block_in_half_precision_is_exported_in_half_precision(tmp_path: Path) -> None:
+    model = graft(Host().bfloat16(), ["stem"], example=EXAMPLE.bfloat16())
+    grow(model, "stem", blend=Blend.GATE)
+    assert_same(export(model, path=tmp_path), model, EXAMPLE.bfloat16())
+    assert {value.dtype for value in load_file(tmp_path / "network.safetensors").values()} == {
+        torch.bfloat16,
+        torch.int64,
+    }
+
+
+WITHOUT_ESPER = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0].startswith("esper"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refuse())
+import torch
+from safetensors.torch import load_file
+from host import Host
+from network import load
+
+there = load_file("seen.safetensors")
+network = load(Host()).eval()
+torch.testing.assert_close(network(there["inputs"]), there["outputs"])
+print(sum(parameter.numel() for parameter in network.parameters()))
+"""
+
+
+def test_a_folder_is_loaded_by_a_process_without_esper(grown: nn.Module, tmp_path: Path) -> None:
+    plain = export(grown, path=tmp_path, example=EXAMPLE).eval()
+    save_file({"inputs": EXAMPLE, "outputs": plain(EXAMPLE)}, tmp_path / "seen.safetensors")
+    (tmp_path / "host.py").write_text(HOST)
+    (tmp_path / "use.py").write_text(WITHOUT_ESPER)
+    done = subprocess.run([sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == sum(parameter.numel() for parameter in grown.parameters())
+
+
+def test_a_host_that_grew_nothing_is_exported_as_it_was(tmp_path: Path) -> None:
+    model = graft(Host(), ["stem"], example=EXAMPLE)
+    plain = export(model, path=tmp_path)
+    assert plain.state_dict().keys() == Host().state_dict().keys()
+    assert_same(plain, model)
+
+
+@pytest.mark.slow
+def test_a_program_takes_any_number_of_examples(grown: nn.Module, tmp_path: Path) -> None:
+    program = export(grown, "program", tmp_path / "net.pt2", example=EXAMPLE)
+    more = torch.randn(9, 6)
+    torch.testing.assert_close(program.module()(more), grown.eval()(more))
+    assert (tmp_path / "net.pt2").stat().st_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # from torch's exporter itself
+def test_an_onnx_program_computes_the_same(grown: nn.Module, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="needs onnx and onnxscript")
+    reference = pytest.importorskip("onnx.reference", reason="needs onnx and onnxscript")
+    export(grown, "onnx", tmp_path / "net.onnx", example=EXAMPLE)
+    more = torch.randn(9, 6)
+    (found,) = reference.ReferenceEvaluator(str(tmp_path / "net.onnx")).run(None, {"inputs": more.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), grown.eval()(more), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "says"),
+    [
+        (lambda model: grow(model, "late", stage=Stage.HOLDING) or export(model), r"E336 .*t/b in late"),
+        (lambda model: grow(model, "late", Branches) or export(model), r"E337 .*t/b in late cannot be traced"),
+        (lambda model: grow(model, "late", Attends) or export(model, path="x"), r"E337 .*behind body .* source"),
+        (lambda model: export(model, "script"), r"E337 to must be .*Received: 'script'"),
+        (lambda model: export(model, "program"), r"E337 to='program' .*example="),
+        (lambda model: setattr(model, "grown", 3) or export(model), r'E337 .*"grown" of its own'),
+    ],
+    ids=["alive", "untraceable", "no source", "another form", "no example", "name taken"],
+)
+def test_what_cannot_be_exported_is_refused_with_the_reason(
+    attempt: Callable[[nn.Module], object], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = graft(Host(), {"early": "stem", "late": "body"}, example=EXAMPLE)
+    grow(model, "early")
+    with pytest.raises(GrowthError, match=says):
+        attempt(model)
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["the model", "a copy of it"])
+def test_ungraft_returns_the_model_as_it_was(copied: bool) -> None:
+    plain = Host()
+    model = graft(copy.deepcopy(plain), ["stem", "body.2"], example=EXAMPLE)
+    model = ungraft(copy.deepcopy(model) if copied else model)
+    assert [type(module) for module in model.modules()] == [type(module) for module in plain.modules()]
+    assert not [module for module in model.modules() if module._forward_hooks]
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    assert_same(model, plain)
+    graft(model, ["stem"], example=EXAMPLE)
+
+
+def test_ungraft_refuses_to_lose_what_grew(grown: nn.Module) -> None:
+    with pytest.raises(GrowthError, match=r"E336 the model has grown: t/b in early.*\n.*export"):
+        ungraft(grown)

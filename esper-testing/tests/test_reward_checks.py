@@ -48,11 +48,6 @@ class ChangesWhatItIsHanded(Right):
         return found
 
 
-class PutsOutInfinity(Right):
-    def terms(self, now, before, twin, twin_before):
-        return {**super().terms(now, before, twin, twin_before), "log": math.inf if now.train_loss == 0 else 0.0}
-
-
 class HasNoNames(Right):
     def terms(self, *signals):
         return dict(enumerate(super().terms(*signals).values()))
@@ -105,61 +100,53 @@ class TakesUpForDown(Right):
         return own if now.train_loss < 2.5 and now.validation_loss > 0.5 else {"change": -own["change"]}
 
 
-class PaysForGerminating(Right):
-    def terms(self, now, before, twin, twin_before):
-        born = sum(seed.stage is Stage.GERMINATED for seed in now.seeds)
-        return {**super().terms(now, before, twin, twin_before), "bonus": 5.0 * born}
-
-
-class PaysForFossils(Right):
-    def value(self, own, twin):
-        return super().value(own, twin) + 12 * own.fossils
-
-
-class PunishesAllGrowth(Right):
-    def value(self, own, twin):
-        return super().value(own, twin) - 1000 * (own.parameters > own.host_parameters)
-
-
-class PaysForTheEnd(Right):
-    def terms(self, now, before, twin, twin_before):
-        new = now.fossils - (0 if before is None else before.fossils)
-        late = 200.0 * (new > 0 and now.step >= 15)
-        return {**super().terms(now, before, twin, twin_before), "late": late}
-
-
-class CountsAnyGain(Right):
-    def terms(self, now, before, twin, twin_before):
-        gains = [seed.gain.mean for seed in now.seeds if seed.gain is not None]
-        return {**super().terms(now, before, twin, twin_before), "nothing": 0.0 * math.fsum(gains)}
-
-
-class PaysForALoss(Right):
-    def value(self, own, twin):
-        return super().value(own, twin) + 1e-3 * (own.validation_loss - twin.validation_loss)
-
-
-class PaysForSize(Right):
-    def value(self, own, twin):
-        return super().value(own, twin) + 21 * (own.parameters - own.host_parameters) / own.host_parameters
-
-
-class PaysForWhatTheHostLearns(Right):
-    def value(self, own, twin):
-        return super().value(own, replace(twin, validation_metric=0.0))
-
-
 class HasAPotentialOfItsOwn(Right):
     def potential(self, signals, twin):
         return {"change": self.value(signals, twin), "size": float(signals.parameters)}
 
 
-class PaysForWaiting(Right):
-    def terms(self, now, before, twin, twin_before):
-        gains = [seed.gain.mean for seed in now.seeds if seed.stage is Stage.TRAINING and seed.gain is not None]
-        waits = [gain for gain in gains if math.isfinite(gain)]
-        return {**super().terms(now, before, twin, twin_before), "promised": 10 * math.fsum(waits)}
+def with_term(extra):
+    """Return a reward with another term, ``extra(now, before)``."""
 
+    class Changed(Right):
+        def terms(self, now, before, twin, twin_before):
+            return {**super().terms(now, before, twin, twin_before), "extra": extra(now, before)}
+
+    return Changed
+
+
+def with_value(extra):
+    """Return a reward whose potential has another summand, ``extra(own, twin)``."""
+
+    class Changed(Right):
+        def value(self, own, twin):
+            return super().value(own, twin) + extra(own, twin)
+
+    return Changed
+
+
+def promised(now, before):
+    gains = [seed.gain.mean for seed in now.seeds if seed.stage is Stage.TRAINING and seed.gain is not None]
+    return 10 * math.fsum(gain for gain in gains if math.isfinite(gain))
+
+
+def late_fossils(now, before):
+    return 200.0 * (now.fossils > (0 if before is None else before.fossils) and now.step >= 15)
+
+
+def size(own, twin):
+    return (own.parameters - own.host_parameters) / own.host_parameters
+
+
+PutsOutInfinity = with_term(lambda now, before: math.inf if now.train_loss == 0 else 0.0)
+PaysForGerminating = with_term(lambda now, before: 5.0 * sum(one.stage is Stage.GERMINATED for one in now.seeds))
+CountsAnyGain = with_term(lambda now, before: math.fsum(0.0 * one.gain.mean for one in now.seeds if one.gain))
+PaysForTheEnd = with_term(late_fossils)
+PaysForWaiting = with_term(promised)
+PaysForFossils = with_value(lambda own, twin: 12 * own.fossils)
+PunishesAllGrowth = with_value(lambda own, twin: -1000 * (own.parameters > own.host_parameters))
+PaysForALoss = with_value(lambda own, twin: 1e-3 * (own.validation_loss - twin.validation_loss))
+PaysForSize = with_value(lambda own, twin: 21 * size(own, twin))
 
 # Other checks that a fault fails: random episodes contain draining seeds, too; a penalty for any growth affects every
 # probe that grows; and a term that is not finite, or a wrong total, also shows where nothing has grown.
@@ -204,7 +191,7 @@ def test_a_reward_without_a_fault_passes_every_check():
         (CountsAnyGain, "stays_finite", "the reward must be finite"),
         (PaysForALoss, "lower_loss_never_pays_less", "for a loss of"),
         (PaysForSize, "larger_never_pays_more", "for 1000 parameters less"),
-        (PaysForWhatTheHostLearns, "nothing_grown_earns_nothing", "where nothing has grown"),
+        (with_value(lambda own, twin: own.validation_metric), "nothing_grown_earns_nothing", "where nothing has grown"),
         (HasAPotentialOfItsOwn, "its_potential_telescopes", "the potential at its end is"),
         (PaysForWaiting, "abandoning_does_not_pay", "the probe germinate-and-abandon earns"),
     ],

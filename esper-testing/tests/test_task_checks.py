@@ -43,38 +43,6 @@ class SharesARow(Right):
         return found
 
 
-class ComesOutDifferently(Right):
-    def made(self, place):
-        found = super().made(place)
-        return Split(found.inputs + random.SystemRandom().random(), found.targets)
-
-
-class DrawsFromTheGlobalGenerator(Right):
-    def made(self, place):
-        found = super().made(place)
-        return Split(found.inputs + torch.rand(()), found.targets)
-
-
-class HasAHole(Right):
-    def made(self, place):
-        found = super().made(place)
-        found.inputs[place, 0] = float("nan")
-        return found
-
-
-class HasAClassTooMany(Right):
-    def made(self, place):
-        found = super().made(place)
-        found.targets[0] = 3
-        return found
-
-
-class LosesATarget(Right):
-    def made(self, place):
-        found = super().made(place)
-        return Split(found.inputs, found.targets[1:])
-
-
 class MeansItsLosses(Right):
     def losses(self, outputs, targets):
         return super().losses(outputs, targets).mean()
@@ -89,18 +57,6 @@ class DetachesItsLosses(Right):
 class MeansItsScores(Right):
     def scores(self, outputs, targets):
         return super().scores(outputs, targets).mean()
-
-
-class LooksTheWrongWay(Right):
-    metric = Metric("accuracy", "down")
-
-
-class TellsAnotherShape(Right):
-    shape = DataShape("vector", (5,), 3)
-
-
-class TellsAnotherKind(Right):
-    shape = DataShape("image", (4,), 3)
 
 
 class Symbols(Right):
@@ -119,28 +75,24 @@ class Symbols(Right):
         return (outputs.argmax(2) == targets).float().mean(1)
 
 
-class CountsSymbolsInFloats(Symbols):
-    def made(self, place):
-        found = super().made(place)
-        return Split(found.inputs.float(), found.targets)
+def with_data(change, base=Right):
+    """Return a task whose splits hold ``change(inputs, targets)``."""
+
+    class Changed(base):
+        def made(self, place):
+            split = super().made(place)
+            return Split(*change(split.inputs, split.targets))
+
+    return Changed
 
 
-class CountsSymbolsFromMinus1(Symbols):
-    def made(self, place):
-        found = super().made(place)
-        return Split(found.inputs - 1, found.targets)
+def with_attributes(**attributes):
+    """Return a task that declares something else."""
+    return type("Changed", (Right,), attributes)
 
 
-class HasDoubles(Right):
-    def made(self, place):
-        found = super().made(place)
-        return Split(found.inputs.double(), found.targets)
-
-
-class HasWholeNumbers(Right):
-    def made(self, place):
-        found = super().made(place)
-        return Split((1000 * found.inputs).long(), found.targets)
+ONE_NAN = with_data(lambda x, y: (x.where(x != x[0, 0], torch.nan), y))
+CLASS_3 = with_data(lambda x, y: (x, torch.cat([torch.tensor([3]), y[1:]])))
 
 
 def failed(factory):
@@ -156,20 +108,48 @@ def test_a_task_without_a_fault_passes_every_check(factory):
     ("factory", "check", "says"),
     [
         (SharesARow, "splits_are_disjoint", '1 inputs of "train" are also in "test"'),
-        (ComesOutDifferently, "is_seeded", 'the inputs of "train" differ when it is built twice'),
-        (DrawsFromTheGlobalGenerator, "is_seeded", 'the inputs of "train" differ when it is built twice'),
-        (HasAHole, "inputs_are_finite", '1 values in the inputs of "train" are not finite'),
-        (HasWholeNumbers, "inputs_are_finite", 'inputs of "train" are torch.int64, not torch.float32'),
-        (HasDoubles, "inputs_are_finite", 'inputs of "train" are torch.float64, not torch.float32'),
-        (CountsSymbolsInFloats, "inputs_are_finite", 'symbols of "train" are torch.float32, not torch.int64'),
-        (CountsSymbolsFromMinus1, "inputs_are_finite", 'symbols of "train" go below 0'),
-        (HasAClassTooMany, "targets_fit", 'classes of "train" are 0 to 3, for 3 outputs'),
-        (LosesATarget, "targets_fit", '"train" has 30 inputs and 29 targets'),
+        (
+            with_data(lambda x, y: (x + random.SystemRandom().random(), y)),
+            "is_seeded",
+            'the inputs of "train" differ when it is built twice',
+        ),
+        (
+            with_data(lambda x, y: (x + torch.rand(()), y)),
+            "is_seeded",
+            'the inputs of "train" differ when it is built twice',
+        ),
+        (ONE_NAN, "inputs_are_finite", '1 values in the inputs of "train" are not finite'),
+        (
+            with_data(lambda x, y: ((1000 * x).long(), y)),
+            "inputs_are_finite",
+            'inputs of "train" are torch.int64, not torch.float32',
+        ),
+        (
+            with_data(lambda x, y: (x.double(), y)),
+            "inputs_are_finite",
+            'inputs of "train" are torch.float64, not torch.float32',
+        ),
+        (
+            with_data(lambda x, y: (x.float(), y), Symbols),
+            "inputs_are_finite",
+            'symbols of "train" are torch.float32, not torch.int64',
+        ),
+        (with_data(lambda x, y: (x - 1, y), Symbols), "inputs_are_finite", 'symbols of "train" go below 0'),
+        (CLASS_3, "targets_fit", 'classes of "train" are 0 to 3, for 3 outputs'),
+        (with_data(lambda x, y: (x, y[1:])), "targets_fit", '"train" has 30 inputs and 29 targets'),
         (MeansItsLosses, "losses_are_per_example", "losses have the shape ()"),
         (MeansItsScores, "scores_are_per_example", "scores have the shape ()"),
-        (LooksTheWrongWay, "metric_says_what_is_better", "as the loss falls, but down is better"),
-        (TellsAnotherShape, "shape_agrees_with_data", "the declared shape is (5,)"),
-        (TellsAnotherKind, "shape_agrees_with_data", "examples of kind image have 3 dimensions"),
+        (
+            with_attributes(metric=Metric("accuracy", "down")),
+            "metric_says_what_is_better",
+            "as the loss falls, but down is better",
+        ),
+        (with_attributes(shape=DataShape("vector", (5,), 3)), "shape_agrees_with_data", "the declared shape is (5,)"),
+        (
+            with_attributes(shape=DataShape("image", (4,), 3)),
+            "shape_agrees_with_data",
+            "examples of kind image have 3 dimensions",
+        ),
     ],
 )
 def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper_core.config import GrowthConfig, OptimizerConfig
-from esper_core.growth import Garden, OptimizerKeeper, Seed, SeedFault, Variety, graft
+from esper_core.growth import Garden, Seed, SeedFault, Variety, graft
 from esper_core.leyline import (
     Action,
     Blend,
@@ -248,9 +247,6 @@ def test_a_frozen_host_can_carry_seeds(make_recipe: Make, noisy_host: Callable[[
     assert environment.keeper.misowned(environment.model) == []
 
 
-ADAM = OptimizerConfig()
-
-
 class Informed(nn.Module):
     """Starts as the identity, and keeps the gradients of its informed birth."""
 
@@ -283,18 +279,13 @@ class InPlace(nn.Module):
         return self.head(torch.relu_(hidden).flatten(1))
 
 
-def garden(model: nn.Module, variety: Variety, **more: Any) -> Garden:
-    keeper = OptimizerKeeper(model.parameters(), host_settings=ADAM, seed_settings=ADAM)
-    return Garden(model, keeper, {"stem": [variety]}, seed=0, batches=2, settings=GrowthConfig(embargo=0), **more)
-
-
 INPUTS = torch.randn(5, 1, 8, generator=torch.Generator().manual_seed(2))
 SPEC = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True, traits=("informed_birth",))
 
 
-def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place() -> None:
+def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place(make_garden: Callable[..., Garden]) -> None:
     model = graft(InPlace(), ["stem"], example=INPUTS)
-    own = garden(model, Variety("test/informed", SPEC, Informed), probe=lambda m: m(INPUTS).square().mean())
+    own = make_garden(model, Variety("test/informed", SPEC, Informed), probe=lambda m: m(INPUTS).square().mean())
     own.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
     hidden = model.stem(INPUTS).detach().requires_grad_()
     (wanted,) = torch.autograd.grad(model.head(torch.relu(hidden + 1.0).flatten(1)).square().mean(), hidden)
@@ -318,8 +309,10 @@ def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place() -> No
         ({"op": "frob"}, "there is no such op"),
     ],
 )
-def test_invalid_action_argument_is_refused(change: dict[str, Any], said: str) -> None:
-    own = garden(graft(InPlace(), ["stem"], example=INPUTS), Variety("test/informed", SPEC, Informed))
+def test_invalid_action_argument_is_refused(
+    change: dict[str, Any], said: str, make_garden: Callable[..., Garden]
+) -> None:
+    own = make_garden(graft(InPlace(), ["stem"], example=INPUTS), Variety("test/informed", SPEC, Informed))
     values = {"op": Op.GERMINATE, "slot": "stem", "blueprint": "test/informed", **change}
     with pytest.raises(GrowthError, match=f"E307 {said}"):
         own.apply(Action(**values), 0)
@@ -340,10 +333,10 @@ def test_slot_keeps_the_dtype_of_the_host_under_autocast(dtype: torch.dtype, ble
         grown.float().sum().backward()
 
 
-def test_seed_that_cannot_be_built_is_reported_with_its_blueprint() -> None:
+def test_seed_that_cannot_be_built_is_reported_with_its_blueprint(make_garden: Callable[..., Garden]) -> None:
     def broken(site: Site) -> nn.Module:
         raise KeyError("no")
 
-    own = garden(graft(InPlace(), ["stem"], example=INPUTS), Variety("test/broken", SPEC, broken))
+    own = make_garden(graft(InPlace(), ["stem"], example=INPUTS), Variety("test/broken", SPEC, broken))
     with pytest.raises(SeedFault, match=r'^E320 the seed of blueprint "test/broken" raised KeyError'):
         own.apply(Action(Op.GERMINATE, "stem", "test/broken", curve=Curve.COSINE), 0)

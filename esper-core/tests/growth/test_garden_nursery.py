@@ -136,6 +136,15 @@ def test_advance_without_a_name_takes_the_seed_with_the_largest_gain(make_recipe
     assert environment.network.apply(Action(Op.ADVANCE, "early"), 6)[0].seed == best.number
 
 
+def test_only_a_seed_that_is_alone_advances_by_itself(make_recipe: Make) -> None:
+    environment, _ = begin(nursery(make_recipe, gates="strict"), dict(enumerate(GERMINATE[:2])), 4)
+    gates: Any = environment.garden.gates
+    gates.ready = lambda seed: True
+    assert environment.garden.close_step() == []
+    environment.network.apply(Action(Op.PRUNE, "early", NAMES[0]), 4)
+    assert environment.garden.close_step()[0].blueprint == NAMES[1]
+
+
 def test_seed_that_raises_is_lost_alone(make_recipe: Make) -> None:
     recipe = nursery(make_recipe)
     good, _, third = recipe.varieties["early"]

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import copy
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -227,45 +223,3 @@ def test_seed_follows_its_host_to_another_dtype_and_device(kind: torch.dtype, ad
     torch.testing.assert_close(found.float(), expected, atol=0.05, rtol=0.05)
     meta = model.to("meta")
     assert {parameter.device.type for parameter in meta.parameters()} == {"meta"}
-
-
-HOST = """
-from torch import nn
-
-
-class Host(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.part = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-
-    def forward(self, inputs):
-        return self.part(inputs)
-"""
-
-READER = """
-import pickle, sys
-import torch
-from esper_core.growth import slots_of
-
-model = pickle.loads(open(sys.argv[1], "rb").read())
-print(type(model).__module__, type(model).__name__, len(slots_of(model).named("part/0".replace("/", ".")).seeds))
-print(model(torch.arange(12.0).reshape(3, 4)).tolist())
-"""
-
-
-@pytest.mark.slow
-def test_unpickled_model_in_another_process_has_the_same_outputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, add_seed: Callable[..., Seed]
-) -> None:
-    (tmp_path / "a_host.py").write_text(HOST)
-    monkeypatch.syspath_prepend(tmp_path)
-    from a_host import Host
-
-    inputs = torch.arange(12.0).reshape(3, 4)
-    model = graft(Host(), ["part.0"], example=inputs)
-    seed = add_seed(model, "part.0", alpha=0.5)
-    seed.block = nn.Linear(4, 4)  # of a class that is known everywhere
-    (tmp_path / "model").write_bytes(pickle.dumps(model))
-    command = [sys.executable, "-c", READER, str(tmp_path / "model")]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout.splitlines()
-    assert told == ["a_host Host 1", str(model(inputs).tolist())]

@@ -1,4 +1,4 @@
-"""Transitions: what is refused beside what the lifecycle tables and the configuration say."""
+"""Transitions: incubation beside a seed that acts on the host."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from esper_core.config import GrowthConfig, OptimizerConfig
-from esper_core.growth import Garden, OptimizerKeeper, Presence, Seed, Variety, graft, host_parameters, slots_of
+from esper_core.growth import Garden, Presence, Seed, Variety, graft, slots_of
 from esper_core.leyline import Action, BlueprintSpec, LifecycleError, Op, Site
 from esper_core.leyline.lifecycle import SlotState, Stage
 
@@ -22,22 +21,25 @@ class Plain(nn.Linear):
 GERMINATE = Action(Op.GERMINATE, "late", "test/plain")
 
 
-def garden_with_acting_seed(add_seed: Callable[..., Seed], incubation: str, **living: Stage) -> Garden:
-    """A garden for a network that was loaded with living seeds; that in ``early`` acts on the host."""
-    host = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    model = graft(host, {"early": "0", "late": "1"}, example=torch.ones(2, 4))
-    for number, (slot, stage) in enumerate({"early": Stage.HOLDING, **living}.items()):
-        seed = add_seed(model, slot)
-        seed.stage, seed.number = stage, number
-        slots_of(model).named(slot).state = SlotState.OCCUPIED
-    keeper = OptimizerKeeper(host_parameters(model), host_settings=OptimizerConfig(), seed_settings=OptimizerConfig())
-    variety = Variety("test/plain", BlueprintSpec("vector", "c*c + c"), Plain)
-    settings = GrowthConfig(incubation=incubation)
-    return Garden(model, keeper, {"early": [variety], "late": [variety]}, seed=0, batches=1, settings=settings)
+@pytest.fixture
+def load_garden(add_seed: Callable[..., Seed], make_garden: Callable[..., Garden]) -> Callable[..., Garden]:
+    """``load_garden(incubation, slot=stage)``: a garden of a network with living seeds; that in ``early`` acts."""
+
+    def load(incubation: str, **living: Stage) -> Garden:
+        host = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        model = graft(host, {"early": "0", "late": "1"}, example=torch.ones(2, 4))
+        for number, (slot, stage) in enumerate({"early": Stage.HOLDING, **living}.items()):
+            seed = add_seed(model, slot)
+            seed.stage, seed.number = stage, number
+            slots_of(model).named(slot).state = SlotState.OCCUPIED
+        variety = Variety("test/plain", BlueprintSpec("vector", "c*c + c"), Plain)
+        return make_garden(model, variety, growth={"incubation": incubation})
+
+    return load
 
 
-def test_no_branch_is_opened_while_a_seed_in_another_slot_acts_on_the_host(add_seed: Callable[..., Seed]) -> None:
-    garden = garden_with_acting_seed(add_seed, "branch")
+def test_no_branch_opens_while_another_seed_acts_on_the_host(load_garden: Callable[..., Garden]) -> None:
+    garden = load_garden("branch")
     assert garden.blended_slots == ("early",)
     assert garden.mask().blueprints["late"] == ()
     with pytest.raises(LifecycleError, match=r"E301 germinate .*a seed in slot early is not on a branch"):
@@ -48,13 +50,13 @@ def test_no_branch_is_opened_while_a_seed_in_another_slot_acts_on_the_host(add_s
     assert [seed.presence for seed in garden.living_seeds()] == [Presence.BRANCHED]
 
 
-def test_in_the_shadow_a_seed_may_grow_while_another_one_acts(add_seed: Callable[..., Seed]) -> None:
-    garden = garden_with_acting_seed(add_seed, "shadow")
+def test_seed_may_incubate_in_the_shadow_while_another_one_acts(load_garden: Callable[..., Garden]) -> None:
+    garden = load_garden("shadow")
     garden.apply(GERMINATE, 0)
     assert len(garden.incubating) == 1
 
 
-def test_a_loaded_seed_incubates_in_the_shadow_while_another_one_acts(add_seed: Callable[..., Seed]) -> None:
-    garden = garden_with_acting_seed(add_seed, "branch", late=Stage.TRAINING)
+def test_loaded_seed_incubates_in_the_shadow_while_another_one_acts(load_garden: Callable[..., Garden]) -> None:
+    garden = load_garden("branch", late=Stage.TRAINING)
     assert [seed.presence for seed in garden.living_seeds()] == [Presence.ACTING, Presence.ACTING]
     assert len(garden.incubating) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -17,52 +18,28 @@ CPU = torch.device("cpu")
 
 
 class Honest(nn.Module):
-    """x + conv(relu(conv(x))), the last one zero."""
+    """x + conv(relu(conv(x))), the last one zero; then ``change`` is applied."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, change: Callable[[nn.Module, Tensor], Any] | None = None) -> None:
         super().__init__()
         self.first = nn.Conv1d(site.channels, site.channels, 1)
         self.last = nn.Conv1d(site.channels, site.channels, 1)
         nn.init.zeros_(self.last.weight)
         nn.init.zeros_(self.last.bias)
+        self.change = change
 
+    def forward(self, hidden: Tensor) -> Any:
+        grown = hidden + self.last(torch.relu(self.first(hidden)))
+        return grown if self.change is None else self.change(self, grown)
+
+
+class Rectifies(Honest):
     def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + self.last(torch.relu(self.first(hidden)))
-
-
-class Shortens(Honest):
-    def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(hidden)[..., 1:]
-
-
-class Doubles(Honest):
-    def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(hidden).double()
-
-
-class Pairs(Honest):
-    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return hidden, hidden
-
-
-class Poisonous(Honest):
-    def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(hidden) * math.nan
-
-
-class Pretender(Honest):
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        nn.init.ones_(self.last.bias)
-
-
-class OnlyInEvaluation(Honest):
-    def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(hidden) + (0.0 if self.training else 1.0)
+        return super().forward(hidden.relu_())
 
 
 class Dead(Honest):
-    """Zero, normalised, rectified: RUN-01."""
+    """Zero, normalised, rectified: no gradient reaches its parameters (RUN-01)."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
@@ -80,19 +57,28 @@ class Idle(nn.Module):
         return hidden
 
 
-class Unbuildable(Honest):
-    def __init__(self, site: Site) -> None:
-        raise KeyError(site.kind)
+def changed(change: Callable[[nn.Module, Tensor], Any]) -> Callable[[Site], nn.Module]:
+    return lambda site: Honest(site, change)
 
 
-class Refuses(Honest):
-    def forward(self, hidden: Tensor) -> Tensor:
-        raise ValueError("not today")
+def refuses(block: nn.Module, grown: Tensor) -> Tensor:
+    raise ValueError("not today")
 
 
-class Rectifies(Honest):
-    def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(hidden.relu_())
+def shifted(site: Site) -> nn.Module:
+    """Not the identity."""
+    block = Honest(site)
+    nn.init.ones_(block.last.bias)
+    return block
+
+
+def only_in_evaluation(site: Site) -> nn.Module:
+    """Not the identity in evaluation."""
+    return Honest(site, lambda block, grown: grown + (not block.training))
+
+
+def unbuildable(site: Site) -> nn.Module:
+    raise KeyError(site.kind)
 
 
 def tried(
@@ -115,17 +101,17 @@ def test_correct_blueprint_passes_and_the_default_generator_is_unchanged() -> No
 @pytest.mark.parametrize(
     ("factory", "code", "said"),
     [
-        (Shortens, "E323", "puts out the shape (4, 4, 11) for (4, 4, 12)"),
-        (Doubles, "E323", "puts out torch.float64 on cpu for torch.float32 on cpu"),
-        (Pairs, "E323", "puts out a tuple, not a tensor"),
-        (Poisonous, "E324", "puts out numbers that are not finite for ordinary inputs"),
-        (Pretender, "E326", "says it starts as the identity, and is off by up to 1"),
-        (OnlyInEvaluation, "E326", "says it starts as the identity, and is off by up to 1"),
+        (changed(lambda _, x: x[..., 1:]), "E323", "puts out the shape (4, 4, 11) for (4, 4, 12)"),
+        (changed(lambda _, x: x.double()), "E323", "puts out torch.float64 on cpu for torch.float32 on cpu"),
+        (changed(lambda _, x: (x, x)), "E323", "puts out a tuple, not a tensor"),
+        (changed(lambda _, x: x * math.nan), "E324", "puts out numbers that are not finite for ordinary inputs"),
+        (shifted, "E326", "says it starts as the identity, and is off by up to 1"),
+        (only_in_evaluation, "E326", "says it starts as the identity, and is off by up to 1"),
         (Dead, "E327", "has parameters that no gradient reaches in two steps: first.weight, first.bias, last.weight"),
         (Rectifies, "E323", "writes to its input"),
         (lambda site: "a block", "E321", "builds a str, not a torch.nn.Module"),
-        (Unbuildable, "E321", "raised KeyError: 'sequence'"),
-        (Refuses, "E322", "raised ValueError: not today"),
+        (unbuildable, "E321", "raised KeyError: 'sequence'"),
+        (changed(refuses), "E322", "raised ValueError: not today"),
     ],
 )  # fmt: skip
 def test_broken_blueprint_is_reported(factory: Callable[[Site], nn.Module], code: str, said: str) -> None:
@@ -142,4 +128,4 @@ def test_wrong_parameter_count_is_reported() -> None:
 
 
 def test_blueprint_that_does_not_declare_the_identity_need_not_be_it() -> None:
-    assert tried(Pretender, identity=False) is None
+    assert tried(shifted, identity=False) is None

@@ -1,4 +1,4 @@
-"""The two tables: what they hold, and that nothing else is possible."""
+"""Lifecycle tables: their transitions, and errors for all others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from esper_core.leyline.lifecycle import (
 
 
 @given(st.lists(st.sampled_from(SeedEvent), max_size=12))
-def test_any_sequence_of_events_stays_in_the_table_and_never_leaves_an_end(events: list[SeedEvent]) -> None:
+def test_any_sequence_of_events_stays_in_the_table(events: list[SeedEvent]) -> None:
     stage = Stage.GERMINATED
     for event in events:
         legal = (stage, event) in SEED_TABLE
@@ -39,7 +39,7 @@ def test_any_sequence_of_events_stays_in_the_table_and_never_leaves_an_end(event
 
 
 @given(st.lists(st.sampled_from(SlotEvent), max_size=12))
-def test_a_slot_is_free_or_says_why_not(events: list[SlotEvent]) -> None:
+def test_slot_states_follow_the_table(events: list[SlotEvent]) -> None:
     state = SlotState.FREE
     for event in events:
         if (state, event) in SLOT_TABLE:
@@ -50,7 +50,7 @@ def test_a_slot_is_free_or_says_why_not(events: list[SlotEvent]) -> None:
                 next_slot_state(state, event)
 
 
-def test_every_stage_but_the_ends_can_be_uprooted_and_is_reached_from_germination() -> None:
+def test_every_open_stage_can_be_removed_and_every_stage_is_reachable() -> None:
     for stage in Stage:
         assert may(stage, SeedEvent.REMOVE) is (stage not in ENDED)
     reached = {Stage.GERMINATED}
@@ -59,12 +59,12 @@ def test_every_stage_but_the_ends_can_be_uprooted_and_is_reached_from_germinatio
     assert reached == set(Stage)
 
 
-def test_a_seed_can_be_kept_only_after_it_was_blended_in_whole() -> None:
+def test_only_a_holding_seed_can_be_fossilised() -> None:
     assert {was for (was, event) in SEED_TABLE if event is SeedEvent.FOSSILISE} == {Stage.HOLDING}
     assert {was for (was, event), now in SEED_TABLE.items() if now is Stage.HOLDING} == {Stage.BLENDING}
 
 
-def test_the_error_names_state_event_and_what_would_be_legal() -> None:
+def test_error_names_state_event_and_legal_events() -> None:
     with pytest.raises(LifecycleError) as caught:
         next_stage(Stage.TRAINING, SeedEvent.FOSSILISE)
     assert str(caught.value) == (
@@ -72,7 +72,7 @@ def test_the_error_names_state_event_and_what_would_be_legal() -> None:
     )
 
 
-def test_an_error_survives_the_way_to_another_process() -> None:
+def test_lifecycle_error_can_be_pickled() -> None:
     with pytest.raises(LifecycleError) as caught:
         next_stage(Stage.PRUNED, SeedEvent.TRAIN)
     again = pickle.loads(pickle.dumps(caught.value))

@@ -1,4 +1,4 @@
-"""Rows of numbers: the same columns everywhere, nothing beyond its bound, and what is unknown says so."""
+"""Observations as rows of numbers: fixed columns, bounded values, and flags for unknown ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ODD = (0.0, -0.0, math.nan, math.inf, -math.inf, 1e9, -1e9, 1e308, 5e-324)
 
 
 class Chance(random.Random):
-    """Deals whatever any run could come to, and what none ever will. A hundred times as quick as strategies of it."""
+    """Draws any observation, possible or not; a hundred times as fast as hypothesis strategies would be."""
 
     def number(self) -> float:
         return self.choice([*ODD, self.gauss(0.0, 1.0), self.gauss(0.0, 1.0), self.gauss(0.0, 1e3)])
@@ -151,7 +151,7 @@ def every_row(rows: Rows) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("columns", [GLOBAL_COLUMNS, SLOT_COLUMNS, CANDIDATE_COLUMNS])
-def test_no_column_is_there_twice_and_each_flag_stands_behind_what_it_is_of(columns: tuple[str, ...]) -> None:
+def test_columns_are_unique_and_each_flag_follows_its_column(columns: tuple[str, ...]) -> None:
     assert len(set(columns)) == len(columns)
     for place, name in enumerate(columns):
         if name.endswith("?"):
@@ -159,26 +159,19 @@ def test_no_column_is_there_twice_and_each_flag_stands_behind_what_it_is_of(colu
 
 
 @given(scenes)
-def test_any_observation_has_the_same_columns_and_no_number_is_beyond_the_limit(scene: Scene) -> None:
+def test_any_observation_has_the_same_columns_bounded_values_and_zeros_where_unknown(scene: Scene) -> None:
     rows = rows_of(*scene)
     assert rows.schema == SCHEMA
     assert rows.slot_names == scene[0].slots
     assert (len(rows.slots), len(rows.candidates)) == (len(rows.slot_names), len(rows.candidate_names))
     for row in every_row(rows):
         assert all(isinstance(value, float) and abs(value) <= LIMIT for value in row.values())
+        for name, flag in row.items():
+            assert not name.endswith("?") or flag == 0.0 or (flag, row[name.removesuffix("?")]) == (1.0, 0.0), name
 
 
 @given(scenes)
-def test_what_is_unknown_is_zero_and_says_so_and_what_is_known_never_does(scene: Scene) -> None:
-    for row in every_row(rows_of(*scene)):
-        for name, value in row.items():
-            if name.endswith("?"):
-                assert value in (0.0, 1.0)
-                assert value == 0.0 or row[name.removesuffix("?")] == 0.0
-
-
-@given(scenes)
-def test_a_flag_is_up_exactly_where_nothing_is_known(scene: Scene) -> None:
+def test_flag_is_set_exactly_where_the_value_is_unknown(scene: Scene) -> None:
     """By the signals themselves, which say None, or NaN."""
     space, seen, mask = scene
     rows = rows_of(space, seen, mask)
@@ -219,7 +212,7 @@ def living(seen: Observation, slot: str, blueprint: str) -> SeedSignals | None:
 
 
 @given(scenes)
-def test_candidates_stand_in_the_order_of_slots_and_of_blueprints_and_strangers_behind(scene: Scene) -> None:
+def test_candidates_are_ordered_by_slot_and_blueprint_with_unknown_ones_last(scene: Scene) -> None:
     """A seed whose blueprint the run did not tell of has a row of its own, which says that it is new."""
     space, seen, mask = scene
     rows = rows_of(space, seen, mask)
@@ -239,7 +232,7 @@ def test_candidates_stand_in_the_order_of_slots_and_of_blueprints_and_strangers_
 
 
 @given(scenes)
-def test_what_may_be_done_is_what_the_mask_allows(scene: Scene) -> None:
+def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
     """To a slot an op is possible where it is to anything in it; to a seed where the mask would let it be named."""
     space, seen, mask = scene
     rows = rows_of(space, seen, mask)
@@ -263,7 +256,7 @@ def test_what_may_be_done_is_what_the_mask_allows(scene: Scene) -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_one_more_slot_changes_no_row_of_another(seed: int) -> None:
+def test_additional_slot_changes_no_other_row(seed: int) -> None:
     (space, seen, mask), chance = scene_of(seed), Chance(seed)
     more, place = chance.slot("new"), chance.place(NAMES[:2])
     alone = rows_of(space, seen, mask)
@@ -295,7 +288,7 @@ SEED = SeedSignals(
 @pytest.mark.parametrize(
     "wrong", [{"blend": "add"}, {"curve": "linear"}, {"target": 0.0}, {"speed": -1}, {"op": "grow"}]
 )
-def test_a_mask_forbids_what_no_garden_could_carry_out(wrong: dict[str, object]) -> None:
+def test_mask_forbids_invalid_arguments(wrong: dict[str, object]) -> None:
     mask = ActionMask({"early": frozenset({Op.GERMINATE, Op.PRUNE})}, {"early": NAMES[:1]})
     unread = set(wrong) <= {"blend", "target"}  # by a prune, to which they mean nothing
     assert mask.allows(replace(Action(Op.PRUNE, "early"), **wrong)) is unread
@@ -312,73 +305,50 @@ def small(**changes: object) -> tuple[ActionSpace, Observation, ActionMask]:
     return space, replace(Observation(4, 10, now, twin, 20.0), **changes), ActionMask()
 
 
-def test_what_each_column_of_the_whole_means() -> None:
-    row = named(GLOBAL_COLUMNS, rows_of(*small()).whole)
-    assert {name: value for name, value in row.items() if name.endswith("?")} == dict.fromkeys(
-        [name for name in row if name.endswith("?")], 0.0
-    )
-    known = {
-        "progress": 0.5,
-        "steps": math.log10(11) / 2,
-        "train_loss": 0.0,
-        "validation_loss": 1.0,
-        "overfit": math.e - 1,
-        "metric": 0.75,
-        "metric_over_twin": 2.5,
-        "loss_under_twin": 1.0,
-        "added": 0.1,
-        "fossils": 0.5,
-        "living": 0.25,
-        "price": 0.2,
-    }
-    assert {name: row[name] for name in known} == pytest.approx(known)
+SHARE = math.log(2) / math.log(11)
+MEANINGS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
+    "whole": (
+        GLOBAL_COLUMNS,
+        {
+            "progress": 0.5, "steps": math.log10(11) / 2, "validation_loss": 1.0, "overfit": math.e - 1,
+            "metric": 0.75, "metric_over_twin": 2.5, "loss_under_twin": 1.0, "added": 0.1, "fossils": 0.5,
+            "living": 0.25, "price": 0.2,
+        },
+    ),
+    "slots": (
+        SLOT_COLUMNS,
+        {
+            "state_occupied": 1.0, "fossils": 0.5, "acting": 0.25, "depth": 0.5, "channels": 1.0, "positions": 0.5,
+            "kind_sequence": 1.0,
+        },
+    ),
+    "candidates": (
+        CANDIDATE_COLUMNS,
+        {
+            "parameters": SHARE, "flops": SHARE, "reach": 1.0, "identity": 1.0, "trait_bf16": 1.0,
+            "stage_holding": 1.0, "alpha": 0.5, "promised_loss": -1.0, "gain": 2.5, "gain_error": 2.5,
+            "dependence_error": 2.5, "health": 0.5, "surplus": 2.0, "gate_opens": 1.0, "rent": 0.02,
+        },
+    ),
+}  # fmt: skip
 
 
-def test_what_each_column_of_a_slot_means() -> None:
-    row = named(SLOT_COLUMNS, rows_of(*small()).slots[0])
-    known = {
-        "state_occupied": 1.0,
-        "fossils": 0.5,
-        "acting": 0.25,
-        "depth": 0.5,
-        "channels": 1.0,
-        "positions": 0.5,
-        "kind_sequence": 1.0,
-    }
+@pytest.mark.parametrize("part", MEANINGS)
+def test_columns_have_their_documented_values(part: str) -> None:
+    """A known zero has no flag: an age of 0 steps, a dependence of 0 nats."""
+    columns, known = MEANINGS[part]
+    found = getattr(rows_of(*small()), part)
+    row = named(columns, found if part == "whole" else found[0])
     assert {name: value for name, value in row.items() if value} == pytest.approx(known)
 
 
-def test_what_each_column_of_a_candidate_means() -> None:
-    """What is known to be nothing has no flag: an age of 0 steps, a dependence of 0 nats."""
-    row = named(CANDIDATE_COLUMNS, rows_of(*small()).candidates[0])
-    share = math.log(2) / math.log(11)
-    known = {
-        "parameters": share,
-        "flops": share,
-        "reach": 1.0,
-        "identity": 1.0,
-        "trait_bf16": 1.0,
-        "stage_holding": 1.0,
-        "alpha": 0.5,
-        "promised_loss": -1.0,
-        "gain": 2.5,
-        "gain_error": 2.5,
-        "dependence_error": 2.5,
-        "health": 0.5,
-        "surplus": 2.0,
-        "gate_opens": 1.0,
-        "rent": 0.02,
-    }
-    assert {name: value for name, value in row.items() if value} == pytest.approx(known)
-
-
-def test_where_no_price_is_named_nobody_knows_what_a_candidate_costs() -> None:
+def test_rent_is_unknown_without_a_price() -> None:
     row = named(CANDIDATE_COLUMNS, rows_of(*small(price=None)).candidates[0])
     assert (row["rent"], row["rent?"]) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("metric", [1e9, math.inf, -math.inf])
-def test_a_perplexity_without_bounds_says_no_more_than_that_it_is_large(metric: float) -> None:
+def test_unbounded_metric_is_clipped_to_the_limit(metric: float) -> None:
     space, seen, mask = small()
     wild = replace(seen, signals=replace(seen.signals, validation_metric=metric))
     row = named(GLOBAL_COLUMNS, rows_of(space, wild, mask).whole)
@@ -389,7 +359,7 @@ def test_a_perplexity_without_bounds_says_no_more_than_that_it_is_large(metric: 
     assert told == sorted(set(told)), "what lies within the limit is told apart"
 
 
-def test_a_slot_that_nothing_was_measured_of_is_in_no_state() -> None:
+def test_slot_without_signals_is_in_no_state() -> None:
     """One that the observation does not tell of: nothing is guessed."""
     space, seen, mask = small()
     silent = replace(seen, signals=replace(seen.signals, slots=()))

@@ -43,6 +43,35 @@ class Right(nn.Module):
         return x + self.last(torch.tanh(self.first(x)))
 
 
+def with_forward(forward):
+    """Return a block whose pass is ``forward(block, x, right)``, where ``right`` is the pass of ``Right``."""
+
+    class Changed(Right):
+        def forward(self, x):
+            return forward(self, x, super().forward)
+
+    return Changed
+
+
+TurnsTheShape = with_forward(lambda block, x, right: right(x)[:, None] if len(x) == 1 else right(x))
+TurnsTheType = with_forward(lambda block, x, right: right(x) if x.dtype is torch.float32 else x.float())
+MovesInTrainingOnly = with_forward(lambda block, x, right: right(x) * (1.0001 if block.training else 1.0))
+LeavesALayerOut = with_forward(lambda block, x, right: x + block.last(x))
+LearnsTheOpposite = with_forward(lambda block, x, right: x + Backwards.apply(block.last(torch.tanh(block.first(x)))))
+DrawsFromPython = with_forward(lambda block, x, right: right(x) + 0 * random.random())
+DividesByZero = with_forward(lambda block, x, right: right(x) + 0 * (x / x.norm(dim=1, keepdim=True)))
+RunsOver = with_forward(lambda block, x, right: right(x) + 0 * x.square().exp())
+HasNoSlopeAtZero = with_forward(lambda block, x, right: right(x) + 0 * x.square().sum(dim=1, keepdim=True).sqrt())
+DrawsInEvaluation = with_forward(lambda block, x, right: right(x) + (0 if block.training else 1e-3 * torch.rand(())))
+WritesToItsInput = with_forward(lambda block, x, right: right(x.clamp_(max=1.0)))
+MakesTensorsOnTheCpu = with_forward(
+    lambda block, x, right: right(x) + torch.zeros(x.shape[1], dtype=x.dtype, device="cpu")
+)
+ReadsAValue = with_forward(lambda block, x, right: right(x) + 0 * x.sum().item())
+BranchesOnAValue = with_forward(lambda block, x, right: right(x) if x.sum() > 0 else 1.0 * right(x))
+PicksByMask = with_forward(lambda block, x, right: right(x) + 0 * x[x > 0].sum())
+
+
 class MovesWhenInformed(Right):
     def inform(self, inputs, gradients):
         self.last.bias.add_(1e-3)
@@ -63,25 +92,10 @@ class WritesWhenInformed(Right):
         inputs.zero_()
 
 
-class TurnsTheShape(Right):
-    def forward(self, x):
-        return super().forward(x)[:, None] if len(x) == 1 else super().forward(x)
-
-
-class TurnsTheType(Right):
-    def forward(self, x):
-        return super().forward(x.float()) if x.dtype is torch.float32 else x.float()
-
-
 class MovesAtBirth(Right):
     def __init__(self, site):
         super().__init__(site)
         nn.init.constant_(self.last.bias, 1e-7)
-
-
-class MovesInTrainingOnly(Right):
-    def forward(self, x):
-        return super().forward(x) * (1.0001 if self.training else 1.0)
 
 
 class HasOneTooMany(Right):
@@ -102,11 +116,6 @@ class LearnsNowhere(Right):
         nn.init.zeros_(self.first.bias)
 
 
-class LeavesALayerOut(Right):
-    def forward(self, x):
-        return x + self.last(x)
-
-
 class Backwards(torch.autograd.Function):
     """Passes values on, and gradients with the wrong sign."""
 
@@ -119,21 +128,10 @@ class Backwards(torch.autograd.Function):
         return -gradient
 
 
-class LearnsTheOpposite(Right):
-    def forward(self, x):
-        return x + Backwards.apply(self.last(torch.tanh(self.first(x))))
-
-
 class DrawsFromNumpy(Right):
     def __init__(self, site):
         super().__init__(site)
         nn.init.constant_(self.first.bias, float(np.random.random()))
-
-
-class DrawsFromPython(Right):
-    def forward(self, x):
-        random.random()
-        return super().forward(x)
 
 
 class SeedsTorchItself(Right):
@@ -146,31 +144,6 @@ class DrawsFromTheSystem(Right):
     def __init__(self, site):
         super().__init__(site)
         nn.init.constant_(self.first.bias, random.SystemRandom().random())
-
-
-class DividesByZero(Right):
-    def forward(self, x):
-        return super().forward(x) + 0 * (x / x.norm(dim=1, keepdim=True))
-
-
-class RunsOver(Right):
-    def forward(self, x):
-        return super().forward(x) + 0 * x.square().exp()
-
-
-class HasNoSlopeAtZero(Right):
-    def forward(self, x):
-        return super().forward(x) + 0 * x.square().sum(dim=1, keepdim=True).sqrt()
-
-
-class DrawsInEvaluation(Right):
-    def forward(self, x):
-        return super().forward(x) + (0 if self.training else 1e-3 * torch.rand(()))
-
-
-class WritesToItsInput(Right):
-    def forward(self, x):
-        return super().forward(x.clamp_(max=1.0))
 
 
 class ForgetsAPart(Right):
@@ -196,11 +169,6 @@ class SharesATable(Right):
         self.register_buffer("table", COMMON.setdefault(site.channels, torch.ones(site.channels)))
 
 
-class MakesTensorsOnTheCpu(Right):
-    def forward(self, x):
-        return super().forward(x) + torch.zeros(x.shape[1], dtype=x.dtype, device="cpu")
-
-
 class HidesATensor(Right):
     def __init__(self, site):
         super().__init__(site)
@@ -210,21 +178,6 @@ class HidesATensor(Right):
         return x + nn.functional.linear(torch.tanh(self.first(x)), self.last.weight, self.last.bias) * self.hidden[
             0
         ].to(x.dtype)
-
-
-class ReadsAValue(Right):
-    def forward(self, x):
-        return super().forward(x) + 0 * x.sum().item()
-
-
-class BranchesOnAValue(Right):
-    def forward(self, x):
-        return super().forward(x) if x.sum() > 0 else x + self.last(torch.tanh(self.first(x)))
-
-
-class PicksByMask(Right):
-    def forward(self, x):
-        return super().forward(x) + 0 * x[x > 0].sum()
 
 
 class BuildsNoModule:

@@ -37,6 +37,39 @@ class Right(nn.Module):
         return self.head(torch.relu(self.hidden(self.drop(self.stem(inputs)))))
 
 
+def with_forward(forward):
+    """Return a host whose pass is ``forward(host, x, right)``, where ``right`` is the pass of ``Right``."""
+
+    class Changed(Right):
+        def forward(self, inputs):
+            return forward(self, inputs, super().forward)
+
+    return Changed
+
+
+def infinite_in_training(host, x, right):
+    """Return infinity in passes without gradients, from which nothing can be learnt."""
+    return right(x) + (math.inf if host.training and not torch.is_grad_enabled() else 0.0)
+
+
+def minds_its_modules(host, x, right):
+    """Return outputs that depend on the number of modules by less than the tolerance of a graft."""
+    return right(x) * (1 + 1e-5 * len(list(host.modules())))
+
+
+TripsAtItsFirstBatch = with_forward(lambda host, x, right: right(x) if x.shape[1] != 64 else x.reshape(3, 3, 3))
+PutsOutOneTooMany = with_forward(lambda host, x, right: torch.cat([right(x), right(x)[:, :1]], 1))
+PutsOutDoubles = with_forward(lambda host, x, right: right(x).double())
+PutsOutInfinityInTraining = with_forward(infinite_in_training)
+Squeezes = with_forward(lambda host, x, right: right(x).squeeze(0))
+DrawsFromPythonInTraining = with_forward(
+    lambda host, x, right: right(x) + (0 * random.random() if host.training else 0)
+)
+DropsInEvaluation = with_forward(lambda host, x, right: right(x) + 0 * torch.rand(()))
+CallsItsStemTwice = with_forward(lambda host, x, right: right(x) + 0 * host.stem(x).sum())
+MindsItsModules = with_forward(minds_its_modules)
+
+
 class TripsOverOtherKinds(Right):
     def __init__(self, shape):
         if shape.kind == "image":
@@ -48,39 +81,11 @@ def is_no_module(shape):
     return "a host" if shape.kind == "image" else Right(shape)
 
 
-class TripsAtItsFirstBatch(Right):
-    def forward(self, inputs):
-        return super().forward(inputs) if inputs.shape[1] != 64 else inputs.reshape(3, 3, 3)
-
-
-class PutsOutOneTooMany(Right):
-    def forward(self, inputs):
-        found = super().forward(inputs)
-        return torch.cat([found, found[:, :1]], 1)
-
-
-class PutsOutDoubles(Right):
-    def forward(self, inputs):
-        return super().forward(inputs).double()
-
-
-class PutsOutInfinityInTraining(Right):
-    """Where nothing can be learned from it; the number is added to a part that has no gradient."""
-
-    def forward(self, inputs):
-        return super().forward(inputs) + (math.inf if self.training and not torch.is_grad_enabled() else 0.0)
-
-
 class NeedsCompany(Right):
     def forward(self, inputs):
         if len(inputs) < 2:
             raise ValueError("lonely")
         return super().forward(inputs)
-
-
-class Squeezes(Right):
-    def forward(self, inputs):
-        return super().forward(inputs).squeeze(0)
 
 
 class IsNeverTheSame(Right):
@@ -95,11 +100,6 @@ class DrawsFromNumpy(Right):
         super().__init__(shape)
         with torch.no_grad():
             self.hidden.bias.add_(float(np.random.random()))
-
-
-class DrawsFromPythonInTraining(Right):
-    def forward(self, inputs):
-        return super().forward(inputs) + (0 * random.random() if self.training else 0)
 
 
 class SeedsTorch(Right):
@@ -123,11 +123,6 @@ class CannotLearn(Right):
         return super().forward(inputs) + torch.zeros((), requires_grad=True)
 
 
-class DropsInEvaluation(Right):
-    def forward(self, inputs):
-        return super().forward(inputs) + 0 * torch.rand(())
-
-
 class CountsItsEvaluations(Right):
     def __init__(self, shape):
         super().__init__(shape)
@@ -149,22 +144,10 @@ class IsLouderEachTime(Right):
         return super().forward(inputs) * self.times
 
 
-class CallsItsStemTwice(Right):
-    def forward(self, inputs):
-        return super().forward(inputs) + 0 * self.stem(inputs).sum()
-
-
 class CallsItsStemInTrainingOnly(Right):
     def forward(self, inputs):
         hidden = self.stem(inputs) if self.training else nn.Sequential.forward(self.stem, inputs)
         return self.head(torch.relu(self.hidden(self.drop(hidden))))
-
-
-class MindsItsModules(Right):
-    """By so little that a graft lets it pass for the last bits of another way to compute."""
-
-    def forward(self, inputs):
-        return super().forward(inputs) * (1 + 1e-5 * len(list(self.modules())))
 
 
 class KeepsAnAttribute(Right):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -74,14 +75,23 @@ def plain(file):
     return Episode.of(file)
 
 
-@pytest.fixture
-def home(file, tmp_path):
-    """A cache that another process has filled."""
-    one = cached(file, tmp_path / "home")
-    for plan in PLANS:
-        episode(one, plan)
+@pytest.fixture(scope="module")
+def filled(file, tmp_path_factory):
+    """A cache that has every step of the plans."""
+    folder = tmp_path_factory.mktemp("filled") / "home"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_cache, "_own_sources", list)
+        one = cached(file, folder)
+        for plan in PLANS:
+            episode(one, plan)
     assert one.trained == DIFFERENT
-    return tmp_path / "home"
+    return folder
+
+
+@pytest.fixture
+def home(filled, tmp_path):
+    """A copy of the cache that another process has filled."""
+    return shutil.copytree(filled, tmp_path / "home")
 
 
 @pytest.mark.parametrize("states", [1, 2, 64])

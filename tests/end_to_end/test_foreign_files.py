@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
+from esper_core.cli import main
+from tests.end_to_end.conftest import SMALL
+
 Esper = Callable[..., Any]
 
 FILES = ["manifest.json", "summary.json", "growth.json", "events.jsonl", "config.yaml", "report.html", "latest"]
+SHORT = ("--set", "episode.steps=2")
 NESTED = "[" * 100_000
 SECONDS = 60
 
@@ -35,12 +39,21 @@ def no_hanging() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture
-def run(esper: Esper, small: Path, tmp_path: Path) -> Path:
-    """A finished run."""
-    esper("run", small, "--runs-dir", tmp_path / "runs", "--name", "mine", "--quiet", "--set", "episode.steps=2")
-    (path,) = (tmp_path / "runs").iterdir()
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that no test changes."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "small.yaml").write_text(SMALL)
+    with pytest.raises(SystemExit):
+        main(["run", str(folder / "small.yaml"), "--runs-dir", str(folder / "runs"), "--quiet", *SHORT])
+    (path,) = (folder / "runs").iterdir()
     return path
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run."""
+    return Path(shutil.copytree(finished, tmp_path / "runs" / finished.name))
 
 
 def put(kind: str, place: Path) -> None:
@@ -55,7 +68,9 @@ def put(kind: str, place: Path) -> None:
 
 
 @needs_pipes
-@pytest.mark.parametrize("kind", ["pipe", "folder", "nested"])
+@pytest.mark.parametrize(
+    "kind", ["pipe", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("folder", "nested"))]
+)
 def test_no_command_hangs_or_crashes_on_what_stands_in_the_place_of_a_file(
     kind: str, run: Path, esper: Esper, tmp_path: Path
 ) -> None:

@@ -24,17 +24,14 @@ from esper_core.telemetry import encode
 from esper_watch.report import write_report
 
 HARMLESS = "plain and harmless"
-HOSTILE = [
-    "<script>alert(1)</script>",
-    '"><img src=x onerror=alert(1)>',
-    "' onmouseover='alert(1)",
-    "</title></svg></style></pre></td></table><script>alert(1)</script>",
-    "<a href=javascript:alert(1)>x</a>",
-    "]]><!--",
-    "&lt;script&gt;&#60;b&#62;",
-    "\u202egnihtemos\x1b[2J",
-    "{{constructor.constructor('alert(1)')()}}",
-]
+HOSTILE = {
+    "markup": (
+        "<script>alert(1)</script> \"><img src=x onerror=alert(1)> ' onmouseover='alert(1) "
+        "<a href=javascript:alert(1)>x</a> ]]><!-- &lt;script&gt;&#60;b&#62; {{constructor.constructor('alert(1)')()}}"
+    ),
+    "end tags": "</title></svg></style></pre></td></table><script>alert(1)</script>",
+    "unprintable": "\u202egnihtemos\x1b[2J",
+}
 HOW = ("interrupted", "done")
 """How a run without a summary ended."""
 
@@ -184,7 +181,7 @@ def planted_run(ran: Path, folder: Path, word: str, *, status: str = "failed", e
         if ended or name != "summary.json":
             (folder / name).write_text(json.dumps(told), encoding="utf-8")
     config = behind(yaml.safe_load((ran / "config.yaml").read_text(encoding="utf-8")), word)
-    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, width=10_000), encoding="utf-8")
     arm = f"schedule {word}"
     *known, _ = [within(one, word) for one in read_events(ran / "events.jsonl")]
     events = [*known, *(one for one in made_up(word, arm)[0] if one.type != "run-started")]
@@ -251,7 +248,7 @@ TOLD = {
         *("schedule", "twin", "early", "blueprints/conv_light", "accuracy", "SeedLost.what", "SeedLost.package"),
         *("GovernorActed.act", "GovernorActed.reason", "UpdateFinished.figures.key", "StageChanged.slot"),
     ),
-    "comparison": ("schedule", "twin", "accuracy", "stripes"),
+    "comparison": ("schedule", "twin", "accuracy", "pointwise-mlp"),
     "notebook": (
         *("a manifest's reason", "a comparison's why", "a new event", "a new field", "schedule", "twin", "accuracy"),
         *("no difference shown", "GovernorActed.act", "blueprints/conv_light"),
@@ -264,7 +261,7 @@ def pair_of(ran: Path, folder: Path, word: str, **how: Any) -> tuple[Path, Path]
     """Two runs that say the same, but for their configurations: that is told where they are compared."""
     one, other = (planted_run(ran, folder / name, word, **how) for name in ("one", "other"))
     told = (other / "config.yaml").read_text(encoding="utf-8")
-    (other / "config.yaml").write_text(told.replace("stripes", "other stripes"), encoding="utf-8")
+    (other / "config.yaml").write_text(told.replace("pointwise-mlp", "other pointwise-mlp"), encoding="utf-8")
     return one, other
 
 
@@ -281,7 +278,7 @@ def test_what_is_planted_is_there_to_be_read(page: str, harmless: dict[str, Read
     assert [told for told in TOLD[page] if f"{told} {HARMLESS}" not in harmless[page].text] == []
 
 
-@pytest.mark.parametrize("word", HOSTILE)
+@pytest.mark.parametrize("word", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_planted_word_is_read_and_makes_no_element_and_no_attribute(
     page: str, word: str, harmless: dict[str, Reader], ran: Path, tmp_path: Path
@@ -305,7 +302,7 @@ def unended(ran: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[s
     return {(page, how): Reader(PAGES[page](run, run)) for how, run in runs.items() for page in ("report", "notebook")}
 
 
-@pytest.mark.parametrize("word", HOSTILE)
+@pytest.mark.parametrize("word", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("page", ["report", "notebook"])
 @pytest.mark.parametrize("how", HOW)
 def test_so_it_is_where_a_run_has_no_summary(

@@ -110,7 +110,7 @@ def actions(found: Replay, start: int = 0) -> list[str]:
     return [event.action for event in found.steps[start:]]
 
 
-@pytest.mark.parametrize("episode", ["planned:0", "planned:3", "chance:1", "chance:2", "twin:3"])
+@pytest.mark.parametrize("episode", ["planned:3", "chance:2", "twin:3"])
 def test_a_replay_is_the_same_to_the_last_bit(planned: Ran, episode: str) -> None:
     recording, again = planned.recording(episode), planned.replayed(episode)
     assert again.difference is None
